@@ -1,6 +1,6 @@
-"""One event loop in a background thread, so that the public functions can be plain functions.
+"""Event loop in a background thread, for public functions that are not coroutines.
 
-Knows nothing of what runs on it.
+Also helpers for coroutines that need a thread. It does not know what runs on them.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class BackgroundLoop:
-    """An event loop (uvloop where it is installed) on a daemon thread, made on first use."""
+    """Event loop (uvloop if it is installed) on a daemon thread, created on first use."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -25,21 +25,21 @@ class BackgroundLoop:
         self._thread: threading.Thread | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run on the loop and wait for the result.  Not to be called from the loop's thread."""
+        """Run a coroutine on the loop and wait for its result; not from the loop's thread."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._get())
         try:
             return future.result(timeout)
-        except concurrent.futures.TimeoutError:  # the builtin one from Python 3.11 on
+        except concurrent.futures.TimeoutError:  # the builtin TimeoutError since Python 3.11
             if future.done():
-                raise  # the coroutine's own
+                raise  # raised by the coroutine
             future.cancel()
             raise TimeoutError(f"no result within {timeout} s") from None
         except BaseException:
-            future.cancel()  # KeyboardInterrupt, or a time-out: nobody waits any more
+            future.cancel()  # KeyboardInterrupt, or a timeout: nobody waits for the result
             raise
 
     def close(self) -> None:
-        """End the loop and its thread."""
+        """Stop the loop and its thread."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -64,16 +64,16 @@ class BackgroundLoop:
 
 
 async def _cancel_all() -> None:
-    """End every other task of this loop, so that none is destroyed half-way."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+    """Cancel all other tasks of this loop and wait, so that none is destroyed while it runs."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
         task.cancel()
-    if others:
-        await asyncio.wait(others, timeout=4)
+    if tasks:
+        await asyncio.wait(tasks, timeout=4)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Of uvloop, where it is installed."""
+    """Return a new event loop, of uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -82,7 +82,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 async def readable(descriptor: int) -> None:
-    """Wait until `descriptor` is readable, which nobody else waits for."""
+    """Wait until `descriptor` is readable; there must be no other reader of it."""
     loop = asyncio.get_running_loop()
     event = asyncio.Event()
     loop.add_reader(descriptor, event.set)
@@ -93,10 +93,10 @@ async def readable(descriptor: int) -> None:
 
 
 class FunctionThread:
-    """A thread that runs functions for coroutines, one after another.
+    """Thread that runs functions for coroutines, one after another.
 
-    It does so also when the main thread has ended, as that of a start-up script does while its
-    server runs: executors, and `asyncio.to_thread`, refuse everything then.
+    It also runs after the main thread has ended, as that of a start-up script does while its server
+    runs; executors and `asyncio.to_thread` refuse work then.
     """
 
     def __init__(self, name: str) -> None:
@@ -104,7 +104,7 @@ class FunctionThread:
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What `function` returns or raises."""
+        """Run `function` on the thread; return its result or raise its error."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._queue.put(functools.partial(_call, loop, future, function, arguments))
@@ -124,13 +124,14 @@ def _thread(name: str) -> FunctionThread:
 
 
 async def on_thread(name: str, function: Callable[..., T], *arguments: Any) -> T:
-    """What `function` returns or raises, run by the thread `name`, one for this process."""
+    """Run `function` on the thread `name` of this process; return its result or raise its error."""
     return await _thread(name).run(function, *arguments)
 
 
 async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments: Any) -> T:
-    """The same; but who is cancelled meanwhile goes on when the function has ended, with what it
-    reads.
+    """Run `function` as `on_thread` does; if cancelled, wait for its end first.
+
+    Data that it reads stays in use until then.
     """
     running = asyncio.ensure_future(on_thread(name, function, *arguments))
     try:
@@ -138,10 +139,10 @@ async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments
     except asyncio.CancelledError:
         await asyncio.wait((running,))
         if not running.cancelled():
-            running.exception()  # nobody wants it
+            running.exception()  # retrieved, so that asyncio does not log it
         raise
     finally:
-        del running  # whose error refers to this call
+        del running  # its error refers to this frame
 
 
 def _call(
@@ -150,9 +151,10 @@ def _call(
     function: Callable[..., T],
     arguments: tuple[Any, ...],
 ) -> None:
-    """Set what `function` returns or raises.  An error refers to its callers by its traceback: if
-    they kept the future that has it, all that `function` held would wait for the garbage
-    collector.
+    """Set the result or error of `function`.
+
+    An error refers to its callers by its traceback. If a caller kept the future with the error, all
+    objects of `function` would be freed by the garbage collector only.
     """
     try:
         result = function(*arguments)
@@ -179,14 +181,14 @@ def _in_loop(
 
 
 class Ticker:
-    """Calls `function` once at the end of this turn of the loop, however often it is armed."""
+    """Call of `function` at the end of this turn of the loop, once however often it is armed."""
 
     __slots__ = ("_function", "_loop", "is_armed")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
         self._loop = loop
         self._function = function
-        self.is_armed = False  # to be asked where a call costs too much
+        self.is_armed = False  # checked first where the cost of a call matters
 
     def arm(self) -> None:
         if not self.is_armed:

@@ -1,8 +1,7 @@
-"""Every error a user can meet, with the code that travels to clients.
+"""Errors for users, with the code that is sent to clients.
 
-The root is a `RuntimeError`, because that is what scripts written for the original catch.  How a
-code looks on the wire (gRPC status, HTTP status, the original's number) is one table in
-`wire.status`; nothing here knows a protocol.
+The root is a `RuntimeError`, which scripts for the original catch. The statuses of a code (gRPC,
+HTTP, the original's number) are one table in `wire.status`; this module knows no protocol.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,11 +13,11 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_LONGEST_GUESS, _MOST_GUESSES = 64, 256  # characters, and names: clients ask too
+_MAX_LENGTH, _MAX_NAMES = 64, 256  # of suggestions, which clients request, too
 
 
 class Code(IntEnum):
-    """What went wrong, by kind.  0 to 5 are the original's numbers; the rest are ours."""
+    """Kind of an error.  0 to 5 are the original's numbers."""
 
     OK = 0
     FAILED = 1
@@ -41,11 +40,11 @@ class Code(IntEnum):
     UPSTREAM_LATE = 18
 
 
-_BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each
+_BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each code
 
 
 class ServingError(RuntimeError):
-    """The root, for what has no better class; `code` says what kind."""
+    """Root of all errors; `code` is the kind."""
 
     code = Code.FAILED
 
@@ -55,15 +54,15 @@ class ServingError(RuntimeError):
 
 
 class InvalidInputs(ServingError):
-    """The request, or an argument, cannot be used: the text says what, and what is accepted."""
+    """Wrong request or argument; the text has the cause, and what is accepted."""
 
     code = Code.INVALID_INPUTS
 
 
 class InvalidField(InvalidInputs):
-    """A field of a request that cannot be used; "" for the request as a whole.
+    """Wrong field of a request; "" for the request as a whole.
 
-    The text is the field and the problem ("is 3, expected 0 to 1"), or `text` in their place.
+    The text is the field and the problem ("is 3, expected 0 to 1"), or `text` instead.
     """
 
     def __init__(self, field: str, problem: str = "", *, text: str = "") -> None:
@@ -71,43 +70,43 @@ class InvalidField(InvalidInputs):
         self.field = field
 
     def renamed(self, field: str) -> "InvalidField":
-        """The same for a reader who knows the field by another name."""
+        """Return the error for a protocol in which the field has another name."""
         text = str(self).replace(self.field, field, 1) if self.field else str(self)
         return InvalidField(field, text=text)
 
 
 class NotFound(InvalidInputs):
-    """No such servable, version or method."""
+    """Missing servable, version or method."""
 
     code = Code.NOT_FOUND
 
 
 class TooLarge(InvalidInputs):
-    """A message or tensor over a limit."""
+    """Message or tensor over a limit."""
 
     code = Code.TOO_LARGE
 
 
 class InvalidTensor(InvalidInputs):
-    """A value of an instance does not fit the model; a reply says of which instance."""
+    """Value that does not fit the model; a reply tells of which instance."""
 
     code = Code.INVALID_TENSOR
 
 
 class StageFailed(ServingError):
-    """A stage raised, or returned a wrong count or type."""
+    """Error of a stage, or a wrong count or type of its results."""
 
     code = Code.SYSTEM_ERROR
 
 
 class WorkerUnavailable(ServingError):
-    """The worker died while it had the request."""
+    """Death of the worker that had the request."""
 
     code = Code.WORKER_UNAVAILABLE
 
 
 class Temporary(ServingError):
-    """May succeed when it is sent again: `retry_after` seconds from now, if that is known."""
+    """Error of a request that may succeed later: after `retry_after` seconds, if known."""
 
     def __init__(self, text: str = "", retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -115,61 +114,61 @@ class Temporary(ServingError):
 
 
 class ServableUnavailable(Temporary):
-    """The servable is known, but no worker runs it now; one may come back."""
+    """Known servable without a worker now; one may start again."""
 
     code = Code.SERVABLE_UNAVAILABLE
 
 
 class Overloaded(Temporary):
-    """Too much is waiting already; try again later."""
+    """Full queue; the client may try again later."""
 
     code = Code.OVERLOADED
 
 
 class DeadlineExceeded(ServingError):
-    """The caller's time is up."""
+    """Deadline of the caller that has passed."""
 
     code = Code.DEADLINE_EXCEEDED
 
 
 class UpstreamFailed(ServingError):
-    """Another server, which has the model, failed or sent what is no answer."""
+    """Failure of another server that has the model, or an invalid answer of it."""
 
     code = Code.UPSTREAM_FAILED
 
 
 class UpstreamLate(DeadlineExceeded):
-    """Another server, which has the model, did not answer in time."""
+    """Timeout of another server that has the model."""
 
     code = Code.UPSTREAM_LATE
 
 
 class Cancelled(ServingError):
-    """The caller has left."""
+    """Request that its caller cancelled."""
 
     code = Code.CANCELLED
 
 
 class Unauthorized(ServingError):
-    """The API key is missing or wrong."""
+    """Missing or wrong API key."""
 
     code = Code.UNAUTHORIZED
 
 
 class Forbidden(ServingError):
-    """The operator does not let this client do that."""
+    """Request that the operator does not allow this client."""
 
     code = Code.FORBIDDEN
 
 
 class NoRoute(ServingError):
-    """No protocol of this server has the path."""
+    """Path that no protocol of this server has."""
 
     code = Code.NO_ROUTE
 
 
 class WrongVerb(ServingError):
-    """The path takes other methods of HTTP: `allowed`."""
+    """Path that has other methods of HTTP: `allowed`."""
 
     code = Code.WRONG_VERB
 
@@ -179,49 +178,51 @@ class WrongVerb(ServingError):
 
 
 class Unsupported(ServingError):
-    """The protocol has it, and this server does not."""
+    """Feature of a protocol that this server does not have."""
 
     code = Code.UNSUPPORTED
 
 
 class StartError(ServingError):
-    """A server, a worker or a servable could not start; the text names file, line and cause."""
+    """Failed start of a server, a worker or a servable; the text has file, line and cause."""
 
 
 class AlreadyRunning(StartError):
-    """There is such a server; it goes on."""
+    """Second start of a kind of server that is running, and stays as it is."""
 
 
 class ResourceShortage(StartError):
-    """There are no descriptors, processes or memory for it now."""
+    """Temporary lack of descriptors, processes or memory."""
 
 
-class NoPlace(ResourceShortage):
-    """No machine has room for it now."""
+class NoFreeMachine(ResourceShortage):
+    """No machine has a free slot or device for the worker now."""
 
 
 def printable(text: str) -> str:
-    """`text` with escapes in place of halves of characters, which no message can hold; Python has
-    them for bytes of names of files.
+    """Return `text` with escapes for surrogates, which no message can contain.
+
+    Python has surrogates for undecodable bytes in file names.
     """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """ "; did you mean 'NAME'?" for the name in `known` that is nearest to `given`; "" if none is
-    near.  Capital letters do not count.  Of long names and many, nothing is said.
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean 'NAME'?" for the name in `known` that is nearest to `name`.
+
+    "" if none is near, or for long names and many. Case does not matter.
     """
-    if len(given) > _LONGEST_GUESS:
+    if len(name) > _MAX_LENGTH:
         return ""
     from difflib import get_close_matches  # slow to import, and seldom needed
 
-    names = {name.lower(): name for name in islice(known, _MOST_GUESSES)}
-    near = get_close_matches(given.lower(), names, 1)
+    names = {known_name.lower(): known_name for known_name in islice(known, _MAX_NAMES)}
+    near = get_close_matches(name.lower(), names, 1)
     return f"; did you mean '{names[near[0]]}'?" if near else ""
 
 
 def shortened(function: Callable[P, T]) -> Callable[P, T]:
-    """`function`, whose errors of ours show no more of the stack than the caller's line."""
+    """Wrap `function` so that its errors show only the caller's line of the stack."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -234,6 +235,6 @@ def shortened(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def from_code(code: int, text: str, retry_after: float | None = None) -> ServingError:
-    """The error that another process reported."""
-    kind = _BY_CODE.get(Code(code), ServingError)
-    return kind(text, retry_after) if issubclass(kind, Temporary) else kind(text)
+    """Return the error that another process reported."""
+    error_type = _BY_CODE.get(Code(code), ServingError)
+    return error_type(text, retry_after) if issubclass(error_type, Temporary) else error_type(text)

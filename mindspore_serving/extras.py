@@ -1,6 +1,6 @@
-"""The extras of this package: what each installs, and which of them brings a module.
+"""Extras of this package: what each installs, and which of them has a module.
 
-Read from what pip has recorded of this package, so that `pyproject.toml` alone says it.
+Read from the metadata of the installed package, so that only `pyproject.toml` defines them.
 """
 
 import importlib.metadata
@@ -8,7 +8,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 
 NAME = "mindspore-serving"
-FOR_PEOPLE = frozenset({"dev", "examples"})  # no server needs them
+NOT_FOR_SERVERS = frozenset({"dev", "examples"})  # for people, not for servers
 _ROW = re.compile(r"""([A-Za-z0-9._-]+)([^;]*);.*\bextra == ["']([\w-]+)["']""")
 _DISTRIBUTIONS = {  # by module
     "llama_cpp": "llama-cpp-python",
@@ -20,19 +20,17 @@ _DISTRIBUTIONS = {  # by module
 
 
 def packages() -> dict[str, dict[str, str]]:
-    """The packages of each extra that a server may need, and which versions; none if this package
-    is not installed.
-    """
-    found: dict[str, dict[str, str]] = {}
+    """Return packages and versions of each extra for servers; {} if this is not installed."""
+    by_extra: dict[str, dict[str, str]] = {}
     for row in _requirements():
         match = _ROW.fullmatch(row)
-        if match and match[3] not in FOR_PEOPLE:
-            found.setdefault(match[3], {})[_normal(match[1])] = match[2].strip()
-    return found
+        if match and match[3] not in NOT_FOR_SERVERS:
+            by_extra.setdefault(match[3], {})[_normal(match[1])] = match[2].strip()
+    return by_extra
 
 
 def installed(package: str) -> str:
-    """The version of `package`; "" if it is not installed."""
+    """Return the version of `package`; "" if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -40,22 +38,23 @@ def installed(package: str) -> str:
 
 
 def advice(module: str) -> str:
-    """What to run for a module that is missing; of several extras that bring it `llm`."""
+    """Return what installs a missing module: if several extras do, `llm`."""
     top = module.partition(".")[0]
     package = _normal(_DISTRIBUTIONS.get(top.lower(), top))
-    found = [extra for extra, names in packages().items() if package in names]
-    extra = "llm" if "llm" in found else next(iter(found), "")
+    extras = [extra for extra, names in packages().items() if package in names]
+    extra = "llm" if "llm" in extras else next(iter(extras), "")
     return f"install it with: {command(extra) if extra else f'pip install {package}'}"
 
 
 def command(extra: str) -> str:
+    """Return the command that installs an extra."""
     return f"pip install '{NAME}[{extra}]'"
 
 
-def missing(error: ModuleNotFoundError, who: str) -> str:
-    """That `who` needs the module of `error`, and what installs it."""
+def missing(error: ModuleNotFoundError, user: str) -> str:
+    """Return an error text: `who` needs the module of `error`, and what installs it."""
     name = error.name or str(error)
-    return f"{who} needs {name}, which is not installed; {advice(name)}"
+    return f"{user} needs {name}, which is not installed; {advice(name)}"
 
 
 def _requirements() -> list[str]:

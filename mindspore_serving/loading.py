@@ -1,6 +1,6 @@
-"""How much of its servable this process has loaded, as those report who load it.  Knows no reader.
+"""Progress of loading a servable in this process, reported by the loading code.
 
-The share is of steps, not of time: it shows that something goes on.
+The share is of steps, not of time.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ _readers: list[Callable[[float], None]] = []
 
 
 def reached(share: float) -> None:
-    """`share` of the work is done, from 0 to 1."""
+    """Report that a `share` of the work is done, from 0 to 1."""
     for read in _readers:
         read(share)
 
 
 @contextmanager
 def reported_to(read: Callable[[float], None]) -> Iterator[None]:
-    """`read` gets the shares that are reached inside, on the thread that reaches them."""
+    """Call `read` with the shares that the block reaches, on the thread that reaches them."""
     _readers.append(read)
     try:
         yield

@@ -1,7 +1,7 @@
-"""Import paths of older versions, kept so that scripts of that time run.
+"""Import paths of older versions, kept for old scripts.
 
-A file lies in `legacy` as it once lay in the package.  The packages that have taken over such a
-name search that directory too (`directory`), and take functions of that time from it (`forward`).
+`legacy` contains each file at its old path. Packages that have taken over a name search that
+directory too (`directory`), and take old functions from it (`forward`).
 """
 
 from collections.abc import Callable, Collection
@@ -11,12 +11,12 @@ from typing import Any
 
 
 def directory(package: str) -> str:
-    """Return where the old modules of `package` are."""
+    """Return the directory of the old modules of `package`."""
     return f"{dirname(__file__)}/legacy/{package}"
 
 
 def forward(package: str, names: Collection[str]) -> Callable[[str], Any]:
-    """Return a `__getattr__` of `package` that takes `names` from what it once was."""
+    """Return a `__getattr__` of `package` that takes `names` from its old module."""
 
     def get(name: str) -> Any:
         if name not in names:

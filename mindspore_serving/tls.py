@@ -1,4 +1,4 @@
-"""Certificate files to an ssl context or gRPC credentials.  TLS 1.2 and newer only."""
+"""TLS certificates: files to an ssl context or gRPC credentials.  TLS 1.2 and newer only."""
 
 import os
 import re
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SOON = timedelta(days=14)
 _PEM = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.S)
-# The validity of a certificate in DER: a sequence of two times, their years in two or four digits.
+# Validity of a certificate in DER: a sequence of two times, with years of two or four digits.
 _VALIDITY = re.compile(
     rb"\x30.(?:\x17\x0d\d{12}|\x18\x0f\d{14})Z(?:\x17\x0d|\x18\x0f)(\d{12,14})Z", re.S
 )
@@ -43,7 +43,7 @@ class Tls(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """What the files of a `Tls` hold; `roots` is None if clients need no certificate."""
+    """Content of the files of a `Tls`; `roots` is None if clients need no certificate."""
 
     certificate: bytes
     private_key: bytes = field(repr=False)
@@ -51,7 +51,7 @@ class Pem:
 
 
 class Certificates:
-    """What a listener shows to clients and wants of them, in connections from then on."""
+    """Certificates of a listener, for connections from now on."""
 
     __slots__ = ("_tls", "context", "pem")
 
@@ -60,26 +60,29 @@ class Certificates:
         self.replace(pem)
 
     def replace(self, pem: Pem) -> None:
-        """Raises StartError naming the file that cannot be used; then all stays as it was."""
+        """Use other certificates.
+
+        Raises StartError naming a file that cannot be used; then nothing changes.
+        """
         self.context = _to_context(self._tls, pem)
         self.pem = pem
 
     def to_credentials(self) -> "grpc.ServerCredentials":
-        """For gRPC, which asks here for each connection."""
+        """Return credentials of gRPC, which calls back for each connection."""
         import grpc
 
-        shown = [self.pem]
+        current = [self.pem]
 
         def fetch() -> "grpc.ServerCertificateConfiguration | None":  # in threads of gRPC
-            if self.pem == shown[0]:
-                return None  # the last one goes on
-            shown[0] = self.pem
-            return _to_configuration(shown[0])
+            if self.pem == current[0]:
+                return None  # keep the current certificate
+            current[0] = self.pem
+            return _to_configuration(current[0])
 
-        first = _to_configuration(shown[0])
+        first = _to_configuration(current[0])
         return grpc.dynamic_ssl_server_credentials(
             first,
-            fetch,  # type: ignore[arg-type]  # which may give None
+            fetch,  # type: ignore[arg-type]  # returns None to keep it
             self._tls.verify_client,
         )
 
@@ -92,32 +95,34 @@ def _to_configuration(pem: Pem) -> "grpc.ServerCertificateConfiguration":
 
 
 def paths_of(tls: Tls) -> tuple[str, ...]:
-    """The files that are read."""
+    """Return the paths of the files that are read."""
     roots = (tls.custom_ca,) if tls.verify_client and tls.custom_ca else ()
     return (tls.certificate, tls.private_key, *roots)
 
 
 def read(tls: Tls) -> Pem:
-    """A certificate, and a private key that belongs to it.  A warning is logged if it expires
-    within SOON.  Raises StartError naming the file that cannot be used.
+    """Read a certificate and its private key.
+
+    A warning is logged if it expires within SOON. Raises StartError naming a file that cannot be
+    used.
     """
     names = ("certificate_chain", "private_key", "root certificate")
-    found = []
+    contents = []
     for name, path in zip(names, paths_of(tls), strict=False):
         try:
-            found.append(Path(path).read_bytes())
+            contents.append(Path(path).read_bytes())
         except OSError as error:
             raise _unusable(name, path, error) from error
-    pem = Pem(*found)
+    pem = Pem(*contents)
     _to_context(tls, pem)
     _warn_of_end(tls.certificate, pem.certificate)
     return pem
 
 
 def to_context(tls: Tls) -> ssl.SSLContext:
-    """Of a server; a warning is logged if the certificate expires within SOON.
+    """Return the context of a server; a warning is logged if the certificate expires within SOON.
 
-    Raises StartError naming the file that cannot be used.
+    Raises StartError naming a file that cannot be used.
     """
     return _to_context(tls, read(tls))
 
@@ -128,8 +133,7 @@ def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
     try:
         with _as_file(pem.certificate) as certificate, _as_file(pem.private_key) as key:
-            # a server cannot be asked for the password of a key: an empty one is an error, no
-            # prompt
+            # An empty password makes an encrypted key an error; without it OpenSSL would prompt.
             context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
         which, path = "private_key", tls.private_key
@@ -149,8 +153,9 @@ def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[str]:
-    """The path of a file in memory: `ssl` takes keys from files only, and ours may be others by
-    now.
+    """Write `content` to a file in memory and yield its path.
+
+    `ssl` reads keys from files only, and the file on disk may have changed.
     """
     with os.fdopen(os.memfd_create("pem"), "wb", buffering=0) as file:
         file.write(content)
@@ -162,8 +167,9 @@ def _unusable(which: str, path: str, error: Exception) -> StartError:
 
 
 def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
-    """Of a client, which trusts `ca`, or the system's authorities.  Raises StartError naming the
-    files that cannot be used.
+    """Return the context of a client that trusts `ca`, or the system's authorities.
+
+    Raises StartError naming the files that cannot be used.
     """
     try:
         context = ssl.create_default_context(cafile=ca)
@@ -185,12 +191,12 @@ def _is_certificate(content: bytes) -> bool:
 
 
 def end_of(certificate: bytes) -> datetime | None:
-    """When the first certificate in PEM text expires; None if it does not say."""
+    """Return when the first certificate in PEM text expires; None if that cannot be read."""
     pem = _PEM.search(certificate.decode("ascii", errors="replace"))
-    found = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem[0])) if pem else None
-    if found is None:
+    validity = _VALIDITY.search(ssl.PEM_cert_to_DER_cert(pem[0])) if pem else None
+    if validity is None:
         return None
-    digits = found[1].decode()
+    digits = validity[1].decode()
     form = "%y%m%d%H%M%S" if len(digits) == 12 else "%Y%m%d%H%M%S"
     return datetime.strptime(digits, form).replace(tzinfo=timezone.utc)
 

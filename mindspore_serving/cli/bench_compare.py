@@ -98,6 +98,7 @@ def lines(ratios: Sequence[Ratio]) -> list[str]:
 
 
 def to_json(ratios: Sequence[Ratio]) -> list[dict[str, Any]]:
+    """Return the ratios and their verdicts as JSON."""
     return [{**asdict(ratio), "verdict": ratio.verdict} for ratio in ratios]
 
 

@@ -78,6 +78,7 @@ def generate(mix: Mix, lengths: Lengths, seed: int) -> Iterator[BenchPrompt]:
 
 
 def phrase(draw: random.Random, count: int) -> str:
+    """Return `count` random words."""
     return " ".join(draw.choices(WORDS, k=count))
 
 

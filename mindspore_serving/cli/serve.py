@@ -22,7 +22,7 @@ from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.server import context, startup
 from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.front_ends import FrontEndOptions
-from mindspore_serving.tracing.options import is_wanted
+from mindspore_serving.tracing.options import is_requested
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 RELOAD_SECONDS = 0.5  # interval of --reload
@@ -134,7 +134,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
     context.set_max_loaded(settings.max_loaded)
-    if is_wanted(settings.trace_endpoint):
+    if is_requested(settings.trace_endpoint):
         server.start_tracing(settings.trace_endpoint, settings.trace_ratio)
     if settings.worker_address is not None:
         server.start_node_server(

@@ -11,8 +11,8 @@ from mindspore_serving.aio import new_loop
 from mindspore_serving.cli.endpoint import to_context
 from mindspore_serving.cli.node_settings import WorkerSettings
 from mindspore_serving.cluster.dialing import MasterAddress, read_token
-from mindspore_serving.cluster.node import ClusterNode, Home
-from mindspore_serving.cluster.node_messages import JoinCluster, check_offer
+from mindspore_serving.cluster.node import ClusterNode, NodeSettings
+from mindspore_serving.cluster.node_messages import JoinCluster, check_node
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.server.lifetime import REPEAT
@@ -24,7 +24,7 @@ def run(settings: WorkerSettings) -> int:
     Raises ServingError if the master refuses this machine, or cannot be reached at first.
     """
     offer = to_offer(settings)
-    home = Home(_master(settings), _directory(settings.servables))
+    home = NodeSettings(_master(settings), _directory(settings.servables))
     node = ClusterNode(offer, home, lambda: _say(joined(offer, home)))
     _say(f"Joining {settings.join} ...")
     loop = new_loop()
@@ -43,11 +43,11 @@ def to_offer(settings: WorkerSettings) -> JoinCluster:
     slots = settings.slots or len(ids) or os.cpu_count() or 1
     kind = (settings.device_type or "none").lower()
     offer = JoinCluster(__version__, name, slots, kind, list(ids), labels)
-    check_offer(offer)
+    check_node(offer)
     return offer
 
 
-def joined(offer: JoinCluster, home: Home) -> str:
+def joined(offer: JoinCluster, home: NodeSettings) -> str:
     """Return the line that is printed when the master has accepted this machine."""
     words = [f"{offer.slots} slot{'s' * (offer.slots != 1)}"]
     if offer.device_type != "none":

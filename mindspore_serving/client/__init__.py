@@ -1,4 +1,4 @@
-"""The client library: gRPC for scripts and asyncio, HTTP for language models.  No server parts."""
+"""Client library: gRPC for scripts and asyncio, HTTP for language models.  No server parts."""
 
 from typing import TYPE_CHECKING, Any
 

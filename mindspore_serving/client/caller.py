@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio client have in common: whom they call, and by what."""
+"""Common parts of the blocking and the asyncio client: address, TLS, and the gRPC stub."""
 
 import functools
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from mindspore_serving.tracing import user_spans
 
 @dataclass(frozen=True, slots=True)
 class SSLConfig:
-    """The files of a TLS connection, all in PEM.
+    """PEM files of a TLS connection.
 
     Args:
         certificate: the client's certificate chain, for servers that verify clients.
-        private_key: its key; comes together with `certificate`.
-        custom_ca: the authorities to trust in place of the default ones.
+        private_key: its key; required with `certificate`.
+        custom_ca: the authorities to trust instead of the default ones.
 
-    Raises RuntimeError for a wrong argument; the files are read when a client is made.
+    Raises RuntimeError for a wrong argument; the files are read when a client is created.
     """
 
     certificate: str | None = None
@@ -32,16 +32,19 @@ class SSLConfig:
     custom_ca: str | None = None
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            path = getattr(self, one.name)
+        for file in fields(self):
+            path = getattr(self, file.name)
             if path is not None:
-                check_str(one.name, path)
+                check_str(file.name, path)
         if (self.certificate is None) != (self.private_key is None):
             raise InvalidInputs("The certificate and private_key should be passed at the same time")
 
 
 def credentials(ssl_config: object) -> grpc.ChannelCredentials:
-    """Raises RuntimeError if `ssl_config` is none, and OSError if a file cannot be read."""
+    """Return gRPC credentials of an `SSLConfig`.
+
+    Raises RuntimeError for another type, and OSError if a file cannot be read.
+    """
     if not isinstance(ssl_config, SSLConfig):
         raise InvalidInputs(
             f"The type of ssl_config should be type of SSLConfig, but actually {type(ssl_config)}"
@@ -52,9 +55,9 @@ def credentials(ssl_config: object) -> grpc.ChannelCredentials:
 
 
 OPTIONS = (
-    *((f"grpc.max_{way}_message_length", 512 << 20) for way in ("send", "receive")),
-    # A call that begins while its server stops would be tried again without a pause, and take
-    # gigabytes until its deadline (grpcio 1.85).
+    *((f"grpc.max_{direction}_message_length", 512 << 20) for direction in ("send", "receive")),
+    # A call that starts while its server stops would be retried without a pause, and use gigabytes
+    # until its deadline (grpcio 1.85).
     ("grpc.enable_retries", 0),
 )
 
@@ -76,7 +79,7 @@ def _accept_ip_and_port(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class Stub:
-    """The calls of MSService, of encoded requests and of PredictRequest messages."""
+    """Calls of MSService, with encoded requests or PredictRequest messages."""
 
     def __init__(self, channel: Any) -> None:
         service = "/mindspore.serving.proto.MSService"
@@ -90,7 +93,7 @@ def _encoded(request: bytes | PredictRequest) -> bytes:
 
 
 class Caller:
-    """One method of a servable at one address, by `grpc` or, in a subclass, `grpc.aio`."""
+    """Client of one method of a servable at an address, by `grpc` or, in a subclass, `grpc.aio`."""
 
     _library: ClassVar[Any] = grpc
 
@@ -125,7 +128,7 @@ class Caller:
         self.stub = Stub(self.channel)
 
     def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
-        """What `call`, of the stub, returns for a request; `timeout` as `infer` is given it."""
+        """Send a request by `call` of the stub and return its result; `timeout` as for `infer`."""
         request = to_request(self.servable_name, self.method_name, self.version_number, instances)
         check_timeout(timeout)
         limit = self.timeout if timeout is None else timeout

@@ -1,4 +1,4 @@
-"""The blocking and the asyncio client of the gRPC server."""
+"""Blocking and asyncio clients of the gRPC server."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, ClassVar
@@ -10,57 +10,57 @@ from mindspore_serving.client.messages import Result, from_reply, from_rpc_error
 
 
 class ClientGrpcAsyncResult:
-    """The reply to come of `Client.infer_async`."""
+    """Pending reply of `Client.infer_async`."""
 
     def __init__(self, result_future: Any) -> None:
         self.result_future = result_future
 
     def result(self, timeout: float | None = None) -> Result:
-        """Wait for the reply, `timeout` seconds at most.
+        """Wait for the reply, at most `timeout` seconds.
 
-        Returns what `infer` returns.  Raises grpc.RpcError if the request failed without a reply,
-        and grpc.FutureTimeoutError if it has not come in time.
+        Returns the result of `infer`. Raises grpc.RpcError if the request failed without a reply,
+        and grpc.FutureTimeoutError if it has not arrived in time.
         """
         return from_reply(self.result_future.result(timeout=timeout))
 
 
 class ClientGrpcAsyncError:
-    """In place of a ClientGrpcAsyncResult for a request that could not be sent."""
+    """Result of `Client.infer_async` for a request that could not be sent."""
 
     def __init__(self, result_error: dict[str, str]) -> None:
         self.result_error = result_error
 
     def result(self, timeout: float | None = None) -> Result:
-        """{"error": text}."""
+        """Return {"error": text}."""
         return self.result_error
 
 
 class Client(Caller):
-    """Calls one method of a servable.
+    """Client of one method of a servable.
 
         with Client("127.0.0.1:5500", "tensor_add", "add_common") as client:
             print(client.infer({"x1": x1, "x2": x2}))
 
     Args:
         address: "ip:port" or "unix:path".
-        servable_name: the servable.
-        method_name: the method.
-        version_number: which version of the servable; 0 is the newest that runs.
-        ssl_config: for a server with TLS.
-        timeout: seconds that a call may take, unless it is given its own; None: no limit.
-        api_key: for a server that wants one.
+        servable_name: name of the servable.
+        method_name: name of the method.
+        version_number: version of the servable; 0 is the newest that runs.
+        ssl_config: TLS files, for a server with TLS.
+        timeout: max seconds of a call that has no timeout of its own; None: no limit.
+        api_key: API key, for a server that requires one.
 
-    `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too.
-    Raises RuntimeError for a wrong argument.  Connects on first use; safe to use from many threads.
+    `Client(ip, port, servable_name, method_name, version_number)` of version 1.1 works too. Raises
+    RuntimeError for a wrong argument. Connects on first use; thread-safe.
     """
 
     def infer(self, instances: object, timeout: float | None = None) -> Result:
         """Send one instance, or a list or tuple of instances, and wait for the outputs.
 
         An instance is a dict {input: value} of numpy arrays and numbers, bool, int, float, str or
-        bytes.  Returns a list with one dict {output: value} per instance, which is
-        {"error": text} for a failed one; or {"error": text} if all failed or no reply came, the
-        latter after printing why.  Raises RuntimeError for a value that cannot be sent.
+        bytes. Returns a list with a dict {output: value} per instance, or {"error": text} for a
+        failed instance. If all failed, or without a reply, returns {"error": text}; the latter is
+        printed, too. Raises RuntimeError for a value that cannot be sent.
         """
         try:
             return from_reply(self._send(self.stub.Predict, instances, timeout))
@@ -70,7 +70,7 @@ class Client(Caller):
     def infer_async(
         self, instances: object, timeout: float | None = None
     ) -> ClientGrpcAsyncResult | ClientGrpcAsyncError:
-        """As `infer`, but does not wait: the outputs are the `result()` of what it returns."""
+        """Send instances as `infer` does, without waiting; `result()` of the return value waits."""
         try:
             return ClientGrpcAsyncResult(self._send(self.stub.Predict.future, instances, timeout))
         except grpc.RpcError as error:
@@ -79,10 +79,10 @@ class Client(Caller):
     def infer_stream(
         self, instance: dict[str, Any], timeout: float | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Send one instance to a method that streams, and iterate over the pieces of its answer.
+        """Send one instance to a method that streams, and iterate over the chunks of its answer.
 
-        Each piece is a dict {output: value}, the last one {"error": text} if the request failed.
-        Leaving the loop early cancels the request.  A method that does not stream gives one piece.
+        Each chunk is a dict {output: value}, the last one {"error": text} if the request failed.
+        Leaving the loop early cancels the request. A method that does not stream returns one chunk.
         """
         call = self._send(self.stub.PredictStream, instance, timeout)
         try:
@@ -94,7 +94,7 @@ class Client(Caller):
             call.cancel()
 
     def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
         self.channel.close()
 
     def __enter__(self) -> "Client":
@@ -105,7 +105,7 @@ class Client(Caller):
 
 
 def _report(error: grpc.RpcError) -> dict[str, str]:
-    """Printed, too: scripts that never look at the result relied on that."""
+    """Print an error, as scripts rely on that, and return it as a result."""
     code: Any = error.code()
     print(error.details())
     print(code.name)
@@ -114,18 +114,21 @@ def _report(error: grpc.RpcError) -> dict[str, str]:
 
 
 class AsyncClient(Caller):
-    """`Client` for asyncio; it takes the same arguments.
+    """Asyncio client with the arguments of `Client`.
 
         async with AsyncClient("127.0.0.1:5500", "tensor_add", "add_common") as client:
             print(await client.infer({"x1": x1, "x2": x2}))
 
-    To be made and used inside of one event loop.
+    It is created and used within one event loop.
     """
 
     _library: ClassVar[Any] = grpc.aio
 
     async def infer(self, instances: object, timeout: float | None = None) -> Result:
-        """As `Client.infer`, but prints nothing.  Cancelling it cancels the request."""
+        """Send instances as `Client.infer` does, without printing.
+
+        Cancelling it cancels the request.
+        """
         try:
             return from_reply(await self._send(self.stub.Predict, instances, timeout))
         except grpc.aio.AioRpcError as error:
@@ -134,7 +137,7 @@ class AsyncClient(Caller):
     async def infer_stream(
         self, instance: dict[str, Any], timeout: float | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """As `Client.infer_stream`, but prints nothing."""
+        """Iterate over the chunks of an answer as `Client.infer_stream` does, without printing."""
         call = self._send(self.stub.PredictStream, instance, timeout)
         try:
             async for reply in call:
@@ -145,7 +148,7 @@ class AsyncClient(Caller):
             call.cancel()
 
     async def close(self) -> None:
-        """Close the connection; calls under way fail."""
+        """Close the connection; calls in flight fail."""
         await self.channel.close(None)
 
     async def __aenter__(self) -> "AsyncClient":

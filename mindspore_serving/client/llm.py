@@ -1,7 +1,4 @@
-"""The client of llm-serving's HTTP protocol, with the standard library alone.
-
-Knows no server.
-"""
+"""Client of llm-serving's HTTP protocol, with the standard library alone."""
 
 import http.client
 import json
@@ -40,18 +37,18 @@ _BY_STATUS: dict[int, type[ServingError]] = {
 
 
 class MindsporeInferenceClient:
-    """Generates text with one model.
+    """Client of one language model.
 
         client = MindsporeInferenceClient("llama2", "http://127.0.0.1:9800")
         print(client.generate("What is monetary policy?").generated_text)
 
     Args:
-        model_type: the model's name, or "llama2" for the only one.
+        model_type: the model's name, or "llama2" for the only model.
         server_url: http://HOST:PORT or https://HOST:PORT.
         token: API key of the server; None if it has none.
-        timeout: seconds to wait for more of an answer.
+        timeout: max seconds without a new chunk of the answer.
 
-    Raises InvalidInputs for an argument that cannot be used.
+    Raises InvalidInputs for a wrong argument.
     """
 
     def __init__(
@@ -80,12 +77,12 @@ class MindsporeInferenceClient:
         max_new_tokens: int = 300,
         **parameters: Any,
     ) -> Response:
-        """The whole answer to `prompt`.  `parameters` are others of the protocol, such as `seed`.
+        """Return the answer to `prompt`; `parameters` are more of the protocol, such as `seed`.
 
         Raises ServingError: Overloaded, NotFound, Unauthorized, InvalidInputs for a prompt that is
         empty or too long, or a plain ServingError with the server's text.
         """
-        given = {
+        fields = {
             "do_sample": do_sample,
             "repetition_penalty": repetition_penalty,
             "temperature": temperature,
@@ -94,7 +91,7 @@ class MindsporeInferenceClient:
             "max_new_tokens": max_new_tokens,
             **parameters,
         }
-        with self._post(prompt, given, is_stream=False) as reply:
+        with self._post(prompt, fields, is_stream=False) as reply:
             return to_response(reply.read())
 
     def generate_stream(  # noqa: PLR0917
@@ -109,8 +106,11 @@ class MindsporeInferenceClient:
         return_full_text: bool = True,
         **parameters: Any,
     ) -> Iterator[StreamResponse]:
-        """The answer as it is made; leaving the loop early ends it.  Raises as `generate` does."""
-        given = {
+        """Iterate over the answer as it is generated; leaving the loop early cancels it.
+
+        Raises the errors of `generate`.
+        """
+        fields = {
             "do_sample": do_sample,
             "repetition_penalty": repetition_penalty,
             "temperature": temperature,
@@ -120,8 +120,8 @@ class MindsporeInferenceClient:
             "return_full_text": return_full_text,
             **parameters,
         }
-        with self._post(prompt, given, is_stream=True) as reply:
-            # `read1`: the reply's own lines end without an error where the connection breaks.
+        with self._post(prompt, fields, is_stream=True) as reply:
+            # `read1`, as iteration over lines ends without an error if the connection breaks.
             yield from to_responses(reply.read1, has_last=return_full_text)
 
     @contextmanager
@@ -145,14 +145,14 @@ class MindsporeInferenceClient:
             connection.close()
 
 
-def _address(url: SplitResult, given: str) -> tuple[str, int | None]:
-    """Host and port.  Raises InvalidInputs if `url` has none of its own."""
+def _address(url: SplitResult, text: str) -> tuple[str, int | None]:
+    """Return host and port.  Raises InvalidInputs for another URL."""
     try:
         port = url.port
     except ValueError:
         port = -1
     if url.scheme not in ("http", "https") or not url.hostname or port == -1:
-        raise InvalidInputs(f"server_url is {given!r}, expected http://HOST:PORT")
+        raise InvalidInputs(f"server_url is {text!r}, expected http://HOST:PORT")
     return url.hostname, port
 
 
@@ -161,8 +161,10 @@ def _to_error(status: int, body: bytes) -> ServingError:
     try:
         detail = json.loads(text)["detail"]
         if not isinstance(detail, str):
-            detail = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in detail)
+            detail = "; ".join(
+                f"{'.'.join(map(str, entry['loc']))}: {entry['msg']}" for entry in detail
+            )
         text = detail
     except (ValueError, KeyError, TypeError):
-        pass  # not our server's: its text as it is
+        pass  # the text of another server is kept
     return _BY_STATUS.get(status, ServingError)(f"{text} (HTTP {status})")

@@ -1,4 +1,4 @@
-"""Answers of llm-serving's HTTP protocol, whole or in any form of stream.  Knows no connection."""
+"""Answers of llm-serving's HTTP protocol, complete or in any form of stream.  No connection."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_serving.errors import InvalidInputs, ServingError
 
-# Texts that come in place of an answer, with status 200.
+# Errors that are sent as the text of an answer with status 200.
 _BY_TEXT: dict[str, type[ServingError]] = {
     "Error202: prompt out of range": InvalidInputs,
     "Error203: prompt token empty": InvalidInputs,
@@ -17,7 +17,7 @@ _BY_TEXT: dict[str, type[ServingError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of an answer.  `id` and `logprob` are None where the stream has the text alone."""
+    """Token of an answer; `id` and `logprob` are None if the stream has text alone."""
 
     text: str
     id: int | None = None
@@ -27,7 +27,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer.  `finish_reason` is "eos", "length" or "stop_sequence"."""
+    """Complete answer; `finish_reason` is "eos", "length" or "stop_sequence"."""
 
     generated_text: str
     finish_reason: str = ""
@@ -37,7 +37,7 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class StreamResponse:
-    """A `token`; or at the end, if it was requested, the whole `generated_text` alone."""
+    """Chunk with a `token`; or the last one with the complete `generated_text`, if requested."""
 
     token: Token | None = None
     generated_text: str | None = None
@@ -45,87 +45,87 @@ class StreamResponse:
 
 def _parse(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise ServingError(f"the server answered what is no JSON object: {text[:100]!r}")
-    return found
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise ServingError(f"the server's answer is not a JSON object: {text[:100]!r}")
+    return parsed
 
 
 def to_response(body: bytes) -> Response:
-    """A whole answer.  Raises ServingError if it is none, or reports an error."""
-    found = _parse(body)
-    text, reason = str(found.get("generated_text", "")), str(found.get("finish_reason", ""))
+    """Parse a complete answer.  Raises ServingError if it is invalid, or reports an error."""
+    answer = _parse(body)
+    text, reason = str(answer.get("generated_text", "")), str(answer.get("finish_reason", ""))
     if reason not in ("eos", "length", "stop_sequence"):
         _check(text)
-    tokens = [_to_token(one) for one in found.get("tokens", ())]
-    return Response(text, reason, int(found.get("generated_tokens", 0)), tokens)
+    tokens = [_to_token(token) for token in answer.get("tokens", ())]
+    return Response(text, reason, int(answer.get("generated_tokens", 0)), tokens)
 
 
 def to_responses(read: Callable[[int], bytes], *, has_last: bool) -> Iterator[StreamResponse]:
-    """The stream that `read` gives the bytes of, until there are none.
+    """Iterate over the chunks of a stream; `read` returns its bytes, b"" at the end.
 
-    With `has_last` the last object is the whole answer.  Raises ServingError if it breaks.
+    With `has_last` the last object is the complete answer. Raises ServingError if it breaks.
     """
-    held: dict[str, Any] | None = None
-    for found in _objects(_lines(read)):
-        if held is not None:
-            yield _to_piece(held)
-        held = found
-    if held is None:
+    previous: dict[str, Any] | None = None
+    for parsed in _objects(_lines(read)):
+        if previous is not None:
+            yield _to_piece(previous)
+        previous = parsed
+    if previous is None:
         return
-    yield StreamResponse(generated_text=_text_of(held)) if has_last else _to_piece(held)
+    yield StreamResponse(generated_text=_text_of(previous)) if has_last else _to_piece(previous)
 
 
 def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
-    rest = b""
+    incomplete = b""
     while chunk := read(1 << 16):
-        *lines, rest = (rest + chunk).split(b"\n")
+        *lines, incomplete = (incomplete + chunk).split(b"\n")
         yield from lines
-    yield rest
+    yield incomplete
 
 
 def _objects(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-    """What the lines hold, whichever their form; comments and blank lines hold nothing."""
+    """Iterate over the objects in lines of any form; comments and blank lines have none."""
     for line in lines:
         text = line.strip().removeprefix(b"data:")
         if text and not text.startswith(b":"):
             yield _parse(text)
 
 
-def _to_piece(found: dict[str, Any]) -> StreamResponse:
-    inner = _inner(found)
+def _to_piece(parsed: dict[str, Any]) -> StreamResponse:
+    inner = _inner(parsed)
     token = inner.get("token", inner.get("tokens"))
-    shown = _to_token(token) if isinstance(token, dict) else Token(_text_of(found))
-    _check(shown.text)
-    return StreamResponse(token=shown)
+    chunk_token = _to_token(token) if isinstance(token, dict) else Token(_text_of(parsed))
+    _check(chunk_token.text)
+    return StreamResponse(token=chunk_token)
 
 
-def _inner(found: dict[str, Any]) -> dict[str, Any]:
-    """The object that may be in an envelope, and there alone in a list."""
-    data = found.get("data")
+def _inner(parsed: dict[str, Any]) -> dict[str, Any]:
+    """Return the object in an envelope, which may be a list with one object."""
+    data = parsed.get("data")
     if isinstance(data, list) and len(data) == 1 and isinstance(data[0], dict):
         return dict(data[0])
-    return found
+    return parsed
 
 
-def _text_of(found: dict[str, Any]) -> str:
-    inner = _inner(found)
+def _text_of(parsed: dict[str, Any]) -> str:
+    inner = _inner(parsed)
     return str(inner.get("generated_text", inner.get("data", "")))
 
 
-def _to_token(found: dict[str, Any]) -> Token:
+def _to_token(parsed: dict[str, Any]) -> Token:
     return Token(
-        str(found.get("text", "")),
-        found.get("id"),
-        found.get("logprob"),
-        bool(found.get("special", False)),
+        str(parsed.get("text", "")),
+        parsed.get("id"),
+        parsed.get("logprob"),
+        bool(parsed.get("special", False)),
     )
 
 
 def _check(text: str) -> None:
     """Raise the error that the text stands for."""
-    for known, kind in _BY_TEXT.items():
+    for known, error_type in _BY_TEXT.items():
         if text.endswith(known):
-            raise kind(known)
+            raise error_type(known)

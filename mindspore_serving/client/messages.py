@@ -1,4 +1,4 @@
-"""What a user gives and gets, to and from the messages of ms_service.proto.  No I/O."""
+"""Conversion of values of users to and from the messages of ms_service.proto.  No I/O."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -13,23 +13,23 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import ms_proto
 
-# A dict {output: value} or {"error": text} per instance; or {"error": text} if the whole failed.
+# A dict {output: value} or {"error": text} per instance; {"error": text} if the request failed.
 Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
 
 
 def to_request(servable: str, method: str, version: int, instances: object) -> bytes:
-    """An encoded PredictRequest for one dict {input: value}, or a list or tuple of them.
+    """Encode a PredictRequest for one dict {input: value}, or a list or tuple of them.
 
     Raises RuntimeError for a value that is no numpy array or number, bool, int, float, list of
     numbers, str or bytes.
     """
     spec = pb.ServableSpec(name=servable, method_name=method, version_number=version)
-    given = instances if isinstance(instances, tuple | list) else (instances,)
-    return ms_proto.request(spec, list(map(_to_instance, given)))
+    instance_list = instances if isinstance(instances, tuple | list) else (instances,)
+    return ms_proto.request(spec, list(map(_to_instance, instance_list)))
 
 
 def from_reply(reply: pb.PredictReply) -> Result:
-    """Values in the order of the request; arrays are read-only."""
+    """Return the values of a reply in the order of the request; arrays are read-only."""
     errors = reply.error_msg
     if len(errors) == 1 and not reply.instances:
         return {"error": _text_of(errors[0])}
@@ -46,28 +46,28 @@ def from_reply(reply: pb.PredictReply) -> Result:
 
 
 def to_piece(result: Result) -> dict[str, Any]:
-    """The one instance of a reply of a stream."""
+    """Return the instance of a reply in a stream."""
     return result[0] if isinstance(result, list) else result
 
 
 def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str]:
-    """The result of a request that got no reply: code, its name and the details."""
+    """Return the result of a request without a reply: status code, details and a hint."""
     details = str(error.details())
     hint = ""
     if "http1.x server" in details:
-        hint = "; this is an HTTP port: give the server's gRPC port (5500 by default)"
+        hint = "; this is an HTTP port: use the server's gRPC port (5500 by default)"
     elif "Connection refused" in details:
         hint = "; does the server run, and is this its gRPC port?"
     return {"error": f"Grpc Error, {error.code().value}, {details}{hint}"}
 
 
-def _to_instance(given: object) -> Instance:
-    if not isinstance(given, dict):
-        raise InvalidInputs(f"instance should be a map, but actually {type(given)}")
-    for name in given:
+def _to_instance(instance: object) -> Instance:
+    if not isinstance(instance, dict):
+        raise InvalidInputs(f"instance should be a map, but actually {type(instance)}")
+    for name in instance:
         if not isinstance(name, str):
             raise InvalidInputs(f"The name of an input should be str, but actually {type(name)}")
-    return {name: _to_value(value) for name, value in given.items()}
+    return {name: _to_value(value) for name, value in instance.items()}
 
 
 def _to_value(value: object) -> Value:
@@ -98,9 +98,10 @@ def _to_array(value: object) -> "np.ndarray[Any, Any]":
 
 
 def _from_list(value: Sequence[object]) -> "np.ndarray[Any, Any]":
-    """Numbers in lists of equal lengths: of Python's ints an int64 array, of floats, or both, a
-    float64 array, which the server casts to the type of the model.  None beside numbers is NaN, a
-    missing value.  Raises InvalidInputs.
+    """Convert numbers in lists of equal lengths: ints to int64, floats or both to float64.
+
+    The server casts them to the model's type. None among numbers is NaN, a missing value. Raises
+    InvalidInputs.
     """
     try:
         array = np.asarray(value)
@@ -115,7 +116,7 @@ def _from_list(value: Sequence[object]) -> "np.ndarray[Any, Any]":
 
 
 def _from_scalar(value: bool | int | float) -> "np.ndarray[Any, Any]":
-    """Of shape (1,), as always; an int is int64 and a float float64."""
+    """Return an array of shape (1,), as older versions did; an int is int64, a float float64."""
     try:
         return np.array([value], np.int64 if type(value) is int else None)
     except OverflowError:

@@ -1,1 +1,1 @@
-"""Who starts a worker, and where."""
+"""Machines and launchers: where workers run and how they are started there."""

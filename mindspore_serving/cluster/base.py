@@ -1,7 +1,7 @@
-"""The seam for who starts a worker and where: a launcher gives a process and a channel to it.
+"""The launcher protocol: a launcher starts a worker and returns its process and channel.
 
-The dispatcher sees a connected stream and, on one machine, two shared-memory arenas; whether the
-other end is a child, a process on another machine or an actor of some engine is not its business.
+The dispatcher sees a connected stream and, on its own machine, two shared-memory arenas.  It does
+not know whether the worker is a child, a process of another machine or an actor of some framework.
 """
 
 import socket
@@ -15,20 +15,27 @@ from mindspore_serving.process.group import RunningProcess
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a worker needs of the machine that it runs on.
+    """Requirements of a worker on the machine that it runs on.
 
-    `device_type` is "none" for any; `labels` are those that its machine must have; `slots` are how
-    many it takes there, one for each process that computes.
+    Args:
+        device_type: "none" for any.
+        device_id: the device that it owns; None: none.
+        labels: labels that the machine must have.
+        is_local: whether it has to run on the master's machine.
+        placement_timeout: seconds that it may wait for a free machine.
+        python: the interpreter; "" for the current one.
+        environment: directory with the list of packages of an environment to create; "" for none.
+        slots: slots that it takes, one for each process that computes.
     """
 
     servable: str = ""
     device_type: str = "none"
-    device_id: int | None = None  # of a worker that owns one
+    device_id: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
-    is_here: bool = False  # it has to run on the master's machine
-    patience: float = 0.0  # seconds that it may wait for a place
-    python: str = ""  # the interpreter, if it is not ours
-    environment: str = ""  # a directory that lists the packages of an interpreter to make
+    is_local: bool = False
+    placement_timeout: float = 0.0
+    python: str = ""
+    environment: str = ""
     slots: int = 1
 
 
@@ -36,12 +43,12 @@ ANYTHING = Needs()
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerPlace:
-    """Where a worker runs."""
+class WorkerLocation:
+    """The machine, device and slots of a worker."""
 
     node: str = ""  # "" is the master's machine
     device_id: int | None = None
-    slots: int = 0  # that it takes of the machine's; 0 where any number may be taken
+    slots: int = 0  # taken by the worker; 0 on a machine without a limit of slots
 
 
 class Process(RunningProcess, Protocol):
@@ -49,27 +56,28 @@ class Process(RunningProcess, Protocol):
 
     @property
     def is_moving(self) -> bool:
-        """Whether its machine is leaving: the worker that follows it runs elsewhere."""
+        """True if its machine is leaving the cluster: its replacement runs elsewhere."""
         ...
 
 
 @dataclass(slots=True)
 class Launched:
-    """A worker that was started: its process, our end of the channel, and the arenas."""
+    """A started worker: its process, our end of the channel, and the arenas."""
 
     process: Process
     stream: socket.socket
     arena: Arena | NoArena
     view: ArenaView | NoArena
-    place: WorkerPlace = WorkerPlace()
-    python: str = ""  # the interpreter that runs it, for people; "" for that of its machine
+    location: WorkerLocation = WorkerLocation()
+    python: str = ""  # description of its interpreter; "" for the default of its machine
 
 
 class Launcher(Protocol):
-    """Starts workers."""
+    """A way to start workers."""
 
     async def launch(self, name: str, log_name: str, needs: Needs) -> Launched:
-        """Start a worker process; `name` is for people.  Raises StartError, or ResourceShortage if
-        it may succeed later.
+        """Start a worker process; `name` is its title in messages.
+
+        Raises StartError, or ResourceShortage if a later attempt may succeed.
         """
         ...

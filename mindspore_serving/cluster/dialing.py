@@ -1,6 +1,4 @@
-"""How another machine is reached, by TLS or without, and the secret that a master and its nodes
-share.
-"""
+"""Connecting to another machine, with or without TLS, and the token shared by master and nodes."""
 
 import asyncio
 import os
@@ -16,17 +14,20 @@ from mindspore_serving.errors import InvalidInputs, StartError, Temporary
 from mindspore_serving.process.vocabulary import hello
 
 DIAL_SECONDS = 10.0
-TOKEN = "MINDSPORE_SERVING_TOKEN"  # in the environment; no argument: every user sees those
-_LEAST = 16  # characters of it
+TOKEN = "MINDSPORE_SERVING_TOKEN"  # environment variable: every user could read an argument
+_MIN_LENGTH = 16  # characters of a token
 
 
 class CannotReach(Temporary):
-    """The master does not answer; it may do so later."""
+    """The machine does not answer now; it may do so later."""
 
 
 @dataclass(frozen=True, slots=True)
 class MasterAddress:
-    """`context` is None for a connection without TLS; `token` is "" if certificates are enough."""
+    """Address and credentials for joining a master.
+
+    `context` is None for a connection without TLS; `token` is "" if client certificates are enough.
+    """
 
     host: str
     port: int
@@ -34,18 +35,22 @@ class MasterAddress:
     token: str = field(repr=False)
 
     async def dial(self) -> NodeConnection:
-        """Raises StartError if trying again cannot help, else CannotReach."""
+        """Connect to the master and send preamble and `Hello`.
+
+        Raises StartError if a retry cannot help, else CannotReach.
+        """
         connection = await dial("master", self.host, self.port, self.context)
         connection.writer.write(preamble(self.token))
         connection.send(hello(node_messages))
         return connection
 
 
-async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) -> NodeConnection:
-    """A connection to the machine there; `what` is its name in errors.  Raises StartError if trying
-    again cannot help, else CannotReach.
+async def dial(role: str, host: str, port: int, context: ssl.SSLContext | None) -> NodeConnection:
+    """Connect to a machine; `role` ("master") names it in errors.
+
+    Raises StartError if a retry cannot help, else CannotReach.
     """
-    where = f"the {what} at {host}:{port}"
+    where = f"the {role} at {host}:{port}"
     try:
         return await connect(host, port, context, DIAL_SECONDS)
     except ssl.SSLCertVerificationError as error:
@@ -62,9 +67,10 @@ async def dial(what: str, host: str, port: int, context: ssl.SSLContext | None) 
 
 
 def read_token(path: "str | os.PathLike[str] | None") -> str:
-    """The token in the file `path`, else that of the environment; "" if there is none.
+    """Return the token in the file `path`, or of the environment if it is None; "" for no token.
 
-    Raises StartError if the file cannot be read, or every user can; InvalidInputs if it is short.
+    Raises StartError if the file cannot be read or every user can read it, InvalidInputs if the
+    token is too short.
     """
     if path is None:
         token, where = os.environ.get(TOKEN, "").strip(), TOKEN
@@ -81,7 +87,7 @@ def read_token(path: "str | os.PathLike[str] | None") -> str:
 
 
 def _checked(token: str, where: str) -> str:
-    if len(token) < _LEAST or not (token.isascii() and token.isprintable()):
-        text = f"at least {_LEAST} printable ASCII characters, such as `openssl rand -hex 32` gives"
+    if len(token) < _MIN_LENGTH or not (token.isascii() and token.isprintable()):
+        text = f"at least {_MIN_LENGTH} printable ASCII characters, as of `openssl rand -hex 32`"
         raise InvalidInputs(f"the token in {where} cannot be used: expected {text}")
     return token

@@ -1,7 +1,7 @@
-"""Environments for workers, each made once of what a directory lists.
+"""Python environments for workers, created once from a directory with a list of packages.
 
-By `uv` where it is installed, else by `venv` and pip.  An environment is found again by the content
-of the lists, so changed ones make another.  Knows no workers.
+They are created with `uv` if it is installed, else with `venv` and pip.  The cache key is the
+content of the lists, so a changed list gives a new environment.  Does not know workers.
 """
 
 import fcntl
@@ -29,13 +29,13 @@ from mindspore_serving.process.interpreter import (
     foreign_environment,
 )
 
-LISTS = ("pylock.toml", "requirements.lock", "requirements.txt")  # the first that is there
-_MADE = ".made"  # a file in an environment that is complete
+LISTS = ("pylock.toml", "requirements.lock", "requirements.txt")  # the first existing one is used
+_COMPLETE = ".made"  # a file that marks a complete environment
 _STEPS = ("Collecting ", "Downloading ", "Building wheel", "Installing ", "Prepared ", "Resolved ")
 
 
 class Environments:
-    """Makes environments on threads of their own; `close` ends all that."""
+    """Creates environments on background threads; `close` ends them."""
 
     def __init__(self) -> None:
         self._running: set[subprocess.Popen[str]] = set()
@@ -43,10 +43,11 @@ class Environments:
         self._is_closed = False
 
     async def make(self, directory: str, python: str) -> Interpreter:
-        """The interpreter of the environment of `directory`, based on that of `python`.
+        """Return the interpreter of the environment of `directory`, creating it if necessary.
 
-        Others that make the same one wait for the first, in any process.  Raises StartError: no
-        list, no such interpreter, or the line by which the installation failed.
+        `python` is the base interpreter.  Concurrent calls for the same environment, also of other
+        processes, wait for the first.  Raises StartError if there is no list or no such
+        interpreter, or with the error line of the installation.
         """
         plan = await on_thread("interpreters", _plan, Path(directory), python)
         if not plan.is_made:
@@ -54,7 +55,7 @@ class Environments:
         return await on_thread("interpreters", find_interpreter, plan.python)
 
     def close(self) -> None:
-        """End what installs, and start nothing more."""
+        """Kill running installations, and start no more."""
         with self._lock:
             self._is_closed = True
             for child in self._running:
@@ -64,16 +65,19 @@ class Environments:
         with open(f"{plan.target}.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if plan.is_made:
-                return  # by another process, meanwhile
-            log.info("making the environment of %s in %s", plan.source, plan.target)
-            shutil.rmtree(plan.target, ignore_errors=True)  # of one that was not finished
+                return  # another process has created it meanwhile
+            log.info("creating the environment of %s in %s", plan.source, plan.target)
+            shutil.rmtree(plan.target, ignore_errors=True)  # an incomplete one
             with Bar(f"environment {plan.source.parent.name}") as bar:
                 for command in plan.commands():
                     self._run(command, plan, lock.fileno(), bar)
-            (plan.target / _MADE).touch()
+            (plan.target / _COMPLETE).touch()
 
     def _run(self, command: Sequence[str], plan: "_Plan", lock: int, bar: "Bar") -> None:
-        """The child has the `lock` too: if we are killed, others wait until it has ended."""
+        """Run a command of the installer.
+
+        The child inherits `lock`: if we are killed, other processes wait until it has ended.
+        """
         lines: deque[str] = deque(maxlen=200)
         with self._start(command, plan, lock) as child:
             for line in child.stdout or ():
@@ -83,7 +87,7 @@ class Environments:
             self._running.discard(child)
         if child.returncode:
             why = failing_line(lines) or f"{command[0]} ended with {child.returncode}"
-            raise StartError(f"the environment of {str(plan.source)!r} cannot be made: {why}")
+            raise StartError(f"cannot create the environment of {str(plan.source)!r}: {why}")
 
     def _start(self, command: Sequence[str], plan: "_Plan", lock: int) -> "subprocess.Popen[str]":
         with self._lock:
@@ -98,7 +102,7 @@ class Environments:
                 errors="replace",
                 env=foreign_environment(),
                 pass_fds=(lock,),
-                cwd=plan.source.parent,  # what lists name may be relative to them
+                cwd=plan.source.parent,  # paths in a list may be relative to it
             )
             self._running.add(child)
             return child
@@ -106,7 +110,7 @@ class Environments:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is made of the list `source`, where, and on which interpreter it is based."""
+    """Plan of an environment: its list `source`, its base interpreter and its directory."""
 
     source: Path
     base: str
@@ -114,28 +118,28 @@ class _Plan:
 
     @property
     def is_made(self) -> bool:
-        return (self.target / _MADE).exists()
+        return (self.target / _COMPLETE).exists()
 
     @property
     def python(self) -> str:
         return str(self.target / "bin" / "python")
 
     def commands(self) -> list[list[str]]:
-        """What makes it, one after another."""
-        own = list(PACKAGES)  # the worker's, beside those of the list
+        """Return the commands that create it, in order.  Raises StartError if uv is missing."""
+        required = list(PACKAGES)  # of the worker, in addition to the list
         uv = shutil.which("uv")
         if uv is not None:
             install = [uv, "pip", "install", "--python", self.python]
             make = [uv, "venv", "--python", self.base, str(self.target)]
         elif self.source.suffix == ".toml":
-            raise StartError(f"{str(self.source)!r} is for uv, which is not installed")
+            raise StartError(f"{str(self.source)!r} needs uv, which is not installed")
         else:
             install = [self.python, "-m", "pip", "install", "--disable-pip-version-check"]
             install += ["--progress-bar", "off"]
             make = [self.base, "-m", "venv", str(self.target)]
         if self.source.suffix == ".toml":
-            return [make, [*install, "-r", str(self.source)], [*install, *own]]
-        return [make, [*install, "-r", str(self.source), *own]]
+            return [make, [*install, "-r", str(self.source)], [*install, *required]]
+        return [make, [*install, "-r", str(self.source), *required]]
 
 
 def _plan(directory: Path, python: str) -> _Plan:
@@ -147,7 +151,7 @@ def _plan(directory: Path, python: str) -> _Plan:
         )
     base, version = find_base_python(python)
     content = hashlib.sha256(f"{os.path.realpath(base)} {version} {list(PACKAGES)}".encode())
-    for path in sorted(directory.iterdir()):  # also those that the first one names
+    for path in sorted(directory.iterdir()):  # also lists that the first one includes
         if path.suffix in (".txt", ".lock") or path.name in LISTS:
             data = path.read_bytes()
             content.update(f"{path.name} {len(data)} ".encode() + data)
@@ -156,20 +160,18 @@ def _plan(directory: Path, python: str) -> _Plan:
 
 
 def failing_line(lines: Iterable[str]) -> str:
-    """The line of what an installer printed that says why it failed; "" if it printed nothing."""
-    said = [line.strip() for line in lines if line.strip()]
+    """Return the error line of an installer's output, else the last line; "" for no output."""
+    output = [line.strip() for line in lines if line.strip()]
     for mark in ("ERROR:", "error:", "×", "╰─▶"):
-        found = [line for line in said if line.startswith(mark)]
-        if found:
-            chosen = next((line for line in found if "No matching" not in line), found[0])
+        errors = [line for line in output if line.startswith(mark)]
+        if errors:
+            chosen = next((line for line in errors if "No matching" not in line), errors[0])
             return chosen[:500]
-    return said[-1][:500] if said else ""
+    return output[-1][:500] if output else ""
 
 
 class Bar:
-    """How many packages have been found so far, and which step runs; nothing where stderr is no
-    terminal.
-    """
+    """A progress line: the number of resolved packages and the current step, on a terminal only."""
 
     def __init__(self, label: str, stream: IO[str] | None = None) -> None:
         self._label = label
@@ -185,7 +187,7 @@ class Bar:
             self._stream.write("\n")
 
     def show(self, line: str) -> None:
-        """A line of an installer."""
+        """Update the progress by a line of the installer's output."""
         if not line.startswith(_STEPS):
             return
         self._count += line.startswith(_STEPS[0])

@@ -1,6 +1,6 @@
-"""Starts workers as processes of this machine, over a socket pair and two shared arenas.
+"""A launcher for worker processes of this machine, over a socket pair and two shared arenas.
 
-Knows nothing of servables: what the worker is to load goes over the channel.
+Does not know servables: the worker learns over the channel what to load.
 """
 
 import errno
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mindspore_serving.aio import FunctionThread
-from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, WorkerPlace
+from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, WorkerLocation
 from mindspore_serving.cluster.dialing import TOKEN
 from mindspore_serving.cluster.environment import Environments
 from mindspore_serving.errors import ResourceShortage, StartError
@@ -26,30 +26,30 @@ _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOB
 
 
 class LocalProcess(Child):
-    """A worker process of this machine, as `cluster.base.Process` has it."""
+    """A worker process of this machine; implements `cluster.base.Process`."""
 
     is_moving = False
 
 
 class LocalLauncher:
-    """Worker processes of this machine; their output goes to files in `serving_logs/`.
+    """A launcher of worker processes of this machine, with logs in `serving_logs/`.
 
-    With `is_inline` payloads go through the stream, as it leads to another machine in the end.
+    With `is_inline` payloads go through the stream, which is relayed to another machine.
     """
 
     def __init__(self, *, is_inline: bool = False) -> None:
-        self._spawner = FunctionThread("spawner")  # now: later there may be no thread to be had
+        self._spawner = FunctionThread("spawner")  # created now: threads may be short later
         self._is_inline = is_inline
         self._environments = Environments()
 
     def close(self) -> None:
-        """End what makes environments."""
+        """Kill running installations of environments."""
         self._environments.close()
 
     async def launch(
         self, name: str, log_name: str, needs: Needs = ANYTHING, options: Sequence[str] = ()
     ) -> Launched:
-        """As `Launcher.launch`, with more `options` of the worker's command line."""
+        """Start a worker, see `Launcher.launch`; `options` are added to its command line."""
         interpreter = await self._find_interpreter(needs)
         with ExitStack() as inherited, ExitStack() as ours:
             try:
@@ -59,12 +59,12 @@ class LocalLauncher:
                 kind = ResourceShortage if error.errno in _SHORTAGES else StartError
                 text = f"could not start a worker process for {name}: {error}"
                 raise kind(text) from error
-            launched.place = WorkerPlace(device_id=needs.device_id)
+            launched.location = WorkerLocation(device_id=needs.device_id)
             launched.python = "" if interpreter.is_current else str(interpreter)
             return launched
 
     async def _find_interpreter(self, needs: Needs) -> Interpreter:
-        """The worker's.  Raises StartError if there is none that can run it."""
+        """Return the interpreter for a worker.  Raises StartError if there is none."""
         if needs.environment:
             base = needs.python or CURRENT.path
             return await self._environments.make(needs.environment, base)
@@ -80,7 +80,7 @@ class LocalLauncher:
         inherited: ExitStack,
         ours: ExitStack,
     ) -> Launched:
-        """Start the process.  `inherited` is closed in any case, `ours` if this fails."""
+        """Start the process; the caller closes `inherited` in any case, `ours` only on failure."""
         reads = [] if self._is_inline else [arena.create()]
         for descriptor in reads:
             inherited.callback(os.close, descriptor)
@@ -106,12 +106,12 @@ class LocalLauncher:
 
 
 def worker_variables() -> dict[str, str | None]:
-    """Return what the environment of a process that runs servables has beside ours."""
+    """Return changes to the environment variables of processes that run servables."""
     return {**large_pages(), TOKEN: None, "PYTHONUNBUFFERED": "1"}
 
 
 def log_path(log_name: str) -> Path | None:
-    """The log file of a worker or an agent; None where no directory can be made."""
+    """Return the log file of a worker or agent; None if the directory cannot be created."""
     directory = Path(LOG_DIRECTORY)
     try:
         directory.mkdir(exist_ok=True)

@@ -1,7 +1,7 @@
-"""A machine that runs workers for a master elsewhere: joins, starts what it is asked to, leaves.
+"""A node: a machine that joins a master elsewhere and starts workers for it.
 
-It starts our worker module alone, for servables of one directory; no command, path or code comes
-over the wire.  When the master is gone it ends its workers, and tries to join again.
+It starts our worker module only, for servables of one directory; no command, path or code comes
+over the wire.  If it loses the master, it kills its workers and tries to join again.
 """
 
 import asyncio
@@ -26,14 +26,17 @@ from mindspore_serving.cluster.node_worker import NodeWorker
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 from mindspore_serving.process.vocabulary import Beat, Failed, Leaving, Ready
 
-ANSWER_SECONDS = 15.0  # for the master to let us in
-_FIRST_DELAY, _MOST_DELAY = 0.25, 5.0  # seconds between two tries to join
+ANSWER_SECONDS = 15.0  # timeout of the master's answer to a join
+_FIRST_DELAY, _MAX_DELAY = 0.25, 5.0  # seconds between attempts to join
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """What a node knows: its master, and the only directory of servables here; None for the paths
-    that the master says.
+class NodeSettings:
+    """Settings of a node.
+
+    Args:
+        master: the master to join.
+        servables: the only directory of servables; None: the paths that the master sends.
     """
 
     master: MasterAddress
@@ -41,11 +44,16 @@ class Home:
 
 
 class ClusterNode:
-    """Calls `on_joined` whenever it has joined.  `offer` is what it says of itself."""
+    """The node of this machine; `offer` describes it to the master.
 
-    def __init__(self, offer: JoinCluster, home: Home, on_joined: Callable[[], None]) -> None:
+    `on_joined` is called each time the node has joined.
+    """
+
+    def __init__(
+        self, offer: JoinCluster, settings: NodeSettings, on_joined: Callable[[], None]
+    ) -> None:
         self._offer = offer
-        self._home = home
+        self._settings = settings
         self._on_joined = on_joined
         self._launcher = LocalLauncher(is_inline=True)
         self._connection: NodeConnection | None = None
@@ -55,8 +63,9 @@ class ClusterNode:
         self._is_leaving = asyncio.Event()
 
     async def run(self, join_seconds: float) -> None:
-        """Until `leave`.  Raises StartError if it is refused, or the master cannot be reached at
-        first within `join_seconds`.
+        """Join the master and serve it, until `leave`.
+
+        Raises StartError if the first join is refused or does not succeed in `join_seconds`.
         """
         loop = asyncio.get_running_loop()
         end, delay = loop.time() + join_seconds, _FIRST_DELAY
@@ -69,14 +78,14 @@ class ClusterNode:
                 is_over = isinstance(error, StartError) or loop.time() + delay > end
                 if not had_joined and is_over:
                     raise StartError(str(error)) from None
-                log.warning("%s; trying again in %.1f s", error, delay)
+                log.warning("%s; retrying in %.1f s", error, delay)
             with suppress(asyncio.TimeoutError):
                 jittered = delay * random.uniform(0.7, 1.0)
                 await asyncio.wait_for(self._is_leaving.wait(), jittered)
-            delay = min(_MOST_DELAY, 2 * delay)
+            delay = min(_MAX_DELAY, 2 * delay)
 
     async def leave(self, seconds: float) -> None:
-        """Let the workers finish, at most `seconds` long; the master places them again."""
+        """Leave the cluster; workers may finish for `seconds`, and the master moves them."""
         self._is_leaving.set()
         if self._connection is None:
             return
@@ -88,15 +97,16 @@ class ClusterNode:
         self._connection.abort()
 
     async def _stay_joined(self) -> None:
-        """Join, and do what the master says until it is gone.  Raises StartError if it refuses,
-        CannotReach if it is not there.
+        """Join, and obey the master until the connection is lost.
+
+        Raises StartError if the master refuses this node, CannotReach if it does not answer.
         """
-        connection = await self._home.master.dial()
+        connection = await self._settings.master.dial()
         try:
             await self._join(connection)
             self._connection, self._has_joined = connection, True
             self._on_joined()
-            log.warning("the master is gone: %s", await self._follow(connection))
+            log.warning("lost the master: %s", await self._follow(connection))
         finally:
             self._connection = None
             connection.abort()
@@ -109,14 +119,14 @@ class ClusterNode:
         except (asyncio.TimeoutError, *FAILURES) as error:
             why = connection.why_lost(error) or f"no answer within {ANSWER_SECONDS:g} s"
             raise CannotReach(
-                f"the master did not let this node in ({why}); see its log, it may demand a "
+                f"the master did not accept this node ({why}); see its log: it may require a "
                 "certificate (--tls-cert)"
             ) from error
         if isinstance(answer, Failed):
             raise StartError(f"the master refused this node: {answer.text}")
 
     async def _follow(self, connection: NodeConnection) -> str:
-        """Until the master is gone; returns why."""
+        """Handle messages of the master until it is lost; return why."""
         alive = asyncio.create_task(connection.keep_alive())
         try:
             while True:
@@ -124,7 +134,7 @@ class ClusterNode:
                 if isinstance(message, Start):
                     self._begin(message)
                 elif not isinstance(message, Beat):
-                    raise ValueError("it sent what a node does not expect")
+                    raise ValueError("it sent a message that a node does not expect")
         except FAILURES as error:
             return connection.why_lost(error)
         finally:
@@ -141,7 +151,7 @@ class ClusterNode:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _work(self, start: Start) -> None:
-        """Start a worker, and stay with it until it has ended."""
+        """Start a worker and serve it until it has ended."""
         connection = await self._dial_for_worker(start.name)
         try:
             connection.send(Attach(start.id))
@@ -152,13 +162,13 @@ class ClusterNode:
             connection.abort()
 
     async def _dial_for_worker(self, name: str) -> NodeConnection:
-        """Until it succeeds: the node is cancelled when its master is gone."""
+        """Connect to the master, retrying until it succeeds or the node is cancelled."""
         while True:
             try:
-                return await self._home.master.dial()
+                return await self._settings.master.dial()
             except ServingError as error:
                 log.warning("%s: %s", name, error)
-                await asyncio.sleep(_MOST_DELAY)
+                await asyncio.sleep(_MAX_DELAY)
 
     async def _stay(self, worker: NodeWorker) -> None:
         self._workers.add(worker)
@@ -168,7 +178,7 @@ class ClusterNode:
             self._workers.discard(worker)
 
     async def _launch(self, start: Start, connection: NodeConnection) -> NodeWorker | None:
-        """The worker; None if there is none, and the master knows why."""
+        """Start a worker and return it; None if that failed, after telling the master why."""
         try:
             check_start(start, self._offer)
             if len(self._tasks) > self._offer.slots or self._is_leaving.is_set():
@@ -186,10 +196,10 @@ class ClusterNode:
         return NodeWorker(launched, connection)
 
     def _options(self, start: Start) -> list[str]:
-        """What a worker here knows better than the master."""
+        """Return options of the worker that depend on this machine."""
         options = []
-        if self._home.servables is not None:
-            options += ["--servables", self._home.servables]
+        if self._settings.servables is not None:
+            options += ["--servables", self._settings.servables]
         if start.device_id is not None and self._offer.device_ids:
             options += ["--device-id", str(start.device_id)]
         return options

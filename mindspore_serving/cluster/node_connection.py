@@ -1,6 +1,6 @@
-"""A connection between a node and the master: messages with limits, signs of life, and relays.
+"""A connection between node and master: messages with limits, heartbeats, and relayed streams.
 
-Knows no messages but `Beat` and `Data`, and not which end it is.
+Does not know which end it is, nor messages other than `Beat` and `Data`.
 """
 
 import asyncio
@@ -12,17 +12,17 @@ from typing import TypeVar
 
 import msgspec
 
-from mindspore_serving.cluster.node_messages import MOST_DATA, MOST_MESSAGE, Data
+from mindspore_serving.cluster.node_messages import MAX_DATA, MAX_MESSAGE, Data
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.process.channel import encode
 from mindspore_serving.process.frames import FrameDecoder
 from mindspore_serving.process.vocabulary import Beat
 
 PING_SECONDS = 1.0
-SILENCE_SECONDS = 8.0  # without anything from the other end, it is lost
-MOST_MESSAGES = 100  # but for data, that are read in a second; more wait, and so does their sender
-MESSAGES_AT_ONCE = 16  # that are read before others have their turn
-BUFFER = 1 << 18  # bytes that wait in a connection, in each direction
+SILENCE_SECONDS = 8.0  # a connection that receives nothing for so long is lost
+MAX_MESSAGES = 100  # read per second, without `Data`; more than that block their sender
+MESSAGES_AT_ONCE = 16  # read before other tasks get their turn
+BUFFER = 1 << 18  # bytes buffered in a connection, in each direction
 FAILURES = (
     OSError,
     EOFError,
@@ -31,20 +31,22 @@ FAILURES = (
     ValueError,
     ArithmeticError,
 )
-"""What reading from another machine may raise: it is gone, or sends what is no message."""
+"""Errors of reading from another machine: the connection is lost, or a message is invalid."""
 
 T = TypeVar("T")
 
 
 class NodeConnection:
+    """An end of a connection between node and master."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
         self.why_aborted = ""
         self._frames: FrameDecoder[memoryview] = FrameDecoder(lambda content: content)
-        self._received: Iterator[memoryview] = iter(())  # frames that came with the last one
+        self._received: Iterator[memoryview] = iter(())  # frames read along with the last one
         self._num_received = 0
-        self._num_messages, self._second = 0, 0.0  # since the begin of this one
+        self._num_messages, self._second = 0, 0.0  # in the second that began at `_second`
         writer.transport.set_write_buffer_limits(BUFFER)
 
     @property
@@ -55,9 +57,10 @@ class NodeConnection:
     def send(self, message: msgspec.Struct) -> None:
         self.writer.write(encode(message))
 
-    async def receive(self, kind: "type[T] | object", limit: int = MOST_MESSAGE) -> "T":
-        """Wait for the next message, of `kind` and at most `limit` bytes.  Raises one of
-        FAILURES.
+    async def receive(self, kind: "type[T] | object", limit: int = MAX_MESSAGE) -> "T":
+        """Wait for the next message, of type `kind` and at most `limit` bytes.
+
+        Raises one of FAILURES.
         """
         self._frames.limit = limit
         while (frame := next(self._received, None)) is None:
@@ -70,37 +73,37 @@ class NodeConnection:
         if not isinstance(message, Data):
             await self._slow_down()
         if self._num_received % MESSAGES_AT_ONCE == 0:
-            await asyncio.sleep(0)  # what is in the buffer is read without a pause
+            await asyncio.sleep(0)  # reading from a full buffer never yields by itself
         return message
 
     async def _slow_down(self) -> None:
-        """Wait until the next second if there are too many messages in this one."""
+        """Sleep until the next second if this one had MAX_MESSAGES."""
         now = asyncio.get_running_loop().time()
         if now - self._second >= 1:
             self._num_messages, self._second = 0, now
         self._num_messages += 1
-        if self._num_messages >= MOST_MESSAGES:
+        if self._num_messages >= MAX_MESSAGES:
             await asyncio.sleep(self._second + 1 - now)
 
     async def send_data(self, data: bytes) -> None:
-        """A piece of a worker's stream; waits while the other end does not read."""
+        """Send a chunk of a worker's stream; block while the peer does not read."""
         self.send(Data(data))
         await self.writer.drain()
 
     @property
     def has_room(self) -> bool:
-        """Whether what is sent now does not wait behind much else."""
+        """True if the write buffer is below its limit."""
         return self.writer.transport.get_write_buffer_size() < BUFFER
 
     async def keep_alive(self) -> None:
-        """Send signs of life, and abort when there is none from the other end."""
+        """Send heartbeats, and abort once the peer has been silent for SILENCE_SECONDS."""
         loop = asyncio.get_running_loop()
         silent_for, last, count = 0.0, loop.time(), self._num_received
         while silent_for < SILENCE_SECONDS:
             if self.has_room:
                 self.send(Beat())
             await asyncio.sleep(PING_SECONDS)
-            # If we were stopped ourselves for a while, the other end is not to blame.
+            # If this process was stopped for a while, the peer is not to blame.
             silent_for += min(loop.time() - last, 2 * PING_SECONDS)
             last = loop.time()
             if self._num_received != count:
@@ -108,19 +111,21 @@ class NodeConnection:
         self.abort(f"no sign of life for {SILENCE_SECONDS:g} s")
 
     def abort(self, why: str = "") -> None:
-        """End it now, with what was not sent."""
+        """Close the connection at once, dropping unsent data."""
         self.why_aborted = self.why_aborted or why
         self.writer.transport.abort()
 
     def why_lost(self, error: BaseException) -> str:
-        """What to say when `error` ended the reading."""
+        """Return the reason why the connection was lost, where reading raised `error`."""
         if self.why_aborted:
             return self.why_aborted
         return str(error) if not isinstance(error, EOFError) else "the connection was closed"
 
     async def refuse(self, message: msgspec.Struct) -> None:
-        """Say why, and end it.  What the other end still sends is read, as the kernel would else
-        throw away what it has not read of ours.
+        """Send a refusal and close the connection.
+
+        Data of the peer is read and dropped meanwhile: closing a socket with unread data resets the
+        connection, and the peer would lose our message.
         """
         self.send(message)
         try:
@@ -130,7 +135,7 @@ class NodeConnection:
             await self.close()
 
     async def close(self, seconds: float = PING_SECONDS) -> None:
-        """End it when all is sent, within `seconds`."""
+        """Close the connection after sending buffered data, within `seconds`."""
         try:
             self.writer.close()  # at once, also if we are cancelled
             await asyncio.wait_for(self.writer.wait_closed(), seconds)
@@ -141,7 +146,7 @@ class NodeConnection:
 async def accept(
     stream: socket.socket, context: ssl.SSLContext | None, seconds: float
 ) -> NodeConnection:
-    """The server's end of `stream`, after the handshake of TLS."""
+    """Accept a connection: do the TLS handshake on the accepted socket `stream`."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(BUFFER, loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
@@ -155,7 +160,7 @@ async def accept(
 async def connect(
     host: str, port: int, context: ssl.SSLContext | None, seconds: float
 ) -> NodeConnection:
-    """The client's end.  Raises OSError (also of TLS) or asyncio.TimeoutError."""
+    """Connect to a server.  Raises OSError (also for TLS) or asyncio.TimeoutError."""
     opening = asyncio.open_connection(host, port, ssl=context, limit=BUFFER)
     return NodeConnection(*await asyncio.wait_for(opening, seconds))
 
@@ -163,14 +168,14 @@ async def connect(
 async def open_stream(
     stream: socket.socket,
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Our end of the socket pair of a worker."""
+    """Open asyncio streams over our end of a worker's socket pair."""
     reader, writer = await asyncio.open_unix_connection(sock=stream, limit=BUFFER)
     writer.transport.set_write_buffer_limits(BUFFER)
     return reader, writer
 
 
 async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """All bytes, no faster than they are taken.  Raises OSError when an end breaks."""
-    while data := await reader.read(MOST_DATA):
+    """Copy a stream until its end, with back-pressure.  Raises OSError if either side breaks."""
+    while data := await reader.read(MAX_DATA):
         writer.write(data)
         await writer.drain()

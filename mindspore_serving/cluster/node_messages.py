@@ -1,9 +1,16 @@
-"""What a node and the master say beside `process.vocabulary`, and how a connection begins.
+"""Messages between node and master, in addition to `process.vocabulary`, and the preamble.
 
-A node keeps one connection to the master, and opens another for each worker that it starts.  Both
-begin with a preamble of fixed length and `Hello`; the next message says which it is.  All else are
-messages, but what goes to a worker: that is its stream as it is.  The answer to `JoinCluster` is
-`Ready`; `Failed` says why the other side is not served, and the connection ends.
+A node keeps one connection to the master, and opens another for each worker that it starts:
+
+    node                               master
+    preamble, Hello, JoinCluster  ->
+                                  <-   Ready (or Failed, and the connection ends)
+    Beat, Leaving                 <->  Start, Beat
+
+    preamble, Hello, Attach       ->
+    WorkerStarted or NotStarted   ->
+    Data, Report, Moving, Exited  ->
+                                  <-   the worker's stream, as raw bytes
 """
 
 import hashlib
@@ -15,40 +22,40 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.status import Running
 from mindspore_serving.process.vocabulary import Beat, Failed, Leaving, Message, Ready
 
-_MAGIC = b"MSNODE\0\2"  # the last byte is the version of this beginning
+_MAGIC = b"MSNODE\0\2"  # the last byte is the version of the preamble
 _PREAMBLE = struct.Struct(f"{len(_MAGIC)}s32s")
 PREAMBLE_SIZE = _PREAMBLE.size
-MOST_MESSAGE = 1 << 16  # bytes of any message but data
-MOST_DATA = 1 << 18
-MOST_DATA_MESSAGE = MOST_DATA + 64  # the rest is for the message around
+MAX_MESSAGE = 1 << 16  # bytes of any message but `Data`
+MAX_DATA = 1 << 18  # bytes in a `Data`
+MAX_DATA_MESSAGE = MAX_DATA + 64  # with the encoding of the message
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LOG_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
-MOST_SLOTS, MOST_LABELS, MOST_LABEL = 1024, 64, 128
+MAX_SLOTS, MAX_LABELS, MAX_LABEL = 1024, 64, 128
 
 
 class JoinCluster(Message, frozen=True, tag=11):
-    """The first message of a node after `Hello`: who it is, and what it offers."""
+    """The first message of a node after `Hello`: its name and resources."""
 
     version: str  # of the package
     name: str
-    slots: int  # workers that it runs at once
-    device_type: str  # one of DEVICE_TYPES; "none": the workers find out
-    device_ids: list[int]  # none: a worker may have any
+    slots: int  # workers that it runs at a time
+    device_type: str  # one of DEVICE_TYPES; "none": workers detect it
+    device_ids: list[int]  # empty: a worker may have any
     labels: dict[str, str]
 
 
 class Attach(Message, frozen=True, tag=12):
-    """The first message after `Hello` of a connection for the worker that was asked for as `id`."""
+    """The first message after `Hello` on the connection of the worker with the id of `Start`."""
 
     id: str
 
 
 class Start(Message, frozen=True, tag=17):
-    """Start a worker, and attach it as `id`."""
+    """A command to start a worker and attach it as `id`; `name` is its title in messages."""
 
     id: str
-    name: str  # for people
+    name: str
     log_name: str
     device_id: int | None
 
@@ -60,36 +67,37 @@ class WorkerStarted(Message, frozen=True, tag=18):
 
 
 class NotStarted(Message, frozen=True, tag=19):
-    """Why there is no process; with `is_shortage` there may be one later."""
+    """The worker's process could not be started; with `is_shortage` a retry may succeed."""
 
     text: str
     is_shortage: bool
 
 
 class Report(Message, frozen=True, tag=20):
-    """What the worker says of itself in shared memory.  `since` of what runs is an age here: clocks
-    of two machines have nothing in common.
+    """The status of the worker, from its shared memory.
+
+    `since` of `running` is an age in seconds, as clocks of two machines are not comparable.
     """
 
     num_beats: int
     running: list[Running]
-    loaded: float = 0.0  # share of the servable
-    numbers: list[int] | None = None  # what its process uses, and its batches
+    loaded: float = 0.0  # fraction of the servable
+    numbers: list[int] | None = None  # resources of its process, and its batches
 
 
 class Moving(Message, frozen=True, tag=21):
-    """The worker is asked to leave because its node does: it is to run elsewhere."""
+    """The worker was told to finish because its node leaves: start its replacement elsewhere."""
 
 
 class Exited(Message, frozen=True, tag=22):
-    """The worker has ended; `tail` is the end of its log."""
+    """The worker has ended, with exit `status`; `tail` is its last output."""
 
     status: int
     tail: str
 
 
 class Data(Message, frozen=True, tag=23):
-    """A piece of what the worker sends, at most MOST_DATA bytes."""
+    """A chunk of the worker's stream, at most MAX_DATA bytes."""
 
     content: bytes
 
@@ -101,44 +109,45 @@ FromWorker: TypeAlias = WorkerStarted | NotStarted | Data | Report | Moving | Ex
 
 
 def preamble(token: str) -> bytes:
-    """What a node sends first.  "" is no token."""
+    """Return the first bytes that a node sends; `token` is "" for none."""
     return _PREAMBLE.pack(_MAGIC, digest(token))
 
 
 def parse_preamble(data: bytes) -> bytes:
-    """Return the digest of the token.  Raises ValueError."""
-    magic, found = _PREAMBLE.unpack(data)
+    """Return the digest of the token in a preamble.  Raises ValueError for other data."""
+    magic, token_digest = _PREAMBLE.unpack(data)
     if magic != _MAGIC:
         raise ValueError("it is no node of this version of MindSpore Serving")
-    return bytes(found)
+    return bytes(token_digest)
 
 
 def digest(token: str) -> bytes:
+    """Return the SHA-256 of a token, 32 bytes."""
     return hashlib.sha256(token.encode()).digest()
 
 
-def check_offer(offer: JoinCluster) -> None:
-    """Raises InvalidInputs naming what is wrong."""
+def check_node(offer: JoinCluster) -> None:
+    """Check the resources that a node offers.  Raises InvalidInputs naming the wrong field."""
     if not _NAME.fullmatch(offer.name):
         text = "1 to 63 letters, digits, '.', '_' or '-', beginning with a letter or digit"
         raise InvalidInputs(f"the node's name is {offer.name[:80]!r}, expected {text}")
-    if not 1 <= offer.slots <= MOST_SLOTS:
-        raise InvalidInputs(f"slots is {offer.slots}, expected 1 to {MOST_SLOTS}")
+    if not 1 <= offer.slots <= MAX_SLOTS:
+        raise InvalidInputs(f"slots is {offer.slots}, expected 1 to {MAX_SLOTS}")
     if offer.device_type not in DEVICE_TYPES:
         raise InvalidInputs(f"device_type is {offer.device_type[:80]!r}, expected {DEVICE_TYPES}")
     ids = offer.device_ids
-    if len(set(ids)) != len(ids) or any(not 0 <= one < MOST_SLOTS for one in ids):
+    if len(set(ids)) != len(ids) or any(not 0 <= device < MAX_SLOTS for device in ids):
         raise InvalidInputs(f"device_ids are {ids[:20]}, expected different numbers from 0 on")
     labels = offer.labels
     texts = [*labels, *labels.values()]
-    if len(labels) > MOST_LABELS or any(not 0 < len(one) <= MOST_LABEL for one in texts):
-        text = f"at most {MOST_LABELS}, with names and values of 1 to {MOST_LABEL} characters"
-        raise InvalidInputs(f"the labels cannot be used, expected {text}")
+    if len(labels) > MAX_LABELS or any(not 0 < len(text) <= MAX_LABEL for text in texts):
+        text = f"at most {MAX_LABELS}, with names and values of 1 to {MAX_LABEL} characters"
+        raise InvalidInputs(f"the labels are invalid, expected {text}")
 
 
 def check_start(start: Start, offer: JoinCluster) -> None:
-    """Raises InvalidInputs if a node with this `offer` does not do that."""
+    """Check a command of the master.  Raises InvalidInputs if it exceeds the node's `offer`."""
     if not _LOG_NAME.fullmatch(start.log_name) or not start.name.isprintable():
-        raise InvalidInputs("the name of the worker or of its log cannot be used")
+        raise InvalidInputs("the name of the worker or of its log is invalid")
     if offer.device_ids and start.device_id not in (None, *offer.device_ids):
         raise InvalidInputs(f"device {start.device_id} was not offered")

@@ -1,7 +1,7 @@
-"""Listens for nodes: who may join, how many may knock at once, and when one is lost.
+"""The master's server for nodes: authentication, joining, heartbeats and loss of nodes.
 
-A connection has to prove itself within seconds, by the token and, with mutual TLS, by its
-certificate, before anything else of it is read.
+A connection has to authenticate within HANDSHAKE_SECONDS, by the token and, with mutual TLS, by its
+certificate, before any other data of it is read.
 """
 
 import asyncio
@@ -21,26 +21,28 @@ from mindspore_serving.cluster.node_messages import (
     FirstMessage,
     FromNode,
     JoinCluster,
-    check_offer,
+    check_node,
     digest,
     parse_preamble,
 )
 from mindspore_serving.cluster.nodes import Machine
+from mindspore_serving.cluster.pending_connections import PendingConnections
 from mindspore_serving.cluster.remote import RemoteLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.cluster.strangers import Strangers
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.process.vocabulary import Failed, Hello, Leaving, Ready, fingerprint
 
 HANDSHAKE_SECONDS = 10.0
-MOST_UNKNOWN = 64  # connections that have not proved themselves yet; the oldest gives way
-_LOG_SECONDS = 1.0  # between two lines about those that could not
+MAX_PENDING = 64  # connections that have not authenticated yet; one more closes the oldest
+_LOG_SECONDS = 1.0  # between two log lines about refused connections
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """`context` is that of a new connection, None without TLS; `token` is "" where certificates of
-    clients are enough.
+    """TLS and token of the port for nodes.
+
+    `context` returns the TLS context for a new connection, None without TLS; `token` is "" if
+    client certificates are enough.
     """
 
     context: Callable[[], ssl.SSLContext | None]
@@ -48,7 +50,7 @@ class Security:
 
 
 class NodeServer:
-    """Nodes that join become machines of `launcher`."""
+    """A server for nodes, which become machines of `launcher` when they join."""
 
     def __init__(
         self, listener: socket.socket, security: Security, launcher: SpreadingLauncher
@@ -57,15 +59,16 @@ class NodeServer:
         self._security = security
         self._launcher = launcher
         self._launchers: dict[NodeConnection, RemoteLauncher] = {}  # of the nodes
-        self._strangers = Strangers(MOST_UNKNOWN)
+        self._pending = PendingConnections(MAX_PENDING)
         self._logged = -_LOG_SECONDS
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
+        """Start accepting connections."""
         self._run(self._accept())
 
     async def close(self) -> None:
-        """End the connections; nodes then end their workers, and try to join again."""
+        """Close all connections; nodes then kill their workers and try to join again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -82,42 +85,48 @@ class NodeServer:
         while True:
             try:
                 stream, address = await loop.sock_accept(self._listener)
-            except OSError as error:  # no descriptors, say
-                log.warning("nodes cannot connect: %s", error)
+            except OSError as error:  # out of descriptors, for example
+                log.warning("cannot accept connections of nodes: %s", error)
                 await asyncio.sleep(_LOG_SECONDS)
                 continue
-            meeting = self._run(self._meet(stream, address[0]))
-            self._strangers.add(meeting, address[0], partial(self._push_out, meeting, address[0]))
+            task = self._run(self._handle(stream, address[0]))
+            self._pending.add(task, address[0], partial(self._drop, task, address[0]))
 
-    def _push_out(self, meeting: "asyncio.Task[None]", host: str) -> None:
-        self._warn(host, f"{MOST_UNKNOWN} newer ones have not proved themselves yet")
-        meeting.cancel()
+    def _drop(self, task: "asyncio.Task[None]", host: str) -> None:
+        self._warn(host, f"{MAX_PENDING} newer connections have not authenticated yet")
+        task.cancel()
 
-    async def _meet(self, stream: socket.socket, host: str) -> None:
-        """Let one connection prove itself, then serve it."""
+    async def _handle(self, stream: socket.socket, host: str) -> None:
+        """Authenticate a connection, then serve it."""
         try:
-            connection, message = await self._prove(stream)
+            connection, message = await self._authenticate(stream)
         except FAILURES as error:
             self._warn(host, str(error))
             return
         finally:
-            self._strangers.discard(asyncio.current_task())
+            self._pending.discard(asyncio.current_task())
         try:
             if isinstance(message, JoinCluster):
                 await self._serve(connection, message)
-            elif not any(one.attach(message.id, connection) for one in self._launchers.values()):
-                connection.abort()  # its start was given up
+            elif not self._attach(message.id, connection):
+                connection.abort()  # its start has timed out
         except InvalidInputs as error:
             self._warn(host, str(error))
             await connection.refuse(Failed(str(error)))
 
-    async def _prove(self, stream: socket.socket) -> tuple[NodeConnection, FirstMessage]:
-        """Raises one of FAILURES, when the connection has ended."""
+    def _attach(self, worker_id: str, connection: NodeConnection) -> bool:
+        return any(nodes.attach(worker_id, connection) for nodes in self._launchers.values())
+
+    async def _authenticate(self, stream: socket.socket) -> tuple[NodeConnection, FirstMessage]:
+        """Authenticate a connection; return it with its first message after `Hello`.
+
+        Raises one of FAILURES after closing the connection.
+        """
         try:
             connection = await accept(stream, self._security.context(), HANDSHAKE_SECONDS)
         except OSError as error:
             stream.close()
-            raise OSError(f"the handshake of TLS has failed: {error}") from error
+            raise OSError(f"the TLS handshake failed: {error}") from error
         except BaseException:
             stream.close()
             raise
@@ -129,24 +138,24 @@ class NodeServer:
             raise ValueError(str(error)) from None
         except asyncio.TimeoutError:
             connection.abort()
-            raise OSError("it did not prove itself in time") from None
+            raise OSError(f"it did not authenticate within {HANDSHAKE_SECONDS:g} s") from None
         except BaseException:
             connection.abort()
             raise
 
     async def _first_message(self, connection: NodeConnection) -> FirstMessage:
-        proof = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
+        token_digest = parse_preamble(await connection.reader.readexactly(PREAMBLE_SIZE))
         token = self._security.token
-        if token and not hmac.compare_digest(proof, digest(token)):
+        if token and not hmac.compare_digest(token_digest, digest(token)):
             raise InvalidInputs("the token is wrong or missing")
         greeting: Hello = await connection.receive(Hello)
         if greeting.fingerprint != fingerprint(node_messages):
-            raise InvalidInputs(_other_version(f"protocol {greeting.fingerprint[:40]!r}"))
+            raise InvalidInputs(_version_error(f"protocol {greeting.fingerprint[:40]!r}"))
         message: FirstMessage = await connection.receive(FirstMessage)
         return message
 
     async def _serve(self, connection: NodeConnection, offer: JoinCluster) -> None:
-        """Raises InvalidInputs if the node is not wanted."""
+        """Serve a node until it is lost.  Raises InvalidInputs if it cannot join."""
         _check(offer)
         machine = Machine(
             offer.name, offer.slots, offer.device_type, tuple(offer.device_ids), offer.labels
@@ -164,7 +173,7 @@ class NodeServer:
             self._launcher.remove(machine)
             launcher.lose(why)
             connection.abort()
-            log.warning("node %s is gone: %s", machine.name, why)
+            log.warning("lost node %s: %s", machine.name, why)
 
     def _warn(self, host: str, why: str) -> None:
         now = asyncio.get_running_loop().time()
@@ -174,7 +183,7 @@ class NodeServer:
 
 
 async def _follow(connection: NodeConnection, machine: Machine) -> str:
-    """Until the node is gone; returns why."""
+    """Handle messages of a node until it is lost; return why."""
     alive = asyncio.create_task(connection.keep_alive())
     try:
         while True:
@@ -190,10 +199,10 @@ async def _follow(connection: NodeConnection, machine: Machine) -> str:
 
 def _check(offer: JoinCluster) -> None:
     if offer.version != __version__:
-        raise InvalidInputs(_other_version(f"version {offer.version[:40]!r}"))
-    check_offer(offer)
+        raise InvalidInputs(_version_error(f"version {offer.version[:40]!r}"))
+    check_node(offer)
 
 
-def _other_version(found: str) -> str:
+def _version_error(theirs: str) -> str:
     ours = f"version {__version__!r} and protocol {fingerprint(node_messages)!r}"
-    return f"the node has {found}, the master {ours}: install the same on both"
+    return f"the node has {theirs}, the master {ours}: install the same on both"

@@ -1,4 +1,4 @@
-"""One worker of a node: a local process whose stream goes to the master and back."""
+"""A worker of a node: a local process whose stream is relayed to the master and back."""
 
 import asyncio
 import os
@@ -14,15 +14,15 @@ from mindspore_serving.cluster.node_connection import (
     copy,
     open_stream,
 )
-from mindspore_serving.cluster.node_messages import MOST_DATA, Exited, Moving, Report, WorkerStarted
+from mindspore_serving.cluster.node_messages import MAX_DATA, Exited, Moving, Report, WorkerStarted
 from mindspore_serving.ipc import status
 
-_HOLD = 0.5  # seconds until the end of a dead worker's stream, unless a child of it holds on
-_FLUSH_SECONDS = 10.0  # for the last of it to reach the master
+_HOLD = 0.5  # seconds to wait for the end of a dead worker's stream, which its child may hold open
+_FLUSH_SECONDS = 10.0  # timeout of sending buffered data to the master
 
 
 class NodeWorker:
-    """Runs until the process has ended, or the master is gone: then the process is killed."""
+    """The relay of one worker process, which is killed if the connection to the master is lost."""
 
     def __init__(self, launched: Launched, connection: NodeConnection) -> None:
         self._launched = launched
@@ -30,12 +30,13 @@ class NodeWorker:
         self._connection = connection
 
     def leave(self) -> None:
-        """The node ends: have the worker finish, and the master start another elsewhere."""
+        """Make the worker finish, and the master start its replacement on another machine."""
         self._connection.send(Moving())
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, signal.SIGTERM)
 
     async def run(self) -> None:
+        """Relay the stream until the process has ended or the connection is lost."""
         self._connection.send(WorkerStarted(self._process.pid))
         reader, writer = await open_stream(self._launched.stream)
         to_worker = asyncio.create_task(self._copy_to_worker(writer))
@@ -64,7 +65,7 @@ class NodeWorker:
 
     async def _copy_to_master(self, reader: asyncio.StreamReader) -> None:
         with suppress(*FAILURES):
-            while data := await reader.read(MOST_DATA):
+            while data := await reader.read(MAX_DATA):
                 await self._connection.send_data(data)
 
     async def _report(self) -> None:
@@ -75,12 +76,12 @@ class NodeWorker:
 
     def _state(self) -> Report:
         memory, now = self._launched.view.reserved, time.monotonic()
-        running = [replace(one, since=now - one.since) for one in status.read(memory)]
+        running = [replace(entry, since=now - entry.since) for entry in status.read(memory)]
         numbers = status.counters(memory)
         return Report(status.beats(memory) or 0, running, status.loaded(memory), numbers)
 
     async def _say_goodbye(self, exit_status: int) -> None:
-        """What the worker ran last, then its end, behind all that it sent."""
+        """Send the last status of the worker and its exit, after all the data that it sent."""
         self._connection.send(self._state())
         self._connection.send(Exited(exit_status, self._process.log_tail()))
         await self._connection.close(_FLUSH_SECONDS)

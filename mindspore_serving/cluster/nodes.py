@@ -1,9 +1,9 @@
-"""Which machine a worker runs on.  Only the decision; no I/O.
+"""Placement of workers on machines.  Decisions only, no I/O.
 
-Workers of a servable are spread: each goes where the fewest of them run, and among those machines
-where the fewest workers run at all.  The master's machine comes first, then the nodes as they
-joined.  Where a worker of it has failed soon after its start, another is started only if there is
-no other place: the servable, or a library, may be missing there.
+Workers of a servable are spread: each goes to the machine with the fewest workers of the servable,
+and among those to the one with the fewest workers overall.  Ties go to the master's machine, then
+to nodes in the order in which they joined.  A machine on which a worker of the servable has failed
+soon after its start is a last resort: the servable, or a library, may be missing there.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,28 +14,37 @@ from mindspore_serving.cluster.base import Needs
 
 @dataclass(slots=True, eq=False)
 class Machine:
-    """What one machine offers, and what runs there."""
+    """Resources of a machine, and the workers that run there.
 
-    name: str  # "" is the master's own
-    slots: int | None = None  # that its workers may take; None for any number
-    device_type: str = "none"  # "none": the workers find out
-    device_ids: tuple[int, ...] = ()  # none: a worker may have any
+    Args:
+        name: "" for the master's machine.
+        slots: slots for its workers; None for any number.
+        device_type: "none": workers detect it.
+        device_ids: empty: a worker may have any.
+        workers: requirements of each worker, with the device that it got here.
+        avoided: until when (seconds of the loop's clock) the machine is avoided, by servable.
+    """
+
+    name: str
+    slots: int | None = None
+    device_type: str = "none"
+    device_ids: tuple[int, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     is_leaving: bool = False
-    workers: dict[object, Needs] = field(default_factory=dict)  # with the devices they have here
-    avoided: dict[str, float] = field(default_factory=dict)  # servable -> until when, in seconds
+    workers: dict[object, Needs] = field(default_factory=dict)
+    avoided: dict[str, float] = field(default_factory=dict)
 
     def free_device(self, needs: Needs) -> int | None:
-        """The device for a worker that needs one: that of `needs`, if it is free."""
+        """Return a device for a worker that needs one, preferably `needs.device_id`."""
         if needs.device_id is None or not self.device_ids:
             return needs.device_id
-        taken = {one.device_id for one in self.workers.values()}
-        free = [one for one in self.device_ids if one not in taken]
+        taken = {worker.device_id for worker in self.workers.values()}
+        free = [device for device in self.device_ids if device not in taken]
         return needs.device_id if needs.device_id in free else next(iter(free), None)
 
     def problem(self, needs: Needs) -> str:
-        """Why it cannot run such a worker now; "" if it can."""
-        if needs.is_here and self.name:
+        """Return why the machine cannot run a worker with these needs now; "" if it can."""
+        if needs.is_local and self.name:
             return "it is not the master's machine"
         if self.is_leaving:
             return "it is leaving"
@@ -50,10 +59,10 @@ class Machine:
         return ""
 
     def _shortage(self, needs: Needs) -> str:
-        """Why the slots are too few; "" if there are enough."""
+        """Return which slots are missing; "" if there are enough."""
         if self.slots is None:
             return ""
-        free = self.slots - sum(one.slots for one in self.workers.values())
+        free = self.slots - sum(worker.slots for worker in self.workers.values())
         if needs.slots <= free:
             return ""
         if not self.slots:
@@ -63,26 +72,30 @@ class Machine:
         return f"{free} of its {self.slots} slots are free, and {needs.slots} ranks need one each"
 
     def count(self, servable: str) -> int:
-        return sum(one.servable == servable for one in self.workers.values())
+        """Return the number of workers of a servable."""
+        return sum(worker.servable == servable for worker in self.workers.values())
 
 
 def choose(needs: Needs, machines: Iterable[Machine], now: float) -> Machine | None:
-    """The machine for a worker; None if there is no place at `now` (seconds)."""
+    """Return the machine for a worker; None if none is free at `now` (seconds)."""
 
     def cost(machine: Machine) -> tuple[bool, int, int]:
         is_avoided = machine.avoided.get(needs.servable, now) > now
         return is_avoided, machine.count(needs.servable), len(machine.workers)
 
-    return min((one for one in machines if not one.problem(needs)), key=cost, default=None)
+    free = (machine for machine in machines if not machine.problem(needs))
+    return min(free, key=cost, default=None)
 
 
 def is_too_large(needs: Needs, machines: Iterable[Machine]) -> bool:
-    """Whether such a worker takes more slots than any of the machines has that offer some."""
-    most = [one.slots for one in machines if one.slots != 0]
-    return bool(most) and all(slots is not None and slots < needs.slots for slots in most)
+    """Return whether a worker needs more slots than any machine has, not counting those with 0."""
+    offered = [machine.slots for machine in machines if machine.slots != 0]
+    return bool(offered) and all(slots is not None and slots < needs.slots for slots in offered)
 
 
 def why_none(needs: Needs, machines: Iterable[Machine]) -> str:
-    """What to say when there is no place."""
-    problems = [f"{one.name or 'this machine'}: {one.problem(needs)}" for one in machines]
-    return f"no machine has a place for it ({'; '.join(problems)})"
+    """Return a message that says why no machine can run the worker now."""
+    problems = [
+        f"{machine.name or 'this machine'}: {machine.problem(needs)}" for machine in machines
+    ]
+    return f"no machine can run it now ({'; '.join(problems)})"

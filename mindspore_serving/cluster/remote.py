@@ -1,7 +1,6 @@
-"""Workers of a node, as the master sees them: a process, and a stream that is relayed.
+"""Workers of a node on the master's side: a remote process, and its relayed stream.
 
-`Link` reads one end of a socket pair; a relay copies between the other end and the connection that
-the node has opened for the worker.
+Link <- socket pair -> relay <- connection that the node has opened -> NodeWorker <-> worker
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from dataclasses import replace
 from mindspore_serving.cluster.base import Launched, Needs
 from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection, copy, open_stream
 from mindspore_serving.cluster.node_messages import (
-    MOST_DATA_MESSAGE,
+    MAX_DATA_MESSAGE,
     Data,
     Exited,
     FromWorker,
@@ -30,11 +29,11 @@ from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import NoArena
 
-START_SECONDS = 60.0  # until a node has started a process
+START_SECONDS = 60.0  # timeout of a node that starts a process
 
 
 class RemoteProcess:
-    """A worker process of a node.  It ends with its connection, if it has not reported its end."""
+    """A worker process of a node.  The loss of its connection counts as its end."""
 
     def __init__(self, connection: NodeConnection, node: str, pid: int) -> None:
         self._connection = connection
@@ -42,7 +41,7 @@ class RemoteProcess:
         self._pid = pid
         self._tail = ""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.view = NoArena(status.SIZE)  # what the worker has written in its own
+        self.view = NoArena(status.SIZE)  # a copy of the worker's status
         self.is_moving = False
 
     @property
@@ -53,11 +52,11 @@ class RemoteProcess:
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """The node kills what it started when the connection ends."""
+        """Close the connection, on which the node kills the process and its descendants."""
         self._end(-signal.SIGKILL, "")
 
     def lose(self, why: str) -> None:
-        """The node, or the way to it, is gone.  What the worker did last is not known."""
+        """Record the loss of the node; the last status of the worker is unknown."""
         if not self._ended.done():
             for lane in (status.STAGES, status.STEPS):
                 status.Lane(self.view.reserved, lane).begin()
@@ -67,7 +66,7 @@ class RemoteProcess:
         return self._tail
 
     async def relay(self, stream: socket.socket) -> None:
-        """Until an end breaks; `stream` is then closed."""
+        """Copy between `stream` and the connection until either breaks, and close both."""
         reader, writer = await open_stream(stream)
         out = asyncio.create_task(self._copy_to_worker(reader))
         try:
@@ -85,7 +84,7 @@ class RemoteProcess:
 
     async def _copy_from_worker(self, writer: asyncio.StreamWriter) -> None:
         while not self._ended.done():
-            message: FromWorker = await self._connection.receive(FromWorker, MOST_DATA_MESSAGE)
+            message: FromWorker = await self._connection.receive(FromWorker, MAX_DATA_MESSAGE)
             if isinstance(message, Data):
                 writer.write(message.content)
                 await writer.drain()
@@ -95,17 +94,17 @@ class RemoteProcess:
     def _take(self, message: FromWorker) -> None:
         if isinstance(message, Report):
             now = time.monotonic()
-            running = [replace(one, since=now - one.since) for one in message.running]
+            running = [replace(entry, since=now - entry.since) for entry in message.running]
             status.write(self.view.reserved, message.num_beats, running)
             status.set_loaded(self.view.reserved, message.loaded)
-            if message.numbers is not None:  # of a node of this version
+            if message.numbers is not None:
                 status.set_counters(self.view.reserved, message.numbers)
         elif isinstance(message, Moving):
             self.is_moving = True
         elif isinstance(message, Exited):
             self._end(message.status, message.tail)
         else:
-            raise ValueError("it said twice that the worker was started")
+            raise ValueError("it reported the start of the worker twice")
 
     def _end(self, exit_status: int, tail: str) -> None:
         if not self._ended.done():
@@ -115,7 +114,7 @@ class RemoteProcess:
 
 
 class RemoteLauncher:
-    """Starts workers on one node.  `send` gives a message to the node."""
+    """A launcher of workers on one node; `send` sends a message to the node."""
 
     def __init__(self, node: str, send: Callable[[Start], None]) -> None:
         self._node = node
@@ -125,7 +124,7 @@ class RemoteLauncher:
         self._relays: set[asyncio.Task[None]] = set()
 
     def attach(self, worker_id: str, connection: NodeConnection) -> bool:
-        """`connection` is that of a worker; whether such a one was asked for."""
+        """Hand over the connection of a worker; return whether `worker_id` was requested here."""
         waiting = self._pending.get(worker_id)
         if waiting is None or waiting.done():
             return False
@@ -133,7 +132,7 @@ class RemoteLauncher:
         return True
 
     def lose(self, why: str) -> None:
-        """The node is gone."""
+        """Fail all workers and pending starts, as the node is lost."""
         for process in list(self._processes):
             process.lose(why)
         for waiting in self._pending.values():
@@ -141,6 +140,7 @@ class RemoteLauncher:
                 waiting.set_exception(ResourceShortage(f"node {self._node} is lost: {why}"))
 
     async def launch(self, name: str, log_name: str, needs: Needs) -> Launched:
+        """Start a worker on the node, see `Launcher.launch`."""
         worker_id = secrets.token_hex(16)
         waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
         self._send(Start(worker_id, name, log_name, needs.device_id))

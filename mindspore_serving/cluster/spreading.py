@@ -1,6 +1,6 @@
-"""Starts each worker on the machine that `nodes.choose` says: this one, or a node that joined.
+"""A launcher that starts each worker on the machine chosen by `nodes.choose`.
 
-Knows no sockets: a node brings its own launcher.
+Does not know sockets: each node has a launcher of its own.
 """
 
 import asyncio
@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, WorkerPlace
+from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, WorkerLocation
 from mindspore_serving.cluster.nodes import Machine, choose, is_too_large, why_none
-from mindspore_serving.errors import InvalidInputs, NoPlace, ResourceShortage
+from mindspore_serving.errors import InvalidInputs, NoFreeMachine, ResourceShortage
 
-SOON = 10.0  # seconds; a worker that fails earlier may have failed because of its machine
-AVOID_SECONDS = 60.0
-JOIN_SECONDS = 60.0  # that a worker waits at most which is too large for every machine there is
+SOON = 10.0  # seconds; if a worker fails within them, its machine may be to blame
+AVOID_SECONDS = 60.0  # for which such a machine is avoided
+JOIN_SECONDS = 60.0  # to wait for a larger machine, if a worker needs more slots than any has
 
 
 class SpreadingLauncher:
@@ -29,28 +29,29 @@ class SpreadingLauncher:
 
     @property
     def machines(self) -> list[Machine]:
-        """This one, then the nodes in the order in which they joined."""
+        """This machine, then the nodes in the order in which they joined."""
         return list(self._launchers)
 
     def join(self, machine: Machine, launcher: Launcher) -> None:
-        """Raises InvalidInputs if there is a machine of that name."""
-        if any(one.name == machine.name for one in self._launchers):
+        """Add a machine.  Raises InvalidInputs if there is one of that name."""
+        if any(known.name == machine.name for known in self._launchers):
             raise InvalidInputs(f"a node with the name {machine.name!r} has joined already")
         self._launchers[machine] = launcher
         self._change()
 
     def remove(self, machine: Machine) -> None:
+        """Remove a machine that has left or is lost."""
         del self._launchers[machine]
 
     def close(self) -> None:
-        """Nothing waits for a place any more."""
+        """Fail all launches that wait for a machine."""
         self._is_closed = True
         self._change()
 
     async def launch(self, name: str, log_name: str, needs: Needs = ANYTHING) -> Launched:
-        """See `Launcher`.  Waits for a place."""
+        """Start a worker once a machine is free, see `Launcher.launch`."""
         while True:
-            machine = await self._wait_for_place(name, needs)
+            machine = await self._wait_for_machine(name, needs)
             launcher = self._launchers[machine]
             needed = replace(needs, device_id=machine.free_device(needs))
             worker = object()
@@ -63,22 +64,22 @@ class SpreadingLauncher:
                     continue  # the node was lost meanwhile
                 raise
             taken = 0 if machine.slots is None else needed.slots
-            launched.place = WorkerPlace(machine.name, needed.device_id, taken)
+            launched.location = WorkerLocation(machine.name, needed.device_id, taken)
             watch = asyncio.create_task(self._free_after(launched, machine, worker))
             self._watches.add(watch)
             watch.add_done_callback(self._watches.discard)
             return launched
 
-    async def _wait_for_place(self, name: str, needs: Needs) -> Machine:
+    async def _wait_for_machine(self, name: str, needs: Needs) -> Machine:
         loop = asyncio.get_running_loop()
-        began, end = loop.time(), loop.time() + needs.patience
+        began, end = loop.time(), loop.time() + needs.placement_timeout
         is_first = True
         while (machine := choose(needs, self._launchers, loop.time())) is None:
             problem = f"{name} waits: {why_none(needs, self._launchers)}"
             if is_too_large(needs, self._launchers):
-                end = min(end, began + JOIN_SECONDS)  # a larger one may join
+                end = min(end, began + JOIN_SECONDS)  # a larger machine may join
             if self._is_closed or loop.time() >= end:
-                raise NoPlace(problem)
+                raise NoFreeMachine(problem)
             if is_first:
                 log.warning("%s", problem)
             is_first = False
@@ -98,6 +99,6 @@ class SpreadingLauncher:
         self._change()
 
     def _change(self) -> None:
-        """Somebody who waits for a place may have one."""
+        """Wake launches that wait for a machine."""
         self._changed.set()
         self._changed = asyncio.Event()

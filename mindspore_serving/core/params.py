@@ -200,13 +200,12 @@ def param(
     is_common: bool = False,
     **aliases: str | None,
 ) -> T:
-    """Make a dataclass field that is a parameter or an option: see `OptionRow`.
+    """Make a dataclass field that is a parameter or an option, see `OptionRow`.
 
-    Args:
-        meaning: what it does, in one line.
-        at_least, over, at_most: the range of a number; `at_most` also bounds the number of texts.
-        is_secret: leave it out of the dataclass's repr.
-        aliases: its name in an interface, if it differs; None if it is not offered there.
+    `at_least`, `over` and `at_most` are the range of a number, of which `over` is exclusive;
+    `at_most` also bounds the number of texts. A field that `is_secret` is left out of the
+    dataclass's repr. `aliases` are its names in interfaces where they differ; None if it is not
+    offered there.
     """
     low = over if over is not None else -_INFINITE if at_least is None else at_least
     row = OptionRow(

@@ -33,8 +33,8 @@ class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     Args:
         texts: the texts, or the second texts of pairs: documents.
         queries: the first texts of pairs: one per text, or one for all; none for single texts.
-        instruction: the instruction by which a document is judged, if the model reads
-            instructions; "" for its default.
+        instruction: the criterion for documents, if the model reads instructions; "" for its
+            default.
         truncate: the end at which the longer text of a pair is cut if it is too long.
     """
 

@@ -1,1 +1,1 @@
-"""One model over several processes: a gang of ranks that start, fail and restart together."""
+"""Gangs: ranks of one model in several processes, which start, fail and restart together."""

@@ -1,6 +1,6 @@
 """`python -m mindspore_serving.distributed`: the process of an agent, started by a script.
 
-The kernel ends it, and what it has started, with the script; it ends itself with the worker.
+The kernel kills it with its descendants when the script ends; it exits by itself with the worker.
 """
 
 import argparse
@@ -17,10 +17,11 @@ from mindspore_serving.process.vocabulary import Failed, Ready, hello
 
 
 def main() -> int:
+    """Run an agent; return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m mindspore_serving.distributed")
     parser.add_argument("--name", help="shown in process lists only")
     arguments = enter(parser)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script, which ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the script, which stops agents
     script: BlockingChannel[AgentSetup] = BlockingChannel(connect(arguments.channel), AgentSetup)
     try:
         script.send(hello(messages))

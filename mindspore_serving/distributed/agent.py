@@ -1,4 +1,4 @@
-"""An agent: one rank of a gang.  Loads the rank's model, joins, and runs what the worker sends."""
+"""An agent runs one rank of a gang: it loads the model, joins, and runs predictions."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed.connecting import GangConnection, connect
 from mindspore_serving.distributed.messages import (
-    MOST_TENSORS,
+    MAX_TENSORS,
     AgentSetup,
     JoinGang,
     Ran,
@@ -39,28 +39,28 @@ FORMATS = {
     ".pt": "pytorch",
     ".py": "python",
 }
-MODEL = "model"  # what a .py file calls its function or class
+MODEL = "model"  # name of the function or class in a .py file
 
 
 def load(setup: AgentSetup) -> list[LoadedModel]:
-    """A model for each file: the sub-graphs in order.  Raises StartError."""
+    """Load a model from each file, in the order of the sub-graphs.  Raises StartError."""
     return [_load_file(setup, path) for path in setup.model_files]
 
 
 def join(setup: AgentSetup, models: Sequence[LoadedModel]) -> GangConnection:
-    """Be a rank of the gang.  Raises StartError if the worker refuses."""
+    """Join the gang as a rank.  Raises StartError if the worker refuses or has ended."""
     signatures = [_signature(model) for model in models]
     try:
         connection = connect(setup.address)
     except OSError as error:
-        raise StartError(f"the worker at {setup.address} is not there any more: {error}") from error
+        raise StartError(f"the worker at {setup.address} has ended: {error}") from error
     connection.ask(JoinGang(setup.rank, to_reports(signatures), os.getpid()))
     return connection
 
 
 def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
-    """Run what the worker sends until it stops; ends the process when the worker is gone."""
-    threading.Thread(target=_live, args=[connection], name="beats", daemon=True).start()
+    """Run predictions until the servable stops; kill this process if the worker is lost."""
+    threading.Thread(target=_send_beats, args=[connection], name="beats", daemon=True).start()
     with suppress(EOFError, ConnectionError):
         for message in _received(connection):
             if isinstance(message, RunRank):
@@ -73,29 +73,29 @@ def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
 
 
 def _received(connection: GangConnection) -> Iterator[ToPeer]:
-    """What the worker sends.  Raises EOFError or ConnectionError when it is gone."""
+    """Iterate over messages of the worker.  Raises EOFError or ConnectionError if it is lost."""
     while True:
         yield from connection.receive(wait=True)
 
 
-def run(models: Sequence[LoadedModel], asked: RunRank) -> Ran:
-    """The answer; whatever the model raises is one."""
+def run(models: Sequence[LoadedModel], message: RunRank) -> Ran:
+    """Run a prediction and return the reply, also for an error of the model."""
     try:
-        inputs: Any = native.decode_values(bytearray(asked.inputs)) if asked.inputs else ()
-        results = models[asked.subgraph].run(list(inputs))
-        outputs = native.encode_values(results) if asked.returns else b""
-        if len(outputs) > MOST_TENSORS:
-            raise TooLarge(f"outputs of {len(outputs)} bytes, at most {MOST_TENSORS} are sent")
-        return Ran(asked.id, outputs)
+        inputs: Any = native.decode_values(bytearray(message.inputs)) if message.inputs else ()
+        results = models[message.subgraph].run(list(inputs))
+        outputs = native.encode_values(results) if message.returns else b""
+        if len(outputs) > MAX_TENSORS:
+            raise TooLarge(f"outputs of {len(outputs)} bytes, at most {MAX_TENSORS} are accepted")
+        return Ran(message.id, outputs)
     except ServingError as error:
-        return Ran(asked.id, b"", to_fault(error))
+        return Ran(message.id, b"", to_fault(error))
     except Exception as error:
         log.error("a prediction failed", exc_info=True)
-        return Ran(asked.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
+        return Ran(message.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
 
 
-def _live(connection: GangConnection) -> None:
-    """Send signs of life; end with the connection, even while a model runs."""
+def _send_beats(connection: GangConnection) -> None:
+    """Send heartbeats; kill this process if the connection ends, even while a model runs."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)
     while not poll.poll(connection.plan.beat_seconds * 1000):
@@ -123,9 +123,9 @@ def _load_file(setup: AgentSetup, path: str) -> LoadedModel:
 
 
 def _factory(path: str) -> Callable[..., Any]:
-    """The function or class `model` of a Python file.  Raises StartError."""
+    """Import a Python file and return its function or class `model`.  Raises StartError."""
     directory, name = os.path.dirname(path), f"agent_model_{Path(path).stem}"
-    sys.path.append(directory)  # for what it imports from beside it
+    sys.path.append(directory)  # for modules in the directory of the file
     compile_all(directory)
     loader = FromSource(name, path)
     spec = importlib.util.spec_from_file_location(name, path, loader=loader)
@@ -134,7 +134,7 @@ def _factory(path: str) -> Callable[..., Any]:
     try:
         loader.exec_module(module)
     except Exception as error:
-        log.error("importing %s", path, exc_info=True)
+        log.error("importing %s failed", path, exc_info=True)
         raise StartError(
             f"Model file '{path}' cannot be imported: {type(error).__name__}: {error}"
         ) from error

@@ -1,7 +1,7 @@
-"""The agents of this machine: a group of processes, started again when it has ended.
+"""The agents of this machine: a group of processes, restarted together after it has ended.
 
-The worker is a member of the group, at the other end of a connection.  `AgentSupervisor` is called
-by the script that calls `distributed.startup_agents`; the rest runs on an event loop of its own.
+The worker is a member of the group, at the other end of a connection.  The script that calls
+`distributed.startup_agents` uses `AgentSupervisor`; the rest runs on an event loop of its own.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from mindspore_serving.aio import BackgroundLoop, on_thread, readable
 from mindspore_serving.cluster.local import log_path, worker_variables
 from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, JoinRefusal, Stopped, connect
+from mindspore_serving.distributed.local_ranks import AgentOptions, choose_ranks, environment
 from mindspore_serving.distributed.messages import AgentSetup, FromAgent, Take
-from mindspore_serving.distributed.places import AgentOptions, choose_ranks, environment
-from mindspore_serving.distributed.rank_table import RankPlace
+from mindspore_serving.distributed.rank_table import RankEntry
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program
@@ -28,12 +28,12 @@ from mindspore_serving.process.group import Group, ProcessMember
 from mindspore_serving.process.supervisor import NoRestart, Supervisor
 from mindspore_serving.process.vocabulary import Exit, Failed
 
-SEARCHING, BETWEEN_TRIES = 60.0, 1.0  # seconds, for the worker
-TABLES = "temp_rank_table"  # where agents find the rank table
+SEARCH_SECONDS, RETRY_SECONDS = 60.0, 1.0  # timeout and interval of connecting to the worker
+TABLES = "temp_rank_table"  # directory of the rank tables for agents
 
 
-class Absent(NoRestart):
-    """There is no worker."""
+class NoWorker(NoRestart):
+    """No worker of a distributed servable was found."""
 
 
 def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMember:
@@ -49,28 +49,31 @@ def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMembe
         )
     )
     channel: BlockingChannel[FromAgent] = BlockingChannel(child.stream, FromAgent)
-    with suppress(OSError):  # it has ended: that will be said
+    with suppress(OSError):  # it has ended, which the member will report
         channel.send(setup)
     return ProcessMember(f"rank {setup.rank}", child, channel, messages)
 
 
-class WorkerEnd:
-    """The worker, as a member of the group: the agents end with it, or when it says so."""
+class WorkerMember:
+    """The worker as a member of the group, so that the agents end with it."""
 
     def __init__(self, connection: GangConnection) -> None:
         self._connection = connection
         self._reading = asyncio.ensure_future(self._read())
 
     async def ready(self) -> None:
-        """As `Member.ready`: it is, as it has greeted."""
+        """Return at once: the worker is ready, as it has greeted."""
 
     async def ended(self) -> str:
-        """As `Member.ended`.  Raises Stopped if it is for good, Refusal if it wants no agents."""
+        """Wait until the worker has ended or ends the agents, see `Member.ended`.
+
+        Raises Stopped if the servable is stopped, JoinRefusal if the worker refuses the agents.
+        """
         await asyncio.wait({self._reading})
         return "" if self._reading.cancelled() else self._reading.result()
 
     def kill(self) -> None:
-        """Listen to it no more; it goes on."""
+        """Stop listening to the worker, which keeps running."""
         self._reading.cancel()
 
     def close(self) -> None:
@@ -87,44 +90,43 @@ class WorkerEnd:
                         raise JoinRefusal(f"the worker refuses: {message.text}")
                 await readable(self._connection.fileno())
         except EOFError:
-            return "the worker has ended the connection"
+            return "the worker has closed the connection"
 
 
 class Agents:
-    """The agents of one gang on this machine: their `ranks`, and the `group` of their processes
-    with the worker.
-    """
+    """The agents of one gang on this machine, and the group of their processes and the worker."""
 
     def __init__(self, connection: GangConnection) -> None:
-        self.ranks: list[RankPlace] = []
+        self.ranks: list[RankEntry] = []
         self.group = Group()
-        self.group.add(WorkerEnd(connection))
+        self.group.add(WorkerMember(connection))
         self._connection = connection
         self._table: Path | None = None
 
     def launch(self, options: AgentOptions) -> None:
-        """Start the processes.  Raises ServingError or OSError; `close` is to be called anyway."""
+        """Start the processes.  Raises ServingError or OSError; call `close` then, too."""
         plan = self._connection.plan
         ranks = rank_table.parse(plan.rank_table)
         self.ranks = choose_ranks(ranks, options)
         self._connection.ask(Take([rank.number for rank in self.ranks]))
         self._table = _write_table(plan.rank_table, len(ranks))
-        for place, rank in enumerate(self.ranks):
-            groups = options.group_files[place] if options.group_files else ()
+        for index, rank in enumerate(self.ranks):
+            groups = options.group_files[index] if options.group_files else ()
             variables = environment(rank, ranks, str(self._table), groups, options.start_port)
-            setup = _setup(options, plan.servable, rank, options.model_files[place])
+            setup = _setup(options, plan.servable, rank, options.model_files[index])
             self.group.add(start_agent(setup, variables))
 
     def give_up(self, error: BaseException) -> None:
-        """Tell the worker that the agents cannot start, unless it is the worker that says so."""
+        """Tell the worker that the agents cannot start, unless `error` came from the worker."""
         is_ours = isinstance(error, ServingError | OSError)
         if is_ours and not isinstance(error, JoinRefusal | Stopped):
             with suppress(OSError):
                 self._connection.send(Failed(f"agents cannot start: {error}"))
 
     async def wait(self) -> str:
-        """Wait for the end of one of them or of the worker; end all, and return its text.  Raises
-        Stopped if it is for good.
+        """Wait until an agent or the worker has ended; close the group and return how it ended.
+
+        Raises Stopped if the servable is stopped.
         """
         try:
             return await self.group.wait()
@@ -132,19 +134,21 @@ class Agents:
             await self.close()
 
     async def close(self) -> None:
-        """End all; close the connection."""
+        """Kill the agents, close the connection, and remove the rank table."""
         await self.group.close()
         if self._table is not None:
             self._table.unlink(missing_ok=True)
 
 
 class AgentSupervisor:
-    """Keeps the agents of this machine running, from `start` to `stop`, or until the servable is
-    stopped for good: then `on_end` is called, on another thread.
+    """A supervisor of the agents of this machine, for a script.
+
+    It keeps them running from `start` to `stop`, or until the servable is stopped: then `on_end` is
+    called, on another thread.
     """
 
     def __init__(self, options: AgentOptions, on_end: Callable[[], None]) -> None:
-        self.ranks: list[RankPlace] = []
+        self.ranks: list[RankEntry] = []
         self._options = options
         self._loop = BackgroundLoop()
         self._supervisor = Supervisor(
@@ -157,22 +161,22 @@ class AgentSupervisor:
 
     @property
     def is_over(self) -> bool:
-        """Whether its agents have ended for good."""
+        """True if the agents have ended and will not be restarted."""
         return self._supervisor.state == "gone"
 
-    def start(self) -> list[RankPlace]:
+    def start(self) -> list[RankEntry]:
         """Find the worker, start the agents, wait until all have joined; return their ranks.
 
-        Raises StartError, or another ServingError; nothing is left running then.
+        Raises StartError, or another ServingError; no process is left running then.
         """
         try:
             self._loop.run(self._supervisor.start())
         except concurrent.futures.CancelledError:
-            raise Stopped("the agents are stopped") from None
+            raise Stopped("the agents were stopped") from None
         return self.ranks
 
     def stop(self) -> None:
-        """From another thread: end the agents, and `start`."""
+        """Kill the agents and end a `start` that waits; from another thread."""
         self._loop.run(self._cancel())
         self._loop.close()
 
@@ -187,35 +191,36 @@ class AgentSupervisor:
             agents.launch(self._options)
             await agents.group.ready()
         except BaseException as error:
-            if not self.ranks:  # later ones are tried again
+            if not self.ranks:  # at the first start; later starts are retried
                 agents.give_up(error)
             await agents.close()
             if isinstance(error, OSError):
-                raise StartError(f"agents cannot be started: {error}") from error
+                raise StartError(f"cannot start agents: {error}") from error
             raise
         self.ranks = agents.ranks
         return agents
 
     async def _find_worker(self) -> GangConnection:
-        """Return a connection to the worker, which may be started later than we.  Raises Absent, or
-        another StartError if it does not want us.
+        """Return a connection to the worker, which may start later than this script.
+
+        Raises NoWorker after SEARCH_SECONDS, or another StartError if the worker refuses us.
         """
         loop, address = asyncio.get_running_loop(), self._options.address
-        end = loop.time() + SEARCHING
+        end = loop.time() + SEARCH_SECONDS
         while True:
             try:
                 return await on_thread("agents", connect, address)
             except OSError as error:
                 if loop.time() >= end:
-                    raise Absent(
-                        f"no worker of a distributed servable was on {address} for "
-                        f"{SEARCHING:g} s: {error}"
+                    raise NoWorker(
+                        f"no worker of a distributed servable answered at {address} within "
+                        f"{SEARCH_SECONDS:g} s: {error}"
                     ) from error
-            await asyncio.sleep(BETWEEN_TRIES)
+            await asyncio.sleep(RETRY_SECONDS)
 
 
 def _setup(
-    options: AgentOptions, servable: str, rank: RankPlace, files: tuple[str, ...]
+    options: AgentOptions, servable: str, rank: RankEntry, files: tuple[str, ...]
 ) -> AgentSetup:
     return AgentSetup(
         options.address,
@@ -229,7 +234,7 @@ def _setup(
 
 
 def _write_table(text: str, count: int) -> Path:
-    """The rank table as a file for the runtimes, which read it themselves."""
+    """Write the rank table to a file, which the runtimes read, and return its path."""
     name = f"hccl_rank_table_{time.time_ns()}_{os.getpid()}_{count}p.json"
     path = Path(TABLES, name).absolute()
     path.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A gang as the model of a worker: `run` sends inputs to its agents and waits for the outputs."""
+"""A gang as the model of a worker: `run` sends inputs to agents and waits for the outputs."""
 
 import os
 import ssl
@@ -18,12 +18,12 @@ from mindspore_serving.distributed.messages import Plan
 from mindspore_serving.errors import InvalidInputs, StageFailed, StartError
 from mindspore_serving.wire import native
 
-BEAT_SECONDS = 1.0  # between two signs of life of an agent, or less if the timeout is short
+BEAT_SECONDS = 1.0  # interval of an agent's heartbeats; shorter if the timeout is short
 _LOOPBACK = ("127.", "localhost", "[::1]", "::1")
 
 
 class GangModel:
-    """A `LoadedModel` whose ranks run in agents.  `num_slots` threads may call `run` at a time."""
+    """A `LoadedModel` whose ranks run in agents; `num_slots` threads may call `run` at a time."""
 
     def __init__(self, loop: BackgroundLoop, leader: Leader) -> None:
         self._loop = loop
@@ -42,10 +42,10 @@ class GangModel:
         options: GangOptions,
         on_broken: OnBroken,
     ) -> "GangModel":
-        """Listen for agents, and wait for all of them.  Raises StartError.
+        """Listen for agents and wait until all have joined.  Raises StartError.
 
-        `on_broken` is called, on another thread, with the reason when a rank is lost later: the
-        model fails everything from then on.
+        `on_broken` is called with the reason, on another thread, if a rank is lost later: from then
+        on the model fails all predictions.
         """
         try:
             gang = Gang(name, spec, rank_table.parse(options.rank_table))
@@ -77,8 +77,9 @@ class GangModel:
         return cls(loop, loop.run(gather()))
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
-        """See `LoadedModel.run`.  Raises StageFailed if a rank could not run it, WorkerUnavailable
-        if one is lost.
+        """Run the ranks, see `LoadedModel.run`.
+
+        Raises StageFailed if a rank failed, WorkerUnavailable if a rank is lost.
         """
         answer = self._loop.run(
             self._leader.predictions.run(subgraph, native.encode_values(inputs))
@@ -86,24 +87,24 @@ class GangModel:
         try:
             outputs = native.decode_values(answer)
         except InvalidInputs as error:
-            raise StageFailed(f"the last rank returned what is no result: {error}") from error
-        arrays = [one for one in outputs if isinstance(one, np.ndarray)]
+            raise StageFailed(f"the last rank returned an invalid result: {error}") from error
+        arrays = [output for output in outputs if isinstance(output, np.ndarray)]
         expected = len(self.signature[subgraph].outputs) or len(outputs)
         if not len(arrays) == len(outputs) == expected:
             raise StageFailed(f"the last rank returned {len(arrays)} arrays, not {expected}")
         return arrays
 
     def close(self) -> None:
-        """Tell the agents and their scripts that it is over."""
+        """Stop the gang: the agents exit, and their scripts end."""
         self._loop.run(self._leader.stop())
         self._loop.close()
 
 
 def _warn(address: str, secret: bytes, context: ssl.SSLContext | None) -> None:
-    """Of what others can do at an address that they may reach."""
+    """Log the risks of an address that other machines can reach, without token or TLS."""
     if not secret and (context is None or context.verify_mode == ssl.CERT_NONE):
         text = "any machine that reaches %s may join as an agent: set %s here and for agents"
         log.warning(f"{text}, or listen on 127.0.0.1", address, security.TOKEN)
     if context is None:
-        text = "what agents send to %s and get is not encrypted: set %s (docs/distributed.md)"
+        text = "traffic between %s and agents is not encrypted: set %s (docs/distributed.md)"
         log.warning(f"{text}, or listen on 127.0.0.1", address, security.CERTIFICATE)

@@ -1,4 +1,4 @@
-"""A script's or an agent's end of the connection to the worker: finds it, greets, waits."""
+"""The connection to the worker at the end of a script or agent: connect, greet, request."""
 
 import concurrent.futures
 import os
@@ -9,7 +9,7 @@ import time
 import msgspec
 
 from mindspore_serving.distributed import messages, security, tunnel
-from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
+from mindspore_serving.distributed.keepalive import keep_alive, set_send_timeout
 from mindspore_serving.distributed.messages import (
     Challenge,
     Plan,
@@ -21,34 +21,36 @@ from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.supervisor import NoRestart
 from mindspore_serving.process.vocabulary import Exit, Failed, Ready, fingerprint
 
-CONNECTING = 5.0  # seconds for one try
-CLOSING = 5.0  # seconds to encrypt and send what is left
-ANSWERING = 30.0  # seconds for an answer of the worker, whose loop is never busy for long
+CONNECT_SECONDS = 5.0  # timeout of one attempt
+CLOSE_SECONDS = 5.0  # timeout of encrypting and sending buffered data
+ANSWER_SECONDS = 30.0  # timeout of the worker's answer; its event loop is never busy for long
 
 
 class Stopped(NoRestart):
-    """The servable is stopped for good."""
+    """The servable was stopped."""
 
 
 class JoinRefusal(StartError):
-    """The worker does not want us; others may still come."""
+    """The worker refuses this script or agent; it may accept another."""
 
 
 class GangConnection(BlockingChannel[ToPeer]):
-    """A connection that has greeted: `plan` is what the worker answered."""
+    """A connection to the worker after authentication; `plan` is the worker's answer to it."""
 
     def __init__(self, stream: socket.socket, relay: tunnel.Relay | None = None) -> None:
+        """Authenticate over `stream`; `relay` is the task that encrypts it, None without TLS."""
         super().__init__(stream, ToPeer)
-        self._relay = relay  # with TLS
+        self._relay = relay
         self.plan = self._greet()
 
     def close(self) -> None:
+        """Close the connection after sending buffered data, within CLOSE_SECONDS."""
         super().close()
         if self._relay is not None:
-            concurrent.futures.wait([self._relay], CLOSING)
+            concurrent.futures.wait([self._relay], CLOSE_SECONDS)
 
     def ask(self, message: msgspec.Struct) -> None:
-        """Send what is to be accepted.  Raises StartError if it is refused, or nobody answers."""
+        """Send a request and wait for `Ready`.  Raises StartError on refusal or timeout."""
         try:
             self.send(message)
             self._expect(Ready)
@@ -65,31 +67,35 @@ class GangConnection(BlockingChannel[ToPeer]):
         return plan
 
     def _expect(self, kind: type[ToPeer]) -> ToPeer:
-        """The next message, which is of this kind.  Raises StartError, or OSError if the worker
-        has ended the connection or does not answer.
+        """Wait for the next message and return it.
+
+        Raises StartError if it is not of `kind`, or OSError if the worker has closed the connection
+        or does not answer within ANSWER_SECONDS.
         """
-        end = time.monotonic() + ANSWERING
+        end = time.monotonic() + ANSWER_SECONDS
         poll = select.poll()
         poll.register(self._stream.fileno(), select.POLLIN)
         try:
             while (left := end - time.monotonic()) > 0:
                 if received := self.receive(wait=False):
-                    message, *self._kept = received
+                    message, *self._pending = received
                     if isinstance(message, kind):
                         return message
                     raise _unexpected(message)
                 poll.poll(left * 1000)
         except EOFError:
-            raise ConnectionError("the worker has ended the connection") from None
+            raise ConnectionError("the worker has closed the connection") from None
         except (msgspec.DecodeError, TooLarge) as error:
-            text = f"what listens there is no worker of a distributed servable: {error}"
+            text = f"the listener there is no worker of a distributed servable: {error}"
             raise StartError(text) from error
-        raise TimeoutError(f"the worker has not answered within {ANSWERING:g} s")
+        raise TimeoutError(f"the worker has not answered within {ANSWER_SECONDS:g} s")
 
 
 def connect(address: str) -> GangConnection:
-    """Greet the worker at `address`, "ip:port".  Raises OSError if nobody listens there, or no
-    longer, and StartError if we are refused, or do not want it: its certificate, say.
+    """Connect to the worker at `address`, "ip:port", and authenticate.
+
+    Raises OSError if nobody listens there, StartError if the worker refuses us or cannot be
+    trusted (its certificate, for example).
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
@@ -106,9 +112,9 @@ def connect(address: str) -> GangConnection:
 
 
 def _plain(host: str, port: int) -> socket.socket:
-    stream = socket.create_connection((host, port), CONNECTING)
+    stream = socket.create_connection((host, port), CONNECT_SECONDS)
     keep_alive(stream)
-    end_when_unanswered(stream)
+    set_send_timeout(stream)
     return stream
 
 

@@ -1,7 +1,10 @@
-"""The state of a gang: which ranks are taken, which have joined, and whether they fit together.
+"""The state of a gang: ranks that are reserved or have joined, and whether their models match.
 
-Only decisions; no sockets and no clock.  A gang lives once: when a rank of a complete gang is lost,
-all ranks end, and another gang is started.
+Decisions only; no sockets and no clock.  A gang lives once: if a rank of a complete gang is lost,
+all ranks end, and another gang is started.  The states of a rank:
+
+    free -(take by a script)-> reserved -(join by its agent)-> joined
+     ^-------(release)------------+  ^-----------(leave)---------+
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,25 +14,26 @@ from mindspore_serving.batching.assemble import batch_size
 from mindspore_serving.core.declaration import DeclaredModel, DistributedSpec
 from mindspore_serving.core.value import Signature
 from mindspore_serving.distributed import rank_table, stages
-from mindspore_serving.distributed.rank_table import RankPlace
+from mindspore_serving.distributed.rank_table import RankEntry
 from mindspore_serving.distributed.stages import RankStage
 from mindspore_serving.errors import InvalidInputs, StartError
 
 Graphs = tuple[Signature, ...]
-"""What a rank has loaded: a signature for each sub-graph."""
+"""The signatures of the sub-graphs that a rank has loaded."""
 
 
 @dataclass(slots=True)
 class Gang:
-    """The ranks of a servable.  Scripts take ranks of their machine; the agents of those join.
+    """The ranks of a servable.  Scripts reserve ranks of their machine; their agents join.
 
-    Raises InvalidInputs if the servable cannot run on `ranks`.
+    Raises InvalidInputs if the servable cannot run on `ranks`.  `routes` are the stages of each
+    sub-graph, once all ranks have joined.
     """
 
     name: str
     spec: DistributedSpec
-    ranks: Sequence[RankPlace]
-    routes: tuple[tuple[RankStage, ...], ...] = ()  # of each sub-graph, once all ranks have joined
+    ranks: Sequence[RankEntry]
+    routes: tuple[tuple[RankStage, ...], ...] = ()
     _scripts: dict[int, Hashable] = field(default_factory=dict)  # by rank
     _joined: dict[int, Graphs] = field(default_factory=dict)
 
@@ -42,7 +46,7 @@ class Gang:
 
     @property
     def missing(self) -> list[int]:
-        """The ranks that have not joined."""
+        """Numbers of the ranks that have not joined."""
         return [rank.number for rank in self.ranks if rank.number not in self._joined]
 
     @property
@@ -57,29 +61,31 @@ class Gang:
 
     @property
     def signature(self) -> Graphs:
-        """Of a complete gang: the inputs of the first rank, the outputs of the last."""
+        """Signature of a complete gang: inputs of the first rank, outputs of the last."""
         first, last = self._joined[0], self._joined[len(self.ranks) - 1]
         return tuple(
-            Signature(one.inputs, two.outputs) for one, two in zip(first, last, strict=True)
+            Signature(entry.inputs, result.outputs)
+            for entry, result in zip(first, last, strict=True)
         )
 
     def take(self, script: Hashable, numbers: Sequence[int]) -> None:
-        """`script` is going to start agents for these ranks.  Raises InvalidInputs."""
+        """Reserve ranks for the agents of `script`.  Raises InvalidInputs if one is reserved."""
         for number in numbers:
             self._check_number(number)
             if number in self._scripts:
-                raise InvalidInputs(f"rank {number} is taken already by agents of another script")
+                raise InvalidInputs(f"rank {number} is reserved already by another script")
         if len(set(numbers)) != len(numbers):
             raise InvalidInputs(f"a rank is there twice in {list(numbers)}")
         self._scripts.update(dict.fromkeys(numbers, script))
 
     def join(self, number: int, graphs: Graphs) -> None:
-        """The agent of rank `number` has loaded `graphs`.  Raises InvalidInputs if it cannot be one
-        of this gang.
+        """Add the agent of rank `number`, which has loaded `graphs`.
+
+        Raises InvalidInputs if the rank is not reserved, or the graphs do not match other ranks.
         """
         self._check_number(number)
         if number not in self._scripts:
-            raise InvalidInputs(f"rank {number} was not taken by a script before")
+            raise InvalidInputs(f"rank {number} was not reserved by a script before")
         if number in self._joined:
             raise InvalidInputs(f"rank {number} has joined already")
         self._check_graphs(number, graphs)
@@ -92,15 +98,15 @@ class Gang:
                 raise
 
     def leave(self, number: int) -> None:
-        """The agent of rank `number` is gone; it may join again."""
+        """Remove the agent of rank `number`; it may join again."""
         self._joined.pop(number, None)
 
     def release(self, script: Hashable) -> list[int]:
-        """`script` is gone, and others may take its ranks; returns those that have joined."""
-        own = [number for number, one in self._scripts.items() if one == script]
-        for number in own:
+        """Release the ranks of a script that has ended; return those whose agents had joined."""
+        numbers = [number for number, owner in self._scripts.items() if owner == script]
+        for number in numbers:
             del self._scripts[number]
-        return [number for number in own if number in self._joined]
+        return [number for number in numbers if number in self._joined]
 
     def _check_number(self, number: int) -> None:
         if not 0 <= number < len(self.ranks):
@@ -109,7 +115,10 @@ class Gang:
             )
 
     def _check_graphs(self, number: int, graphs: Graphs) -> None:
-        """Against the ranks that have joined: as many sub-graphs, and the shapes of its stage."""
+        """Compare the number of sub-graphs with all ranks, and the shapes with ranks of its stage.
+
+        Raises InvalidInputs.
+        """
         if not graphs:
             raise InvalidInputs(f"rank {number} has no model")
         self._check_batch(number, graphs)
@@ -122,20 +131,18 @@ class Gang:
                 self._check_shapes(number, graphs, other, theirs)
 
     def _check_shapes(self, number: int, graphs: Graphs, other: int, theirs: Graphs) -> None:
-        for index, (own, its) in enumerate(zip(graphs, theirs, strict=True)):
-            for what, mine, seen in (
-                ("inputs", own.inputs, its.inputs),
-                ("outputs", own.outputs, its.outputs),
-            ):
-                if not stages.same_shapes(mine, seen):
+        for index, (graph, known) in enumerate(zip(graphs, theirs, strict=True)):
+            for side in ("inputs", "outputs"):
+                tensors, expected = getattr(graph, side), getattr(known, side)
+                if not stages.same_shapes(tensors, expected):
                     raise InvalidInputs(
-                        f"the {what} of ranks of a stage should be the same: of sub-graph {index}, "
-                        f"rank {number} has {stages.shown(mine)}, rank {other} has "
-                        f"{stages.shown(seen)}"
+                        f"the {side} of ranks of a stage should be the same: of sub-graph {index}, "
+                        f"rank {number} has {stages.describe(tensors)}, rank {other} has "
+                        f"{stages.describe(expected)}"
                     )
 
     def _check_batch(self, number: int, graphs: Graphs) -> None:
-        """The batch dimension has one size in all ranks that get inputs."""
+        """Check that all ranks that get inputs have the same batch size.  Raises InvalidInputs."""
         try:
             size = self._batch_size(number, graphs)
         except StartError as error:
@@ -148,17 +155,21 @@ class Gang:
                 )
 
     def _batch_size(self, number: int, graphs: Graphs) -> int:
-        """0 if it is open, or unknown: `without_batch_dim_inputs` are those of the first stage."""
+        """Return the batch size of a rank; 0 if it is dynamic or unknown.
+
+        It is unknown for later stages if there are `without_batch_dim_inputs`, which number the
+        inputs of the first stage.
+        """
         if self._stage(number) == 0:
             return batch_size(self.model, graphs)
         fed = [graph for graph in graphs if graph.inputs]
         return 0 if self.spec.without_batch_dim_inputs else batch_size(self.model, fed)
 
     def _routes(self) -> tuple[tuple[RankStage, ...], ...]:
-        every = [self._joined[rank.number] for rank in self.ranks]
+        graphs = [self._joined[rank.number] for rank in self.ranks]
         return tuple(
             stages.plan(list(signatures), self.spec.stage_size)
-            for signatures in zip(*every, strict=True)
+            for signatures in zip(*graphs, strict=True)
         )
 
     def _stage(self, number: int) -> int:

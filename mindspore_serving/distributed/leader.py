@@ -1,7 +1,7 @@
-"""The worker's side of a gang: listens for scripts and agents, sends them predictions, ends them.
+"""The worker's side of a gang: the server for scripts and agents, and the life of the gang.
 
-Lives on an event loop.  What is right is decided by `gang` and `stages`; here are the connections,
-the clock and the waiting.
+Lives on an event loop.  Has the connections, the clock and the waiting; `gang` and `stages` decide
+what is valid.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.cluster.strangers import Strangers
+from mindspore_serving.cluster.pending_connections import PendingConnections
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
     JoinGang,
@@ -22,22 +22,24 @@ from mindspore_serving.distributed.messages import (
     ToGang,
     to_signatures,
 )
-from mindspore_serving.distributed.peer import MOST_WORDS, GangPeer
+from mindspore_serving.distributed.peer import MAX_REASON, GangPeer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentAddress
 from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Ready
 
-MOST_UNKNOWN = 256  # connections that have not proved the token; the oldest gives way
-GREETING = 10.0  # seconds that they have for it
+MAX_PENDING = 256  # connections that have not authenticated; one more closes the oldest
+GREETING_SECONDS = 10.0  # timeout of authentication
 
 OnBroken: TypeAlias = Callable[[str], None]
-"""Gets the reason."""
+"""A callback that gets the reason."""
 
 
 class Leader:
-    """Leads one gang from its first rank to its end.  `on_broken` is called with the reason when a
-    complete gang has lost a rank: everything is answered and closed then.
+    """The server of one gang, from its first rank to its end.
+
+    `on_broken` is called with the reason if a complete gang loses a rank; all predictions have
+    failed and all connections are closed by then.
     """
 
     def __init__(
@@ -51,8 +53,16 @@ class Leader:
         limit: float,
         context: ssl.SSLContext | None = None,
     ) -> None:
-        """A rank without a sign of life for `timeout` seconds is lost, and one that works on a
-        prediction for `limit` seconds; 0 for never.  `context` is None without TLS.
+        """Create the server without listening.
+
+        Args:
+            gang: the ranks.
+            plan: sent to scripts and agents.
+            secret: the token, b"" for none.
+            on_broken: see above.
+            timeout: seconds without a heartbeat after which a rank is lost; 0: unlimited.
+            limit: seconds for a prediction after which its ranks are lost; 0: unlimited.
+            context: None without TLS.
         """
         self.gang = gang
         self._plan = plan
@@ -61,19 +71,19 @@ class Leader:
         self._timeout = timeout
         self._on_broken = on_broken
         self._peers: set[GangPeer] = set()
-        self._strangers = Strangers(MOST_UNKNOWN)
+        self._pending = PendingConnections(MAX_PENDING)
         self._agents: dict[int, GangPeer] = {}
         self._pids: dict[int, int] = {}  # of agents, by rank
-        self._end = ""  # why there is no gang any more
+        self._end = ""  # the reason why the gang has ended
         self.predictions = Predictions(gang, self._agents, self._break, limit)
         self._complete: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self._watch: asyncio.Task[None] | None = None
 
-    # --- its life -----------------------------------------------------------------------------
+    # --- life of the gang ---------------------------------------------------------------------
 
     async def open(self, host: str, port: int) -> None:
-        """Listen.  Raises StartError if the address cannot be bound."""
+        """Listen at an address.  Raises StartError if it cannot be bound."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -87,8 +97,9 @@ class Leader:
         self._watch = loop.create_task(self._look())
 
     async def gather(self, seconds: float) -> None:
-        """Wait until all ranks have joined, at most `seconds` unless that is 0.  Raises
-        StartError.
+        """Wait until all ranks have joined.
+
+        Raises StartError after `seconds` (0: unlimited), or if a script reports a failure.
         """
         try:
             await asyncio.wait_for(asyncio.shield(self._complete), seconds or None)
@@ -99,7 +110,7 @@ class Leader:
             raise StartError(text) from None
 
     async def stop(self) -> None:
-        """Tell all that it is over."""
+        """Send `Exit` to all scripts and agents, and close the gang."""
         for peer in self._peers:
             peer.send(Exit())
         self._close("the servable is stopped")
@@ -113,11 +124,11 @@ class Leader:
             self._on_broken(reason)
 
     def _close(self, reason: str) -> None:
-        """Answer everything with `reason`, and close everything."""
+        """Fail all predictions with `reason`, and close all connections."""
         self._end = self._end or reason
         if not self._complete.done():
             self._complete.set_exception(StartError(reason))
-            self._complete.exception()  # it may have no reader any more
+            self._complete.exception()  # nobody may await it any more
         self.predictions.fail(reason)
         if self._server is not None:
             self._server.close()
@@ -128,7 +139,7 @@ class Leader:
 
     @property
     def agents(self) -> list[AgentAddress]:
-        """Where the ranks of a complete gang run."""
+        """The machine, device and process of each rank of a complete gang."""
         return [
             AgentAddress(rank.number, rank.ip, rank.device_id, self._pids[rank.number])
             for rank in self.gang.ranks
@@ -137,11 +148,13 @@ class Leader:
     # --- peers ----------------------------------------------------------------------------------
 
     def on_opened(self, peer: GangPeer) -> None:
+        """Handle a new connection."""
         self._peers.add(peer)
-        refuse = partial(peer.refuse, "too many newer connections wait")
-        self._strangers.add(peer, peer.address, refuse)
+        refuse = partial(peer.refuse, f"{MAX_PENDING} newer connections have not authenticated yet")
+        self._pending.add(peer, peer.address, refuse)
 
     def on_message(self, peer: GangPeer, message: ToGang) -> None:
+        """Handle a message.  Raises InvalidInputs if it is refused."""
         if self._end:
             return
         if isinstance(message, Ran) and peer.rank is not None:
@@ -152,13 +165,13 @@ class Leader:
             self.gang.take(peer, message.ranks)
             peer.send(Ready())
         elif isinstance(message, Proof):
-            self._strangers.discard(peer)
+            self._pending.discard(peer)
             peer.send(self._plan)
         elif isinstance(message, Failed):
             if not self.gang.is_complete:
-                self._break(message.text[:MOST_WORDS])
+                self._break(message.text[:MAX_REASON])
         elif not isinstance(message, Beat):
-            raise InvalidInputs("an agent sends Join before it answers")
+            raise InvalidInputs("an agent has to join before it answers")
 
     def _join(self, peer: GangPeer, message: JoinGang) -> None:
         if peer.rank is not None:
@@ -174,8 +187,9 @@ class Leader:
             self._complete.set_result(None)
 
     def on_closed(self, peer: GangPeer) -> None:
+        """Handle the end of a connection: the gang ends if it was complete."""
         self._peers.discard(peer)
-        self._strangers.discard(peer)
+        self._pending.discard(peer)
         if self._end:
             return
         if peer.rank is not None:
@@ -192,23 +206,23 @@ class Leader:
     # --- time -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Every now and then: who is silent, and who does not greet."""
+        """Check periodically for peers that are silent or do not authenticate."""
         loop = asyncio.get_running_loop()
         seconds = min(1.0, self._timeout / 4) if self._timeout else 1.0
         last = loop.time()
         while True:
             await asyncio.sleep(seconds)
-            # If we were stopped ourselves for a while, the others are not to blame.
+            # If this process was stopped for a while, the peers are not to blame.
             elapsed, last = min(loop.time() - last, 2 * seconds), loop.time()
             for peer in list(self._peers):
                 peer.silent_for += elapsed
-                self._judge(peer)
+                self._check_silence(peer)
 
-    def _judge(self, peer: GangPeer) -> None:
-        if not peer.is_known and peer.silent_for >= GREETING:
+    def _check_silence(self, peer: GangPeer) -> None:
+        if not peer.is_authenticated and peer.silent_for >= GREETING_SECONDS:
             peer.dismiss()
         elif peer.rank is not None and 0 < self._timeout <= peer.silent_for:
-            text = f"gave no sign of life for {peer.silent_for:.0f} s"
+            text = f"was silent for {peer.silent_for:.0f} s"
             if self.gang.is_complete:
                 self._break(f"the agent of rank {peer.rank} {text}")
             else:

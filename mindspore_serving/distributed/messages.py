@@ -1,11 +1,20 @@
-"""What the worker of a gang, the scripts that start agents, and the agents say beside
-`process.vocabulary`.
+"""Messages between the worker of a gang, scripts that start agents, and agents.
 
-A connection to the worker begins with `Challenge` and `Proof`.  A script then gets a `Plan` and
-sends `Take`; an agent sends `JoinGang` when it has loaded its model, and answers each `RunRank`.
-`Ready` is the answer to both.  `Failed` says why the worker ends a connection, or why a script
-could not start its agents; `Exit` that the servable is stopped for good.  A script sends its agent
-an `AgentSetup`, and gets `Hello`, then `Ready` when the agent has joined, or `Failed`.
+They are in addition to `process.vocabulary`:
+
+    worker                      script or agent
+    Challenge               ->
+                            <-  Proof
+    Plan                    ->
+                            <-  Take (script), or JoinGang (agent, once its model is loaded)
+    Ready                   ->
+    RunRank (to agents)     ->
+                            <-  Ran; Beat at any time
+    Exit                    ->  the servable is stopped
+
+`Failed` says why the worker closes a connection, or why a script could not start its agents.  A
+script sends its agent an `AgentSetup`; the agent sends `Hello`, then `Ready` once it has joined, or
+`Failed`.
 """
 
 from collections.abc import Sequence
@@ -19,13 +28,17 @@ from mindspore_serving.process.frames import MAX_FRAME
 from mindspore_serving.process.vocabulary import Beat, Exit, Failed, Hello, Message, Ready
 from mindspore_serving.wire.tensor import MAX_RANK
 
-SMALL = 1 << 16  # bytes of any message before a peer has proved its token
-MEDIUM = 4 << 20  # ... and of all but tensors: a plan has a rank table
-MOST_TENSORS = MAX_FRAME - 64  # bytes of encoded tensors; the rest is for the message around
+# Limits of messages, in bytes.
+SMALL = 1 << 16  # before a peer has authenticated
+MEDIUM = 4 << 20  # without tensors; a plan has a rank table
+MAX_TENSORS = MAX_FRAME - 64  # encoded tensors; the rest is for the encoding of the message
 
 
 class TensorReport(Message, frozen=True):
-    """An input or output: its type by number (0: unknown) and its shape (None: unknown)."""
+    """An input or output; `dtype` is a number of ms_service.proto (0: unknown).
+
+    `shape` is None if it is unknown.
+    """
 
     name: str
     dtype: int
@@ -43,13 +56,13 @@ class GraphReport(Message, frozen=True):
 
 
 class Challenge(Message, frozen=True, tag=10):
-    """The first message: what to prove the token on."""
+    """The first message: a random number, to which `Proof` answers."""
 
     nonce: bytes
 
 
 class Plan(Message, frozen=True, tag=11):
-    """What the gang is: the rank table as its file is, and how often agents send a `Beat`."""
+    """The gang: the text of its rank table, and the interval of `Beat` in seconds."""
 
     servable: str
     rank_table: str
@@ -57,7 +70,10 @@ class Plan(Message, frozen=True, tag=11):
 
 
 class RunRank(Message, frozen=True, tag=13):
-    """Run a sub-graph on `inputs` (`wire.native`), and return the outputs if `returns`."""
+    """A command to run a sub-graph on `inputs`, and to return its outputs if `returns`.
+
+    `inputs` are encoded by `wire.native`.
+    """
 
     id: int
     subgraph: int
@@ -69,19 +85,22 @@ class RunRank(Message, frozen=True, tag=13):
 
 
 class Proof(Hello, frozen=True, tag=20):
-    """The answer to `Challenge`, which proves the token."""
+    """The answer to `Challenge`, which proves knowledge of the token, see `security.prove`."""
 
     proof: bytes
 
 
 class Take(Message, frozen=True, tag=21):
-    """A script is going to start the agents of these ranks."""
+    """A request of a script to reserve ranks, whose agents it is going to start."""
 
     ranks: list[int]
 
 
 class JoinGang(Message, frozen=True, tag=23):
-    """An agent, the process `pid` of its machine, has loaded the model of its rank."""
+    """A request of an agent to join, once it has loaded the model of its rank.
+
+    `pid` is its process id on its machine.
+    """
 
     rank: int
     graphs: list[GraphReport]
@@ -89,7 +108,7 @@ class JoinGang(Message, frozen=True, tag=23):
 
 
 class Ran(Message, frozen=True, tag=25):
-    """The answer to a `RunRank`: the outputs (b"" if nobody asked for them), or why it failed."""
+    """The answer to a `RunRank`: the outputs (b"" if they were not requested), or a fault."""
 
     id: int
     outputs: bytes
@@ -100,9 +119,12 @@ class Ran(Message, frozen=True, tag=25):
 
 
 class AgentSetup(Message, frozen=True, tag=30):
-    """What an agent is to load: a file for each sub-graph.  The key travels only here."""
+    """The model that an agent has to load: a file for each sub-graph, and their key.
 
-    address: str  # of the worker, "ip:port"
+    `address` is that of the worker, "ip:port".  No other message carries the key.
+    """
+
+    address: str
     servable: str
     rank: int
     device_id: int
@@ -117,14 +139,15 @@ ToGang: TypeAlias = Proof | Take | Failed | JoinGang | Beat | Ran
 
 
 def to_reports(graphs: Sequence[Signature]) -> list[GraphReport]:
+    """Convert signatures of sub-graphs to messages."""
     return [
-        GraphReport([_report(one) for one in graph.inputs], [_report(one) for one in graph.outputs])
+        GraphReport(list(map(_report, graph.inputs)), list(map(_report, graph.outputs)))
         for graph in graphs
     ]
 
 
 def to_signatures(reports: Sequence[GraphReport]) -> tuple[Signature, ...]:
-    """What another process reported.  Raises InvalidInputs."""
+    """Convert messages of another process to signatures.  Raises InvalidInputs."""
     return tuple(
         Signature(tuple(map(_spec, graph.inputs)), tuple(map(_spec, graph.outputs)))
         for graph in reports
@@ -142,5 +165,5 @@ def _spec(report: TensorReport) -> TensorSpec:
         raise InvalidInputs(f"tensor '{report.name}' has an unknown type {report.dtype}")
     shape = None if report.shape is None else tuple(report.shape)
     if shape is not None and (len(shape) > MAX_RANK or any(dim < -1 for dim in shape)):
-        raise InvalidInputs(f"tensor '{report.name}' has no shape: {shape[:MAX_RANK]}")
+        raise InvalidInputs(f"tensor '{report.name}' has an invalid shape: {shape[:MAX_RANK]}")
     return TensorSpec(report.name, row.numpy if row else None, shape)

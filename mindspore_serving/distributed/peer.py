@@ -1,6 +1,6 @@
-"""The worker's end of the connection to a script or an agent: frames, limits, silence.
+"""The worker's end of a connection to a script or agent: authentication, frames, limits and TLS.
 
-Decides nothing: its owner gets the messages.
+Its owner gets the messages and makes all decisions.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 
 from mindspore_serving import log
 from mindspore_serving.distributed import messages, security
-from mindspore_serving.distributed.keeping import keep_alive
+from mindspore_serving.distributed.keepalive import keep_alive
 from mindspore_serving.distributed.messages import (
     MEDIUM,
     SMALL,
@@ -25,13 +25,13 @@ from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.frames import MAX_FRAME, FrameDecoder
 from mindspore_serving.process.vocabulary import Beat, Failed, fingerprint
 
-MOST_BEATS = 100  # signs of life in a second; who sends more is not read for one
-MOST_WORDS = 4096  # characters of a reason
-_CHUNK = 1 << 18  # bytes that are decrypted at once
+MAX_BEATS = 100  # heartbeats per second; a peer that sends more is not read for a second
+MAX_REASON = 4096  # characters of a reason
+_CHUNK = 1 << 18  # bytes decrypted at a time
 
 
 class Owner(Protocol):
-    """Gets what comes from peers."""
+    """The receiver of messages and events of peers."""
 
     def on_opened(self, peer: "GangPeer") -> None: ...
 
@@ -44,13 +44,19 @@ class GangPeer(asyncio.Protocol):
     """A script, or the agent of `rank` once it has joined."""
 
     def __init__(self, owner: Owner, secret: bytes, context: ssl.SSLContext | None = None) -> None:
-        """`context` is None without TLS."""
+        """Create the protocol of a new connection.
+
+        Args:
+            owner: gets the messages.
+            secret: the token, b"" for none.
+            context: None without TLS.
+        """
         self.rank: int | None = None
-        self.is_known = False  # it has proved the token
-        self.silent_for = 0.0  # seconds, counted by the owner; before that, of its whole life
-        self.why = ""  # it was refused
+        self.is_authenticated = False
+        self.silent_for = 0.0  # seconds, counted by the owner; before authentication: its age
+        self.why = ""  # the reason of a refusal
         self.address = ""
-        self._num_beats, self._second = 0, 0.0  # since the begin of this one
+        self._num_beats, self._second = 0, 0.0  # in the second that began at `_second`
         self._owner = owner
         self._secret = secret
         self._nonce = secrets.token_bytes(security.NONCE)
@@ -67,21 +73,21 @@ class GangPeer(asyncio.Protocol):
         self._owner.on_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.is_known:
+        if self.is_authenticated:
             self.silent_for = 0.0
         try:
             for message in self._frames.feed(self._decrypt(data)):
                 if self._transport is None:
                     return  # refused
                 self._num_beats += isinstance(message, Beat)
-                if self.is_known:
+                if self.is_authenticated:
                     self._owner.on_message(self, message)
                 else:
                     self._greet(message)
         except (msgspec.DecodeError, ServingError) as error:
             self.refuse(str(error))
         except ssl.SSLError as error:
-            log.warning("a script or an agent is refused: no TLS that is accepted: %s", error)
+            log.warning("refused a script or an agent: its TLS handshake failed: %s", error)
             self.close()
         if self._num_beats:
             self._slow_down()
@@ -91,30 +97,32 @@ class GangPeer(asyncio.Protocol):
         self._owner.on_closed(self)
 
     def _slow_down(self) -> None:
-        """Read on in the next second if there are too many signs of life in this one."""
+        """Pause reading for a second if this one had MAX_BEATS heartbeats."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         if now - self._second >= 1:
             self._second = now
-        elif self._num_beats < MOST_BEATS:
+        elif self._num_beats < MAX_BEATS:
             return
-        if self._num_beats >= MOST_BEATS and self._transport is not None:
+        if self._num_beats >= MAX_BEATS and self._transport is not None:
             self._transport.pause_reading()
-            loop.call_later(1, self._read_on)
+            loop.call_later(1, self._resume)
         self._num_beats = 0
 
-    def _read_on(self) -> None:
+    def _resume(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
 
     def expect_tensors(self) -> None:
-        """From now on it may send large messages."""
+        """Accept large messages from now on."""
         self._frames.limit = MAX_FRAME
 
     def send(self, message: msgspec.Struct) -> None:
+        """Send a message; do nothing once the connection is closed."""
         self.write(encode(message))
 
     def write(self, frame: bytes) -> None:
+        """Send an encoded frame; do nothing once the connection is closed."""
         if self._transport is None:
             return
         if self._encryption is None:
@@ -123,27 +131,27 @@ class GangPeer(asyncio.Protocol):
             self._transport.write(self._encryption.encrypt(frame))
 
     def refuse(self, text: str) -> None:
-        """Say why, and end the connection."""
-        text = text[:MOST_WORDS]
-        log.warning("a script or an agent is refused: %s", text)
+        """Send the reason of a refusal, and close the connection."""
+        text = text[:MAX_REASON]
+        log.warning("refused a script or an agent: %s", text)
         self.why = f"was refused: {text}"
         self.send(Failed(text))
         self.close()
 
     def dismiss(self) -> None:
-        """End the connection of one that has not greeted in time."""
+        """Close a connection that has not authenticated in time."""
         if self._encryption is not None and not self._encryption.has_begun:
-            self._encryption = None  # one without TLS waits for our first message
-            self.refuse(f"it wants TLS: set {security.AUTHORITY} for agents too")
+            self._encryption = None  # a peer without TLS waits for our first message
+            self.refuse(f"the worker requires TLS: set {security.AUTHORITY} for agents too")
         self.abort()
 
     def abort(self) -> None:
-        """End the connection now, whatever is not sent."""
+        """Close the connection at once, dropping unsent data."""
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """End the connection when all is sent; what comes meanwhile is not read."""
+        """Close the connection after sending buffered data; read no more messages."""
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.close()
@@ -152,7 +160,7 @@ class GangPeer(asyncio.Protocol):
         self.send(Challenge(self._nonce))
 
     def _decrypt(self, data: bytes) -> bytes:
-        """Raises ssl.SSLError."""
+        """Decrypt received data, and send what TLS answers.  Raises ssl.SSLError."""
         tls = self._encryption
         if tls is None:
             return data
@@ -167,7 +175,7 @@ class GangPeer(asyncio.Protocol):
 
     def _greet(self, message: ToGang) -> None:
         if not isinstance(message, Proof):
-            raise InvalidInputs("the first message should be Proof")
+            raise InvalidInputs("expected Proof as the first message")
         if message.fingerprint != (ours := fingerprint(messages)):
             raise InvalidInputs(
                 f"the worker speaks protocol {ours} and the agent protocol {message.fingerprint}: "
@@ -177,7 +185,7 @@ class GangPeer(asyncio.Protocol):
             raise InvalidInputs(
                 f"wrong token: {security.TOKEN} should be the same for the worker and all agents"
             )
-        self.is_known = True
+        self.is_authenticated = True
         self._frames.limit = MEDIUM
         self._owner.on_message(self, message)
 
@@ -185,37 +193,39 @@ class GangPeer(asyncio.Protocol):
 class Encryption:
     """The worker's end of TLS over one connection: bytes in, bytes out.
 
-    An event loop's own TLS keeps connections to itself until their handshake is over: they could
+    The TLS of an event loop hides a connection until its handshake is over: such connections could
     not be counted, nor be told why they are refused.
     """
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        self.has_begun = False  # something has come
-        self.is_ready = False  # the handshake is over: `encrypt` may be called
+        self.has_begun = False  # data was received
+        self.is_ready = False  # the handshake is over, and `encrypt` may be called
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
 
     def receive(self, data: bytes) -> bytes:
-        """What is in `data`.  Raises ssl.SSLError if it is no TLS, or none that is accepted; in
-        each case `to_send` has what TLS says to it.
+        """Decrypt `data`; afterwards `to_send` has the bytes that TLS answers.
+
+        Raises ssl.SSLError if the data is not TLS, or the handshake fails.
         """
         self.has_begun = True
         self._incoming.write(data)
-        found = bytearray()
+        content = bytearray()
         try:
             if not self.is_ready:
                 self._object.do_handshake()
                 self.is_ready = True
             while chunk := self._object.read(_CHUNK):
-                found += chunk
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):  # all is read, or it ends
+                content += chunk
+        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):  # needs more data, or was closed
             pass
-        return bytes(found)
+        return bytes(content)
 
     def encrypt(self, data: bytes) -> bytes:
-        """What to send so that the other end gets `data`."""
+        """Encrypt `data` and return the bytes to send."""
         self._object.write(data)
         return self._outgoing.read()
 
     def to_send(self) -> bytes:
+        """Return bytes of the TLS protocol that have to be sent."""
         return self._outgoing.read()

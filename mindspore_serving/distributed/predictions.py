@@ -1,6 +1,6 @@
-"""The predictions that a gang works on: what is sent to which agent, and who waits for the result.
+"""Predictions in flight in a gang: messages to agents, results and timeouts.
 
-Lives on the event loop of the `Leader`; `stages` decides.
+Lives on the event loop of the `Leader`; `stages` decides which ranks get which inputs.
 """
 
 import asyncio
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving.distributed.gang import Gang
-from mindspore_serving.distributed.messages import MOST_TENSORS, Ran, RunRank
+from mindspore_serving.distributed.messages import MAX_TENSORS, Ran, RunRank
 from mindspore_serving.distributed.peer import GangPeer
 from mindspore_serving.distributed.stages import GangPrediction, RankStage, StageInputs
 from mindspore_serving.errors import InvalidInputs, StageFailed, TooLarge, WorkerUnavailable
 from mindspore_serving.process.channel import encode
 
 OnStuck: TypeAlias = Callable[[str], None]
-"""Gets the reason."""
+"""A callback that gets the reason."""
 
-SETTLING = 10.0  # seconds that the other ranks have for a prediction in which one failed
+SETTLE_SECONDS = 10.0  # timeout of the other ranks of a prediction in which a rank failed
 
 
 @dataclass(slots=True)
 class _Pending:
-    """A prediction, and who waits for it."""
+    """A prediction in flight, and the future of its result."""
 
     prediction: GangPrediction
     subgraph: int
@@ -31,9 +31,10 @@ class _Pending:
 
 
 class Predictions:
-    """Of a gang whose `agents` are known by their ranks.  `on_stuck` is called with the reason when
-    ranks do not come back from a prediction within `limit` seconds (0: any), or SETTLING when one
-    of them could not run it.
+    """Predictions of a gang; `agents` are the connections by rank.
+
+    `on_stuck` is called with the reason if ranks do not finish a prediction within `limit` seconds
+    (0: unlimited), or within SETTLE_SECONDS after one of them has failed.
     """
 
     def __init__(
@@ -47,17 +48,18 @@ class Predictions:
         self._limit = limit
         self._pending: dict[int, _Pending] = {}
         self._next_id = 0
-        self._reason = ""  # why there will be no more
+        self._reason = ""  # why predictions are refused from now on
 
     async def run(self, subgraph: int, inputs: bytes) -> bytes:
-        """The encoded outputs of the last rank.  Raises StageFailed if a rank could not run it,
-        WorkerUnavailable if the gang is lost.
+        """Run a sub-graph on encoded inputs; return the encoded outputs of the last rank.
+
+        Raises StageFailed if a rank failed, WorkerUnavailable if the gang is lost.
         """
-        if len(inputs) > MOST_TENSORS:
-            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MOST_TENSORS} are sent")
+        if len(inputs) > MAX_TENSORS:
+            raise TooLarge(f"inputs of {len(inputs)} bytes, at most {MAX_TENSORS} are accepted")
         await self._slots.acquire()
         if self._reason:
-            self._slots.release()  # the next one is to see it too
+            self._slots.release()  # wakes the next caller, which fails too
             raise WorkerUnavailable(self._reason)
         self._next_id += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -79,10 +81,10 @@ class Predictions:
             self._agents[rank].write(frames[returns])
 
     def on_ran(self, rank: int, ran: Ran) -> None:
-        """An agent has answered.  Raises InvalidInputs if it was not asked."""
+        """Handle the answer of an agent.  Raises InvalidInputs if it was not expected."""
         pending = self._pending.get(ran.id)
         if pending is None:
-            raise InvalidInputs(f"rank {rank} answered what it was not asked")
+            raise InvalidInputs(f"rank {rank} sent an answer that was not expected")
         prediction = pending.prediction
         if ran.fault is None:
             following = prediction.answered(rank, ran.outputs)
@@ -93,7 +95,7 @@ class Predictions:
             prediction.failed(rank, error)
             if not pending.answer.done():
                 pending.answer.set_exception(error)
-                self._expect(ran.id, SETTLING, f"a prediction in which rank {rank} failed")
+                self._expect(ran.id, SETTLE_SECONDS, f"a prediction in which rank {rank} failed")
         if prediction.is_settled:
             self._settle(ran.id, pending)
 
@@ -104,19 +106,19 @@ class Predictions:
             assert pending.prediction.outputs is not None  # the last rank did not fail
             pending.answer.set_result(pending.prediction.outputs)
 
-    def _expect(self, number: int, seconds: float, what: str) -> None:
-        """Report ranks as stuck that still work on the prediction after so many seconds."""
+    def _expect(self, number: int, seconds: float, title: str) -> None:
+        """Report ranks as stuck if they still work on the prediction after `seconds`."""
 
         def check() -> None:
             pending = self._pending.get(number)
             if pending is not None:
                 stuck = ", ".join(map(str, pending.prediction.waiting))
-                self._on_stuck(f"{what} kept ranks {stuck} for over {seconds:g} s")
+                self._on_stuck(f"{title} kept ranks {stuck} for over {seconds:g} s")
 
         asyncio.get_running_loop().call_later(seconds, check)
 
     def fail(self, reason: str) -> None:
-        """Answer all with an error, and those that follow."""
+        """Fail all predictions, also later ones, with `reason`."""
         self._reason = self._reason or reason
         for pending in self._pending.values():
             if not pending.answer.done():

@@ -1,10 +1,10 @@
-"""Rank tables: which rank runs on which machine and device, in the two formats of the original.
+"""Rank tables: the machine and device of each rank, in the two formats of MindSpore.
 
     {"server_list": [{"server_id": IP, "device": [{"device_id": "0", "rank_id": "0"}, ...]}, ...]}
     {"group_list": [{"instance_list": [
         {"server_id": IP, "devices": [{"device_id": "0"}], "rank_id": "0"}, ...]}]}
 
-Other fields are left to the runtimes that read the same file.  Text in, ranks out; opens no file.
+Other fields are for the runtimes that read the same file.  Text in, ranks out; opens no file.
 """
 
 import json
@@ -16,21 +16,22 @@ from typing import Any
 from mindspore_serving.errors import InvalidInputs
 
 MAX_BYTES = 1 << 20  # of a table
-DEVICES = 8  # of one machine
+DEVICES = 8  # per machine
 
 
 @dataclass(frozen=True, slots=True)
-class RankPlace:
-    """A rank's number, the address of its machine and the device that it has there."""
+class RankEntry:
+    """An entry of a rank table: the rank's number, the IP of its machine, and its device there."""
 
     number: int
     ip: str
     device_id: int
 
 
-def parse(text: str) -> tuple[RankPlace, ...]:
-    """The ranks of a table, which are numbered from 0 in the order of the file.  Raises
-    InvalidInputs.
+def parse(text: str) -> tuple[RankEntry, ...]:
+    """Parse the text of a rank table; its ranks have to be numbered from 0 in order.
+
+    Raises InvalidInputs.
     """
     if len(text) > MAX_BYTES:
         raise _wrong(f"it has {len(text)} characters, at most {MAX_BYTES} are accepted")
@@ -43,17 +44,17 @@ def parse(text: str) -> tuple[RankPlace, ...]:
     ranks = tuple(_of_servers(table) if "server_list" in table else _of_groups(table))
     if not ranks:
         raise _wrong("it has no ranks")
-    for place, rank in enumerate(ranks):
-        if rank.number != place:
-            again = any(rank.number == other.number for other in ranks[:place])
+    for number, rank in enumerate(ranks):
+        if rank.number != number:
+            is_repeated = any(rank.number == other.number for other in ranks[:number])
             raise _wrong(
-                f"rank_id '{rank.number}' {'is there twice' if again else 'is not in order'}: "
-                f"ranks are numbered from 0 in the order of the file, expected '{place}'"
+                f"rank_id '{rank.number}' {'is there twice' if is_repeated else 'is not in order'}:"
+                f" ranks are numbered from 0 in the order of the file, expected '{number}'"
             )
     return ranks
 
 
-def check(ranks: Sequence[RankPlace], rank_size: int, stage_size: int) -> None:
+def check(ranks: Sequence[RankEntry], rank_size: int, stage_size: int) -> None:
     """Raise InvalidInputs if a servable of this size cannot run on `ranks`."""
     if rank_size % stage_size:
         raise _wrong(f"rank_size {rank_size} is not a multiple of stage_size {stage_size}")
@@ -65,31 +66,31 @@ def check(ranks: Sequence[RankPlace], rank_size: int, stage_size: int) -> None:
         _check_machines(ranks)
 
 
-def on_machine(ranks: Sequence[RankPlace], ip: str, first: int = 0) -> list[RankPlace]:
-    """The ranks of the machine with address `ip`, from number `first` on."""
+def on_machine(ranks: Sequence[RankEntry], ip: str, first: int = 0) -> list[RankEntry]:
+    """Return the ranks of the machine with address `ip`, from number `first` on."""
     return [rank for rank in ranks if rank.ip == ip and rank.number >= first]
 
 
-def _of_servers(table: dict[str, Any]) -> Iterator[RankPlace]:
+def _of_servers(table: dict[str, Any]) -> Iterator[RankEntry]:
     for where, server in _objects(table, "server_list", ""):
         ip = _text(server, "server_id", where)
-        for place, device in _objects(server, "device", where):
-            yield RankPlace(
-                _number(device, "rank_id", place), ip, _number(device, "device_id", place)
+        for path, device in _objects(server, "device", where):
+            yield RankEntry(
+                _number(device, "rank_id", path), ip, _number(device, "device_id", path)
             )
 
 
-def _of_groups(table: dict[str, Any]) -> Iterator[RankPlace]:
+def _of_groups(table: dict[str, Any]) -> Iterator[RankEntry]:
     for where, group in _objects(table, "group_list", ""):
-        for place, instance in _objects(group, "instance_list", where):
-            devices = list(_objects(instance, "devices", place))
+        for path, instance in _objects(group, "instance_list", where):
+            devices = list(_objects(instance, "devices", path))
             if len(devices) != 1:
-                raise _wrong(f"'{place}.devices' has {len(devices)} items, expected 1")
-            number, ip = _number(instance, "rank_id", place), _text(instance, "server_id", place)
-            yield RankPlace(number, ip, _number(devices[0][1], "device_id", devices[0][0]))
+                raise _wrong(f"'{path}.devices' has {len(devices)} items, expected 1")
+            number, ip = _number(instance, "rank_id", path), _text(instance, "server_id", path)
+            yield RankEntry(number, ip, _number(devices[0][1], "device_id", devices[0][0]))
 
 
-def _check_devices(ranks: Sequence[RankPlace]) -> None:
+def _check_devices(ranks: Sequence[RankEntry]) -> None:
     for rank in ranks:
         if rank.device_id >= DEVICES:
             raise _wrong(f"device_id '{rank.device_id}' should be less than {DEVICES}")
@@ -98,8 +99,8 @@ def _check_devices(ranks: Sequence[RankPlace]) -> None:
             raise _wrong(f"device_id '{device}' of server_id '{ip}' has {count} ranks, expected 1")
 
 
-def _check_machines(ranks: Sequence[RankPlace]) -> None:
-    """A pipeline takes whole machines: eight ranks of each, on its devices in order."""
+def _check_machines(ranks: Sequence[RankEntry]) -> None:
+    """Check that a pipeline uses whole machines: 8 ranks of each, on its devices in order."""
     if len(ranks) < DEVICES:
         raise _wrong(f"a servable of several stages needs {DEVICES} ranks, it has {len(ranks)}")
     for rank in ranks:
@@ -117,7 +118,7 @@ def _check_machines(ranks: Sequence[RankPlace]) -> None:
 
 
 def _objects(holder: dict[str, Any], name: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects in list `name`, and where each is."""
+    """Iterate over the objects in list `name`, with the path of each.  Raises InvalidInputs."""
     path = f"{where}.{name}" if where else name
     items = holder.get(name)
     if not isinstance(items, list):

@@ -1,9 +1,9 @@
-"""Which rank gets what in a prediction, and how a prediction goes on.  Only decisions; no I/O.
+"""Stages of a gang: the inputs of each rank in a prediction, and its progress.  No I/O.
 
-The ranks form stages of equal size.  The first gets the inputs of the request.  A later one gets
-nothing, if its models have no inputs (they get data by collective operators of their own); the
-same as the first, if its inputs have the same names, types and shapes; else the outputs of the
-stage before it.  The result is that of the last rank.
+The ranks form stages of equal size.  The first stage gets the inputs of the request.  A later stage
+gets no inputs if its models have none (they receive data by collective operators); the inputs of
+the request if its inputs have the same names, dtypes and shapes; else the outputs of the previous
+stage.  The result is the output of the last rank.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 
 
 class StageInputs(Enum):
-    """What the ranks of a stage are sent."""
+    """The source of the inputs of a stage."""
 
     REQUEST = "the inputs of the request"
     NOTHING = "a message without inputs"
@@ -24,7 +24,7 @@ class StageInputs(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RankStage:
-    """Ranks that are sent the same.  The last of them returns its outputs if `returns`."""
+    """Ranks that get the same inputs.  The last of them returns its outputs if `returns`."""
 
     ranks: range
     source: StageInputs
@@ -36,72 +36,81 @@ class RankStage:
 
 
 def plan(signatures: Sequence[Signature], stage_size: int) -> tuple[RankStage, ...]:
-    """The stages of one graph, of which each rank has the signature at its number.
+    """Plan the stages of one graph; `signatures` has that of each rank.
 
-    Raises InvalidInputs if the inputs of a stage come from nowhere.
+    Raises InvalidInputs if the inputs of a stage have no source.
     """
     size = len(signatures) // stage_size
     groups = [range(start, start + size) for start in range(0, len(signatures), size)]
     sources = [StageInputs.REQUEST]
     for number, ranks in enumerate(groups[1:], 1):
-        before, own = signatures[ranks[0] - 1].outputs, signatures[ranks[0]].inputs
-        sources.append(_source(number, own, signatures[0].inputs, before))
+        previous, inputs = signatures[ranks[0] - 1].outputs, signatures[ranks[0]].inputs
+        sources.append(_source(number, inputs, signatures[0].inputs, previous))
     feeds = [source is StageInputs.PREVIOUS for source in (*sources[1:], StageInputs.PREVIOUS)]
     return tuple(map(RankStage, groups, sources, feeds))
 
 
-def same_shapes(some: Sequence[TensorSpec], others: Sequence[TensorSpec]) -> bool:
-    """Whether these tensors agree in number, types and shapes."""
-    return [(one.dtype, one.shape) for one in some] == [(one.dtype, one.shape) for one in others]
+def same_shapes(left: Sequence[TensorSpec], right: Sequence[TensorSpec]) -> bool:
+    """Return whether tensors agree in number, dtypes and shapes."""
+    kinds = ([(spec.dtype, spec.shape) for spec in specs] for specs in (left, right))
+    return next(kinds) == next(kinds)
 
 
-def shown(tensors: Sequence[TensorSpec]) -> str:
-    """Tensors in an error: "x float32 [2, 3]"."""
+def describe(tensors: Sequence[TensorSpec]) -> str:
+    """Format tensors for an error: "x float32 [2, 3]"."""
     texts = [
-        f"{one.name} {one.dtype or 'of any type'} "
-        f"{'of any shape' if one.shape is None else list(one.shape)}"
-        for one in tensors
+        f"{spec.name} {spec.dtype or 'of any type'} "
+        f"{'of any shape' if spec.shape is None else list(spec.shape)}"
+        for spec in tensors
     ]
     return ", ".join(texts) or "none"
 
 
 def _source(
     number: int,
-    own: Sequence[TensorSpec],
+    inputs: Sequence[TensorSpec],
     first: Sequence[TensorSpec],
-    before: Sequence[TensorSpec],
+    previous: Sequence[TensorSpec],
 ) -> StageInputs:
-    if not own:
+    """Return the source of a stage's inputs.
+
+    `first` are the inputs of stage 0, `previous` the outputs of the previous stage.  If names of
+    the inputs differ from `first`, equal shapes are the last resort.
+    """
+    if not inputs:
         return StageInputs.NOTHING
-    is_same = same_shapes(own, first)
-    if is_same and [one.name for one in own] == [one.name for one in first]:
+    is_same = same_shapes(inputs, first)
+    if is_same and [spec.name for spec in inputs] == [spec.name for spec in first]:
         return StageInputs.REQUEST
-    if not before or len(own) == len(before) and all(map(_fits, own, before)):
+    if not previous or len(inputs) == len(previous) and all(map(_fits, inputs, previous)):
         return StageInputs.PREVIOUS
     if is_same:
         return StageInputs.REQUEST
     raise InvalidInputs(
-        f"the inputs of stage {number} ({shown(own)}) are neither those of stage 0 "
-        f"({shown(first)}) nor the outputs of stage {number - 1} ({shown(before)})"
+        f"the inputs of stage {number} ({describe(inputs)}) are neither those of stage 0 "
+        f"({describe(first)}) nor the outputs of stage {number - 1} ({describe(previous)})"
     )
 
 
-def _fits(own: TensorSpec, given: TensorSpec) -> bool:
-    """Whether an input can be an output; what one of them does not say agrees."""
-    if own.dtype is not None and given.dtype is not None and own.dtype != given.dtype:
+def _fits(expected: TensorSpec, output: TensorSpec) -> bool:
+    """Return whether an output fits an input; an unknown dtype or dimension fits any."""
+    is_typed = expected.dtype is not None and output.dtype is not None
+    if is_typed and expected.dtype != output.dtype:
         return False
-    if own.shape is None or given.shape is None:
+    if expected.shape is None or output.shape is None:
         return True
-    return len(own.shape) == len(given.shape) and all(
-        want == have or -1 in (want, have)
-        for want, have in zip(own.shape, given.shape, strict=True)
+    return len(expected.shape) == len(output.shape) and all(
+        size == other or -1 in (size, other)
+        for size, other in zip(expected.shape, output.shape, strict=True)
     )
 
 
 @dataclass(slots=True)
 class GangPrediction:
-    """One run of all ranks.  `outputs` is the encoded result, `error` why there is none; it is
-    settled when no rank works on it any more.
+    """A run of all ranks.
+
+    `outputs` is the encoded result, `error` the first error.  The prediction is settled once no
+    rank works on it.
     """
 
     stages: tuple[RankStage, ...]
@@ -110,15 +119,16 @@ class GangPrediction:
     _waiting: set[int] = field(default_factory=set)
 
     def begin(self) -> list[RankStage]:
-        """The stages to be sent their part now."""
+        """Return the stages that get their inputs at once."""
         stages = [stage for stage in self.stages if stage.source is not StageInputs.PREVIOUS]
         for stage in stages:
             self._waiting.update(stage.ranks)
         return stages
 
     def answered(self, rank: int, outputs: bytes) -> RankStage | None:
-        """`rank` has run its part; the stage to be sent its outputs now, if there is one.  Raises
-        InvalidInputs if nothing was expected of it.
+        """Record the outputs of a rank; return the stage that gets them as inputs, if any.
+
+        Raises InvalidInputs if no answer of the rank was expected.
         """
         self._settle(rank)
         (number,) = [n for n, stage in enumerate(self.stages) if rank in stage.ranks]
@@ -132,13 +142,13 @@ class GangPrediction:
         return None
 
     def failed(self, rank: int, error: ServingError) -> None:
-        """`rank` could not run its part; the first such error counts."""
+        """Record the error of a rank; the first error is kept."""
         self._settle(rank)
         self.error = self.error or error
 
     @property
     def waiting(self) -> list[int]:
-        """The ranks that have not answered."""
+        """Numbers of the ranks that have not answered."""
         return sorted(self._waiting)
 
     @property
@@ -147,5 +157,5 @@ class GangPrediction:
 
     def _settle(self, rank: int) -> None:
         if rank not in self._waiting:
-            raise InvalidInputs(f"rank {rank} answered what it was not asked")
+            raise InvalidInputs(f"rank {rank} sent an answer that was not expected")
         self._waiting.discard(rank)

@@ -1,6 +1,6 @@
-"""The agent's end of a connection with TLS: a plain socket, and the task that relays for it.
+"""The agent's end of a TLS connection: a plain socket, and a task that encrypts its traffic.
 
-Bytes are copied on an event loop of this process, so that who uses the socket knows no TLS.
+The task copies bytes on an event loop of this process, so that users of the socket need no TLS.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import TypeAlias
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.cluster.dialing import DIAL_SECONDS, CannotReach, dial
 from mindspore_serving.cluster.node_connection import NodeConnection, copy, open_stream
-from mindspore_serving.cluster.node_messages import MOST_DATA
-from mindspore_serving.distributed.keeping import end_when_unanswered, keep_alive
+from mindspore_serving.cluster.node_messages import MAX_DATA
+from mindspore_serving.distributed.keepalive import keep_alive, set_send_timeout
 from mindspore_serving.errors import StartError
 
 LOOP = BackgroundLoop()
@@ -21,8 +21,10 @@ Relay: TypeAlias = concurrent.futures.Future[None]
 
 
 def connect(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.socket, Relay]:
-    """A socket to the worker there, and what ends when all that was written to it before it was
-    closed is sent.  Raises OSError if nobody answers, StartError if TLS does not come about.
+    """Connect to the worker; return a plain socket and the task that relays it.
+
+    After the socket is closed, the task ends once it has sent all data.  Raises OSError if nobody
+    answers, StartError if the TLS handshake fails.
     """
     try:
         return LOOP.run(_open(host, port, context))
@@ -35,9 +37,9 @@ async def _open(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.s
     try:
         first = await _first(connection, f"the worker at {host}:{port}")
         stream = connection.writer.get_extra_info("socket")
-        if stream is not None:  # None if that was all
+        if stream is not None:  # None if the connection has ended already
             keep_alive(stream)
-            end_when_unanswered(stream)
+            set_send_timeout(stream)
     except BaseException:
         connection.abort()
         raise
@@ -49,23 +51,24 @@ async def _open(host: str, port: int, context: ssl.SSLContext) -> tuple[socket.s
 
 
 async def _first(connection: NodeConnection, where: str) -> bytes:
-    """What the worker says first: only then it has accepted our certificate, or that we have none.
-    Raises StartError, CannotReach.
+    """Return the first bytes of the worker, which has accepted our certificate by then.
+
+    Raises StartError if it refuses the certificate or requires one, else CannotReach.
     """
     try:
-        first = await asyncio.wait_for(connection.reader.read(MOST_DATA), DIAL_SECONDS)
+        first = await asyncio.wait_for(connection.reader.read(MAX_DATA), DIAL_SECONDS)
     except ssl.SSLError as error:
-        text = f"{where} refuses our certificate, or that we have none: {error.reason or error}"
+        text = f"{where} refuses our certificate or requires one: {error.reason or error}"
         raise StartError(text) from None
     except (OSError, asyncio.TimeoutError) as error:
-        raise CannotReach(f"{where} does not greet: {error or 'it is silent'}") from None
+        raise CannotReach(f"{where} does not answer: {error or 'it is silent'}") from None
     if not first:
-        raise CannotReach(f"{where} has ended the connection")
+        raise CannotReach(f"{where} has closed the connection")
     return first
 
 
 async def _relay(worker: NodeConnection, agent: NodeConnection) -> None:
-    """Until one end closes; what it has sent before is sent on."""
+    """Copy both ways until one end closes, then send its remaining data and close both."""
     copies = [
         asyncio.create_task(copy(worker.reader, agent.writer)),
         asyncio.create_task(copy(agent.reader, worker.writer)),
@@ -73,7 +76,7 @@ async def _relay(worker: NodeConnection, agent: NodeConnection) -> None:
     try:
         await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for one in copies:
-            one.cancel()
+        for task in copies:
+            task.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
         await asyncio.gather(worker.close(), agent.close())

@@ -1,1 +1,1 @@
-"""What lies at its old place below this directory, for `old_paths`."""
+"""Old modules at their old paths below this directory, for `old_paths`."""

@@ -1,8 +1,8 @@
-"""`from mindspore_serving import master` of versions 1.1 to 1.4, kept for scripts of that time.
+"""`from mindspore_serving import master` of versions 1.1 to 1.4, kept for old scripts.
 
-Every function warns and does what its successor in `mindspore_serving.server` does.  The master and
-the servables share one server, that of this process: there is no port for the workers of other
-processes any more.  Where a script names no address, this listens on 127.0.0.1, not on 0.0.0.0.
+Every function warns and calls its successor in `mindspore_serving.server`. The master and the
+servables share the server of this process: worker processes have no port to connect to. Without an
+address it listens on 127.0.0.1, not on 0.0.0.0.
 """
 
 from mindspore_serving import log
@@ -28,10 +28,10 @@ def start_grpc_server(
     max_msg_mb_size: int = 100,
     ssl_config: SSLConfig | None = None,
 ) -> None:
-    """Deprecated: `server.start_grpc_server(f"{ip}:{grpc_port}", ...)`, with its errors."""
+    """Start the gRPC server.  Deprecated: use `server.start_grpc_server`, with its errors."""
     warn_deprecated("master.start_grpc_server", _SINCE, "server.start_grpc_server")
-    where = _address(ip, "grpc_port", grpc_port)
-    startup.start_grpc_server(where, max_msg_mb_size, ssl_config)
+    address = _address(ip, "grpc_port", grpc_port)
+    startup.start_grpc_server(address, max_msg_mb_size, ssl_config)
 
 
 def start_restful_server(
@@ -40,29 +40,30 @@ def start_restful_server(
     max_msg_mb_size: int = 100,
     ssl_config: SSLConfig | None = None,
 ) -> None:
-    """Deprecated: `server.start_restful_server(f"{ip}:{restful_port}", ...)`, with its errors."""
+    """Start the REST server.  Deprecated: use `server.start_restful_server`, with its errors."""
     warn_deprecated("master.start_restful_server", _SINCE, "server.start_restful_server")
-    where = _address(ip, "restful_port", restful_port)
-    startup.start_restful_server(where, max_msg_mb_size, ssl_config)
+    address = _address(ip, "restful_port", restful_port)
+    startup.start_restful_server(address, max_msg_mb_size, ssl_config)
 
 
 def start_master_server(ip: str = "127.0.0.1", master_port: int = 6100) -> None:
-    """Deprecated: `worker.start_servable` of this process starts its servable here afterwards.
+    """Create a server, in which `worker.start_servable` of this process starts its servable.
 
-    Opens no port: a `worker.start_servable` in another process cannot join, and says so.
+    Deprecated. It opens no port: a `worker.start_servable` in another process cannot join, and
+    raises an error.
     """
     warn_deprecated("master.start_master_server", _SINCE, "server.start_servables")
     check_str("ip", ip)
     check_port("master_port", master_port)
     log.warning(
         "master.start_master_server opens no port: start the servables in this process, by "
-        "server.start_servables; worker processes of their own cannot join"
+        "server.start_servables; separate worker processes cannot join"
     )
-    startup.open_server()  # from now on this process has a server that servables can be started in
+    startup.open_server()  # servables of this process can now be started in it
 
 
 def stop() -> None:
-    """Deprecated: `server.stop`."""
+    """Stop the server.  Deprecated: use `server.stop`."""
     warn_deprecated("master.stop", _SINCE, "server.stop")
     startup.stop()
 
@@ -71,7 +72,7 @@ def _address(ip: str | None, name: str, port: int) -> str:
     check_port(name, port)
     if ip is None:
         log.warning(
-            "no 'ip' is given, listening on 127.0.0.1:%s; pass ip='0.0.0.0', as it once was by "
+            "no 'ip' is given, so the server listens on 127.0.0.1:%s; pass ip='0.0.0.0', the old "
             "default, to let other machines connect",
             port,
         )

@@ -21,7 +21,7 @@ class Runtime:
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of one.  `accepts` has the values of options of which it takes only some.
-    The flags say whether it takes pictures, whether quantised weights stay integers, and whether
+    The flags say whether it takes images, whether quantised weights stay integers, and whether
     its ranks are started by others: such a runtime is no choice of `serve --runtime`.
     """
 
@@ -29,7 +29,7 @@ class Runtime:
     opens_encoder: str = ""
     opens_rank: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    has_pictures: bool = False
+    takes_images: bool = False
     keeps_integers: bool = False
     has_running_ranks: bool = False
 
@@ -53,7 +53,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None, "int8", "int4"),
         },
-        has_pictures=True,
+        takes_images=True,
         keeps_integers=True,
     ),
     "torch": Runtime(
@@ -65,7 +65,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None,),
         },
-        has_pictures=True,
+        takes_images=True,
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",

@@ -253,15 +253,15 @@ class EngineConfig:
     )
     max_images: int = _option(
         16,
-        "pictures of one request to a model that takes them; 0: it reads text alone, and what "
-        "reads pictures is not loaded",
+        "images of one request to a model that takes them; 0: it reads text alone, and what "
+        "reads images is not loaded",
         at_least=0,
         at_most=256,
     )
-    max_image_bytes: int = _option(20 << 20, "of a picture's file", at_least=1)
+    max_image_bytes: int = _option(20 << 20, "of an image's file", at_least=1)
     max_image_pixels: int = _option(
         32_000_000,
-        "width times height of a picture, which are read before it is decoded",
+        "width times height of an image, which are read before it is decoded",
         at_least=1,
     )
     image_hosts: Sequence[str] = _option(

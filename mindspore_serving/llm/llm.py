@@ -66,7 +66,7 @@ class LLM:
             opened.chat_template,
             opened.card(),
             opened.find_adapter,
-            pictures=opened.pictures,
+            images=opened.images,
             tower=opened.tower,
         )
         pin_prompts(opened, self._processor)
@@ -115,7 +115,7 @@ class LLM:
         """The assistant's answers to a conversation, or to each of a list of them.
 
         A message is a mapping with "role" and "content", which may be a list of parts as OpenAI
-        has them: texts, and pictures if the model takes them.  `template_options` are variables of
+        has them: texts, and images if the model takes them.  `template_options` are variables of
         the model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`;
         and `continue_final_message`, with which the answer goes on with the last message.  Raises
         as `generate` does, and InvalidInputs if the model has no chat template.

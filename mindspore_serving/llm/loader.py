@@ -33,8 +33,8 @@ from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_readout import open_last_readout
 from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
-from mindspore_serving.llm.images.forms import find_form
-from mindspore_serving.llm.images.reader import PictureReader, open_reader
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
+from mindspore_serving.llm.images.reader import ImageReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
@@ -56,7 +56,7 @@ class Opened:
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters
-    pictures: PictureReader | None = None
+    images: ImageReader | None = None
     tower: Tower | None = None
 
     def card(self) -> ModelCard:
@@ -163,12 +163,12 @@ class Opened:
     def _weights(self) -> str:
         """How weights are stored, and what became of them."""
         if is_gguf(self.directory):
-            stored, is_kept = f"{types_of(open_gguf(self.directory))} of GGUF", True
+            stored, has_kernels = f"{types_of(open_gguf(self.directory))} of GGUF", True
         else:
-            stored, is_kept = describe(read_config(self.directory))
+            stored, has_kernels = describe(read_config(self.directory))
         if not stored:
             return "as stored"
-        if is_kept and RUNTIMES[self.runtime].keeps_integers:
+        if has_kernels and RUNTIMES[self.runtime].keeps_integers:
             return f"{stored}, integers kept"
         return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 
@@ -211,10 +211,10 @@ def open_ours(
     """
     texts = _read_texts(path, config)
     directory, tokenizer = texts["directory"], texts["tokenizer"]
-    pictures, tower = _open_pictures(directory, runtime, config, tokenizer)
+    images, tower = _open_images(directory, runtime, config, tokenizer)
     engine = _open_engine(directory, runtime, config, tokenizer)
     opened = Opened(
-        runtime=runtime, config=config, engine=engine, pictures=pictures, tower=tower, **texts
+        runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
     return opened, engine
 
@@ -238,16 +238,16 @@ def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     return tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
 
 
-def _open_pictures(
+def _open_images(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
-) -> tuple[PictureReader, Tower] | tuple[None, None]:
-    """What reads and computes pictures, of a model that takes them.  Raises StartError."""
+) -> tuple[ImageReader, Tower] | tuple[None, None]:
+    """What reads and computes images, of a model that takes them.  Raises StartError."""
     text_alone = "max_images=0 serves its texts alone"
-    takes = bool(find_form(find_config(directory)) and config.max_images)
-    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].has_pictures:
-        able = ", ".join(name for name, row in RUNTIMES.items() if row.has_pictures)
+    takes = bool(find_prompt_format(find_config(directory)) and config.max_images)
+    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].takes_images:
+        able = ", ".join(name for name, row in RUNTIMES.items() if row.takes_images)
         raise StartError(
-            f"runtime {runtime!r} takes no pictures, expected one of {able}; {text_alone}"
+            f"runtime {runtime!r} takes no images, expected one of {able}; {text_alone}"
         )
     try:
         reader = open_reader(directory, tokenizer, config)

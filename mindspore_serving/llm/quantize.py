@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.calibration.calibrate import TOKENS, Calibration, calibrate
-from mindspore_serving.llm.calibration.scaling import Floats, apply, changed
+from mindspore_serving.llm.calibration.scaling import Floats, apply_scales, changed_tensors
 from mindspore_serving.llm.checkpoint.conversion import (
     check_is_new,
     new_directory,
@@ -150,10 +150,10 @@ class _Tensors:
 
     def of(self, plan: Mapping[str, tuple[str, bool]]) -> Iterator[tuple[str, StoredTensor]]:
         scaled = () if self.calibration is None else self.calibration.scaled
-        touched = changed(scaled)
+        changed = changed_tensors(scaled)
         for name, (read, is_rounded) in progress(list(plan.items()), f"to {self.mode}"):
-            if not is_rounded and read in touched:
-                array = apply(scaled, read, self.checkpoint.f32(read))
+            if not is_rounded and read in changed:
+                array = apply_scales(scaled, read, self.checkpoint.f32(read))
                 yield name, StoredTensor("F32", array.shape, array)
             elif not is_rounded:
                 yield name, StoredTensor(*self.checkpoint.raw(read))
@@ -161,7 +161,9 @@ class _Tensors:
                 halves = _halves(self.checkpoint, read)
                 yield name, StoredTensor("F16", halves.shape, halves)
             else:
-                yield from self._of_matrix(name, apply(scaled, read, self.checkpoint.f32(read)))
+                yield from self._of_matrix(
+                    name, apply_scales(scaled, read, self.checkpoint.f32(read))
+                )
 
     def _of_matrix(self, name: str, matrix: Floats) -> Iterator[tuple[str, StoredTensor]]:
         packed = _packed(self.mode, self.rounding, matrix)

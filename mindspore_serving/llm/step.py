@@ -18,16 +18,16 @@ Vectors = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Vectors in place of the embeddings of some of a row's tokens: those of pictures.
+    """Vectors in place of the embeddings of some of a row's tokens: those of images.
 
     `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
-    With `is_seen_whole`, places side by side are of one picture, whose tokens see one another, also
-    those behind them; a row does not end before the last of them.
+    With `is_bidirectional`, adjacent places belong to one image, whose tokens attend to each other
+    in both directions; a row does not end before the last of them.
     """
 
     places: npt.NDArray[np.int64]
     vectors: Vectors
-    is_seen_whole: bool = False
+    is_bidirectional: bool = False
 
     def ends(self) -> npt.NDArray[np.int64]:
         """For each place, that behind the last of those side by side with it."""
@@ -60,7 +60,7 @@ class Row:
     every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
     prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
     `state` is for models with state slots; without it a text that is computed at once leaves none.
-    `features` are only for a runner of a model that takes pictures.
+    `features` are only for a runner of a model that takes images.
     `is_long`: the sequence is longer than the runner's `rope_switch`, or its prompt will be; its
     keys in the cache must have been computed so as well.
     """
@@ -88,16 +88,16 @@ class Step:
 
     def features(self) -> Features | None:
         """Those of all rows, with places from the step's first token on; None if there are none."""
-        places, vectors, begin, is_seen_whole = [], [], 0, False
+        places, vectors, begin, is_bidirectional = [], [], 0, False
         for row in self.rows:
             if row.features is not None:
                 places.append(row.features.places + begin)
                 vectors.append(row.features.vectors)
-                is_seen_whole = row.features.is_seen_whole
+                is_bidirectional = row.features.is_bidirectional
             begin += len(row.tokens)
         if not places:
             return None
-        return Features(np.concatenate(places), np.concatenate(vectors), is_seen_whole)
+        return Features(np.concatenate(places), np.concatenate(vectors), is_bidirectional)
 
 
 class RunnerLost(ServingError):

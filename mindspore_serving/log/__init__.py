@@ -1,10 +1,9 @@
-"""The log of a process: four levels to stderr or a file, set by environment variables (see
-`settings`).
+"""Log of a process: four levels to stderr or a file, configured by environment variables.
 
-Nothing is read or opened before the first line is logged.  It does not know what it logs: control
-characters are escaped whoever wrote them, so that no request can forge a line.
+Nothing is read or opened before the first line is logged. Control characters are escaped whatever
+their source, so that no request can forge a line.
 
-A setting that cannot be used raises ValueError at the first line logged.
+A wrong setting raises ValueError at the first line logged; `settings` has all of them.
 """
 
 import logging
@@ -48,10 +47,10 @@ def error(msg: str, *args: object, exc_info: bool = False) -> None:
 
 
 def tell(text: str, *, is_warning: bool = False) -> None:
-    """A line on stderr for who has started us: as it is, or an object where lines are objects."""
+    """Print a line on stderr for the user: plain, or an object if the log is JSON."""
     try:
         is_json = _settings().is_json
-    except ValueError:  # of which `text` tells
+    except ValueError:  # `text` reports this
         is_json = False
     if is_json:
         _log(logging.WARNING if is_warning else logging.ERROR, "%s", (text,))
@@ -60,27 +59,29 @@ def tell(text: str, *, is_warning: bool = False) -> None:
 
 
 def event(name: str, fields: Mapping[str, object]) -> None:
-    """A line of a request, written soon and whatever the level: `fields` stand behind its name.
-    The id of the present request is one of them, unless they have one.
+    """Write a line about a request soon, whatever the level, with `fields` after its name.
+
+    The id of the current request is added, unless `fields` have one.
     """
-    served = request_id.get()
-    found = {"request_id": served, **fields} if served else fields
-    _events().write(name, found, sys._getframe(1))
+    id_of_request = request_id.get()
+    all_fields = {"request_id": id_of_request, **fields} if id_of_request else fields
+    _events().write(name, all_fields, sys._getframe(1))
 
 
 def has_access_log() -> bool:
-    """Whether each response is to be an event."""
+    """Return whether each response is logged."""
     return _settings().has_access_log
 
 
 def has_requests() -> bool:
-    """Whether what requests hold is to be an event."""
+    """Return whether the content of requests is logged."""
     return _settings().has_requests
 
 
 def configure(variables: Mapping[str, str]) -> None:
-    """Set these environment variables, here and for the processes that are started, and forget
-    those that were read.  Raises ValueError if they cannot be used.
+    """Set environment variables of the log, here and for child processes.
+
+    Raises ValueError if they cannot be used.
     """
     read_settings({**os.environ, **variables})
     os.environ.update(variables)
@@ -89,29 +90,29 @@ def configure(variables: Mapping[str, str]) -> None:
 
 
 def get_level() -> str:
-    """The level in force, "0" to "4"."""
+    """Return the current level, "0" to "4"."""
     return _settings().level if _changed_level is None else _changed_level
 
 
 def changed_level() -> str | None:
-    """The level that `set_level` was given last."""
+    """Return the level that was last set by `set_level`."""
     return _changed_level
 
 
 def set_level(level: str | None) -> None:
-    """Log from `level` on, "0" to "4"; None for that of the environment."""
+    """Log from `level`, "0" to "4"; None for the level of the environment."""
     global _changed_level
     _logger().setLevel(LEVELS[_settings().level if level is None else level])
     _changed_level = level
 
 
 def is_shown(level: str) -> bool:
-    """Whether lines of `level`, "0" to "4", are logged."""
+    """Return whether lines of `level`, "0" to "4", are logged."""
     return _logger().isEnabledFor(LEVELS[level])
 
 
 def get_log_config() -> dict[str, str]:
-    """The settings in force, under the names of their environment variables."""
+    """Return the current settings by the names of their environment variables."""
     settings = _settings()
     config = {"GLOG_v": settings.level, "GLOG_logtostderr": "0" if settings.directory else "1"}
     if settings.directory:
@@ -123,7 +124,7 @@ def get_log_config() -> dict[str, str]:
 
 
 class _StderrHandler(_Stream):
-    """Writes to what `sys.stderr` is at that moment; it may be replaced after the first line."""
+    """Handler for the current `sys.stderr`, which may be replaced after the first line."""
 
     def emit(self, record: logging.LogRecord) -> None:
         self.stream = sys.stderr
@@ -157,8 +158,8 @@ def _events() -> EventWriter:
 
 
 def _rotating_file(settings: Settings, directory: str) -> logging.Handler:
-    """Files that only their owner can read."""
-    from logging.handlers import RotatingFileHandler  # drags in sockets and pickle
+    """Return a handler of files that only their owner can read."""
+    from logging.handlers import RotatingFileHandler  # imports sockets and pickle
 
     class PrivateFile(RotatingFileHandler):
         def _open(self) -> Any:
@@ -166,8 +167,8 @@ def _rotating_file(settings: Settings, directory: str) -> logging.Handler:
             return super()._open()
 
     path = os.path.join(directory, f"mindspore_serving.log.{os.getpid()}")
-    most = settings.max_bytes, settings.backup_count
-    return PrivateFile(path, maxBytes=most[0], backupCount=most[1], encoding="utf-8")
+    size, count = settings.max_bytes, settings.backup_count
+    return PrivateFile(path, maxBytes=size, backupCount=count, encoding="utf-8")
 
 
 def _with_format(handler: logging.Handler) -> logging.Handler:

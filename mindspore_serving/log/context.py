@@ -1,16 +1,16 @@
-"""Which request is served now."""
+"""Id of the request that is being served."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""Its id, which stands in each line."""
+"""Id of the request, which is in each line."""
 
 
 @contextmanager
 def of_request(name: str) -> Iterator[None]:
-    """What is logged inside is of the request `name`; "" is of the one before."""
+    """Log the block's lines with the request id `name`; "" keeps the current id."""
     token = request_id.set(name or request_id.get())
     try:
         yield

@@ -1,5 +1,6 @@
-"""Lines of requests, of which there may be thousands in a second: a thread writes them, so that who
-serves requests waits for no file and no pipe.
+"""Writer of lines about requests, of which there may be thousands per second.
+
+A thread writes them, so that requests wait for no file and no pipe.
 """
 
 import atexit
@@ -9,12 +10,12 @@ from collections.abc import Mapping
 from queue import SimpleQueue
 from types import FrameType
 
-MOST = 10_000  # lines that wait to be written; further ones are left out
+MAX_QUEUED = 10_000  # lines; further lines are dropped
 _FLUSH_SECONDS = 2.0  # at the end of the process
 
 
 class EventWriter:
-    """Writes to the handlers of `logger`, whatever its level."""
+    """Writer to the handlers of `logger`, whatever its level."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -25,13 +26,13 @@ class EventWriter:
         atexit.register(self._flush)
 
     def write(self, name: str, fields: Mapping[str, object], frame: FrameType) -> None:
-        """From any thread: a line with these fields, which `frame` asks for."""
-        if self._queue.qsize() >= MOST:
+        """Queue a line with these fields, from the caller's `frame`; from any thread."""
+        if self._queue.qsize() >= MAX_QUEUED:
             self._num_lost += 1
             return
-        place = frame.f_code.co_filename, frame.f_lineno
+        location = frame.f_code.co_filename, frame.f_lineno
         record = logging.LogRecord(
-            f"{self._logger.name}.event", logging.INFO, *place, name, None, None
+            f"{self._logger.name}.event", logging.INFO, *location, name, None, None
         )
         record.fields = fields
         self._queue.put(record)
@@ -40,7 +41,9 @@ class EventWriter:
         while (record := self._queue.get()) is not None:
             if self._num_lost:
                 lost, self._num_lost = self._num_lost, 0
-                self._logger.warning("%d lines of requests were left out: they came too fast", lost)
+                self._logger.warning(
+                    "%d log lines about requests were dropped: there are too many", lost
+                )
             for handler in self._logger.handlers:
                 if record.levelno >= handler.level:
                     handler.handle(record)

@@ -1,4 +1,4 @@
-"""How a line of the log is written: as the original wrote it, or as a JSON object."""
+"""Formats of log lines: that of the original, or JSON objects."""
 
 import json
 import logging
@@ -17,22 +17,22 @@ _PLAIN = re.compile(r"[^\s\"]+")
 
 
 def escape(text: str) -> str:
-    r"""`text` on one line and harmless to a terminal: "a\nb" becomes a, backslash, n, b."""
+    r"""Escape `text` to one line without control characters: "a\nb" becomes a, \, n, b."""
     return _UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class TextFormatter(logging.Formatter):
-    """`[LEVEL] SERVING(pid:tid,processName):time [file:line] message`."""
+    """Formatter of `[LEVEL] SERVING(pid:tid,processName):time [file:line] message`."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created)
         micros = f"{moment.microsecond // 1000:03}.{moment.microsecond % 1000:03}"
-        served = request_id.get()
+        id_of_request = request_id.get()
         message = " ".join([record.getMessage(), *(f"{k}={_word(v)}" for k, v in _fields(record))])
         line = (
             f"[{record.levelname}] SERVING({record.process}:{record.thread},{record.processName}):"
-            f"{moment:%Y-%m-%d-%H:%M:%S}.{micros} [{_place(record)}] "
-            f"{escape(f'{served}: {message}' if served else message)}"
+            f"{moment:%Y-%m-%d-%H:%M:%S}.{micros} [{_location(record)}] "
+            f"{escape(f'{id_of_request}: {message}' if id_of_request else message)}"
         )
         if record.exc_info:
             # Indented, so that no line of an exception's text can look like a record.
@@ -42,27 +42,28 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """An object in ASCII: time (UTC), level, logger, message, request_id, file, process, thread;
-    exception where there is one; and the fields of an event.
+    """Formatter of ASCII objects: time (UTC), level, logger, message, request_id, file, process.
+
+    They also have thread, exception if there is one, and the fields of an event.
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        found: dict[str, Any] = {
+        values: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
             "request_id": request_id.get(),
-            "file": _place(record),
+            "file": _location(record),
             "process": record.process,
             "thread": record.threadName,
         }
         if record.exc_info:
-            found["exception"] = self.formatException(record.exc_info)
-        return json.dumps({**found, **dict(_fields(record))}, default=str)
+            values["exception"] = self.formatException(record.exc_info)
+        return json.dumps({**values, **dict(_fields(record))}, default=str)
 
 
-def _place(record: logging.LogRecord) -> str:
+def _location(record: logging.LogRecord) -> str:
     package = record.pathname.rfind(f"mindspore_serving{os.sep}")
     path = record.pathname[package:] if package >= 0 else record.filename
     return f"{path}:{record.lineno}"

@@ -1,20 +1,20 @@
-"""What the environment says of the log.  Reads nothing by itself.
+"""Settings of the log in environment variables.
 
     MINDSPORE_SERVING_LOG_LEVEL     debug, info, warning or error
     MINDSPORE_SERVING_LOG_FORMAT    text (default), or json: an object in each line
     MINDSPORE_SERVING_ACCESS_LOG    1 writes a line for each response of the servers (default 0)
-    MINDSPORE_SERVING_LOG_REQUESTS  1 writes what requests hold, prompts and values (default 0)
+    MINDSPORE_SERVING_LOG_REQUESTS  1 writes the prompts and values of requests (default 0)
 
     GLOG_v               0 DEBUG, 1 INFO, 2 WARNING (default), 3 ERROR, 4 nothing
     MS_SUBMODULE_LOG_v   "{SERVING:1}" overrides GLOG_v for Serving alone
     GLOG_logtostderr     1 (default) stderr; 0 the file mindspore_serving.log.{pid} in GLOG_log_dir
     GLOG_log_dir         an existing directory, needed when GLOG_logtostderr is 0
     GLOG_stderrthreshold with a file, the level from which lines go to stderr as well (default 2)
-    logger_maxBytes      size at which the file is rotated (default 52428800)
-    logger_backupCount   rotated files kept (default 30)
+    logger_maxBytes      size in bytes at which the file is rotated (default 52428800)
+    logger_backupCount   number of rotated files that are kept (default 30)
 
-The level of the first comes before those of the others, which are also MindSpore's.  A setting that
-cannot be used raises ValueError.
+MINDSPORE_SERVING_LOG_LEVEL has precedence over the others, which are also MindSpore's. A wrong
+setting raises ValueError.
 """
 
 import logging
@@ -29,7 +29,7 @@ LEVELS = {
     "1": logging.INFO,
     "2": logging.WARNING,
     "3": logging.ERROR,
-    "4": logging.CRITICAL,  # a level of MindSpore, which shares GLOG_v; nothing of ours is critical
+    "4": logging.CRITICAL,  # MindSpore's, which shares GLOG_v; no line of ours is critical
 }
 NAMES = {"debug": "0", "info": "1", "warning": "2", "error": "3"}
 FORMATS = ("text", "json")
@@ -42,6 +42,8 @@ _SUBMODULE_LEVEL = re.compile(r"[{,]\s*SERVING\s*:\s*([^,}\s]*)\s*(?=[,}])")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
+    """Settings of the log; sizes in bytes, levels "0" to "4"."""
+
     level: str
     directory: str | None  # None logs to stderr
     max_bytes: int
@@ -53,6 +55,7 @@ class Settings:
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
+    """Read the settings from environment variables.  Raises ValueError."""
     level = _choice(env, "GLOG_v", "2", tuple(LEVELS))
     override = _SUBMODULE_LEVEL.search(env.get("MS_SUBMODULE_LOG_v", ""))
     if override:

@@ -65,7 +65,7 @@ class Link:
     ) -> None:
         self.name = name
         self.process = launched.process
-        self.location = launched.place
+        self.location = launched.location
         self.python = launched.python
         self.owns_models = owns_models  # else it calls other workers for them
         self.parts: dict[int, PendingPart] = {}

@@ -6,7 +6,7 @@ It knows no other worker, and not whether this one is still needed.
 import os
 
 from mindspore_serving import log
-from mindspore_serving.cluster.base import Needs, WorkerPlace
+from mindspore_serving.cluster.base import Needs, WorkerLocation
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import ServingError, StartError
@@ -44,8 +44,8 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         device_id,
         deployment.node_labels,
         # Agents connect to an address of this machine, and interpreters are paths on it.
-        is_here=bool(deployment.gang or deployment.python or deployment.environment),
-        patience=patience,
+        is_local=bool(deployment.gang or deployment.python or deployment.environment),
+        placement_timeout=patience,
         python=deployment.python,
         environment=deployment.environment,
         slots=_ranks_of(deployment),
@@ -61,7 +61,7 @@ def _ranks_of(deployment: Deployment) -> int:
     return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
 
 
-def check_slots(name: str, location: WorkerPlace, card: ModelCard) -> None:
+def check_slots(name: str, location: WorkerLocation, card: ModelCard) -> None:
     """Warn if the language model has more ranks than the worker takes slots of its machine."""
     if 0 < location.slots < card.num_ranks:
         log.warning(

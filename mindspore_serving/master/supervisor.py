@@ -8,7 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable
 
 from mindspore_serving.core import backoff
-from mindspore_serving.errors import NoPlace, ResourceShortage, ServingError, StartError
+from mindspore_serving.errors import NoFreeMachine, ResourceShortage, ServingError, StartError
 from mindspore_serving.ipc.status import loaded
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
@@ -139,7 +139,7 @@ class WorkerSupervisor(Supervisor[Link]):
         If no machine had room, the launcher has waited already, so requests are no longer kept
         waiting.
         """
-        if not isinstance(error, NoPlace):
+        if not isinstance(error, NoFreeMachine):
             return super()._wait_for_resources(error, delay)
         self._has_no_machine = True
         self.last_exit = "no machine has a place for them"

@@ -1,1 +1,1 @@
-"""The numbers that a server shows: how they are counted, what they mean, and Prometheus' text."""
+"""Metrics of a server: counting, meaning, and Prometheus' text format."""

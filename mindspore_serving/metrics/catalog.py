@@ -1,6 +1,6 @@
-"""Every metric of ours: its name, kind, labels and meaning.  docs/metrics.md is made from it.
+"""Catalog of metrics: name, type, labels and meaning, from which docs/metrics.md is made.
 
-Names follow Prometheus' conventions: base units at their ends, and _total behind what only grows.
+Names follow Prometheus' conventions: base units as suffix, and _total for counters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ WORKER = (*SERVABLE, "worker")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`bounds` are those of a histogram's buckets."""
+    """Description of a metric; `bounds` are those of a histogram's buckets."""
 
     name: str
     kind: Kind
@@ -41,95 +41,106 @@ def _histogram(
 
 
 SERVER = (
-    Metric("serving_build_info", "gauge", "Always 1; the label is our version.", ("version",)),
-    _gauge("requests_in_flight", "Requests that were taken and are not answered yet."),
+    Metric(
+        "serving_build_info",
+        "gauge",
+        "Always 1; the label is the version of this package.",
+        ("version",),
+    ),
+    _gauge("requests_in_flight", "Requests that were accepted and are not answered yet."),
     _counter(
         "responses",
         "Responses of the HTTP and gRPC servers by protocol and status, also of requests that were "
-        "refused before any servable had them; 499 and CANCELLED: the client left.",
+        "refused before a servable got them; 499 and CANCELLED: the client disconnected.",
         "protocol",
         "code",
     ),
     _gauge(
         "certificate_expiry_timestamp_seconds",
-        "Seconds from 1970 to the end of the certificate in use.",
+        "Seconds since 1970 at which the certificate in use expires.",
         "file",
     ),
     _counter(
         "file_reloads",
-        "Changes of the files of a certificate or of API keys: ok, they are in use; failed, those "
-        "of before are.",
+        "Reloads of a certificate or of API keys after a file changed: ok, or failed if the old "
+        "content stays in use.",
         "file",
         "result",
     ),
-    _gauge("ready", "1 if the servable version takes requests, else 0.", *SERVABLE),
+    _gauge("ready", "1 if the servable version accepts requests, else 0.", *SERVABLE),
     _gauge(
         "load_failed",
-        "1 if the servable version that there is now could not be loaded, else 0.",
+        "1 if the current servable version failed to load, else 0.",
         *SERVABLE,
     ),
 )
 
 METHODS = (
-    _counter("requests", "Requests to methods that were answered, by result.", *METHOD, "code"),
-    _counter("instances", "Instances in the requests that succeeded.", *METHOD),
+    _counter("requests", "Answered requests to methods, by result.", *METHOD, "code"),
+    _counter("instances", "Instances in successful requests.", *METHOD),
     _histogram(
         "request_seconds", "Seconds from a request's arrival to the end of its answer.", METHOD
     ),
     _histogram(
         "request_queue_seconds",
-        "Seconds for which requests waited until a worker got them.",
+        "Seconds that requests were queued before a worker got them.",
         METHOD,
     ),
 )
 
 WORKERS = (
-    _gauge("workers", "Workers that run and take requests.", *SERVABLE),
-    _counter("worker_restarts", "Workers that were started in place of others.", *SERVABLE),
-    _gauge("requests_waiting", "Requests that no worker has yet.", *SERVABLE),
-    _gauge("requests_running", "Requests that workers have.", *SERVABLE),
-    _histogram("batch_size", "Instances in the batches that stages ran.", SERVABLE, SIZES),
-    _counter("worker_cpu_seconds", "Seconds of processor time of a worker's process.", *WORKER),
-    _gauge("worker_resident_memory_bytes", "Memory in RAM of a worker's process.", *WORKER),
-    _gauge("worker_open_fds", "File descriptors that a worker's process has open.", *WORKER),
+    _gauge("workers", "Workers that run and accept requests.", *SERVABLE),
+    _counter("worker_restarts", "Workers that were started to replace others.", *SERVABLE),
+    _gauge("requests_waiting", "Requests in queues, which no worker has yet.", *SERVABLE),
+    _gauge("requests_running", "Requests in flight in workers.", *SERVABLE),
+    _histogram("batch_size", "Instances per batch of a stage.", SERVABLE, SIZES),
+    _counter("worker_cpu_seconds", "Seconds of CPU time of a worker's process.", *WORKER),
+    _gauge("worker_resident_memory_bytes", "Resident memory of a worker's process.", *WORKER),
+    _gauge("worker_open_fds", "Open file descriptors of a worker's process.", *WORKER),
 )
 
 ENGINES = (
-    _gauge("llm_requests_running", "Sequences that the engines compute.", *SERVABLE),
-    _gauge("llm_requests_waiting", "Sequences that wait for a place in the engines.", *SERVABLE),
-    _gauge("llm_adapter_loaded", "1 for each LoRA adapter.", *SERVABLE, "adapter"),
+    _gauge("llm_requests_running", "Sequences that engines compute.", *SERVABLE),
+    _gauge("llm_requests_waiting", "Sequences in the queues of engines.", *SERVABLE),
+    _gauge("llm_adapter_loaded", "1 for each loaded LoRA adapter.", *SERVABLE, "adapter"),
     _gauge("llm_cache_blocks", "Blocks of the key-value caches.", *SERVABLE),
     _gauge(
         "llm_cache_blocks_free",
-        "Blocks that are free, also those kept as cached prefixes.",
+        "Free blocks, including those of cached prefixes.",
         *SERVABLE,
     ),
-    _gauge("llm_cache_used_ratio", "Share of the blocks that is not free, 0 to 1.", *SERVABLE),
-    _counter("llm_steps", "Steps that the engines computed.", *SERVABLE),
-    _counter("llm_prompt_tokens", "Tokens of prompts that were taken.", *SERVABLE),
-    _counter("llm_generated_tokens", "Tokens that were generated.", *SERVABLE),
+    _gauge("llm_cache_used_ratio", "Share of blocks that is not free, 0 to 1.", *SERVABLE),
+    _counter("llm_steps", "Steps that engines computed.", *SERVABLE),
+    _counter("llm_prompt_tokens", "Prompt tokens of accepted requests.", *SERVABLE),
+    _counter("llm_generated_tokens", "Tokens that engines generated.", *SERVABLE),
     _counter(
         "llm_prefix_cache_queries",
-        "Tokens of prompts that were looked up in the prefix cache.",
+        "Prompt tokens that were looked up in the prefix cache.",
         *SERVABLE,
     ),
-    _counter("llm_prefix_cache_hits", "Tokens that were found there.", *SERVABLE),
+    _counter(
+        "llm_prefix_cache_hits", "Prompt tokens that were hits in the prefix cache.", *SERVABLE
+    ),
     _counter(
         "llm_prefix_cache_disk_hits",
         "Tokens whose keys and values were read from disk into the prefix cache.",
         *SERVABLE,
     ),
-    _counter("llm_prefix_cache_disk_read_bytes", "Bytes of their files.", *SERVABLE),
     _counter(
-        "llm_prefix_cache_disk_written_bytes", "Bytes of the files that were written.", *SERVABLE
+        "llm_prefix_cache_disk_read_bytes", "Bytes read from files of the prefix cache.", *SERVABLE
+    ),
+    _counter(
+        "llm_prefix_cache_disk_written_bytes",
+        "Bytes written to files of the prefix cache.",
+        *SERVABLE,
     ),
     _counter(
         "llm_preemptions",
-        "Times that a sequence gave its cache blocks to others, to be computed again.",
+        "Preemptions of sequences, which are then computed again.",
         *SERVABLE,
     ),
-    _counter("llm_speculated_tokens", "Tokens that were guessed.", *SERVABLE),
-    _counter("llm_accepted_tokens", "Guessed tokens that were right.", *SERVABLE),
+    _counter("llm_speculated_tokens", "Draft tokens that were computed.", *SERVABLE),
+    _counter("llm_accepted_tokens", "Draft tokens that were accepted.", *SERVABLE),
 )
 
 GENERATIONS = (
@@ -177,16 +188,15 @@ GENERATIONS = (
     ),
 )
 
-STEPS = _histogram(
-    "llm_batch_size", "Sequences that an engine computed in a step.", SERVABLE, SIZES
-)
+STEPS = _histogram("llm_batch_size", "Sequences per step of an engine.", SERVABLE, SIZES)
 ANSWERS = _counter(
     "llm_answers",
-    "Answers that ended: stop, length, abort (the client left) or error.",
+    "Finished answers by reason: stop, length, abort (the client disconnected) or error.",
     *SERVABLE,
     "finish_reason",
 )
 
 CATALOG: Mapping[str, Metric] = {
-    one.name: one for one in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
+    metric.name: metric
+    for metric in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
 }

@@ -1,4 +1,4 @@
-"""Metrics in Prometheus' text format.  What is shown is the library's."""
+"""Metrics in Prometheus' text format, written by prometheus_client."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -10,33 +10,31 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
     from prometheus_client.registry import Collector
 
-Buckets: TypeAlias = tuple[list[tuple[str, int]], float]  # and the sum
+Buckets: TypeAlias = tuple[list[tuple[str, int]], float]  # counts by bound, and the sum
 Sample: TypeAlias = tuple[tuple[str, ...], "float | Buckets"]
 
 
 class Page:
-    """Gathers samples of the metrics of the catalog, or of other ones.
+    """Samples of metrics of the catalog, or of other metrics.
 
-    To add a sample takes a microsecond, to render one twenty: on the thread of whoever asks.
+    Adding a sample takes a microsecond; rendering one takes twenty, on the thread of the caller.
     """
 
     def __init__(self) -> None:
         self._samples: dict[Metric, list[Sample]] = {}
 
     def add(self, metric: str | Metric, value: "float | Histogram", *labels: str) -> None:
-        """A sample of `metric`, or of the one in the catalog that has this name, as it is now."""
+        """Add the current value of `metric`, or of the metric in the catalog with this name."""
         described = CATALOG[metric] if isinstance(metric, str) else metric
-        found: float | Buckets
+        sample: float | Buckets
         if isinstance(value, Histogram):
-            found = value.cumulative(described.bounds), value.total
+            sample = value.cumulative(described.bounds), value.total
         else:
-            found = value
-        self._samples.setdefault(described, []).append((labels, found))
+            sample = value
+        self._samples.setdefault(described, []).append((labels, sample))
 
     def render(self, *, has_process: bool = False) -> bytes:
-        """All that was added; with `has_process`, also what this process uses, under the names of
-        Prometheus' clients.
-        """
+        """Render all samples; with `has_process` also the process metrics of prometheus_client."""
         families = [_family(metric, samples) for metric, samples in self._samples.items()]
         if has_process:
             from prometheus_client import ProcessCollector
@@ -52,21 +50,21 @@ def _family(metric: Metric, samples: Sequence[Sample]) -> "Family":
         HistogramMetricFamily,
     )
 
-    kinds: dict[str, Any] = {
+    family_types: dict[str, Any] = {
         "counter": CounterMetricFamily,
         "gauge": GaugeMetricFamily,
         "histogram": HistogramMetricFamily,
     }
     if metric.kind == "counter" and not metric.name.endswith("_total"):
         return _of_unknown_kind(metric, samples)
-    family = kinds[metric.kind](metric.name, metric.help, labels=metric.labels)
+    family = family_types[metric.kind](metric.name, metric.help, labels=metric.labels)
     for labels, value in samples:
         family.add_metric(labels, *(value if isinstance(value, tuple) else (value,)))
     return cast("Family", family)
 
 
 def _of_unknown_kind(metric: Metric, samples: Sequence[Sample]) -> "Family":
-    """A counter that others have named: the library would add _total."""
+    """Return a counter with another project's name, to which the library would add _total."""
     from prometheus_client.core import Metric as Family
 
     family = Family(metric.name, metric.help, "unknown")
@@ -79,10 +77,10 @@ def _of_unknown_kind(metric: Metric, samples: Sequence[Sample]) -> "Family":
 def _expose(families: "Sequence[Family]") -> bytes:
     from prometheus_client import CollectorRegistry, generate_latest
 
-    class Found:
+    class Families:
         def collect(self) -> "Sequence[Family]":
             return families
 
     registry = CollectorRegistry()
-    registry.register(cast("Collector", Found()))
+    registry.register(cast("Collector", Families()))
     return generate_latest(registry)

@@ -1,6 +1,6 @@
-"""Counts of numbers by size, with plain integers on one thread.
+"""Histogram of numbers, counted with plain integers on one thread.
 
-An `observe` takes 0.3 µs; that of prometheus_client takes 1.2 µs.
+`observe` takes 0.3 µs; that of prometheus_client takes 1.2 µs.
 """
 
 from bisect import bisect_left
@@ -16,7 +16,7 @@ TOKENS = tuple(float(1 << power) for power in range(18))  # of a request, to 131
 
 
 class Histogram:
-    """How many of the numbers observed are at most each of `bounds`, and the sum of all."""
+    """Counts of numbers in buckets with upper `bounds`, and their sum."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -34,15 +34,16 @@ class Histogram:
         self.total += value * times
 
     def add(self, total: float, counts: Iterable[int]) -> None:
-        """What another one with the same bounds has observed."""
+        """Add the counts of another histogram with the same bounds."""
         self.total += total
-        self.counts = [own + more for own, more in zip(self.counts, counts, strict=True)]
+        self.counts = [old + more for old, more in zip(self.counts, counts, strict=True)]
 
     def cumulative(self, bounds: Sequence[float] | None = None) -> list[tuple[str, int]]:
-        """`bounds`, which are some of its own (None: all), the last being "+Inf", each with how
-        many are at most that.
+        """Return (bound, count of numbers up to it) for `bounds`, and for "+Inf" at the end.
+
+        `bounds` are some of the histogram's; None: all.
         """
         sums = list(accumulate(self.counts))
-        places = map(self.bounds.index, self.bounds if bounds is None else bounds)
-        found = [(str(self.bounds[place]), sums[place]) for place in places]
-        return [*found, ("+Inf", sums[-1])]
+        indices = map(self.bounds.index, self.bounds if bounds is None else bounds)
+        counts_by_bound = [(str(self.bounds[index]), sums[index]) for index in indices]
+        return [*counts_by_bound, ("+Inf", sums[-1])]

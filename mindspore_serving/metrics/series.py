@@ -1,4 +1,4 @@
-"""What became of the requests to one method, of all and of the last minute.  Knows no names."""
+"""Counts and latencies of the requests to one method, in total and over the last minute."""
 
 import time
 from bisect import bisect_left
@@ -10,15 +10,15 @@ from mindspore_serving.metrics.histogram import SECONDS, Histogram
 
 SLOT_SECONDS = 10.0
 _NUM_SLOTS = 6
-# Steps of a tenth, to over an hour, among which are the bounds that Prometheus sees.
+# Steps of 10 % up to over an hour, including the bounds that Prometheus sees.
 _FINE = tuple(sorted({*SECONDS, *(0.0001 * 1.1**power for power in range(184))}))
 
 
 class Series:
-    """Counts by code, and seconds.  `now` of its methods is by `time.monotonic`.
+    """Counts by code, and latencies; `now` of its methods is `time.monotonic`.
 
-    `waits` are the seconds for which requests waited until a worker got them, `worker_seconds` the
-    sum of those between that and the answers with code 0.
+    `waits` are queue times in seconds; `worker_seconds` is the sum of times in workers, of requests
+    with code 0.
     """
 
     __slots__ = (
@@ -41,20 +41,18 @@ class Series:
         self.seconds = Histogram(_FINE)
         self.waits = Histogram(SECONDS)
         self.worker_seconds = 0.0
-        self.failed_seconds = 0.0  # the part of `seconds` of those with another code than 0
-        self.num_instances = 0  # of those with code 0
+        self.failed_seconds = 0.0  # the part of `seconds` with a code other than 0
+        self.num_instances = 0  # of requests with code 0
         self.last_answer = 0.0  # when the last request was answered; 0 if none was
         self._fine = self.seconds.counts
-        # When each of the last slots began, and the counts before that; the oldest gives way.
+        # Start of each of the last slots, and the counts at that time; the oldest is dropped.
         self._slots: deque[tuple[float, list[int]]] = deque(maxlen=_NUM_SLOTS)
         self._ends = float("-inf")
 
     def observe(
         self, seconds: float, code: int, now: float, num_instances: int = 0, waited: float = -1.0
     ) -> None:
-        """A request ended after `seconds`.  A worker got it when it had `waited`; if that is under
-        0, none did.
-        """
+        """Count a request that took `seconds`; `waited` is its queue time, < 0 without a worker."""
         if now >= self._ends:
             self._ends = now + SLOT_SECONDS
             self._slots.append((now, self._fine[:]))
@@ -72,13 +70,13 @@ class Series:
                 self.worker_seconds += seconds - waited
 
     def recent(self, now: float) -> list[int]:
-        """The counts since the oldest slot that began in the last minute."""
+        """Return the counts since the oldest slot that began in the last minute."""
         first = now - SLOT_SECONDS * _NUM_SLOTS
         before = next((counts for began, counts in self._slots if began > first), self._fine)
         return [count - old for count, old in zip(self._fine, before, strict=True)]
 
     def last_seen(self) -> float:
-        """Seconds since 1970, when the last request was answered; 0 if none was."""
+        """Return when the last request was answered, in seconds since 1970; 0 if none was."""
         ago = time.monotonic() - self.last_answer
         return time.time() - ago if self.last_answer else 0.0
 
@@ -86,13 +84,14 @@ class Series:
 def quantiles(
     series: Iterable[Series], shares: Sequence[float], now: float | None = None
 ) -> list[float | None]:
-    """Milliseconds within which each of `shares` of the requests of about the last minute was
-    answered, a tenth too many at most; None without requests, or beyond an hour.
+    """Return the quantiles of latency over about the last minute, in milliseconds.
+
+    They are at most 10 % too large. None without requests, or beyond an hour.
     """
     now = time.monotonic() if now is None else now
-    counts = [one.recent(now) for one in series]
+    counts = [method.recent(now) for method in series]
     totals = list(accumulate(map(sum, zip(*counts, strict=True))))
     if not totals or not totals[-1]:
         return [None for _ in shares]
-    places = [bisect_left(totals, share * totals[-1]) for share in shares]
-    return [_FINE[place] * 1000 if place < len(_FINE) else None for place in places]
+    indices = [bisect_left(totals, share * totals[-1]) for share in shares]
+    return [_FINE[index] * 1000 if index < len(_FINE) else None for index in indices]

@@ -207,7 +207,7 @@ class Group:
         except StartError as error:
             self._finish(error)
         except Exception as error:  # an invalid message
-            log.error("starting a group", exc_info=True)
+            log.error("starting a member of a group failed", exc_info=True)
             self._finish(StartError(str(error)))
 
     async def _watch(self, member: Member) -> None:
@@ -219,7 +219,7 @@ class Group:
         except StartError as error:
             self._finish(error)
         except Exception as error:  # an invalid message
-            log.error("watching a group", exc_info=True)
+            log.error("watching a member of a group failed", exc_info=True)
             self._finish(StartError(str(error)))
 
     def _finish(self, error: StartError) -> None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 __path__.append(old_paths.directory("server"))  # master, worker and common of older versions
 _MODULES = ("register", "distributed", "master", "worker", "common")
-_HOMES = (
+_DEFINING_MODULES = (
     "adapters",
     "config",
     "distributed",
@@ -56,7 +56,7 @@ _HOMES = (
     "register",
     "startup",
     "tracing",
-)  # where the other names are
+)  # of the other names
 
 __all__ = [
     "AscendDeviceInfo",
@@ -99,7 +99,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name in __all__:
-        modules = (import_module(f"{__name__}.{home}") for home in _HOMES)
+        modules = (import_module(f"{__name__}.{module}") for module in _DEFINING_MODULES)
         return next(getattr(module, name) for module in modules if hasattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -1,4 +1,4 @@
-"""LoRA adapters that come and go while the server runs."""
+"""Loading and unloading LoRA adapters while the server runs."""
 
 from typing import TYPE_CHECKING
 
@@ -10,16 +10,18 @@ if TYPE_CHECKING:
 
 
 def load_lora(name: str, path: str, *, model: str = "", replace: bool = False) -> None:
-    """Serve the LoRA adapter in the directory `path` under `name`, by all workers of a model.
+    """Load a LoRA adapter into all workers of a language model.
 
     Args:
-        name: what clients call it: 1 to 128 letters, digits, `_`, `.`, `:` and `-`.
-        path: a directory as PEFT writes it; on each machine that runs workers of the model.
-        model: the language model that it is of; "" if there is one.
-        replace: it takes the place of one of that name.
+        name: the adapter's name for clients: 1 to 128 letters, digits, `_`, `.`, `:` and `-`.
+        path: a directory as PEFT writes it; it has to exist on each machine with workers of the
+            model.
+        model: the language model; "" if only one is served.
+        replace: whether to replace an adapter of that name.
 
-    Raises RuntimeError: what does not fit, a name that is taken, more than `max_loras`; then
-    nothing has changed.
+    Raises:
+        RuntimeError: the adapter does not fit the model, the name is taken, or there would be more
+            than `max_loras`; nothing has changed then.
     """
     check_bool("replace", replace)
     check_str("path", path)
@@ -31,8 +33,12 @@ def load_lora(name: str, path: str, *, model: str = "", replace: bool = False) -
 
 
 def unload_lora(name: str) -> None:
-    """Serve the adapter `name` no more: new requests to it are refused, those that run go on, and
-    its memory is given back when the last has ended.  Raises RuntimeError if there is none.
+    """Unload a LoRA adapter.
+
+    New requests to it are refused; running ones finish, and its memory is freed after the last.
+
+    Raises:
+        RuntimeError: no adapter has this name.
     """
 
     async def work(serving: "Serving") -> None:

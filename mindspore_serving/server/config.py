@@ -1,6 +1,6 @@
-"""What a start-up script asks for: `ServableStartConfig`, and how configs are merged.
+"""`ServableStartConfig`: the configuration of a servable in a start-up script, and its merging.
 
-Checks arguments; sees only which directories exist.
+Checks arguments; of the file system it only looks at which directories exist.
 """
 
 import os
@@ -38,12 +38,15 @@ _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
 @documented(SERVABLE)
 @dataclass(frozen=True, eq=False)
 class ServableStartConfig(ServableOptions):
-    """How to start one version of one servable; given to `start_servables`.
+    """The configuration of one version of a servable, for `start_servables`.
 
     Args:
         {}
 
-    Everything can be read back, nothing changed.  Raises RuntimeError for a wrong argument.
+    All arguments are readable attributes and cannot be changed.
+
+    Raises:
+        RuntimeError: an argument is invalid.
     """
 
     servable_directory: str
@@ -67,7 +70,7 @@ class ServableStartConfig(ServableOptions):
         check_language_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
-        if os.sep in self.python:  # else it is looked up in PATH
+        if os.sep in self.python:  # else a name in PATH
             checked["python"] = _absolute(self.python)
         if self.environment:
             checked["environment"] = _absolute(self.environment)
@@ -110,14 +113,16 @@ def _check_device_type(device_type: str | None) -> str:
 
 
 def get_abs_path(path: str) -> str:
-    """`path` as an absolute path; a relative one is relative to the directory of the start-up
-    script, or to the working directory where there is no script (a notebook, `python -c`).
+    """Return `path` as an absolute path with links resolved.
+
+    A relative path is relative to the directory of the start-up script, or to the working directory
+    if there is no script (a notebook, `python -c`).
     """
     return os.path.realpath(_absolute(path))
 
 
 def _absolute(path: str) -> str:
-    """As `get_abs_path`, without resolving links, which lead out of an environment."""
+    """Return a path as `get_abs_path`, but keep links: those of an environment lead out of it."""
     script = sys.argv[0] if sys.argv else ""
     has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
     base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
@@ -125,10 +130,10 @@ def _absolute(path: str) -> str:
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:
-    """One config for each version of each servable: see `servable.merging.merge`.
+    """Merge configs to one for each version of each servable, see `servable.merging.merge`.
 
-    Raises InvalidInputs if configs contradict each other, StartError if a servable is not there or
-    declares a language model with an option that does not exist.
+    Raises InvalidInputs if configs contradict each other, StartError if a servable does not exist
+    or declares a language model with an unknown option.
     """
     merged = merge(configs)
     for config in merged:
@@ -147,7 +152,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
 def to_deployments(
     configs: Iterable[ServableStartConfig], *, enable_lite: bool = False
 ) -> list[Deployment]:
-    """Merge `configs` and make of them what the dispatcher and the launchers take."""
+    """Merge `configs` and convert them to deployments."""
     return [
         Deployment(**{name: getattr(config, name) for name in SERVABLE}, enable_lite=enable_lite)
         for config in merge_config(configs)

@@ -5,30 +5,45 @@ from mindspore_serving.server import startup
 
 
 def set_max_enqueued_requests(max_enqueued_requests: int) -> None:
-    """The most requests in flight, 10000 unless set; one more is refused with a clear error.
+    """Set the limit of queued and running requests; further requests are refused.
 
-    Raises RuntimeError if it is not an int of at least 1.
+    Args:
+        max_enqueued_requests: int >= 1; 10000 unless set.
+
+    Raises:
+        RuntimeError: the argument is invalid.
     """
     check.check_int("max_enqueued_requests", max_enqueued_requests, 1, None)
     startup.set_capacity(max_enqueued_requests=max_enqueued_requests)
 
 
 def set_max_loaded(number: int) -> None:
-    """The most servables that have workers, 0 (any number) unless set.  Of those that were started
-    with `max_workers` over 0 and `min_workers` 0, the one that has not been used for the longest
-    time gives way to one that is asked for, whose requests wait until it is loaded.
+    """Set the limit of servables that have workers at a time.
 
-    Raises RuntimeError if it is not an int of at least 0.
+    At the limit, the least recently used servable is unloaded for another one that is requested,
+    whose requests wait until it is loaded.  This applies to servables that were started with
+    `max_workers` over 0 and `min_workers` 0.
+
+    Args:
+        number: int >= 0; 0, the default, for no limit.
+
+    Raises:
+        RuntimeError: the argument is invalid.
     """
     check.check_int("max_loaded", number, 0, None)
     startup.set_capacity(max_loaded=number)
 
 
 def set_shutdown_timeout(seconds: float) -> None:
-    """In how many seconds after SIGTERM or SIGINT all is over, 25 unless set: at most 6 of them are
-    for workers to leave, the others for requests to finish.
+    """Set the timeout of the shutdown after SIGTERM or SIGINT.
 
-    Raises RuntimeError if it is not a number of at least 1.
+    At most 6 s of it are for workers to exit, the rest is for requests to finish.
+
+    Args:
+        seconds: at least 1; 25 unless set.
+
+    Raises:
+        RuntimeError: the argument is invalid.
     """
     check.check_number("shutdown_timeout", seconds, 1)
     startup.set_shutdown_timeout(seconds)

@@ -37,17 +37,21 @@ def declare_servable(
     without_batch_dim_inputs: int | Sequence[int] | None = None,
     enable_pipeline_infer: bool = False,
 ) -> Model:
-    """Declare, in servable_config.py, that the servable's model is cut over `rank_size` devices.
+    """Declare, in servable_config.py, that the servable's model is split over devices.
 
     Args:
         rank_size: Number of devices, int >= 1.
-        stage_size: Number of pipeline stages that they form, int >= 1.
-        with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
-        without_batch_dim_inputs: Indices of inputs that have no batch dimension all the same.
-        enable_pipeline_infer: Whether the stages may work on different batches at once.
+        stage_size: Number of pipeline stages that the devices form, int >= 1.
+        with_batch_dim: Whether the first dimension of inputs and outputs is the batch dimension.
+        without_batch_dim_inputs: Indices of inputs without a batch dimension.
+        enable_pipeline_infer: Whether stages may work on different batches at the same time.
 
-    Returns the model; its key is the servable's name.  Raises RuntimeError for a wrong argument,
-    a second call, and a servable that has models of `declare_model`.
+    Returns:
+        The model; its key is the servable's name.
+
+    Raises:
+        RuntimeError: an argument is invalid, this is a second call, or the servable has models of
+            `declare_model`.
     """
     declaration = current("declare_servable")
     without: tuple[int, ...] = ()
@@ -86,25 +90,26 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
 ) -> None:
     """Start a distributed servable and wait until its agents have joined.
 
-    Afterwards it is as after `server.start_servables`.  When an agent ends or is silent, requests
-    in flight fail, all agents end, and they are started again; meanwhile requests are refused.
+    Afterwards the process stays alive as after `server.start_servables`.  If an agent ends or is
+    silent, requests in flight fail and all agents are restarted; meanwhile requests are refused.
 
     Args:
-        servable_directory: The directory that holds the servable's; relative to the script.
+        servable_directory: Directory that holds the servable's directory; relative to the script.
         servable_name: The servable's name.
-        rank_table_json_file: Which device has which rank; relative to the script.
+        rank_table_json_file: Rank table with the device of each rank; relative to the script.
         version_number: The version, int >= 0; 0 means 1.
-        distributed_address: Where agents connect to, "ip:port".  Whoever reaches it may join,
-            unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.  For TLS see
-            docs/distributed.md.
-        wait_agents_time_in_seconds: How long to wait for all agents; 0 is for ever.
-        heartbeat_timeout: Seconds without a sign of life after which an agent, or the worker,
-            counts as lost.  0: never.
-        stage_timeout: Seconds that the model, or another stage, may run: agents and worker are then
-            ended and started again, and the requests that ran fail.  0: any.
+        distributed_address: Address on which to listen for agents, "ip:port".  Any program that
+            reaches it may join, unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.
+            For TLS see docs/distributed.md.
+        wait_agents_time_in_seconds: Timeout of waiting for all agents; 0: no timeout.
+        heartbeat_timeout: Seconds without a heartbeat after which an agent, or the worker, counts
+            as lost; 0: no timeout.
+        stage_timeout: Timeout in seconds of the model, or another stage: agents and worker are then
+            restarted, and running requests fail.  0: no timeout.
 
-    Raises RuntimeError for a wrong argument or rank table, an address that cannot be bound, agents
-    that could not start or are not there in time, and where servables run already.
+    Raises:
+        RuntimeError: an argument or the rank table is invalid, the address cannot be bound, agents
+            did not start or join in time, or servables are running already.
     """
     check_str("servable_directory", servable_directory)
     check_servable_name("servable_name", servable_name)
@@ -137,23 +142,24 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
 ) -> None:
     """Start one agent for each device of this machine; each loads its part of the model.
 
-    Returns when all have joined the worker, which may be started up to a minute later.  The process
+    Returns when all have joined the worker, which may start up to a minute later.  The process
     stays alive as long as the servable, and keeps the agents running.
 
     Args:
-        distributed_address: The address that `start_servable` listens on.
-        model_files: For each device a file, or a tuple or list of sub-graphs' files: .mindir,
+        distributed_address: Address on which `start_servable` listens.
+        model_files: For each device a file, or a tuple or list of the sub-graphs' files: .mindir,
             .onnx, .pt2, .pt, or .py with a function or class `model`.
-        group_config_files: As many entries, each of the communication groups of one device.
-        agent_start_port: 1 to 65528.  Agents open no port; PyTorch's collectives of rank 0 may take
+        group_config_files: For each device the files of its communication groups.
+        agent_start_port: 1 to 65528.  Agents open no port; PyTorch's collectives of rank 0 may use
             this one (MASTER_PORT).
-        agent_ip: This machine's address in the rank table; found out if not given.
-        rank_start: The rank of this machine's first device; goes with `agent_ip`.
-        dec_key: The key of encrypted models: 16, 24 or 32 bytes.
+        agent_ip: This machine's address in the rank table; None to detect it.
+        rank_start: Rank of this machine's first device; only with `agent_ip`.
+        dec_key: Key of encrypted models: 16, 24 or 32 bytes.
         dec_mode: "AES-GCM" or "AES-CBC".
 
-    Raises RuntimeError for a wrong argument, a worker that is not there or refuses, and an agent
-    that cannot start; then none is left running.
+    Raises:
+        RuntimeError: an argument is invalid, the worker does not answer or refuses, or an agent
+            cannot start; no agent is left running then.
     """
     check_str("distributed_address", distributed_address)
     check_int("agent_start_port", agent_start_port, 1, 65535 - _MAX_DEVICES + 1)
@@ -170,7 +176,7 @@ def startup_agents(  # noqa: PLR0917  (the order is the original's)
         _check_files("group config", groups)
     _check_agent(agent_ip, rank_start)
     check_dec(dec_key, dec_mode)
-    from mindspore_serving.distributed.places import AgentOptions
+    from mindspore_serving.distributed.local_ranks import AgentOptions
     from mindspore_serving.server import distributed_start
 
     options = AgentOptions(
@@ -190,10 +196,10 @@ def _absolute(entries: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ..
     return tuple(tuple(map(get_abs_path, entry)) for entry in entries)
 
 
-def _check_files(what: str, entries: tuple[tuple[str, ...], ...]) -> None:
+def _check_files(kind: str, entries: tuple[tuple[str, ...], ...]) -> None:
     for file in (get_abs_path(file) for entry in entries for file in entry):
         if not os.access(file, os.R_OK):
-            raise InvalidInputs(f"Cannot access {what} file '{file}'")
+            raise InvalidInputs(f"Cannot access {kind} file '{file}'")
 
 
 def _check_agent(agent_ip: object, rank_start: object) -> None:

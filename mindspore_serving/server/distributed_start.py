@@ -1,4 +1,4 @@
-"""Starts the worker of a distributed servable, or the agents of a machine, in a script's process.
+"""Starting the worker of a distributed servable, or the agents of a machine, from a script.
 
 Arguments are checked already.  Agents have a supervisor, and a `Lifetime` of their own.
 """
@@ -11,14 +11,14 @@ import msgspec
 from mindspore_serving.core.deployment import Deployment, GangOptions
 from mindspore_serving.distributed import rank_table
 from mindspore_serving.distributed.agents import AgentSupervisor
-from mindspore_serving.distributed.places import AgentOptions
+from mindspore_serving.distributed.local_ranks import AgentOptions
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server import startup
 from mindspore_serving.server.lifetime import Lifetime
 
-TAG = "Distributed server"  # of the address, in errors
+TAG = "Distributed server"  # names the address in errors
 _supervisors: list[AgentSupervisor] = []
 _lifetime = Lifetime(lambda: stop_agents())
 
@@ -26,9 +26,7 @@ _lifetime = Lifetime(lambda: stop_agents())
 def start_worker(
     directory: str, name: str, version: int, table_path: str, options: GangOptions
 ) -> None:
-    """Start the servable with the rank table of a file, and wait for its agents; see
-    `distributed.start_servable`.
-    """
+    """Start a distributed servable and wait for its agents, see `distributed.start_servable`."""
     addresses.parse(options.address, TAG, allow_unix=False)
     check_servable(directory, name, {})
     deployment = Deployment(
@@ -45,7 +43,7 @@ def start_worker(
 
 
 def start_agents(options: AgentOptions) -> None:
-    """Start the agents of this machine, and keep them running; see `distributed.startup_agents`."""
+    """Start the agents of this machine and keep them running, see `distributed.startup_agents`."""
     addresses.parse(options.address, TAG, allow_unix=False)
     supervisor = AgentSupervisor(options, _end_if_all_are_over)
     _supervisors.append(supervisor)
@@ -56,12 +54,12 @@ def start_agents(options: AgentOptions) -> None:
         print(f"Failed to start agents, {error}", flush=True)
         stop_agents()
         raise
-    places = ", ".join(f"rank {rank.number} on device {rank.device_id}" for rank in ranks)
-    print(f"Success to start agents, {places}", flush=True)
+    devices = ", ".join(f"rank {rank.number} on device {rank.device_id}" for rank in ranks)
+    print(f"Success to start agents, {devices}", flush=True)
 
 
 def stop_agents() -> None:
-    """End all agents of this process, and let it end."""
+    """Kill all agents of this process, and let the process exit."""
     supervisors = list(_supervisors)
     _supervisors.clear()
     try:
@@ -80,7 +78,7 @@ atexit.register(stop_agents)
 
 
 def _read_table(path: str) -> str:
-    """The text of a rank table that can be read.  Raises StartError or InvalidInputs."""
+    """Read and check a rank table; return its text.  Raises StartError or InvalidInputs."""
     try:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(rank_table.MAX_BYTES + 1)

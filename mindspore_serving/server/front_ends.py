@@ -1,4 +1,4 @@
-"""The arguments of the functions that start servables and servers, checked.  Starts nothing."""
+"""Options of the functions that start HTTP and gRPC servers, checked.  Starts nothing."""
 
 import os
 import re
@@ -26,8 +26,9 @@ ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
 
 @dataclass(frozen=True, kw_only=True)
 class FrontEndOptions(ServerOptions):
-    """What is asked of an HTTP or gRPC server, checked.  Keys are in `key_file`, if that is not
-    None.
+    """Checked options of an HTTP or gRPC server.
+
+    API keys are in `api_keys`, or in `key_file` if it is not None.
     """
 
     address: str
@@ -69,10 +70,11 @@ class FrontEndOptions(ServerOptions):
         allow_origins: Sequence[str] = (),
         lora_directories: Sequence[str] = (),
         allowed_hosts: Sequence[str] = (),
-        **others: Any,
+        **options: Any,
     ) -> "FrontEndOptions":
-        """Those of the arguments of a function that starts a server.  Raises InvalidInputs naming
-        the argument that is wrong.
+        """Create options from the arguments of a public function that starts a server.
+
+        Raises InvalidInputs naming the invalid argument.
         """
         return cls(
             api_keys=() if isinstance(api_keys, os.PathLike) else to_keys(api_keys),
@@ -82,17 +84,17 @@ class FrontEndOptions(ServerOptions):
             allowed_hosts=check.check_option(SERVER["allowed_hosts"], allowed_hosts),
             allow_origins=to_origins(allow_origins),
             lora_directories=to_directories(lora_directories),
-            **others,
+            **options,
         )
 
     @property
     def max_message(self) -> int:
-        """In bytes."""
+        """Limit of a message, in bytes."""
         return self.max_msg_mb_size << 20
 
     @property
     def language(self) -> LanguageRules:
-        """What clients may ask of language models."""
+        """Rules for requests to language models."""
         return LanguageRules(
             self.max_n,
             self.allow_priority,
@@ -103,7 +105,7 @@ class FrontEndOptions(ServerOptions):
 
 
 def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
-    """The keys that are given."""
+    """Convert and check API keys.  Raises InvalidInputs."""
     keys = check.as_str_tuple("api_keys", api_keys) if api_keys else ()
     if not all(map(is_key, keys)):
         raise InvalidInputs(
@@ -113,23 +115,25 @@ def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
     return tuple(map(ApiKey, keys))
 
 
-def to_origins(given: Sequence[str]) -> tuple[str, ...]:
-    """Those of web pages that may ask, as browsers name them.  Raises InvalidInputs for what no
-    browser sends, a path behind the host for example.
+def to_origins(origins: Sequence[str]) -> tuple[str, ...]:
+    """Convert and check the origins of web pages that may send requests.
+
+    Raises InvalidInputs for a text that no browser sends as its origin: with a path, say.
     """
-    origins = tuple(one.lower() for one in check.check_option(SERVER["allow_origins"], given))
-    wrong = [one for one in origins if one != ANY and not _ORIGIN.fullmatch(one)]
+    names = check.check_option(SERVER["allow_origins"], origins)
+    lowered = tuple(origin.lower() for origin in names)
+    wrong = [origin for origin in lowered if origin != ANY and not _ORIGIN.fullmatch(origin)]
     if wrong:
         raise InvalidInputs(
             f"Parameter 'allow_origins' has {wrong[0]!r}, expected '{ANY}' or SCHEME://HOST[:PORT] "
             "as in 'https://example.org' (serve: --allow-origin)"
         )
-    return origins
+    return lowered
 
 
-def to_directories(given: Sequence[str]) -> tuple[str, ...]:
-    """Those of adapters, without links.  Raises InvalidInputs for what is no directory."""
-    paths: tuple[str, ...] = check.check_option(SERVER["lora_directories"], given)
+def to_directories(directories: Sequence[str]) -> tuple[str, ...]:
+    """Resolve links of directories of adapters.  Raises InvalidInputs if one does not exist."""
+    paths: tuple[str, ...] = check.check_option(SERVER["lora_directories"], directories)
     for path in paths:
         if not os.path.isdir(path):
             raise InvalidInputs(

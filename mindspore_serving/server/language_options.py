@@ -1,6 +1,6 @@
-"""Checks the options of a language model, or of a model of a task, before a process has it.
+"""Checks of the options of language models and task models, before a process is started.
 
-What takes its files, or the library of another engine, is left to the worker.
+Checks that need the model's files, or the library of another engine, are left to the worker.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,17 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
-from mindspore_serving.llm.upstream.options import longest_of, read_options
+from mindspore_serving.llm.upstream.options import read_max_model_len, read_options
 from mindspore_serving.servable.declared_llm import declared_options
 from mindspore_serving.servable.repository import is_upstream, read_model_config
 
-_WHAT_RUNS_IT = ("runtime", "engine", "engine_options")
+_RUNTIME_OPTIONS = ("runtime", "engine", "engine_options")
 
 
 def check_language_options(options: Mapping[str, Any]) -> None:
-    """Raise InvalidInputs for a name, a type or a value that no model has, and for what the engine
-    or the runtime does not take.
+    """Check names, types and values of options, also against the engine and the runtime.
+
+    Raises InvalidInputs.
     """
     try:
         _check(options)
@@ -30,15 +31,15 @@ def check_language_options(options: Mapping[str, Any]) -> None:
 
 
 def check_task_options(path: str, options: Mapping[str, Any]) -> None:
-    """Raise InvalidInputs for options of tasks, if the model in `path` has none."""
-    others = [name for name in options if name in TASK_OPTIONS and name not in OPTIONS]
-    if not others or is_upstream(options):
+    """Raise InvalidInputs for options of tasks if the model in `path` has no task."""
+    task_options = [name for name in options if name in TASK_OPTIONS and name not in OPTIONS]
+    if not task_options or is_upstream(options):
         return
     names = read_model_config(path).get("architectures")
     if not task_of(str(names[0]) if isinstance(names, list) and names else ""):
         raise InvalidInputs(
-            f"{others[0]!r} is an option of models that do not generate, and the one in {path!r} "
-            "does: leave it out"
+            f"{task_options[0]!r} is an option of models that do not generate, but the model in "
+            f"{path!r} does: leave it out"
         )
 
 
@@ -50,7 +51,7 @@ def check_declared_options(path: str) -> None:
     """
     for call in declared_options(path):
         try:
-            check_names(call.names, (*OPTIONS, *_WHAT_RUNS_IT))
+            check_names(call.names, (*OPTIONS, *_RUNTIME_OPTIONS))
             if call.is_literal:
                 _check(call.literals)
         except ServingError as error:
@@ -58,14 +59,14 @@ def check_declared_options(path: str) -> None:
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    check_names(options, (*OPTIONS, *TASK_OPTIONS, *_WHAT_RUNS_IT))
+    check_names(options, (*OPTIONS, *TASK_OPTIONS, *_RUNTIME_OPTIONS))
     engine, theirs = options.get("engine", OURS), options.get("engine_options") or {}
     if not isinstance(theirs, Mapping):
         raise InvalidInputs(f"engine_options is {theirs!r}, expected names with values")
-    rest = {name: value for name, value in options.items() if name not in _WHAT_RUNS_IT}
+    rest = {name: value for name, value in options.items() if name not in _RUNTIME_OPTIONS}
     if engine == UPSTREAM:
         read_options(theirs)
-        longest_of(rest)
+        read_max_model_len(rest)
         return
     TaskOptions(**{name: value for name, value in rest.items() if name in TASK_OPTIONS})
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})

@@ -1,6 +1,6 @@
-"""How long the process lives: a thread keeps it alive while servables run, signals end it.
+"""Lifetime of the process: a thread keeps it alive while servables run, and signals end it.
 
-Knows nothing of serving: it is given the function that shuts down.
+Does not know servers: it gets a function that shuts down.
 """
 
 import os
@@ -15,36 +15,41 @@ from mindspore_serving import log
 from mindspore_serving.log.settings import NAMES
 from mindspore_serving.server.wakeups import Wakeups
 
-WAKE = 0.2  # seconds from one attempt to wake the main thread to the next
-REPEAT = 1.0  # seconds in which a signal that comes twice, to us and to our group, counts once
+WAKE = 0.2  # seconds between attempts to wake the main thread
+REPEAT = 1.0  # seconds: a signal that is sent to us and to our group arrives twice but counts once
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_LEVEL_SIGNALS = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # more in the log, and less
+_LEVEL_SIGNALS = {signal.SIGUSR1: -1, signal.SIGUSR2: 1}  # changes of the log level
 
 
 class Lifetime:
-    """Between `begin` and `over` the process stays alive, also when the user's script has ended.
+    """The lifetime of this process from `begin` to `over`, also after the user's script has ended.
 
     SIGINT and SIGTERM shut down in the background; then the process exits with status 0, or raises
-    KeyboardInterrupt in a script that still runs.  A second signal ends it at once.  SIGUSR1 and
+    KeyboardInterrupt in a script that still runs.  A second signal kills it at once.  SIGUSR1 and
     SIGUSR2 change the log level.
+
+        begin -> running -(signal or `end`)-> shutting down -(`over`)-> over
+                                                   |                      |
+                                          second signal: _exit   signal to a running script
     """
 
     def __init__(self, shut_down: Callable[[], None]) -> None:
+        """Create the lifetime; `shut_down` has to call `over` at its end."""
         self._shut_down = shut_down
-        self._ended = threading.Event()  # somebody wants the end
-        self._over = threading.Event()  # it is done
-        self._has_ended_script = threading.Event()  # its signal has been heard
-        self._restoring = threading.RLock()  # no signal is sent while others get their handlers
+        self._ended = threading.Event()  # shutdown was requested
+        self._over = threading.Event()  # shutdown is complete
+        self._has_ended_script = threading.Event()  # the handler of the last signal has run
+        self._restoring = threading.RLock()  # held while handlers are restored: send no signal
         self._thread: threading.Thread | None = None
         self._signal = 0
         self._signalled_at = 0.0
         self._previous: dict[int, Any] = {}
         self._wakeups = Wakeups(self._on_wakeup)
-        self._came_at = 0.0  # the first signal, to `_on_wakeup`
-        self._num_repeated = 0  # signals of our own that are still to come
+        self._came_at = 0.0  # time of the first signal in `_on_wakeup`
+        self._num_repeated = 0  # signals that we sent ourselves and that have not arrived yet
 
     def begin(self) -> None:
-        """From here on the process stays alive and handles signals."""
+        """Keep the process alive and handle signals from now on."""
         if self._thread is not None:
             return
         self._ended.clear()
@@ -56,11 +61,11 @@ class Lifetime:
         self._thread.start()
 
     def end(self) -> None:
-        """Shut down in the background, from any thread."""
+        """Shut down in the background; from any thread."""
         self._ended.set()
 
     def over(self) -> None:
-        """Everything is shut down: the process may end."""
+        """Let the process exit, as everything is shut down."""
         self._over.set()
         self._ended.set()
         thread, self._thread = self._thread, None
@@ -77,8 +82,10 @@ class Lifetime:
                 self._end_script()
 
     def _end_script(self) -> None:
-        """Send the signal to the main thread until its handler runs: one that comes between
-        Python's look for signals and the system call that waits does not end the wait.
+        """Send the signal to the main thread until its handler runs.
+
+        A signal that arrives between Python's check for signals and a blocking system call does not
+        interrupt the call, so it has to be repeated.
         """
         main = threading.main_thread()
         while main.is_alive():
@@ -104,8 +111,10 @@ class Lifetime:
         self._ended.set()
 
     def _on_wakeup(self, number: int) -> None:
-        """In a thread, for each signal, also if another thread than the main one took it: then
-        `_on_signal` does not run before the main one is woken.
+        """Handle a signal on the thread of `Wakeups`.
+
+        If the kernel delivered the signal to another thread than the main one, `_on_signal` does
+        not run before the main thread is woken: send the signal to it until it does.
         """
         if signal.getsignal(number) != self._on_signal or self._over.is_set():
             return
@@ -122,7 +131,7 @@ class Lifetime:
 
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
-            return  # only the main thread may; an embedding program has its own way to end
+            return  # Python allows it in the main thread only; an embedding program ends itself
         reactions = dict.fromkeys(_SIGNALS, self._on_signal)
         reactions |= dict.fromkeys(_LEVEL_SIGNALS, _on_level_signal)
         for number, react in reactions.items():
@@ -141,14 +150,14 @@ class Lifetime:
 
 
 def _on_level_signal(number: int, _: FrameType | None) -> None:
-    """What was interrupted may be writing to the log: the line is written by another thread."""
+    """Change the log level on another thread: the interrupted code may hold the log's lock."""
     threading.Thread(target=_change_level, args=(_LEVEL_SIGNALS[signal.Signals(number)],)).start()
 
 
 def _change_level(step: int) -> None:
     names = {level: name for name, level in NAMES.items()}
     level = str(min(max(int(log.get_level()) + step, 0), len(names) - 1))
-    if step < 0:  # who asks for more is to see the line, and who asks for less, too
+    if step < 0:  # log the line at the more verbose of both levels
         log.set_level(level)
     log.warning("a signal changed the log level to %s", names[level])
     log.set_level(level)

@@ -1,6 +1,6 @@
-"""What llm-serving's configuration files ask for, as a model to serve and an address.
+"""Configuration files of llm-serving, converted to a model to serve and an address.
 
-Files are read by `llm_config_source`; `docs/llm_serving.md` has the table of their keys.
+`llm_config_source` reads the files; `docs/llm_serving.md` has the table of their keys.
 """
 
 import os
@@ -15,7 +15,7 @@ from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.server.llm_config_source import Block, Blocks, read_blocks
 
 DEFAULT_RUNTIME, MINDIR_RUNTIME, AGENTS_RUNTIME = "openvino", "mindir", "agents"
-PAGED_LENGTH = 4096  # tokens of a sequence, where page_attention is on and nothing else is said
+PAGED_LENGTH = 4096  # default tokens of a sequence with page_attention
 _MINDIR = ("prefill.mindir", "decode.mindir")
 _TOKENS_IN_A_STEP = 512
 _USED = {
@@ -41,15 +41,15 @@ class LlmConfig:
     """A language model to serve.
 
     Attributes:
-        name: what clients call it.
-        directory: of the model, with config.json.
-        runtime: what computes it.
-        options: those of `EngineConfig`.
-        ip, port: where the server listens.
-        form: of streams: "r21" as of serving_config.py, "bare" of yaml files, unless the file says.
-        ranks: processes over which the model is cut.
-        agents: "ip:port" of each agent that the file names.
-        unused: keys of the file that mean nothing here, as "block.key".
+        name: name for clients.
+        directory: directory of the model, with config.json.
+        runtime: runtime that computes it.
+        options: options of `EngineConfig`.
+        ip, port: address on which the server listens.
+        form: format of streams; default "r21" for serving_config.py, "bare" for yaml files.
+        ranks: number of processes over which the model is split.
+        agents: "ip:port" of each agent in the file.
+        unused: keys of the file without effect here, as "block.key".
     """
 
     name: str
@@ -68,7 +68,7 @@ class LlmConfig:
         return f"{self.ip}:{self.port}"
 
     def to_start_config(self) -> ServableStartConfig:
-        """For `start_servables`.  Raises InvalidInputs if `name` cannot be a model's."""
+        """Convert to a config for `start_servables`.  Raises InvalidInputs for an invalid name."""
         return ServableStartConfig(
             str(self.directory.parent),
             self.directory.name,
@@ -78,9 +78,9 @@ class LlmConfig:
 
 
 def read_llm_config(path: str | Path) -> LlmConfig:
-    """The configuration in `path`: a yaml file, or a serving_config.py, which is read and not run.
+    """Read a configuration file: yaml, or a serving_config.py, which is parsed but not run.
 
-    Raises StartError naming the file and what is missing or cannot be used.
+    Raises StartError naming the file and the missing or invalid key.
     """
     source = Path(path).resolve()
     try:
@@ -116,22 +116,23 @@ def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
 
 
 def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
-    """The model's directory, and the runtime for what is in it."""
-    given = _model_path(paths, model, base)
-    path = Path(os.path.normpath(base / given))
+    """Return the model's directory, and the runtime for its files.  Raises InvalidInputs."""
+    configured = _model_path(paths, model, base)
+    path = Path(os.path.normpath(base / configured))
     directory = path if path.is_dir() else path.parent
     if not (directory / "config.json").is_file():
         raise InvalidInputs(
-            f"the model is {given!r}, but {directory} has no config.json; expected the directory "
-            "of a Hugging Face model, or one that `python -m mindspore_serving.llm.export_mindir` "
-            "has written, or a file in such a directory"
+            f"the model is {configured!r}, but {directory} has no config.json; expected the "
+            "directory of a Hugging Face model, or one that "
+            "`python -m mindspore_serving.llm.export_mindir` has written, or a file in such a "
+            "directory"
         )
-    places = (directory, directory / "rank_0")  # whole, or cut for ranks
-    has_graphs = any(all((place / name).is_file() for name in _MINDIR) for place in places)
+    parents = (directory, directory / "rank_0")  # of an unsplit model, or of the first rank
+    has_graphs = any(all((parent / name).is_file() for name in _MINDIR) for parent in parents)
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
         missing = " and ".join(_MINDIR)
-        raise InvalidInputs(f"the model is {given!r}, but {directory} has not {missing}")
+        raise InvalidInputs(f"the model is {configured!r}, but {directory} has no {missing}")
     return directory, str(model.get("runtime") or runtime)
 
 
@@ -140,15 +141,15 @@ def _model_path(paths: Block, model: Block, base: Path) -> str:
         return _text(model, "model_config.model_cfg_path")
     prefill, decode = (_paths(paths, name) for name in ("prefill_model", "decode_model"))
     if not prefill:
-        raise InvalidInputs("model_path.prefill_model is missing: where the model is")
+        raise InvalidInputs("model_path.prefill_model is missing: the path of the model")
     if decode and len(decode) != len(prefill):
         raise InvalidInputs(
             f"model_path has {len(prefill)} prefill_model and {len(decode)} decode_model, expected "
-            "one of each rank"
+            "one per rank"
         )
     if len(prefill) == 1:
         return prefill[0]
-    ranks = ([str(base / path) for path in one] for one in (prefill, decode or prefill))
+    ranks = ([str(base / path) for path in files] for files in (prefill, decode or prefill))
     try:
         return str(find_model(*ranks))
     except StartError as error:
@@ -156,15 +157,18 @@ def _model_path(paths: Block, model: Block, base: Path) -> str:
 
 
 def _paths(block: Block, name: str) -> list[str]:
-    found = block.get(name) or []
-    found = [found] if isinstance(found, str) else found
-    if not isinstance(found, list) or not all(isinstance(path, str) for path in found):
-        raise InvalidInputs(f"model_path.{name} is {found!r}, expected a list of paths")
-    return found
+    paths = block.get(name) or []
+    paths = [paths] if isinstance(paths, str) else paths
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise InvalidInputs(f"model_path.{name} is {paths!r}, expected a list of paths")
+    return paths
 
 
 def _options(model: Block, paging: Block) -> dict[str, Any]:
-    """The longest text that the file allows, and as many at once as its largest batch."""
+    """Return engine options: max_model_len and limits of a batch from the file, and its `options`.
+
+    max_model_len is the smallest length in the file, max_num_seqs its largest batch size.
+    """
     options: dict[str, Any] = {}
     lengths = _ints(model.get("seq_length"), "model_config.seq_length")[-1:]
     lengths += _ints(model.get("max_generate_length"), "model_config.max_generate_length")
@@ -180,10 +184,10 @@ def _options(model: Block, paging: Block) -> dict[str, Any]:
     return {**options, **_block(model, "options")}
 
 
-def _form(given: object) -> Literal["r21", "bare"]:
-    if given not in ("r21", "bare"):
-        raise InvalidInputs(f"serving_config.stream_form is {given!r}, expected 'r21' or 'bare'")
-    return "r21" if given == "r21" else "bare"
+def _form(value: object) -> Literal["r21", "bare"]:
+    if value not in ("r21", "bare"):
+        raise InvalidInputs(f"serving_config.stream_form is {value!r}, expected 'r21' or 'bare'")
+    return "r21" if value == "r21" else "bare"
 
 
 def _unused(blocks: Blocks) -> tuple[str, ...]:
@@ -196,19 +200,19 @@ def _unused(blocks: Blocks) -> tuple[str, ...]:
 
 
 def _block(blocks: Mapping[str, Any], name: str) -> Block:
-    found = blocks.get(name)
-    if found is None:
+    block = blocks.get(name)
+    if block is None:
         return {}
-    if not isinstance(found, dict):
-        raise InvalidInputs(f"{name} is {found!r}, expected keys and values")
-    return found
+    if not isinstance(block, dict):
+        raise InvalidInputs(f"{name} is {block!r}, expected keys and values")
+    return block
 
 
 def _text(block: Block, name: str) -> str:
-    found = block.get(name.rpartition(".")[2])
-    if not isinstance(found, str) or not found:
-        raise InvalidInputs(f"{name} is {found!r}, expected a text")
-    return found
+    text = block.get(name.rpartition(".")[2])
+    if not isinstance(text, str) or not text:
+        raise InvalidInputs(f"{name} is {text!r}, expected a text")
+    return text
 
 
 def _int(value: object, name: str) -> int:
@@ -218,7 +222,7 @@ def _int(value: object, name: str) -> int:
 
 
 def _ints(value: object, name: str) -> list[int]:
-    """One or a list of them; none if there is nothing."""
+    """Convert an int or a list of ints to a list; None gives an empty list."""
     if value is None:
         return []
-    return [_int(one, name) for one in (value if isinstance(value, list) else [value])]
+    return [_int(item, name) for item in (value if isinstance(value, list) else [value])]

@@ -1,6 +1,6 @@
-"""llm-serving's configuration files, yaml or serving_config.py, as blocks of keys and values.
+"""Reading of llm-serving's configuration files, yaml or serving_config.py, as blocks of keys.
 
-Python is read, never run: of its assignments those count whose values are spelled out.
+Python is parsed, never run: only assignments of literal values count.
 """
 
 from pathlib import Path
@@ -14,7 +14,10 @@ Blocks: TypeAlias = dict[str, Any]
 
 
 def read_blocks(path: Path) -> Blocks:
-    """Raises StartError for a file that cannot be read, InvalidInputs for what it holds."""
+    """Read a configuration file.
+
+    Raises StartError if it cannot be read, InvalidInputs if its content is invalid.
+    """
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -27,10 +30,10 @@ def read_blocks(path: Path) -> Blocks:
 def _read_yaml(text: str) -> Blocks:
     from mindspore_serving.core.yaml_text import load
 
-    found = load(text, "this is no yaml")
-    if not isinstance(found, dict):
-        raise InvalidInputs(f"the file holds {type(found).__name__}, expected blocks of keys")
-    return found
+    blocks = load(text, "this is no yaml")
+    if not isinstance(blocks, dict):
+        raise InvalidInputs(f"the file holds {type(blocks).__name__}, expected blocks of keys")
+    return blocks
 
 
 def _to_blocks(names: dict[str, Any]) -> Blocks:

@@ -1,4 +1,4 @@
-"""Servables that come and go while the server runs."""
+"""Loading and unloading servables while the server runs."""
 
 from functools import partial
 
@@ -9,19 +9,20 @@ from mindspore_serving.server.repository import UNLOAD_SECONDS
 
 
 def load_servable(servable: str | ServableStartConfig, *, reload: bool = False) -> None:
-    """Serve a servable beside what is served, or anew, without a request being lost: workers with
-    what there is now are started, and when they are ready requests go to them; those of before end
-    when they have answered what they have, or after 60 s.
+    """Load or reload a servable while the server runs, without losing a request.
+
+    New workers are started with the current files.  Once they are ready, requests go to them; the
+    old workers exit after answering their requests, or after 60 s.
 
     Args:
-        servable: a config as for `start_servables`; or the name of a servable that was started or
-            loaded by one, also if it was unloaded since.  A config with `version_number` 0 then
-            gives the version that is the newest now.
-        reload: start new workers also if no file and no setting has changed.
+        servable: a config as for `start_servables`, or the name of a servable that was started or
+            loaded before, even if it has been unloaded since.  A config with `version_number` 0
+            then means the newest version now.
+        reload: start new workers even if no file and no setting has changed.
 
     Raises:
-        RuntimeError: an argument is wrong, there is no such servable, or a worker could not start;
-            then what was served goes on.
+        RuntimeError: an argument is invalid, the servable does not exist, or a worker could not
+            start; the old workers go on serving then.
     """
     check_bool("reload", reload)
     if isinstance(servable, ServableStartConfig):
@@ -29,19 +30,23 @@ def load_servable(servable: str | ServableStartConfig, *, reload: bool = False) 
         if not startup.has_servables():
             startup.start_servables(config)
             return
-        wanted = partial(to_deployments, [config])
-        (deployment,) = wanted()
-        startup.run_on_server(lambda serving: serving.repository.add(deployment.name, wanted))
+        source = partial(to_deployments, [config])
+        (deployment,) = source()
+        startup.run_on_server(lambda serving: serving.repository.add(deployment.name, source))
         return
     name = check_servable_name("servable", servable)
     startup.run_on_server(lambda serving: serving.repository.load(name, is_forced=reload))
 
 
 def unload_servable(name: str, timeout: float = UNLOAD_SECONDS) -> None:
-    """Serve all versions of `name` no more.  New requests to it are refused at once; what it has it
-    answers, for at most `timeout` seconds.  The server goes on, also without servables.
+    """Unload all versions of a servable.  The server keeps running, even without servables.
 
-    Raises RuntimeError: an argument is wrong, or it is not served.
+    Args:
+        name: the servable's name.  New requests to it are refused at once.
+        timeout: seconds within which running requests may finish.
+
+    Raises:
+        RuntimeError: an argument is invalid, or the servable is not loaded.
     """
     check_servable_name("name", name)
     seconds = check_number("timeout", timeout)

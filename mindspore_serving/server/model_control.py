@@ -1,4 +1,4 @@
-"""What clients may do to the model repository: look at it; load and unload, if they are allowed."""
+"""Clients' access to the model repository: the index, and loading and unloading if allowed."""
 
 from collections.abc import Sequence
 
@@ -8,22 +8,25 @@ from mindspore_serving.server.repository import ModelRepository
 
 
 class ClientModelControl:
-    """See `core.service.ModelControl`.  Clients name servables; files they cannot choose."""
+    """The `core.service.ModelControl` for clients, who name servables but cannot choose files."""
 
     def __init__(self, repository: ModelRepository, *, is_allowed: bool) -> None:
         self._repository = repository
         self.is_allowed = is_allowed
 
     async def index(self) -> Sequence[ModelState]:
+        """Return the state of all versions of all servables."""
         return await self._repository.index()
 
     async def load(
         self, name: str, *, is_forced: bool = False, changes: Changes | None = None
     ) -> None:
+        """Load or reload a servable, see `ModelRepository.load`.  Raises Forbidden."""
         self._check()
         await self._repository.load(name, is_forced=is_forced, changes=changes)
 
     async def unload(self, name: str) -> None:
+        """Unload a servable, see `ModelRepository.unload`.  Raises Forbidden."""
         self._check()
         await self._repository.unload(name)
 
@@ -31,5 +34,5 @@ class ClientModelControl:
         if not self.is_allowed:
             raise Forbidden(
                 "clients may not load and unload models on this server; --allow-loading, or "
-                "allow_loading of the function that starts it, lets them"
+                "allow_loading of the function that starts it, allows it"
             )

@@ -1,4 +1,4 @@
-"""Workers on other machines: where those machines join, and who may.  Starts no process."""
+"""Public functions for workers on other machines: which machines may join, and where."""
 
 import os
 
@@ -8,8 +8,8 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_bool, check_int, check_str
 from mindspore_serving.server import startup
-from mindspore_serving.server.showing import say
 from mindspore_serving.server.ssl_config import SSLConfig
+from mindspore_serving.server.startup_report import announce
 
 _TAG = "node server"
 
@@ -23,21 +23,22 @@ def start_node_server(
     local_slots: int | None = None,
 ) -> None:
     """Let other machines run workers of this server: `mindspore-serving worker --join ADDRESS`.
+
     Call it before `start_servables`.
 
     Args:
         address: `ip:port`.
         ssl_config: certificates for TLS.  With `verify_client` machines need a certificate signed
             by `custom_ca`; else they need the token.
-        token_file: a file with the token that they must send; None for that in the environment
-            variable MINDSPORE_SERVING_TOKEN, if there is one.
-        insecure: no TLS; for addresses of this machine, and with a token.
-        local_slots: most workers on this machine; None (default) for any number.  With 0 all run
+        token_file: a file with the token that they must send; None for the environment variable
+            MINDSPORE_SERVING_TOKEN, if it is set.
+        insecure: whether to do without TLS; only for addresses of this machine, and with a token.
+        local_slots: limit of workers on this machine; None (default) for no limit.  With 0 all run
             on machines that join: `start_servables` waits for them, at most 300 s.
 
     Raises:
-        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
-            stopped; or such a server runs already.
+        RuntimeError: an argument is invalid or the address cannot be bound (everything is stopped
+            then), or this server is running already.
     """
     with startup.all_or_nothing():
         where = addresses.parse(check_str("address", address), _TAG, allow_unix=False)
@@ -53,7 +54,7 @@ def start_node_server(
                 where, serving.renewal.certificates(ssl_config), token, local_slots
             )
         )
-    say(f"machines may join at {address}")
+    announce(f"machines may join at {address}")
 
 
 def start_ray_machines(
@@ -64,20 +65,22 @@ def start_ray_machines(
     device_type: str = "CPU",
     servables: str | None = None,
 ) -> None:
-    """Have machines of a Ray cluster join, as others do by hand: on each an actor of Ray's, which
-    is started again when it or its machine is lost.  Call it between `start_node_server`, with a
-    token, and `start_servables`.  Ray must be installed, and this package on every machine.
+    """Let machines of a Ray cluster run workers of this server.
+
+    Starts a Ray actor on each machine, which joins like other machines and is restarted if it or
+    its machine is lost.  Call it between `start_node_server`, with a token, and `start_servables`.
+    Ray must be installed here, and this package on every machine.
 
     Args:
-        slots: most workers on each machine; each counts as one of Ray's CPUs (GPUs).
-        num_machines: how many machines; 0 (default) for all that have so many CPUs (GPUs).
-        address: that of the cluster; "auto" for the one that this machine is part of.
+        slots: limit of workers on each machine; each counts as one CPU (GPU) of Ray.
+        num_machines: number of machines; 0 (default) for all that have so many CPUs (GPUs).
+        address: address of the cluster; "auto" for the cluster of this machine.
         device_type: "CPU" or "GPU".
-        servables: where servables are on those machines; None for the same path as here.
+        servables: directory of servables on those machines; None for the same path as here.
 
     Raises:
-        RuntimeError: an argument is wrong, there is no such cluster, or no room in it within
-            60 s; then everything is stopped.
+        RuntimeError: an argument is invalid, the cluster does not answer, or it has too few free
+            machines for 60 s; everything is stopped then.
     """
     with startup.all_or_nothing():
         kind = check_str("device_type", device_type).lower()
@@ -91,15 +94,15 @@ def start_ray_machines(
             servables,
         )
         startup.run_on_server(lambda serving: serving.machines.start_ray(plan))
-    say("machines of the Ray cluster join")
+    announce("machines of the Ray cluster join")
 
 
 def _check(tls: SSLConfig | None, token: str, insecure: bool) -> None:
-    """Raises InvalidInputs if anybody could read along, or join."""
+    """Raise InvalidInputs if traffic would be unencrypted, or any machine could join."""
     if not insecure and not isinstance(tls, SSLConfig):
         raise InvalidInputs(
-            f"The {_TAG} needs certificates (ssl_config, or --tls-cert and --tls-key); only at an "
-            "address of this machine it may do without, if it is said to be insecure"
+            f"The {_TAG} needs certificates (ssl_config, or --tls-cert and --tls-key), unless it "
+            "listens on an address of this machine and is set to insecure"
         )
     if not token and not (tls and tls.verify_client):
         raise InvalidInputs(

@@ -1,8 +1,8 @@
-"""The names used in a servable_config.py, gathered from `mindspore_serving.servable`.
+"""Names for use in a servable_config.py, from `mindspore_serving.servable`.
 
     from mindspore_serving.server import register
 
-Importing it loads no server.  The names that are not in `__all__` are deprecated and still work.
+Importing it loads no server.  Names that are not in `__all__` are deprecated but still work.
 """
 
 # ruff: noqa: F401  (the deprecated names)

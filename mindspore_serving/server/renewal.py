@@ -1,4 +1,4 @@
-"""The certificates and API keys of all listeners: read once, and anew when their files change."""
+"""Certificates and API keys of all listeners, which are reloaded when their files change."""
 
 import asyncio
 import os
@@ -12,32 +12,35 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.key_file import read_keys
 from mindspore_serving.frontends.keys import ApiKey, Keys, Tenant
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.server import watched
+from mindspore_serving.server import file_watch
+from mindspore_serving.server.file_watch import WatchedFiles
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.messages import Admission
 from mindspore_serving.server.ssl_config import SSLConfig
-from mindspore_serving.server.watched import Watched
 from mindspore_serving.tls import Certificates, Pem, end_of, paths_of, read
 
 
 class Renewal:
-    """Listeners with the same files have them in common.  After each change `on_renewed` is called:
-    it tells who is in another process.
+    """Certificates and API keys, shared by listeners with the same files.
+
+    `on_renewed` is called after each change, to inform front-end processes.
     """
 
     def __init__(self, on_renewed: Callable[[], Awaitable[None]]) -> None:
         self._on_renewed = on_renewed
         self._certificates: dict[SSLConfig, Certificates] = {}
         self._keys: dict[str, Keys] = {}
-        self._holders: WeakValueDictionary[ApiKey, Tenant] = WeakValueDictionary()
-        self._watched: list[Watched[Any]] = []
+        self._tenants: WeakValueDictionary[ApiKey, Tenant] = WeakValueDictionary()
+        self._watched: list[WatchedFiles[Any]] = []
         self._task: asyncio.Task[None] | None = None
 
     def certificates(
         self, tls: SSLConfig | None, *, as_the_original: bool = False
     ) -> Certificates | None:
-        """Those of a listener.  Raises StartError naming the file that cannot be used, and for one
-        that is missing FileNotFoundError `as_the_original` did.
+        """Return the certificates of a listener, None without TLS.
+
+        Raises StartError naming the invalid file.  With `as_the_original` a missing file raises
+        FileNotFoundError, as in MindSpore Serving 1 and 2.
         """
         if tls is None:
             return None
@@ -45,62 +48,63 @@ class Renewal:
             for path in paths_of(tls):
                 os.stat(path)
         if tls not in self._certificates:
-            files = Watched("the certificate and its key", paths_of(tls), partial(read, tls))
-            found = self._certificates[tls] = Certificates(tls, files.value)
-            self._follow(files, found.replace)
+            files = WatchedFiles("the certificate and its key", paths_of(tls), partial(read, tls))
+            certificates = self._certificates[tls] = Certificates(tls, files.value)
+            self._follow(files, certificates.replace)
         return self._certificates[tls]
 
     def keys(self, options: FrontEndOptions) -> Keys:
-        """Those of a listener.  Raises StartError or InvalidInputs naming what is wrong."""
+        """Return the API keys of a listener.  Raises StartError or InvalidInputs for its file."""
         path = options.key_file
         if path is None:
-            return Keys(options.api_keys, self._holders)
+            return Keys(options.api_keys, self._tenants)
         if path not in self._keys:
-            files = Watched("the API keys", [path], partial(read_keys, path))
-            found = self._keys[path] = Keys(files.value, self._holders)
-            self._follow(files, found.replace)
+            files = WatchedFiles("the API keys", [path], partial(read_keys, path))
+            keys = self._keys[path] = Keys(files.value, self._tenants)
+            self._follow(files, keys.replace)
         return self._keys[path]
 
     def admission(self, options: FrontEndOptions) -> Admission:
-        """What a front-end process lets in now."""
+        """Return the current API keys and certificate, for a front-end process."""
         certificates = self.certificates(options.ssl_config)
         pem = None if certificates is None else certificates.pem
-        return Admission([one.key for one in self.keys(options).tenants.values()], pem)
+        return Admission([tenant.key for tenant in self.keys(options).tenants.values()], pem)
 
     def add_metrics(self, page: Page) -> None:
-        for one in self._watched:
-            path = one.paths[0]
-            page.add("serving_file_reloads_total", one.num_renewed, path, "ok")
-            page.add("serving_file_reloads_total", one.num_failed, path, "failed")
-            end = end_of(one.value.certificate) if isinstance(one.value, Pem) else None
+        """Add the numbers of reloads, and the end dates of certificates."""
+        for files in self._watched:
+            path = files.paths[0]
+            page.add("serving_file_reloads_total", files.num_renewed, path, "ok")
+            page.add("serving_file_reloads_total", files.num_failed, path, "failed")
+            end = end_of(files.value.certificate) if isinstance(files.value, Pem) else None
             if end is not None:
                 name = "serving_certificate_expiry_timestamp_seconds"
                 page.add(name, end.timestamp(), path)
 
     def cancel(self) -> None:
-        """What changes from now on is not read."""
+        """Stop watching the files."""
         if self._task is not None:
             self._task.cancel()
 
-    def _follow(self, files: Watched[Any], use: Callable[[Any], None]) -> None:
+    def _follow(self, files: WatchedFiles[Any], use: Callable[[Any], None]) -> None:
         files.use = use
         self._watched.append(files)
         if self._task is None:
-            self._task = asyncio.create_task(self._keep_looking())
+            self._task = asyncio.create_task(self._poll_forever())
 
-    async def _keep_looking(self) -> None:
+    async def _poll_forever(self) -> None:
         while True:
-            await asyncio.sleep(watched.LOOK_SECONDS)
+            await asyncio.sleep(file_watch.POLL_SECONDS)
             try:
-                await self._look()
-            except Exception:  # one that nobody thought of must not be the last look
-                log.error("a look for changed certificates and API keys failed", exc_info=True)
+                await self._poll()
+            except Exception:  # an unexpected error must not end the polling
+                log.error("checking certificates and API keys for changes failed", exc_info=True)
 
-    async def _look(self) -> None:
-        for one in list(self._watched):
-            await on_thread("renewal", one.look)
-        renewed = [one for one in self._watched if one.renew()]
+    async def _poll(self) -> None:
+        for files in list(self._watched):
+            await on_thread("renewal", files.poll)
+        renewed = [files for files in self._watched if files.renew()]
         if renewed:
             await self._on_renewed()
-        for one in renewed:
-            one.tell()
+        for files in renewed:
+            files.log_renewed()

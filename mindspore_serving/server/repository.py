@@ -1,6 +1,6 @@
-"""Which servables run: loaded, replaced and unloaded by name, or as their files change.
+"""The model repository: loads, replaces and unloads servables by name, or as their files change.
 
-Lives on the event loop; what looks at files runs on a thread.
+Lives on the event loop; fingerprints of files are computed on a thread.
 """
 
 import asyncio
@@ -18,28 +18,35 @@ from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
 
-MOST_SHOWN = 128  # characters of a name that a client gave
-UNLOAD_SECONDS = 60.0  # that a servable which leaves may take for what it has
+MAX_SHOWN = 128  # characters of a client's name in an error
+UNLOAD_SECONDS = 60.0  # within which a servable that is unloaded may finish its requests
 
-Wanted = Callable[[], Sequence[Deployment | RefusedServable]]
+DeploymentSource = Callable[[], Sequence[Deployment | RefusedServable]]
+"""Returns the deployments to serve, by the current configuration and files."""
 Roll = Callable[[Sequence[Deployment], Sequence[Deployment], float], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundVersion:
-    """A version that is to be served, and its files."""
+class AvailableVersion:
+    """A version to serve, and the fingerprint of its files."""
 
     deployment: Deployment
     files: Fingerprint
 
 
 class ModelRepository:
-    """What can be served, and what is.
+    """The servables that are available and those that are deployed.
+
+    A name is served from the source given to `begin`, or from its own one of `add`:
+
+        available -(load, or files changed twice alike)-> deployed -(unload)-> unloaded
+                         |
+                         +-(error)-> failed: retried when its files change, or by name
 
     Args:
-        roll: starts deployments and then ends others; see `master.master.Master.roll`.
-        deployed: gives what is deployed.
-        readiness: gives which of it is ready.
+        roll: starts deployments and then withdraws others, see `master.master.Master.roll`.
+        deployed: returns the current deployments.
+        readiness: returns the readiness of each.
     """
 
     def __init__(
@@ -51,47 +58,52 @@ class ModelRepository:
         self._roll = roll
         self._deployed = deployed
         self._readiness = readiness
-        self._wanted: Wanted = lambda: ()
-        self._added: dict[str, Wanted] = {}  # by name, in place of what those give
-        self._files: dict[tuple[str, int], Fingerprint] = {}  # of what is deployed, when it was
-        self._failed: dict[str, list[FoundVersion]] = {}  # what could not be loaded
-        self._failures: dict[str, str] = {}  # ... and why
-        self._refused: dict[str, str] = {}  # by name: why it is not even tried, at the last look
-        self._told: dict[str, str] = {}  # of those, what the log has
-        self._unloaded: set[str] = set()  # by name: they stay so until they are loaded by name
-        self._changes: dict[str, Changes] = {}  # by name: what clients have other than is wanted
+        self._source: DeploymentSource = lambda: ()
+        self._added: dict[str, DeploymentSource] = {}  # by name; they override `_source`
+        self._files: dict[tuple[str, int], Fingerprint] = {}  # of deployed versions, when loaded
+        self._failed: dict[str, list[AvailableVersion]] = {}  # by name: versions that did not load
+        self._failures: dict[str, str] = {}  # by name: the reasons
+        self._refused: dict[
+            str, str
+        ] = {}  # by name: reasons of invalid servables, at the last scan
+        self._reported: dict[str, str] = {}  # of those, the ones that were logged
+        self._unloaded: set[str] = set()  # names that `follow` does not load again
+        self._changes: dict[str, Changes] = {}  # by name: settings of clients
         self._generations = itertools.count(1)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._last: dict[str, list[FoundVersion]] = {}  # at the last look
+        self._last: dict[str, list[AvailableVersion]] = {}  # at the last scan
         self._tasks: set[asyncio.Task[None]] = set()  # that load and unload
-        self._looking: asyncio.Task[dict[str, list[FoundVersion]]] | None = None  # for clients
+        self._scan: asyncio.Task[dict[str, list[AvailableVersion]]] | None = None  # for clients
 
     async def begin(
-        self, first: Sequence[Deployment | RefusedServable], wanted: Wanted
+        self, first: Sequence[Deployment | RefusedServable], source: DeploymentSource
     ) -> list[Deployment]:
-        """The deployments of `first`, which are served now, and later what `wanted` gives, when
-        somebody asks for it.  Its ServingErrors are reported to them.
+        """Return the deployments of `first`, and read `source` at later scans.
+
+        A ServingError of `source` is reported to the caller of the scan.
         """
-        self._wanted = wanted
+        self._source = source
         deployments = self._without_refused(first)
-        self._told = self._refused
-        self._last = await on_thread("files", look_at, deployments)
-        for one in itertools.chain(*self._last.values()):
-            self._files[key_of(one.deployment)] = one.files
+        self._reported = self._refused
+        self._last = await on_thread("files", add_fingerprints, deployments)
+        for version in itertools.chain(*self._last.values()):
+            self._files[key_of(version.deployment)] = version.files
         return deployments
 
     def on_failed(self, name: str, error: ServingError) -> None:
-        """What `begin` was given under `name` could not be loaded: it is not tried again before its
-        files change, or somebody asks for it.
+        """Record that the versions of `name` in `begin` could not be loaded.
+
+        They are not retried until their files change, or `name` is loaded by name.
         """
         self._failed[name], self._failures[name] = self._last.get(name, []), str(error)
 
-    async def add(self, name: str, wanted: Wanted) -> None:
-        """Serve `name` as `wanted` gives it, now and when it is loaded anew.  Raises as `load`;
-        then nothing is added.
+    async def add(self, name: str, source: DeploymentSource) -> None:
+        """Serve `name` from a source of its own, now and when it is loaded again.
+
+        Raises as `load`; nothing is added then.
         """
         before = self._added.get(name)
-        self._added[name] = wanted
+        self._added[name] = source
         try:
             await self.load(name)
         except BaseException:
@@ -105,46 +117,49 @@ class ModelRepository:
     async def load(
         self, name: str, *, is_forced: bool = False, changes: Changes | None = None
     ) -> None:
-        """Serve the versions of `name` that there are now, each anew if its files or settings have
-        changed, or if `is_forced`; others of it leave when these are ready.  `changes` are fields
-        of its deployments, which keep them until it is loaded by name again.
+        """Serve the versions of `name` that are available now.
 
-        Raises NotFound if there is no such servable, StartError if it cannot be loaded; then what
-        is served goes on.
+        A version is reloaded if its files or settings have changed, or if `is_forced`.  Other
+        versions are withdrawn when these are ready.  `changes` are fields of the deployments, kept
+        until the next load by name.
+
+        Raises NotFound if the servable does not exist, StartError if it cannot be loaded; the
+        deployed versions go on serving then.
         """
-        if name not in await self._look():  # before there is a lock of that name
+        if name not in await self._scan_files():  # before a lock of that name is created
             if name in self._refused:
                 raise StartError(f"servable '{name}' cannot be loaded: {self._refused[name]}")
-            raise NotFound(f"There is no servable '{name[:MOST_SHOWN]}' to be loaded")
+            raise NotFound(f"There is no servable '{name[:MAX_SHOWN]}' to be loaded")
         await self._to_the_end(self._load(name, changes or {}, is_forced=is_forced))
 
     async def unload(self, name: str, seconds: float = UNLOAD_SECONDS) -> None:
-        """Serve `name` no more: it answers what it has, for at most so many seconds.  Raises
-        NotFound if it is not served.
+        """Withdraw all versions of `name`; running requests may finish within `seconds`.
+
+        Raises NotFound if it is not loaded.
         """
-        if not self._deployed_as(name):
-            raise NotFound(f"Servable '{name[:MOST_SHOWN]}' is not loaded")
+        if not self._deployed_versions(name):
+            raise NotFound(f"Servable '{name[:MAX_SHOWN]}' is not loaded")
         await self._to_the_end(self._unload(name, seconds))
 
     async def index(self) -> list[ModelState]:
-        """See `core.service.ModelControl`."""
+        """Return the state of deployed, available and invalid versions, see `ModelControl`."""
         try:
-            found = await self._look()
-        except ServingError:  # nobody can say what could be loaded
-            found = {}
+            available = await self._scan_files()
+        except ServingError:  # it is unknown what could be loaded
+            available = {}
         states = [
             ModelState(
-                one.name, one.version, True, one.is_ready, one.reason, one.loaded is not None
+                row.name, row.version, True, row.is_ready, row.reason, row.loaded is not None
             )
-            for one in self._readiness()
+            for row in self._readiness()
         ]
         names = {state.name for state in states}
-        for one in itertools.chain(*found.values()):
-            name, version = one.deployment.name, one.deployment.version_number
+        for entry in itertools.chain(*available.values()):
+            name, version = key_of(entry.deployment)
             if name not in names:
                 reason = self._failures.get(name, "it is not loaded")
                 states.append(ModelState(name, version, False, False, reason))
-        names |= found.keys()
+        names |= available.keys()
         states += (
             ModelState(name, 0, False, False, reason)
             for name, reason in self._refused.items()
@@ -153,29 +168,29 @@ class ModelRepository:
         return states
 
     def add_metrics(self, page: Page) -> None:
-        """Put on `page` which versions could not be loaded."""
-        shown = {(one.name, one.version): 0 for one in self._readiness()}
+        """Add to `page` which versions could not be loaded."""
+        shown = {(row.name, row.version): 0 for row in self._readiness()}
         names = {name for name, _ in shown} | self._failed.keys()
         shown |= {(name, 0): 1 for name in self._refused.keys() - names}
         for name in self._failed.keys() - self._unloaded:
-            current = {one.version_number: one for one in self._deployed_as(name)}
-            new = (one for one in self._failed[name] if self._is_new(one, current))
-            shown |= {key_of(one.deployment): 1 for one in new}
+            current = self._deployed_versions(name)
+            new = (version for version in self._failed[name] if self._is_new(version, current))
+            shown |= {key_of(version.deployment): 1 for version in new}
         for (name, version), failed in sorted(shown.items()):
             page.add("serving_load_failed", failed, name, str(version))
 
     async def follow(self, seconds: float) -> None:
-        """For ever: look at the files so often, and serve what is there."""
+        """Scan the files every `seconds` seconds, forever, and serve what has changed."""
         reported = ""
         while True:
             await asyncio.sleep(seconds)
             try:
-                found, text = await on_thread("files", self._find), ""
-                await self._follow(found)
+                available, text = await on_thread("files", self._find_available), ""
+                await self._follow(available)
             except ServingError as error:
                 text = str(error)
             except Exception as error:
-                log.error("looking for servables", exc_info=True)
+                log.error("scanning for servables failed", exc_info=True)
                 text = str(error)
             if text and text != reported:
                 log.warning("servables stay as they are: %s", text)
@@ -186,11 +201,11 @@ class ModelRepository:
             before = self._changes.get(name, {})
             self._changes[name] = changes
             try:
-                found = (await on_thread("files", self._find)).get(name)
-                if found is None:
+                versions = (await on_thread("files", self._find_available)).get(name)
+                if versions is None:
                     raise NotFound(f"There is no servable '{name}' to be loaded any more")
                 self._unloaded.discard(name)
-                await self._replace(name, found, is_forced=is_forced)
+                await self._replace(name, versions, is_forced=is_forced)
             except BaseException:
                 self._changes[name] = before
                 raise
@@ -198,10 +213,10 @@ class ModelRepository:
     async def _unload(self, name: str, seconds: float) -> None:
         async with self._locks[name]:
             self._unloaded.add(name)
-            await self._roll((), self._deployed_as(name), seconds)
+            await self._roll((), list(self._deployed_versions(name).values()), seconds)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work`, also if who waits for it leaves: workers are not to be forgotten half-way."""
+        """Run `work` to its end even if the caller is cancelled, so that no worker is lost."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
@@ -210,100 +225,111 @@ class ModelRepository:
     def _forget(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # is seen by who waits, if somebody does
+            task.exception()  # mark as retrieved; the caller has got it, if it still waits
 
-    async def _look(self) -> dict[str, list[FoundVersion]]:
-        """What is to be served now, for clients: all that ask meanwhile wait for one look."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(on_thread("files", self._find))
-        return await asyncio.shield(self._looking)
+    async def _scan_files(self) -> dict[str, list[AvailableVersion]]:
+        """Return the available versions for clients; concurrent callers share one scan."""
+        if self._scan is None or self._scan.done():
+            self._scan = asyncio.ensure_future(on_thread("files", self._find_available))
+        return await asyncio.shield(self._scan)
 
-    async def _follow(self, found: dict[str, list[FoundVersion]]) -> None:
-        last, self._last = self._last, found
-        for name in self._failed.keys() - found.keys():
+    async def _follow(self, available: dict[str, list[AvailableVersion]]) -> None:
+        last, self._last = self._last, available
+        for name in self._failed.keys() - available.keys():
             self._forget_failure(name)
-        for name, reason in self._refused.items() - self._told.items():
+        for name, reason in self._refused.items() - self._reported.items():
             log.warning("servable %s stays as it is: %s", name, reason)
-        self._told = self._refused
-        names = {*found, *(one.name for one in self._deployed())} - self._unloaded
-        names -= self._refused.keys()
-        settled = [name for name in names if found.get(name) == last.get(name)]
-        await asyncio.gather(*(self._adapt(name, found.get(name, [])) for name in settled))
+        self._reported = self._refused
+        names = {*available, *(deployment.name for deployment in self._deployed())}
+        names -= self._unloaded | self._refused.keys()
+        # Act on the second scan with the same result: files may still be being copied.
+        settled = [name for name in names if available.get(name) == last.get(name)]
+        await asyncio.gather(*(self._adapt(name, available.get(name, [])) for name in settled))
 
-    async def _adapt(self, name: str, found: list[FoundVersion]) -> None:
-        """Serve `found`, which has not changed between two looks."""
-        if self._locks[name].locked() or (found and self._failed.get(name) == found):
+    async def _adapt(self, name: str, versions: list[AvailableVersion]) -> None:
+        """Serve versions that have not changed between two scans."""
+        if self._locks[name].locked() or (versions and self._failed.get(name) == versions):
             return
         async with self._locks[name]:
             try:
-                await self._replace(name, found)
+                await self._replace(name, versions)
             except ServingError as error:
                 log.error("servable %s stays as it is: %s", name, error)
 
     async def _replace(
-        self, name: str, found: Sequence[FoundVersion], *, is_forced: bool = False
+        self, name: str, available: Sequence[AvailableVersion], *, is_forced: bool = False
     ) -> None:
-        """Serve `found`, and nothing else of that name."""
-        current = {one.version_number: one for one in self._deployed_as(name)}
-        new = [one for one in found if is_forced or self._is_new(one, current)]
-        versions = {one.deployment.version_number for one in new}
-        kept = {one.deployment.version_number for one in found} - versions
-        old = [one for version, one in current.items() if version not in kept]
+        """Serve the versions `available`, and no others of that name."""
+        current = self._deployed_versions(name)
+        new = [version for version in available if is_forced or self._is_new(version, current)]
+        loaded = {version.deployment.version_number for version in new}
+        kept = {version.deployment.version_number for version in available} - loaded
+        old = [deployment for number, deployment in current.items() if number not in kept]
         if not new and not old:
             return
-        started = [replace(one.deployment, generation=next(self._generations)) for one in new]
+        started = [
+            replace(version.deployment, generation=next(self._generations)) for version in new
+        ]
         log.info(
             "servable %s: loads %s, unloads %s",
             name,
-            sorted(versions),
-            sorted(one.version_number for one in old),
+            sorted(loaded),
+            sorted(deployment.version_number for deployment in old),
         )
         try:
             await self._roll(started, old, UNLOAD_SECONDS)
         except ServingError as error:
-            self._failed[name], self._failures[name] = list(found), str(error)
+            self._failed[name], self._failures[name] = list(available), str(error)
             raise
         self._forget_failure(name)
-        for one in new:
-            self._files[key_of(one.deployment)] = one.files
+        for version in new:
+            self._files[key_of(version.deployment)] = version.files
 
     def _forget_failure(self, name: str) -> None:
         self._failed.pop(name, None)
         self._failures.pop(name, None)
 
-    def _is_new(self, found: FoundVersion, current: dict[int, Deployment]) -> bool:
-        deployment = found.deployment
+    def _is_new(self, version: AvailableVersion, current: dict[int, Deployment]) -> bool:
+        """Return whether settings or files of a version differ from what is deployed."""
+        deployment = version.deployment
         running = current.get(deployment.version_number)
         if running is None or replace(running, generation=0) != replace(deployment, generation=0):
             return True
-        return self._files.get(key_of(deployment)) != found.files
+        return self._files.get(key_of(deployment)) != version.files
 
-    def _deployed_as(self, name: str) -> list[Deployment]:
-        return [one for one in self._deployed() if one.name == name]
+    def _deployed_versions(self, name: str) -> dict[int, Deployment]:
+        return {
+            deployment.version_number: deployment
+            for deployment in self._deployed()
+            if deployment.name == name
+        }
 
-    def _find(self) -> dict[str, list[FoundVersion]]:
-        """What is to be served now.  Raises ServingError."""
-        given = self._without_refused(self._wanted())
-        given = [one for one in given if one.name not in self._added]
-        added = (one for own in self._added.values() for one in own())
-        given += (one for one in added if isinstance(one, Deployment))
-        return look_at([replace(one, **self._changes.get(one.name, {})) for one in given])
+    def _find_available(self) -> dict[str, list[AvailableVersion]]:
+        """Return the available versions by name.  Blocks on files.  Raises ServingError."""
+        deployments = self._without_refused(self._source())
+        deployments = [entry for entry in deployments if entry.name not in self._added]
+        added = (entry for source in self._added.values() for entry in source())
+        deployments += (entry for entry in added if isinstance(entry, Deployment))
+        return add_fingerprints(
+            [replace(entry, **self._changes.get(entry.name, {})) for entry in deployments]
+        )
 
-    def _without_refused(self, found: Sequence[Deployment | RefusedServable]) -> list[Deployment]:
-        """The deployments of `found`; the rest is noted."""
-        refused = (one for one in found if isinstance(one, RefusedServable) and one.name)
-        self._refused = {one.name: one.reason for one in refused}
-        return [one for one in found if isinstance(one, Deployment)]
+    def _without_refused(self, entries: Sequence[Deployment | RefusedServable]) -> list[Deployment]:
+        """Return the deployments of `entries`, and record the invalid servables."""
+        refused = (entry for entry in entries if isinstance(entry, RefusedServable) and entry.name)
+        self._refused = {entry.name: entry.reason for entry in refused}
+        return [entry for entry in entries if isinstance(entry, Deployment)]
 
 
-def look_at(deployments: Sequence[Deployment]) -> dict[str, list[FoundVersion]]:
-    """`deployments` with their files, by name."""
-    found: dict[str, list[FoundVersion]] = {}
-    for one in deployments:
-        files = fingerprint(one.servable_directory, one.servable_name, one.version_number)
-        found.setdefault(one.name, []).append(FoundVersion(one, files))
-    return found
+def add_fingerprints(deployments: Sequence[Deployment]) -> dict[str, list[AvailableVersion]]:
+    """Return `deployments` with the fingerprints of their files, by name."""
+    available: dict[str, list[AvailableVersion]] = {}
+    for entry in deployments:
+        files = fingerprint(entry.servable_directory, entry.servable_name, entry.version_number)
+        available.setdefault(entry.name, []).append(AvailableVersion(entry, files))
+    return available
 
 
 def key_of(deployment: Deployment) -> tuple[str, int]:
+    """Return name and version number of a deployment."""
     return deployment.name, deployment.version_number

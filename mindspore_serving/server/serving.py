@@ -1,6 +1,6 @@
-"""One running server: the master and its front ends, started in order and stopped in reverse.
+"""A running server: the master and its front ends, started in order and stopped in reverse.
 
-Lives on the event loop; `startup` is the public face.
+Lives on the event loop; `startup` has the public functions.
 """
 
 import asyncio
@@ -51,10 +51,10 @@ from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
-from mindspore_serving.server.processes.pool import FrontEnds
-from mindspore_serving.server.processes.session import Desk
+from mindspore_serving.server.processes.pool import FrontEndPool
+from mindspore_serving.server.processes.session import SharedServices
 from mindspore_serving.server.renewal import Renewal
-from mindspore_serving.server.repository import ModelRepository, Wanted
+from mindspore_serving.server.repository import DeploymentSource, ModelRepository
 from mindspore_serving.tracing.options import TraceOptions
 
 if TYPE_CHECKING:
@@ -62,16 +62,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CLOSE_GRACE = 1.0  # seconds for answers that are already on their way
-EXIT_GRACE = 5.0  # seconds that workers have to leave
+CLOSE_GRACE = 1.0  # seconds for answers that are being sent
+EXIT_GRACE = 5.0  # seconds for workers to exit
 
-# Objects, after so many new ones Python looks for cycles, of which requests make none: by its own
-# setting, 700, it does so several times a millisecond of 64 requests that came together.
-_MOST_NEW = 50_000
+# Threshold of the garbage collector: requests create no reference cycles, so collect rarely.  At
+# Python's default, 700, it runs several times per millisecond under 64 concurrent requests.
+_GC_THRESHOLD = 50_000
 
 
 class Serving:
-    """What `start_*` starts and `stop` stops."""
+    """The server that `start_*` starts and `stop` stops."""
 
     def __init__(self, on_all_ended: Callable[[], None]) -> None:
         self._local = LocalLauncher()
@@ -80,14 +80,14 @@ class Serving:
         self.repository = ModelRepository(
             self._master.roll, lambda: self._master.deployments, self._master.control.readiness
         )
-        self._tasks: list[asyncio.Task[None]] = []  # what goes on until the end
+        self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
         self._grpc: GrpcServer | NativeGrpcServer | None = None
-        self._http: HttpServer | FrontEnds | None = None
-        self._pool: FrontEnds | None = None
-        self._directory = ExitStack()  # of a socket that front ends connect to
-        self.renewal = Renewal(self._tell_front_ends)
-        self._memory = SharedMemory(is_enabled=True)  # that clients have registered
+        self._http: HttpServer | FrontEndPool | None = None
+        self._pool: FrontEndPool | None = None
+        self._directory = ExitStack()  # of the socket to which front ends connect
+        self.renewal = Renewal(self._renew_front_ends)
+        self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
         self._inference: Inference = self._master.dispatcher
         if log.has_requests():
@@ -97,29 +97,33 @@ class Serving:
 
     @classmethod
     async def create(cls, capacity: Capacity, on_all_ended: Callable[[], None]) -> "Serving":
+        """Create a server; `on_all_ended` is called when all workers have ended for good."""
         serving = cls(on_all_ended)
         serving.set_capacity(capacity)
-        if 0 < gc.get_threshold()[0] < _MOST_NEW:  # else the script has set it, or wants none
-            gc.set_threshold(_MOST_NEW, 20, 20)
+        if 0 < gc.get_threshold()[0] < _GC_THRESHOLD:  # not if the script has set or disabled it
+            gc.set_threshold(_GC_THRESHOLD, 20, 20)
         return serving
 
     def set_capacity(self, capacity: Capacity) -> None:
+        """Set the limits of requests and of loaded servables."""
         self._master.dispatcher.shares.limit = capacity.max_enqueued_requests
         self._master.budget.limit = capacity.max_loaded
 
     async def deploy(
         self,
         first: Sequence[Deployment | RefusedServable],
-        wanted: Wanted,
+        source: DeploymentSource,
         poll_seconds: float,
         *,
         is_strict: bool = True,
     ) -> list[tuple[str, StartError]]:
-        """Serve `first`; with `poll_seconds`, look at what `wanted` gives so often, and serve that.
-        Raises StartError.  Unless `is_strict`, returns what cannot be loaded, if not all.
+        """Deploy `first`; then poll `source` every `poll_seconds` seconds (0: never).
+
+        Unless `is_strict`, returns names and errors of servables that could not be loaded, if one
+        could.  Raises StartError.
         """
         self.is_deployed = True
-        deployments = await self.repository.begin(first, wanted)
+        deployments = await self.repository.begin(first, source)
         failed = await self._master.deploy(deployments, is_strict=is_strict)
         for deployment, error in failed:
             self.repository.on_failed(deployment.name, error)
@@ -128,7 +132,7 @@ class Serving:
         return [(deployment.name, error) for deployment, error in failed]
 
     async def run(self, work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
-        """What `work` returns; by then all front ends know what it has changed."""
+        """Run `work` and return its result, after all front ends know its changes."""
         try:
             return await work(self)
         finally:
@@ -136,17 +140,22 @@ class Serving:
                 await self._pool.sync()
 
     async def describe(self) -> list[dict[str, Any]]:
+        """Return rows about all servable versions, see `Control.describe`."""
         return self._master.control.describe()
 
     async def readiness(self) -> Sequence[ServableReadiness]:
+        """Return the readiness of all servable versions."""
         return self._master.control.readiness()
 
     async def start_tracing(self, options: TraceOptions) -> None:
-        """Trace the requests to what is started from now on.  Raises InvalidInputs if something
-        was, ModuleNotFoundError without OpenTelemetry.
+        """Record traces of requests to the servers and servables that are started from now on.
+
+        Raises InvalidInputs if one was started before, ModuleNotFoundError without OpenTelemetry.
         """
         if self.is_deployed or self._grpc or self._http or self._tracer:
-            raise InvalidInputs("Serving Error: start_tracing comes first, and once")
+            raise InvalidInputs(
+                "Serving Error: call start_tracing once, before servers are started"
+            )
         from mindspore_serving.tracing.otlp import OtlpTracer
 
         self._tracer = OtlpTracer(options)
@@ -154,6 +163,7 @@ class Serving:
         self._master.dispatcher.recorder = self._tracer
 
     async def start_grpc(self, options: FrontEndOptions) -> None:
+        """Start the gRPC server.  Raises AlreadyRunning, InvalidInputs or StartError."""
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
@@ -192,7 +202,7 @@ class Serving:
         closing: Sequence[Callable[[], None]],
         unsent: UnsentReplies,
     ) -> None:
-        """Front ends on the port; what they pass on is answered here."""
+        """Start front ends on the port, and a local server for the calls that they forward."""
         pool = await self._front_ends(options.front_ends)
         directory = self._directory.enter_context(TemporaryDirectory())
         where = addresses.parse(f"unix:{directory}/grpc", "Serving gRPC", allow_unix=True)
@@ -209,6 +219,7 @@ class Serving:
         await pool.start_grpc(message)
 
     async def start_http(self, options: FrontEndOptions) -> None:
+        """Start the HTTP server.  Raises AlreadyRunning, InvalidInputs or StartError."""
         if self._http is not None:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
@@ -233,25 +244,28 @@ class Serving:
             await pool.start_http(message, app)
             self._http = pool
         else:
-            others = LanguageRefusals(state.control, options.limits, FastInfer(v2))
-            path = FastPath(inference, rest, keys, origins, others)
+            refusals = LanguageRefusals(state.control, options.limits, FastInfer(v2))
+            path = FastPath(inference, rest, keys, origins, refusals)
             limits, responses = options.limits, self._responses
             server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
             await server.start(tls)
             self._http = server
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
-    async def _tell_front_ends(self) -> None:
+    async def _renew_front_ends(self) -> None:
         if self._pool is not None:
             await self._pool.renew()
 
-    async def _front_ends(self, num_processes: int) -> FrontEnds:
-        """The processes that both servers share.  Raises InvalidInputs, StartError."""
+    async def _front_ends(self, num_processes: int) -> FrontEndPool:
+        """Return the front-end processes, which both servers share, starting them if necessary.
+
+        Raises InvalidInputs or StartError.
+        """
         if self._pool is None:
-            self._pool = FrontEnds(num_processes, self._master.control, self.renewal.admission)
-            desk = Desk(self._master.dispatcher, self._responses, self._pool.sync)
-            desk.recorder = self._tracer
-            await self._pool.start(desk)
+            self._pool = FrontEndPool(num_processes, self._master.control, self.renewal.admission)
+            services = SharedServices(self._master.dispatcher, self._responses, self._pool.sync)
+            services.recorder = self._tracer
+            await self._pool.start(services)
         if self._pool.num_processes != num_processes:
             raise InvalidInputs(
                 f"Parameter 'front_ends' is {num_processes}, but {self._pool.num_processes} for "
@@ -260,8 +274,9 @@ class Serving:
         return self._pool
 
     async def stop(self, seconds: float) -> None:
-        """Stop accepting, let what runs finish, then end everything: all within `seconds`, of which
-        0 lets nothing finish.  What is not answered by then is refused.
+        """Drain and stop within `seconds`; with 0 all requests are refused at once.
+
+        Stops accepting connections, lets requests finish, refuses the rest, then stops workers.
         """
         self._launcher.close()
         self._local.close()
@@ -275,7 +290,7 @@ class Serving:
             for server in {self._grpc, self._http, self._pool}
             if server is not None
         ]
-        if drain:  # what is received now is not in flight yet, and needs workers
+        if drain:  # requests that are being received are not in flight yet, but need workers
             draining = asyncio.ensure_future(self._master.drain(drain))
             await asyncio.wait([draining, *closing], timeout=drain)
         await self._master.stop(grace)
@@ -289,11 +304,11 @@ class Serving:
             await on_thread("traces", self._tracer.close)
 
     def adapter_control(self, directories: Sequence[str] | None) -> MasterAdapterControl:
-        """For who may load LoRA adapters from below `directories`; None is anywhere."""
+        """Return a control of LoRA adapters below `directories`; None allows any directory."""
         return MasterAdapterControl(self._master.adapters, self._master.control, directories)
 
     def _app_state(self, options: FrontEndOptions) -> AppState:
-        """What a server shows."""
+        """Return the application state of a server."""
         inference, control = self._inference, self._master.control
         models = LanguageModels(inference, control, options.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
@@ -301,7 +316,7 @@ class Serving:
         return AppState(models, inference, control, options.max_message, repository, adapters)
 
     def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
-        """All numbers, as they are now."""
+        """Return the page of current metrics."""
         page = Page()
         page.add("serving_build_info", 1, __version__)
         for (protocol, code), count in self._responses.counts.items():
@@ -313,7 +328,7 @@ class Serving:
         return page
 
     def _v2(self, state: AppState, options: FrontEndOptions) -> V2:
-        """The protocol of one front end; both have the same regions of shared memory."""
+        """Return protocol v2 for a server; all share the clients' regions of shared memory."""
         memory = self._memory if options.client_shared_memory else SharedMemory()
         models, traces = V2Models(state.control, state.models), self._master.traces
         return V2(state, models, memory, options.limits, traces)

@@ -7,12 +7,20 @@ from mindspore_serving.servable.check import check_bool, check_str
 
 @dataclass(frozen=True, slots=True)
 class SSLConfig:
-    """TLS of a server; the arguments are paths of PEM files.
+    """TLS certificates of a server.
 
-    `certificate` and `private_key` are the server's.  With `verify_client`, clients must show a
-    certificate signed by `custom_ca`, which is ignored otherwise.  Raises RuntimeError for a wrong
-    argument; a file that does not exist is found when the server starts (FileNotFoundError).
-    Files that are replaced while the server runs are read anew, for connections from then on.
+    Files that are replaced while the server runs are reloaded, for new connections.  A missing file
+    is an error when the server starts (FileNotFoundError).
+
+    Args:
+        certificate: path of the server's certificate chain, PEM.
+        private_key: path of its private key, PEM.
+        custom_ca: path of the certificate of the authority that signs clients' certificates, PEM;
+            ignored without `verify_client`.
+        verify_client: whether clients must have a certificate.
+
+    Raises:
+        RuntimeError: an argument is invalid.
     """
 
     certificate: str

@@ -1,6 +1,7 @@
-"""start_servables, start_grpc_server, start_restful_server, stop: where all is wired.
+"""The functions start_servables, start_grpc_server, start_restful_server and stop.
 
-Plain functions over one `Serving` on a background event loop, in any order, again after `stop`.
+Plain functions over one `Serving` on a background event loop.  They may be called in any order, and
+again after `stop`.
 """
 
 import atexit
@@ -24,8 +25,8 @@ from mindspore_serving.servable import check
 from mindspore_serving.server.config import ServableStartConfig, to_deployments
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions
 from mindspore_serving.server.lifetime import Lifetime
-from mindspore_serving.server.showing import Loading, say, say_ready
 from mindspore_serving.server.ssl_config import SSLConfig
+from mindspore_serving.server.startup_report import LoadingReport, announce, announce_ready
 
 if TYPE_CHECKING:
     from mindspore_serving.server.serving import Serving
@@ -45,59 +46,60 @@ def start_servables(
     servable_configs: "ServableStartConfig | Sequence[ServableStartConfig]",
     enable_lite: bool = False,
 ) -> None:
-    """Start the worker processes of one or several servables and wait until all can be called.
+    """Start the worker processes of one or several servables and wait until all are ready.
 
-    Afterwards the process stays alive, also when the script has ended, until `stop` or a signal:
+    Afterwards the process stays alive, even when the script has ended, until `stop` or a signal:
     SIGTERM and SIGINT let running requests finish first.
 
     Args:
-        servable_configs: what to start; configs of the same servable and version are merged.
-        enable_lite: run MindIR models with MindSpore Lite.
+        servable_configs: the servables; configs of the same servable and version are merged.
+        enable_lite: whether to run MindIR models with MindSpore Lite.
 
-    Raises RuntimeError: an argument is wrong, servables run already, or a worker could not start;
-    then nothing is left running, and the text says which worker and why.
+    Raises:
+        RuntimeError: an argument is invalid, servables are running already, or a worker could not
+            start; no process is left running then, and the text names the worker and the reason.
     """
     configs = check.as_instances("servable_configs", servable_configs, ServableStartConfig)
     check.check_bool("enable_lite", enable_lite)
 
-    wanted = partial(to_deployments, configs, enable_lite=enable_lite)
-    deploy(wanted(), wanted)
+    source = partial(to_deployments, configs, enable_lite=enable_lite)
+    deploy(source(), source)
 
 
 def deploy(
-    deployments: Sequence[Deployment], wanted: Callable[[], Sequence[Deployment]] | None = None
+    deployments: Sequence[Deployment], source: Callable[[], Sequence[Deployment]] | None = None
 ) -> None:
-    """Start what is deployed, see `load` and `start_servables`, and say when it is ready."""
-    seconds, _ = load(deployments, wanted)
-    say_ready(describe(), seconds)
+    """Start deployments, see `load`, and print when they are ready."""
+    seconds, _ = load(deployments, source)
+    announce_ready(describe(), seconds)
 
 
 def load(
     deployments: Sequence[Deployment | RefusedServable],
-    wanted: Callable[[], Sequence[Deployment | RefusedServable]] | None = None,
+    source: Callable[[], Sequence[Deployment | RefusedServable]] | None = None,
     poll_seconds: float = 0.0,
     *,
     is_strict: bool = True,
 ) -> tuple[float, list[tuple[str, StartError]]]:
-    """Start what is deployed, showing what is loaded; the seconds that it took.
+    """Start deployments, printing the progress; return the seconds taken, and the failures.
 
-    `wanted` gives what is to be served when it is loaded anew; with `poll_seconds` it is asked so
-    often.  Any thread may call it.  Unless `is_strict`, servables that cannot start are left out,
-    as long as there are others, and returned with the reasons.
+    `source` returns the current deployments for later loads; it may be called on any thread.  With
+    `poll_seconds` it is polled at this interval (seconds).  Unless `is_strict`, servables that
+    cannot start are skipped, as long as one starts, and returned with the reasons.
     """
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
     _lifetime.begin()
     try:
-        with Loading(lambda: _loop.run(serving.readiness())) as loading:
-            wanted = wanted or (lambda: deployments)
-            starting = serving.deploy(deployments, wanted, poll_seconds, is_strict=is_strict)
+        with LoadingReport(lambda: _loop.run(serving.readiness())) as report:
+            source = source or (lambda: deployments)
+            starting = serving.deploy(deployments, source, poll_seconds, is_strict=is_strict)
             failed = _loop.run(starting)
     except BaseException:
         stop()
         raise
-    return loading.seconds, failed
+    return report.seconds, failed
 
 
 @shortened
@@ -114,20 +116,21 @@ def start_grpc_server(
     front_ends: int = 1,
     grpc_library: str = "grpcio",
 ) -> None:
-    """Serve clients over gRPC: the classic protocol and Open Inference Protocol v2.  May be called
-    before or after `start_servables`.
+    """Start the gRPC server: the classic protocol and Open Inference Protocol v2.
+
+    It may be called before or after `start_servables`.
 
     Args:
         address: `ip:port` or `unix:path`.
         ssl_config: certificates for TLS; None for plain text.
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
-            pathlib.Path is a file with a key in each line, which is read anew when it changes.
-        limits: of what clients send, and of time; see docs/limits.md.
+            pathlib.Path is a file with one key per line, which is reloaded when it changes.
+        limits: limits of requests, connections and time; see docs/limits.md.
         {}
 
     Raises:
-        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
-            stopped; or a gRPC server runs already.
+        RuntimeError: an argument is invalid or the address cannot be bound (everything is stopped
+            then), or a gRPC server is running already.
     """
     arguments = locals()
     with all_or_nothing():
@@ -135,9 +138,9 @@ def start_grpc_server(
 
 
 def start_grpc(options: FrontEndOptions) -> None:
-    """See `start_grpc_server`."""
+    """Start the gRPC server with checked options, see `start_grpc_server`."""
     run_on_server(lambda serving: serving.start_grpc(options))
-    say(f"Serving gRPC server start success, listening on {options.address}")
+    announce(f"Serving gRPC server start success, listening on {options.address}")
 
 
 @shortened
@@ -163,21 +166,24 @@ def start_restful_server(
     vllm_metrics: bool = False,
     lora_directories: Sequence[str] = (),
 ) -> None:
-    """Serve clients over HTTP: the classic protocol and Open Inference Protocol v2, OpenAI's, TGI's
-    and llm-serving's for language models, a page at `/`.  May be called before `start_servables`.
+    """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
+
+    The protocols are the classic one, Open Inference Protocol v2, and for language models OpenAI's,
+    Anthropic's, Ollama's, TGI's and llm-serving's.  It may be called before `start_servables`.
 
     Args:
         address: `ip:port`.
         ssl_config: certificates for HTTPS; None for plain text.
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or password
-            of basic authentication), on every route but those of health; or a file, a pathlib.Path.
-        limits: of what clients send, and of time; see docs/limits.md.
-        language_limits: of requests to language models; see docs/limits.md.
+            of basic authentication), on every route except health checks; a pathlib.Path is a file
+            with one key per line, which is reloaded when it changes.
+        limits: limits of requests, connections and time; see docs/limits.md.
+        language_limits: limits of requests to language models; see docs/limits.md.
         {}
 
     Raises:
-        RuntimeError: an argument is wrong or the address cannot be bound, then everything is
-            stopped; or a RESTful server runs already.
+        RuntimeError: an argument is invalid or the address cannot be bound (everything is stopped
+            then), or a RESTful server is running already.
     """
     arguments = locals()
     with all_or_nothing():
@@ -185,38 +191,38 @@ def start_restful_server(
 
 
 def start_http(options: FrontEndOptions) -> None:
-    """See `start_restful_server`."""
+    """Start the HTTP server with checked options, see `start_restful_server`."""
     run_on_server(lambda serving: serving.start_http(options))
-    say(f"Serving RESTful server start success, listening on {options.address}")
+    announce(f"Serving RESTful server start success, listening on {options.address}")
 
 
 def stop() -> None:
-    """Stop everything at once, pending requests with an error; all can be started again."""
+    """Stop servers and servables at once; pending requests fail.  All can be started again."""
     _shut_down(0.0)
 
 
 def is_running() -> bool:
-    """Whether this process has a server, with or without servables."""
+    """Return whether this process has a server, with or without servables."""
     return _serving is not None
 
 
 def has_servables() -> bool:
-    """Whether servables were started, also if all have been unloaded since."""
+    """Return whether servables were started, even if all have been unloaded since."""
     return _serving is not None and _serving.is_deployed
 
 
 def describe() -> list[dict[str, Any]]:
-    """Each servable version that can be called: name, version, methods, number of workers."""
+    """Return name, version, methods and number of workers of each servable version."""
     return [] if _serving is None else _loop.run(_serving.describe())
 
 
 def open_server() -> None:
-    """Have a server without servables or listeners, which may be added later."""
+    """Create the server without servables or listeners, which may be added later."""
     _get()
 
 
 def set_capacity(**changes: int) -> None:
-    """Change fields of `Capacity`; see `server.context`."""
+    """Change fields of `Capacity`, see `server.context`."""
     global _capacity
     _capacity = replace(_capacity, **changes)
     if _serving is not None:
@@ -224,34 +230,34 @@ def set_capacity(**changes: int) -> None:
 
 
 def set_shutdown_timeout(seconds: float) -> None:
-    """See `server.context`."""
+    """Set the timeout of the shutdown, see `server.context`."""
     global _shutdown_timeout
     _shutdown_timeout = seconds
 
 
 def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
-    """What `work` returns for the server, which is made if there is none."""
+    """Run `work` with the server, which is created if necessary, and return its result."""
     return _loop.run(_get().run(work))
 
 
 def _get() -> "Serving":
     global _serving
-    # Else gRPC ends its threads around each start of a worker.  It reads this when imported.
+    # Otherwise gRPC stops its threads at each start of a worker.  It reads this when imported.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it says on stderr is in our errors
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors have the same texts
     from mindspore_serving.server.serving import Serving
 
     with _lock:
         if _serving is None:
             _serving = _loop.run(Serving.create(_capacity, _lifetime.end))
-            atexit.unregister(stop)  # which must be once there, and run before the loop is closed
-            atexit.register(stop)
+            atexit.unregister(stop)  # to be registered once, after the loop: so it runs before
+            atexit.register(stop)  # the loop is closed
         return _serving
 
 
 @contextmanager
 def all_or_nothing() -> Iterator[None]:
-    """Stop everything after an error, so that the process can end."""
+    """Stop everything if the block raises, so that the process can exit."""
     try:
         yield
     except AlreadyRunning as error:

@@ -1,4 +1,4 @@
-"""OpenTelemetry traces of a server: where they are sent, and how many.  Makes no span."""
+"""The public function for OpenTelemetry traces: the collector and the sampling ratio."""
 
 from mindspore_serving import extras, log
 from mindspore_serving.errors import StartError
@@ -8,22 +8,22 @@ from mindspore_serving.tracing.options import TraceOptions, is_disabled
 
 
 def start_tracing(endpoint: str = "", sampling_ratio: float | None = None) -> None:
-    """Record OpenTelemetry traces of requests, and send them to a collector by OTLP.  Call it
-    before the servers and servables are started.  Needs the extra `traces`.
+    """Record OpenTelemetry traces of requests, and send them to a collector by OTLP.
 
-    The standard variables OTEL_* say the rest, such as OTEL_EXPORTER_OTLP_PROTOCOL
+    Call it before the servers and servables are started.  It needs the extra `traces`.  Further
+    settings are the standard environment variables OTEL_*, such as OTEL_EXPORTER_OTLP_PROTOCOL
     ("http/protobuf", the default, or "grpc"), OTEL_SERVICE_NAME and OTEL_BSP_MAX_QUEUE_SIZE; see
     docs/tracing.md.  With OTEL_SDK_DISABLED=true nothing is recorded.
 
     Args:
-        endpoint: URL of the collector, as "http://collector:4318"; "" for that of
-            OTEL_EXPORTER_OTLP_ENDPOINT, or of this machine.
-        sampling_ratio: share of the requests that are recorded, 0 to 1, of those that come without
-            a `traceparent`; None for what OTEL_TRACES_SAMPLER says, by default all.
+        endpoint: URL of the collector, such as "http://collector:4318"; "" for the URL in
+            OTEL_EXPORTER_OTLP_ENDPOINT, or a collector on this machine.
+        sampling_ratio: share, 0 to 1, of requests to record, of those without a `traceparent`; None
+            for the sampler of OTEL_TRACES_SAMPLER, which records all by default.
 
     Raises:
-        RuntimeError: an argument is wrong, the extra is not installed, or something was started;
-            then everything is stopped.
+        RuntimeError: an argument is invalid, the extra is not installed, or a server or servable
+            was started before; everything is stopped then.
     """
     with startup.all_or_nothing():
         ratio = sampling_ratio

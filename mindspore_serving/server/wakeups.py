@@ -1,8 +1,8 @@
-"""Signals that another thread than the main one took: the main thread is woken for them.
+"""Notification of signals that the kernel delivered to another thread than the main one.
 
-Python runs handlers in its main thread.  The kernel gives a signal to any thread that does not
-block it; then a main thread that waits for others to end learns nothing of it, until the next one.
-Knows nothing of what signals mean.
+Python runs handlers in its main thread, but the kernel delivers a signal to any thread that does
+not block it.  A main thread that waits for other threads then does not notice the signal until the
+next one.  Does not know the meaning of signals.
 """
 
 import os
@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 
 class Wakeups:
-    """Calls `on_signal` with the number of each signal that has a handler in Python, in a thread
-    of its own, whether the handler has run or not.  In the main thread alone.
+    """A thread that calls `on_signal` for each signal that has a handler in Python.
+
+    It is called whether the handler has run or not.  Create and use it in the main thread only.
     """
 
     def __init__(self, on_signal: Callable[[int], None]) -> None:
@@ -22,14 +23,14 @@ class Wakeups:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Does nothing where something else, such as an event loop, is woken by signals."""
+        """Start the thread, unless signals already wake other code, such as an event loop."""
         if self._write != -1:
             return
         read, write = os.pipe()
         os.set_blocking(write, False)
-        others = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        if others != -1:
-            signal.set_wakeup_fd(others)
+        previous = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        if previous != -1:
+            signal.set_wakeup_fd(previous)
             os.close(read)
             os.close(write)
             return
@@ -37,6 +38,7 @@ class Wakeups:
         threading.Thread(target=self._report, args=(read,), name="signals", daemon=True).start()
 
     def stop(self) -> None:
+        """Stop the thread."""
         if self._write == -1:
             return
         current = signal.set_wakeup_fd(-1)
@@ -51,7 +53,7 @@ class Wakeups:
         os.close(read)
 
     def _forget(self) -> None:
-        """In a forked process, whose signals are not for this thread."""
+        """Stop in a forked process, which has no such thread."""
         if self._write != -1:
             self.stop()
             os.close(self._read)

@@ -16,7 +16,7 @@ from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
-from mindspore_serving.llm.checkpoint.pooling import Pooling, longest_prompt, read_pooling
+from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling, recommended_max_length
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import ARCHITECTURES
 from mindspore_serving.llm.options import check_runtime
@@ -122,7 +122,7 @@ class TransformersTextModel:
         """Open the model.  Raises StartError."""
         model = open_model(directory, task, config)
         num_positions = _count_positions(model)
-        length = config.max_model_len or longest_prompt(directory) or num_positions
+        length = config.max_model_len or recommended_max_length(directory) or num_positions
         if (config.max_model_len or 0) > num_positions:
             raise StartError(
                 f"max_model_len is {length}, but the model has {num_positions} positions"

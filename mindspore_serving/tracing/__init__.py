@@ -1,5 +1,5 @@
-"""OpenTelemetry traces: which spans a request has, and how they leave.  Off unless asked for.
+"""OpenTelemetry traces: spans of requests, and their export.  Off by default.
 
-Knows no protocol, queue or stage.  Only `otlp`, `export` and `attached` import OpenTelemetry, and
-they are imported when traces are on.
+It knows no protocol, queue or stage. Only `otlp`, `export` and `attached` import OpenTelemetry, and
+they are imported when traces are enabled.
 """

@@ -1,4 +1,4 @@
-"""The current span and the provider of OpenTelemetry, in a process whose own code uses them."""
+"""Current span and provider of OpenTelemetry, in a process whose user code uses it."""
 
 import atexit
 
@@ -20,19 +20,19 @@ def attach(context: SpanContext | None) -> None:
         return
     flags = TraceFlags(TraceFlags.SAMPLED if context.is_sampled else TraceFlags.DEFAULT)
     state = TraceState.from_header([context.state]) if context.state else None
-    own = OtelContext(context.trace_id, context.span_id, True, flags, state)
-    contexts.attach(trace.set_span_in_context(NonRecordingSpan(own), _EMPTY))
+    span_context = OtelContext(context.trace_id, context.span_id, True, flags, state)
+    contexts.attach(trace.set_span_in_context(NonRecordingSpan(span_context), _EMPTY))
 
 
 def inject() -> dict[str, str]:
-    """The headers that carry the current span, as OTEL_PROPAGATORS says."""
+    """Return the headers with the current span, in the format of OTEL_PROPAGATORS."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return carrier
 
 
 def set_provider(options: TraceOptions) -> None:
-    """Unless the servable has set one."""
+    """Set the provider of tracers, unless the servable has set one."""
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return
     from mindspore_serving.tracing.export import end, make_provider

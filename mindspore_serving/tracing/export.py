@@ -1,7 +1,7 @@
-"""What sends spans to a collector by OTLP, with one line in the log when that fails.
+"""Export of spans to a collector by OTLP; a failure is one line of the log.
 
-The SDK's variables (OTEL_*) say the rest: the protocol, headers, certificates, sampling, how many
-spans wait at most, and how long.
+The SDK's variables (OTEL_*) set the protocol, headers, certificates, sampling, and the size of the
+queue.
 """
 
 import logging
@@ -21,13 +21,14 @@ from mindspore_serving.tracing.options import TraceOptions
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 END_SECONDS = 2.0
 _PATH = "/v1/traces"
-# Whose warnings `_Reporting` replaces: they would come with every batch.
+# Loggers whose warnings, one per batch, are replaced by `_Reporting`.
 _LOUD = ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")
 
 
 def make_provider(options: TraceOptions) -> tuple[TracerProvider, BatchSpanProcessor]:
-    """A provider of tracers, and the processor that sends what they record.  Raises InvalidInputs
-    for a protocol that OTLP does not have.
+    """Return a provider of tracers, and the processor that exports its spans.
+
+    Raises InvalidInputs for a protocol that OTLP does not have.
     """
     for name in _LOUD:
         logger = logging.getLogger(name)
@@ -41,16 +42,16 @@ def make_provider(options: TraceOptions) -> tuple[TracerProvider, BatchSpanProce
 
 
 def end(processor: BatchSpanProcessor) -> None:
-    """Send what waits, within END_SECONDS, and no more."""
+    """Export queued spans within END_SECONDS, and drop the rest."""
     closing = threading.Thread(target=processor.shutdown, name="traces", daemon=True)
     closing.start()
     closing.join(END_SECONDS)
     if closing.is_alive():
-        processor.span_exporter.shutdown()  # ends the wait for another try
+        processor.span_exporter.shutdown()  # interrupts the wait for a retry
 
 
 class _Reporting(SpanExporter):
-    """Logs when spans cannot be sent any more, and when they can again."""
+    """Exporter that logs when spans cannot be sent, and when they can again."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -78,9 +79,9 @@ def _make_exporter(endpoint: str) -> SpanExporter:
     if protocol == "http/protobuf":
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        # As with the variable OTEL_EXPORTER_OTLP_ENDPOINT, the path is OTLP's.
-        whole = f"{endpoint.rstrip('/').removesuffix(_PATH)}{_PATH}" if endpoint else None
-        return OTLPSpanExporter(endpoint=whole)
+        # Append the path, as the SDK does to OTEL_EXPORTER_OTLP_ENDPOINT.
+        url = f"{endpoint.rstrip('/').removesuffix(_PATH)}{_PATH}" if endpoint else None
+        return OTLPSpanExporter(endpoint=url)
     if protocol == "grpc":
         from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as by_grpc
 
@@ -88,8 +89,8 @@ def _make_exporter(endpoint: str) -> SpanExporter:
     raise InvalidInputs(f"{_PROTOCOLS[1]} is '{protocol}', expected http/protobuf or grpc")
 
 
-class _OneResource(Resource):
-    """The only one of its process: the exporter compares that of every span."""
+class _UniqueResource(Resource):
+    """Resource with cheap comparison, as the exporter compares that of every span."""
 
     def __hash__(self) -> int:
         return id(self)
@@ -99,9 +100,9 @@ class _OneResource(Resource):
 
 
 def _resource() -> Resource:
-    """What the environment says of this process; the service has a name all the same."""
-    found = Resource.create()
-    name = str(found.attributes[SERVICE_NAME])
+    """Return the resource of the environment, with a name of the service."""
+    resource = Resource.create()
+    name = str(resource.attributes[SERVICE_NAME])
     if name.startswith("unknown_service"):
-        found = found.merge(Resource({SERVICE_NAME: "mindspore-serving"}))
-    return _OneResource(found.attributes, found.schema_url)
+        resource = resource.merge(Resource({SERVICE_NAME: "mindspore-serving"}))
+    return _UniqueResource(resource.attributes, resource.schema_url)

@@ -1,4 +1,4 @@
-"""Where traces are sent, and which."""
+"""Options of traces: where they are sent, and which are sampled."""
 
 import os
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ DISABLED = "OTEL_SDK_DISABLED"
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """`endpoint` is the URL of an OpenTelemetry collector, "" for that of the OTEL_EXPORTER_OTLP_*
-    variables.  `ratio` is the share of the traces begun here that are recorded, None for what
-    OTEL_TRACES_SAMPLER says, which is all by default; whoever begins a trace elsewhere decides
-    for that.
+    """Endpoint and sampling of traces.
+
+    `endpoint` is the URL of an OpenTelemetry collector, "" for that of the OTEL_EXPORTER_OTLP_*
+    variables. `ratio` is the share of the traces started here that is recorded; None is that of
+    OTEL_TRACES_SAMPLER, all by default. For a trace started elsewhere its start decides.
     """
 
     endpoint: str = ""
@@ -32,11 +33,11 @@ class TraceOptions:
             )
 
 
-def is_wanted(endpoint: str) -> bool:
-    """Whether the command line or the environment asks for traces."""
+def is_requested(endpoint: str) -> bool:
+    """Return whether the command line or the environment requests traces."""
     return bool(endpoint) or "otlp" in os.environ.get(EXPORTER, "").split(",")
 
 
 def is_disabled() -> bool:
-    """Whether the environment turns OpenTelemetry off."""
+    """Return whether the environment turns OpenTelemetry off."""
     return os.environ.get(DISABLED, "").strip().lower() == "true"

@@ -1,4 +1,4 @@
-"""The tracer of a server: the SDK decides which requests are sampled, and sends their spans."""
+"""Tracer of a server: the SDK decides which requests are sampled, and exports their spans."""
 
 import random
 from collections.abc import Iterable
@@ -23,14 +23,16 @@ _UNSET, _ERROR = Status(StatusCode.UNSET), Status(StatusCode.ERROR)
 
 
 class OtlpTracer:
-    """A `Tracer` whose spans are sent as `options` say.  Raises InvalidInputs if they cannot be."""
+    """A `Tracer` that exports spans by `options`.  Raises InvalidInputs for wrong options."""
 
     def __init__(self, options: TraceOptions) -> None:
         provider, self._processor = make_provider(options)
         self._resource = provider.resource
         self._sampler = provider.sampler
         self._propagator = propagate.get_global_textmap()
-        self._names: dict[str | bytes, str] = {}  # of headers, as the propagator calls them
+        self._names: dict[
+            str | bytes, str
+        ] = {}  # header in lower case -> its name for the propagator
         for name in self._propagator.fields:
             self._names[name.lower()] = self._names[name.lower().encode()] = name
 
@@ -39,7 +41,7 @@ class OtlpTracer:
         name: str,
         headers: "Iterable[tuple[bytes, bytes]] | Iterable[tuple[str, str | bytes]]",
     ) -> RequestSpan:
-        """See `request_span.Tracer`."""
+        """Start the span of a request, see `request_span.Tracer`."""
         carrier: dict[str, list[str]] = {}
         for header, value in headers:
             known = self._names.get(header)
@@ -49,13 +51,15 @@ class OtlpTracer:
         context = self._propagator.extract(carrier, Context()) if carrier else Context()
         parent = span_of(context).get_span_context()
         trace_id = parent.trace_id or random.getrandbits(128) or 1
-        found = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
-        state = found.trace_state.to_header() if found.trace_state else ""
-        own = SpanContext(trace_id, new_id(), found.decision is Decision.RECORD_AND_SAMPLE, state)
-        return RequestSpan(self, name, own, parent.span_id)
+        decision = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
+        state = decision.trace_state.to_header() if decision.trace_state else ""
+        context_of_span = SpanContext(
+            trace_id, new_id(), decision.decision is Decision.RECORD_AND_SAMPLE, state
+        )
+        return RequestSpan(self, name, context_of_span, parent.span_id)
 
     def record(self, span: Span) -> None:
-        """Never blocks: the oldest of what waits is dropped when too many do."""
+        """Queue a span without blocking; the oldest is dropped if the queue is full."""
         context = _convert(span.context, is_remote=False)
         parent = None
         if span.parent_id:
@@ -80,7 +84,7 @@ class OtlpTracer:
         )
 
     def close(self) -> None:
-        """Send what waits, within a few seconds.  Blocks."""
+        """Export queued spans, within a few seconds.  Blocks."""
         end(self._processor)
 
 

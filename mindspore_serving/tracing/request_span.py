@@ -1,4 +1,4 @@
-"""The span of a request in a front end, from its first byte to the end of its answer."""
+"""Span of a request in a front end, from its first byte to the end of its answer."""
 
 import time
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from mindspore_serving.tracing.span import Attribute, Span, SpanContext, SpanRec
 
 
 class RequestSpan:
-    """A span that has begun; `end` it once.  `attributes` may be added to until then."""
+    """Span that has started; call `end` once.  `attributes` can be extended until then."""
 
     __slots__ = (
         "_begin",
@@ -39,7 +39,7 @@ class RequestSpan:
         self._begin = time.time_ns()
 
     def fail(self, error: str, *, is_failed: bool) -> None:
-        """An error of the kind `error`; `is_failed` if the server is to blame."""
+        """Set the kind of an error; `is_failed` if the server caused it."""
         self._error = error
         self.has_failed = is_failed
 
@@ -61,16 +61,16 @@ class RequestSpan:
 
 
 class Tracer(SpanRecorder, Protocol):
-    """Begins the spans of requests, and takes all that end."""
+    """Source of spans of requests, and recorder of all that end."""
 
     def begin(
         self,
         name: str,
         headers: "Iterable[tuple[bytes, bytes]] | Iterable[tuple[str, str | bytes]]",
     ) -> RequestSpan:
-        """The span of a request that came with `headers`, which may name its parent."""
+        """Start the span of a request with `headers`, which may name its parent."""
         ...
 
 
 current: ContextVar[RequestSpan | None] = ContextVar("request_span", default=None)
-"""Of the request that this task serves."""
+"""Span of the request that this task serves."""

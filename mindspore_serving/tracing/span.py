@@ -1,4 +1,4 @@
-"""Spans as data, and the place of one in its trace as W3C Trace Context writes it."""
+"""Spans as data, and their context in the format of W3C Trace Context."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 Attribute: TypeAlias = str | bool | int | float | Sequence[str]
 Attributes: TypeAlias = Mapping[str, Attribute]
 
-# Names of attributes for which OpenTelemetry has none.
+# Names of attributes that OpenTelemetry's conventions do not have.
 SERVABLE = "mindspore_serving.servable.name"
 VERSION = "mindspore_serving.servable.version"
 METHOD = "mindspore_serving.method"
@@ -21,8 +21,10 @@ BATCH_REQUESTS = "mindspore_serving.batch.requests"
 
 @dataclass(frozen=True, slots=True)
 class SpanContext:
-    """Which span of which trace.  Spans that are not `is_sampled` are not recorded, but have
-    contexts all the same, so that all services decide alike.  `state` is the header tracestate.
+    """Identity of a span: trace and span id.
+
+    Spans that are not `is_sampled` are not recorded, but their contexts are propagated, so that all
+    services decide alike. `state` is the header tracestate.
     """
 
     trace_id: int
@@ -31,11 +33,11 @@ class SpanContext:
     state: str = ""
 
     def at(self, span_id: int) -> "SpanContext":
-        """Of another span in the same trace."""
+        """Return the context of another span in the same trace."""
         return SpanContext(self.trace_id, span_id, self.is_sampled, self.state)
 
     def child(self) -> "SpanContext":
-        """Of a new span."""
+        """Return the context of a new span."""
         return self.at(new_id())
 
     @property
@@ -44,22 +46,23 @@ class SpanContext:
 
 
 def from_traceparent(traceparent: str, state: str = "") -> SpanContext:
-    """Of what `SpanContext.traceparent` gave."""
+    """Parse `SpanContext.traceparent`."""
     _, trace_id, span_id, flags = traceparent.split("-")
     return SpanContext(int(trace_id, 16), int(span_id, 16), flags == "01", state)
 
 
 def new_id() -> int:
+    """Return a random id of a span, which is never 0."""
     return random.getrandbits(64) or 1
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span that has ended.
+    """Span that has ended.
 
-    `parent_id` is that of a span of the same trace, 0 for none; `begin` and `end` are nanoseconds
-    since 1970; `error` is the kind of an error, "" for none, and `is_failed` whether it counts as
-    one for whoever looks for errors.  `links` are other spans that had a part in it.
+    `parent_id` is a span of the same trace, 0 for none; `begin` and `end` are nanoseconds since
+    1970; `error` is the kind of an error, "" for none, and `is_failed` tells that it counts as an
+    error of the server. `links` are other spans that took part in it.
     """
 
     name: str
@@ -70,13 +73,13 @@ class Span:
     attributes: Attributes
     error: str = ""
     is_failed: bool = False
-    is_server: bool = False  # it is the part of a request in the server
+    is_server: bool = False  # span of a request in the server
     links: Sequence[SpanContext] = ()
 
 
 class SpanRecorder(Protocol):
-    """Takes spans."""
+    """Recorder of spans."""
 
     def record(self, span: Span) -> None:
-        """Never blocks, and drops spans when too many wait."""
+        """Record a span without blocking; spans are dropped if the queue is full."""
         ...

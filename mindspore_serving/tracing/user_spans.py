@@ -1,8 +1,8 @@
-"""Spans of a servable's own code, and of a client's: `opentelemetry.trace` sees the span of the
-batch that runs, and requests that are sent carry the span that is current.
+"""Spans of user code of a servable or a client.
 
-Workers import OpenTelemetry only where the servable does; if it sets no provider, its spans go
-where the server's go.
+`opentelemetry.trace` sees the span of the batch that runs, and requests that are sent carry the
+current span. Workers import OpenTelemetry only if the servable does; if it sets no provider, its
+spans are exported as the server's.
 """
 
 import sys
@@ -12,13 +12,13 @@ from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.tracing.span import SpanContext
 
 current: ContextVar[SpanContext | None] = ContextVar("span_context", default=None)
-"""The span that this thread's work belongs to."""
+"""Span to which the work of this thread belongs."""
 
 _API = "opentelemetry.trace"
 
 
 def follow(context: SpanContext | None) -> None:
-    """What this thread does from now on belongs to `context`."""
+    """Make `context` the span of the following work of this thread."""
     current.set(context)
     if _API in sys.modules:
         from mindspore_serving.tracing.attached import attach
@@ -27,7 +27,7 @@ def follow(context: SpanContext | None) -> None:
 
 
 def headers() -> dict[str, str]:
-    """What a request that this thread sends is to carry, so that it belongs to the current span."""
+    """Return the headers with which requests of this thread belong to the current span."""
     if _API in sys.modules:
         from mindspore_serving.tracing.attached import inject
 
@@ -35,12 +35,12 @@ def headers() -> dict[str, str]:
     context = current.get()
     if context is None:
         return {}
-    found = {"traceparent": context.traceparent, "tracestate": context.state}
-    return {name: value for name, value in found.items() if value}
+    values = {"traceparent": context.traceparent, "tracestate": context.state}
+    return {name: value for name, value in values.items() if value}
 
 
 def provide(options: TraceOptions) -> None:
-    """Have the spans of this process, if it makes any, sent as `options` say."""
+    """Export the spans of this process, if it creates any, by `options`."""
     if _API in sys.modules:
         from mindspore_serving.tracing.attached import set_provider
 

@@ -1,4 +1,4 @@
-"""What MindIR files do on MindSpore and on OpenVINO alike."""
+"""MindIR files, on MindSpore and on OpenVINO."""
 
 import numpy as np
 import pytest

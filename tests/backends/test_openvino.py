@@ -1,4 +1,4 @@
-"""Files that OpenVINO reads, compared with what numpy, OpenVINO and ONNX Runtime compute."""
+"""Files that OpenVINO reads, compared with numpy, OpenVINO and ONNX Runtime."""
 
 import shutil
 from pathlib import Path

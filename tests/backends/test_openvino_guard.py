@@ -1,4 +1,4 @@
-"""What OpenVINO's CPU kernels get wrong is computed right, in a file of any format."""
+"""Workaround for OpenVINO's wrong CPU kernels, in files of any format."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What one run of two instances tells of a model's first axes."""
+"""Check of a model's first axes by one run of two instances."""
 
 from collections.abc import Callable
 from typing import Any

@@ -39,7 +39,7 @@ def answer(server: Talking, *messages: tuple[str, str], max_tokens: int) -> str:
     return str(reply["choices"][0]["message"]["content"])
 
 
-def test_one_prompt_prints_its_answer_and_nothing_else(server, tmp_path: Path) -> None:
+def test_a_prompt_prints_only_its_answer(server, tmp_path: Path) -> None:
     words = [*CHAT, server.url, "--prompt", "hello", "--temperature", "0", "--max-tokens", "20"]
     done = run(words, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -55,7 +55,7 @@ def test_the_prompt_can_be_piped_in_and_a_system_prompt_given(server, tmp_path: 
     assert done.stdout == expected + "\n"
 
 
-def test_a_conversation_is_kept_until_it_is_reset(server, tmp_path: Path) -> None:
+def test_a_conversation_is_kept_until_reset(server, tmp_path: Path) -> None:
     first = answer(server, ("user", "one"), max_tokens=6)
     said = (("user", "one"), ("assistant", first), ("user", "two"))
     second = answer(server, *said, max_tokens=6)
@@ -143,7 +143,9 @@ def test_a_refusal_of_the_server_is_shown(server, tmp_path: Path) -> None:
         (["http://127.0.0.1:{port}"], "there is no prompt"),
     ],
 )
-def test_what_cannot_work_is_said_in_a_line(words: list[str], told: str, tmp_path: Path) -> None:
+def test_wrong_urls_and_files_are_errors_of_a_line(
+    words: list[str], told: str, tmp_path: Path
+) -> None:
     port = str(free_port())
     done = run([*CHAT, *(word.format(port=port) for word in words)], tmp_path)
     assert done.returncode == (1 if "nothing listens" in told else 2)

@@ -167,7 +167,7 @@ def test_a_message_has_several_lines_between_quotes(server: Server, tmp_path: Pa
     assert server.sent()[2] == "three"
 
 
-def test_what_is_pasted_is_one_message(server: Server, tmp_path: Path) -> None:
+def test_pasted_lines_are_a_single_message(server: Server, tmp_path: Path) -> None:
     with Terminal([*CHAT, server.url], tmp_path, TERM="xterm") as terminal:
         terminal.shows("\033[?2004h")  # readline asks the terminal to mark what is pasted
         terminal.press("\033[200~one\rtwo\033[201~\r")
@@ -244,7 +244,7 @@ def test_colours_are_those_of_a_terminal_that_wants_them(
     assert "\033[31m" not in shown  # what the model wrote
 
 
-def test_a_pipe_gets_the_answer_as_it_is_and_no_thought(server: Server, tmp_path: Path) -> None:
+def test_a_pipe_gets_the_answer_unchanged_without_reasoning(server: Server, tmp_path: Path) -> None:
     done = run(["env", "TERM=xterm", *CHAT, server.url, "--prompt", "one"], tmp_path)
     assert (done.stdout, done.stderr) == ("small got 1\033[31m\n\n", "")
 

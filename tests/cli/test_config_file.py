@@ -135,7 +135,7 @@ def test_an_empty_file_gives_nothing(read, text):
         ("servables: [!!str [a]]", "line 1: expected names with values"),
     ],
 )
-def test_what_is_wrong_is_reported_with_its_line(read, text, error):
+def test_errors_are_reported_with_their_line(read, text, error):
     with pytest.raises(InvalidInputs) as caught:
         read(text)
     assert error in str(caught.value)
@@ -183,7 +183,7 @@ def test_the_backend_is_that_of_model_files_alone(tmp_path):
     assert backends == {"net": "openvino", "words": ""}
 
 
-def test_two_servables_of_one_name_are_refused(read, tmp_path):
+def test_two_servables_of_the_same_name_are_refused(read, tmp_path):
     for name in ("one", "two"):
         write_words(tmp_path / name)
     settings = ServeSettings(paths=(), **read("servables: [one, two]"))
@@ -209,7 +209,7 @@ def test_options_of_the_command_line_come_before_the_file(read, tmp_path, capsys
     ]
 
 
-def test_what_is_shown_is_a_file_with_the_same_meaning_but_for_keys(read, tmp_path, capsys):
+def test_the_printed_configuration_is_equivalent_except_for_keys(read, tmp_path, capsys):
     given = read(FULL)
     text = shown(capsys, "--config", str(tmp_path / "server.yaml"))
     assert "secret" not in text
@@ -217,7 +217,7 @@ def test_what_is_shown_is_a_file_with_the_same_meaning_but_for_keys(read, tmp_pa
     assert again == ServeSettings(paths=(), **given | {"api_key": (config.HIDDEN_KEY,) * 2})
 
 
-def test_a_wrong_file_ends_the_command_with_one_line(read, tmp_path, capsys):
+def test_a_wrong_file_ends_the_command_with_a_line(read, tmp_path, capsys):
     with pytest.raises(InvalidInputs):
         read("hots: a")
     assert main(["serve", "--config", str(tmp_path / "server.yaml")]) == 2
@@ -243,7 +243,7 @@ def test_every_option_of_serve_is_in_the_table():
     assert all(hasattr(defaults, row.name) for row in FIELDS.values())
 
 
-def test_the_schema_accepts_what_the_reader_accepts(read):
+def test_schema_and_reader_accept_the_same_files(read):
     read(FULL)
     jsonschema.validate(yaml.safe_load(FULL), schema())
     everything = config.effective(ConfigSettings(paths=("models",)))
@@ -260,14 +260,14 @@ def test_the_schema_accepts_what_the_reader_accepts(read):
         "restart_policy: x",
     ],
 )
-def test_the_schema_refuses_what_the_reader_refuses(read, text):
+def test_schema_and_reader_refuse_the_same_files(read, text):
     with pytest.raises(InvalidInputs):
         read(text)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(yaml.safe_load(text), schema())
 
 
-def test_the_published_schema_is_this_one(capsys):
+def test_the_published_schema_is_current(capsys):
     published = (ROOT / "docs" / "server.schema.json").read_text()
     assert shown(capsys, "--schema") == published, "mindspore-serving config --schema makes it"
     assert json.loads(published) == schema()
@@ -287,7 +287,7 @@ def test_cached_prompts_go_to_the_engine_of_language_models(read, tmp_path):
     }
 
 
-def test_a_draft_model_is_found_from_where_it_is_named(read, tmp_path, monkeypatch):
+def test_paths_of_draft_models_are_relative_to_their_source(read, tmp_path, monkeypatch):
     (settings,) = ServeSettings(
         paths=[], **read("servables: [{path: model, draft: ../small}]")
     ).parts()

@@ -11,7 +11,7 @@ from mindspore_serving.cli import doctor, main
 from tests.cli.commands import SERVING, environment
 
 
-def test_it_lists_each_format_with_library_version_and_devices(capsys) -> None:
+def test_doctor_lists_each_format_with_library_version_and_devices(capsys) -> None:
     assert main(["doctor"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     rows = {row[0]: row[1:] for row in rows if row}
@@ -35,9 +35,7 @@ def test_without_a_command_all_are_shown(capsys) -> None:
     assert "serve every servable in a directory" in capsys.readouterr().err
 
 
-def test_a_library_that_is_missing_comes_with_the_command_that_installs_it(
-    capsys, monkeypatch
-) -> None:
+def test_a_missing_library_has_the_command_that_installs_the_extra(capsys, monkeypatch) -> None:
     from mindspore_serving.backends import formats
 
     row = formats.FORMATS["onnx"]
@@ -47,7 +45,7 @@ def test_a_library_that_is_missing_comes_with_the_command_that_installs_it(
     assert "pip install 'mindspore-serving[onnx]'" in capsys.readouterr().out
 
 
-def test_a_port_in_use_is_told_from_a_free_one() -> None:
+def test_ports_in_use_and_free_ports_are_distinguished() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -145,6 +145,6 @@ def test_wrong_arguments_are_status_2_and_a_line(
 
 
 @pytest.mark.parametrize("words", FAILS.strip().splitlines())
-def test_what_fails_is_status_1(words: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_failures_end_with_status_1(words: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert status(words.format(port=free_port())) == 1
     assert "Traceback" not in capfd.readouterr().err

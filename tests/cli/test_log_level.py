@@ -27,7 +27,7 @@ def test_the_level_is_shown_and_changed(served: Served, tmp_path: Path) -> None:
         assert level(served, tmp_path) == name
 
 
-def test_signals_change_it_level_by_level(served: Served, tmp_path: Path) -> None:
+def test_signals_change_the_log_level_step_by_step(served: Served, tmp_path: Path) -> None:
     more, less = signal.SIGUSR1, signal.SIGUSR2
     steps = [(more, "info"), (more, "debug"), (more, "debug"), (less, "info"), (less, "warning")]
     for number, name in [*steps, (less, "error"), (more, "warning")]:

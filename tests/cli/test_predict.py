@@ -31,7 +31,7 @@ def test_missing_values_are_read_and_printed_as_null(where, tmp_path: Path, miss
     assert (done.returncode, done.stdout) == (0, '{"instances": [{"y": [3.0, null]}]}\n')
 
 
-def test_a_failed_instance_is_status_1_and_the_others_are_shown(where, tmp_path: Path) -> None:
+def test_a_failed_instance_is_status_1_and_the_rest_is_printed(where, tmp_path: Path) -> None:
     instances = [{"left": "a", "right": "b"}, {"left": "fail", "right": "b"}]
     words = [*SERVING, "predict", where, "words", "joined", json.dumps(instances)]
     done = run(words, tmp_path)
@@ -107,7 +107,7 @@ def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
     assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]
 
 
-def test_what_does_not_answer_is_one_line(tmp_path: Path) -> None:
+def test_a_server_without_answer_is_an_error_of_a_line(tmp_path: Path) -> None:
     done = run([*SERVING, "predict", f"127.0.0.1:{free_port()}", "a", "b", "{}"], tmp_path)
     assert "does the server run, and is this its gRPC port?" in json.loads(done.stdout)["error_msg"]
     done = run([*SERVING, "predict", "http", "a", "b", "{}"], tmp_path)

@@ -135,7 +135,7 @@ def test_runtimes_of_the_command_line_are_those_of_the_catalog():
     assert RUNTIMES == ("openvino", "torch", "mindspore", "mindir", "transformers")
 
 
-def test_adapters_that_clients_may_load_reserve_room_where_the_runtime_has_adapters():
+def test_loadable_adapters_reserve_room_if_the_runtime_has_adapters():
     settings = ServeSettings(paths=(), lora_directories=("loras",))
     assert llm_options(settings) == {"max_loras": 8}
     assert llm_options(replace(settings, runtime="mindspore")) == {"runtime": "mindspore"}

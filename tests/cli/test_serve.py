@@ -33,7 +33,7 @@ def line_with(command: Command, words: str) -> str:
 
 
 @needs_curl
-def test_it_says_what_it_serves_and_the_printed_curl_line_works(tmp_path: Path) -> None:
+def test_serve_prints_methods_with_a_curl_line_that_works(tmp_path: Path) -> None:
     write_words(tmp_path)
     port = str(free_port())
     with serve(tmp_path, ".", "--http-port", port, "--no-grpc") as command:
@@ -195,7 +195,7 @@ def test_where_no_path_can_be_served_each_is_named_with_status_1(tmp_path: Path,
     assert [one for one in paths if one not in done.stderr] == []
 
 
-def test_a_path_that_does_not_exist_ends_it_before_anything_is_loaded(tmp_path: Path) -> None:
+def test_a_missing_path_ends_serve_before_models_are_loaded(tmp_path: Path) -> None:
     write_words(tmp_path)
     done = run([*SERVING, "serve", "words", "wrods", "--no-grpc"], tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
@@ -203,7 +203,7 @@ def test_a_path_that_does_not_exist_ends_it_before_anything_is_loaded(tmp_path: 
     assert "did you mean 'words'?" in done.stderr
 
 
-def test_versions_that_one_servable_does_not_have_keep_no_other_down(tmp_path: Path) -> None:
+def test_versions_that_a_servable_lacks_do_not_affect_the_rest(tmp_path: Path) -> None:
     write_words(tmp_path)
     write_onnx(tmp_path / "net" / "2" / "model.onnx")
     options = ["--versions", "2", "--http-port", str(free_port()), "--no-grpc"]
@@ -227,7 +227,7 @@ def write_swap(path: Path) -> None:
 
 
 @pytest.mark.onnx
-def test_a_model_whose_first_axis_is_not_the_batch_is_told_how_to_be_served(
+def test_an_error_of_a_model_without_batch_axis_names_the_option(
     tmp_path: Path,
 ) -> None:
     write_words(tmp_path)
@@ -270,7 +270,7 @@ def test_torchscript_is_served_whatever_its_ending_is(tmp_path: Path) -> None:
             assert list(json.loads(done.stdout)["instances"][0].values()) == [[0.0, 4.5, 6.0]]
 
 
-def test_with_json_all_that_it_complains_of_is_json(tmp_path: Path) -> None:
+def test_with_json_logs_all_complaints_are_json(tmp_path: Path) -> None:
     write_good_and_bad(tmp_path / "models")
     options = ["--log-format", "json", "--host", "0.0.0.0", "--limit", "head_timeout=0"]
     done = run([*SERVING, "serve", "models", *options], tmp_path)
@@ -337,7 +337,7 @@ def test_for_nearly_the_name_of_an_option_or_file_the_name_is_proposed(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_and_its_workers_with_status_0(tmp_path: Path, number: int) -> None:
+def test_a_signal_ends_serve_and_its_workers_with_status_0(tmp_path: Path, number: int) -> None:
     write_words(tmp_path)
     options = ["--num-parallel-workers", "2", "--http-port", str(free_port()), "--no-grpc"]
     with serve(tmp_path, "words", *options) as command:
@@ -351,7 +351,7 @@ def test_a_signal_ends_it_and_its_workers_with_status_0(tmp_path: Path, number: 
         assert eventually(lambda: not any(map(is_alive, pids)))
 
 
-def test_where_nothing_is_found_it_says_what_was_looked_for(tmp_path: Path) -> None:
+def test_an_empty_directory_is_an_error_that_names_known_files(tmp_path: Path) -> None:
     (tmp_path / "empty" / "thing" / "1").mkdir(parents=True)
     done = run([*SERVING, "serve", "empty"], tmp_path)
     assert done.returncode == 1
@@ -382,7 +382,7 @@ def test_a_servable_that_cannot_be_imported_is_told_with_file_and_line(tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Path) -> None:
+def test_serve_ends_with_status_1_when_all_workers_have_ended(tmp_path: Path) -> None:
     write_words(tmp_path)
     options = ["--http-port", str(free_port()), "--no-grpc", "--restart-policy", "limited"]
     with serve(tmp_path, "words", *options) as command:
@@ -394,7 +394,7 @@ def test_it_ends_with_status_1_when_every_worker_has_ended_for_good(tmp_path: Pa
     assert "every worker has ended" in command.text
 
 
-def test_a_signal_while_models_load_ends_it_and_its_workers(tmp_path: Path) -> None:
+def test_a_signal_while_models_load_ends_serve_and_its_workers(tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "servable_config.py").write_text(
         f"import time\nopen({str(tmp_path / 'begun')!r}, 'w').close()\ntime.sleep(600)\n"
@@ -463,7 +463,7 @@ def test_keys_come_from_a_file_the_environment_or_the_command_line(
 
 
 @needs_curl
-def test_a_server_of_this_machine_answers_neither_other_names_nor_other_sites(
+def test_a_loopback_server_refuses_unknown_host_names_and_origins(
     tmp_path: Path,
 ) -> None:
     write_words(tmp_path)

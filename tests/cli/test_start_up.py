@@ -36,7 +36,7 @@ def post(port: str, path: str) -> tuple[int, Any]:
         return answer.status, json.loads(answer.read())
 
 
-def test_with_wait_it_listens_when_all_is_loaded(tmp_path: Path) -> None:
+def test_with_wait_serve_listens_when_all_models_are_loaded(tmp_path: Path) -> None:
     slow(tmp_path)
     port = str(free_port())
     words = [*SERVING, "serve", "words", "--wait", "--http-port", port, "--no-grpc"]
@@ -66,7 +66,7 @@ def test_with_wait_a_port_in_use_is_told_before_any_model_is_loaded(tmp_path: Pa
             assert "loaded" not in done.stdout
 
 
-def test_a_port_that_grpc_cannot_have_is_one_line(tmp_path: Path) -> None:
+def test_a_port_that_grpc_cannot_have_is_an_error_of_a_line(tmp_path: Path) -> None:
     write_words(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -87,7 +87,7 @@ def test_statuses_are_the_default_and_can_be_turned_off(tmp_path: Path) -> None:
         assert (status, [*body]) == (200, ["error_msg"])
 
 
-def test_an_error_of_a_start_is_one_sentence(tmp_path: Path) -> None:
+def test_an_error_of_a_start_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "servable_config.py").write_text("raise ValueError('no such luck')\n")
     done = run([*SERVING, "serve", ".", "--http-port", str(free_port()), "--no-grpc"], tmp_path)
@@ -105,7 +105,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("nothing_installed")
-def test_what_a_language_model_lacks_is_told_before_a_port_is_taken(
+def test_missing_libraries_of_language_models_are_found_before_ports_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "talk").mkdir()
@@ -119,7 +119,7 @@ def test_what_a_language_model_lacks_is_told_before_a_port_is_taken(
     )
 
 
-def test_what_a_bare_model_lacks_is_told_before_a_port_is_taken(
+def test_missing_libraries_of_bare_models_are_found_before_a_port_opens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mindspore_serving.backends import formats

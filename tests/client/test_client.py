@@ -113,7 +113,7 @@ def test_an_instance_that_is_no_dict_is_refused(client, instances):
         client.infer(instances)
 
 
-def test_a_failed_instance_is_an_error_among_the_others(client, service):
+def test_a_failed_instance_is_an_error_among_results(client, service):
     service.answer = lambda request, context: pb.PredictReply(
         instances=[request.instances[0], pb.Instance()],
         error_msg=[pb.ErrorMsg(), pb.ErrorMsg(error_code=3, error_msg=b"boom")],
@@ -123,7 +123,7 @@ def test_a_failed_instance_is_an_error_among_the_others(client, service):
     assert bad == {"error": "boom"}
 
 
-def test_a_failed_request_is_one_error(client, service):
+def test_a_failed_request_is_a_single_error(client, service):
     service.answer = lambda request, context: pb.PredictReply(
         error_msg=[pb.ErrorMsg(error_code=2, error_msg=b"nope")]
     )

@@ -24,7 +24,7 @@ def infer(address, **files):
         return client.infer({"x": "a"}, timeout=PATIENCE)
 
 
-def test_one_way_tls(server, certificates):
+def test_tls_without_client_certificate(server, certificates):
     assert infer(server(False), custom_ca=certificates / "ca.crt") == [{"x": "a"}]
 
 
@@ -47,7 +47,7 @@ def test_a_server_of_an_unknown_authority_is_not_trusted(server):
         assert "(14, 'unavailable')" in client.infer({"x": "a"}, timeout=PATIENCE)["error"]
 
 
-def test_a_client_without_tls_gets_no_answer_from_a_server_with_it(server):
+def test_a_client_without_tls_gets_no_answer_from_a_tls_server(server):
     assert "error" in infer(server(False))
 
 

@@ -155,7 +155,7 @@ def test_streams_of_every_form_are_read(
     assert [one.token.text for one in found if one.token] == [" Hi", " you"]
 
 
-def test_tokens_have_what_the_form_tells(ask: Callable[..., list[StreamResponse]]) -> None:
+def test_tokens_have_the_fields_of_the_form(ask: Callable[..., list[StreamResponse]]) -> None:
     (first, *_) = ask([*BARE, LAST["bare"]])
     assert first == StreamResponse(Token(" Hi", 5, -0.5, False))
 
@@ -239,7 +239,7 @@ def test_a_stream_that_breaks_off_is_an_error(told: Told, url: str) -> None:
         list(MindsporeInferenceClient("llama2", url).generate_stream("Hi"))
 
 
-def test_what_is_no_json_is_an_error(told: Told, url: str) -> None:
+def test_answers_that_are_not_json_are_errors(told: Told, url: str) -> None:
     told.chunks = [b"<html>"]
     client = MindsporeInferenceClient("llama2", url)
     with pytest.raises(ServingError, match="no JSON object: b'<html>'"):

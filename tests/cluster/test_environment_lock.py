@@ -38,7 +38,7 @@ def is_locked(lock: Path) -> bool:
     return False
 
 
-def test_what_a_killed_server_still_installs_keeps_others_from_its_place(tmp_path: Path) -> None:
+def test_installer_of_a_killed_server_keeps_the_environment_locked(tmp_path: Path) -> None:
     target = tmp_path / "made"
     with subprocess.Popen([sys.executable, "-c", MAKING, str(target)], cwd=ROOT) as server:
         eventually(lambda: installer_of(server.pid))

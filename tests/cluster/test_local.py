@@ -91,7 +91,7 @@ async def test_a_worker_leads_its_own_process_group(launch):
     assert os.getpgid(process.pid) == process.pid != os.getpgid(0)
 
 
-async def test_kill_ends_it_and_is_harmless_afterwards(launch):
+async def test_kill_ends_a_worker_and_may_be_repeated(launch):
     process = (await launch()).process
     process.kill()
     assert await wait(process) == -signal.SIGKILL
@@ -106,7 +106,7 @@ async def test_everybody_who_waits_gets_the_status(launch):
     assert await wait(process) == -signal.SIGKILL
 
 
-async def test_what_a_dead_worker_started_ends_with_it(launch, directory):
+async def test_children_of_a_dead_worker_end_with_the_worker(launch, directory):
     launched = await launch()
     load(
         launched,
@@ -161,7 +161,7 @@ async def test_the_tail_of_the_log_is_the_end_of_its_own_output(launch, director
     assert path.read_text().startswith("of an earlier worker\n")
 
 
-async def test_without_a_place_for_logs_there_is_no_tail_of_one(launch, directory):
+async def test_log_tail_is_empty_without_a_directory_for_logs(launch, directory):
     (directory / "serving_logs").write_text("not a directory")
     launched = await launch()
     load(launched, directory)
@@ -183,7 +183,7 @@ async def test_a_process_that_cannot_be_started_is_a_start_error(directory, monk
         await LocalLauncher().launch("add", "log_add")
 
 
-async def test_without_descriptors_it_is_a_shortage_and_works_when_there_are_some(
+async def test_lack_of_descriptors_is_a_shortage_and_a_later_start_works(
     launch, directory, num_descriptors
 ):
     """Whichever descriptor is the first that cannot be had."""

@@ -26,7 +26,7 @@ from mindspore_serving.cluster.node_messages import (
 from mindspore_serving.cluster.node_server import NodeServer, Security
 from mindspore_serving.cluster.nodes import Machine, is_too_large
 from mindspore_serving.cluster.spreading import SpreadingLauncher
-from mindspore_serving.errors import NoPlace, ResourceShortage, StartError
+from mindspore_serving.errors import NoFreeMachine, ResourceShortage, StartError
 from mindspore_serving.process.channel import encode
 from mindspore_serving.process.frames import pack
 from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Leaving, Ready, hello
@@ -147,7 +147,7 @@ def choices(launcher: SpreadingLauncher) -> list[str]:
         opening() + encode(Attach("nobody asked for it")),
     ],
 )
-async def test_what_is_no_node_is_cut_off_and_others_join(garbage):
+async def test_a_client_that_is_no_node_is_cut_off_and_nodes_join(garbage):
     async with serving() as (_, port):
         assert await is_closed(await dial(port, garbage))
         assert await answer(await join(port)) == Ready()
@@ -164,8 +164,8 @@ async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch
     async with serving() as (launcher, port):
         node = await join(port)
         assert await answer(node) == Ready()
-        strangers = [await dial(port, b"") for _ in range(3 * node_server.MOST_UNKNOWN)]
-        pushed_out = strangers[: -node_server.MOST_UNKNOWN]
+        strangers = [await dial(port, b"") for _ in range(3 * node_server.MAX_PENDING)]
+        pushed_out = strangers[: -node_server.MAX_PENDING]
         assert all([await is_closed(one) for one in pushed_out])  # at once: they are too many
         assert choices(launcher) == ["a"]
         assert await answer(node) == Beat()
@@ -173,7 +173,7 @@ async def test_a_flood_of_strangers_holds_up_no_node_that_has_joined(monkeypatch
 
 async def test_silent_strangers_keep_no_node_out():
     async with serving() as (launcher, port):
-        for _ in range(node_server.MOST_UNKNOWN):
+        for _ in range(node_server.MAX_PENDING):
             await dial(port, b"")
         node = await join(port, B)
         assert await answer(node) == Ready()
@@ -184,7 +184,7 @@ async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
     async with serving() as (launcher, port):
         node = await join(port)
         assert await answer(node) == Ready()
-        node.writer.write(encode(Beat()) * (100 * node_connection.MOST_MESSAGES))
+        node.writer.write(encode(Beat()) * (100 * node_connection.MAX_MESSAGES))
         node.send(Leaving())
         assert await answer(await join(port, B)) == Ready()
         machine = next(one for one in launcher.machines if one.name == "a")
@@ -192,7 +192,7 @@ async def test_a_flood_of_pings_is_not_read_faster_than_its_limit():
         assert not machine.is_leaving  # which comes behind all pings
 
 
-async def test_small_pieces_of_a_workers_stream_let_others_have_their_turn():
+async def test_small_chunks_of_a_workers_stream_leave_other_tasks_their_turn():
     reader = asyncio.StreamReader()
     reader.feed_data(encode(Data(b"x")) * 1000)
     others = []
@@ -223,7 +223,7 @@ class NoWriter:
 @pytest.mark.parametrize(
     "first", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\1", bytes(5000)]
 )
-async def test_who_speaks_no_tls_is_cut_off_and_others_join(monkeypatch, tmp_path, first):
+async def test_a_client_without_tls_is_cut_off_and_nodes_join(monkeypatch, tmp_path, first):
     authority = Authority(tmp_path, "authority")
     ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     ours.load_cert_chain(*authority.issue("server"))
@@ -257,20 +257,22 @@ async def test_a_start_ends_with_its_node(monkeypatch):
             pass
         assert (message.name, message.log_name, message.device_id) == ("add", "log_add", None)
         node.abort()
-        with pytest.raises(ResourceShortage, match="no machine has a place for it"):
+        with pytest.raises(ResourceShortage, match="no machine can run it now"):
             await starting
 
 
-async def test_what_waits_for_a_place_ends_with_the_server():
+async def test_a_launch_that_waits_for_a_machine_ends_with_the_server():
     async with serving() as (launcher, _):
-        starting = asyncio.create_task(launcher.launch("add", "log", Needs(patience=PATIENCE)))
+        starting = asyncio.create_task(
+            launcher.launch("add", "log", Needs(placement_timeout=PATIENCE))
+        )
         await asyncio.sleep(0)
         launcher.close()
         with pytest.raises(ResourceShortage, match="add waits"):
             await starting
 
 
-async def test_ranks_that_no_machine_has_slots_for_are_refused_before_their_patience_ends(
+async def test_ranks_that_fit_no_machine_are_refused_before_the_timeout(
     monkeypatch,
 ):
     """But a larger machine may join: until one is there, they wait for a while."""
@@ -278,8 +280,10 @@ async def test_ranks_that_no_machine_has_slots_for_are_refused_before_their_pati
     async with serving() as (launcher, port):
         connection = await join(port)
         assert isinstance(await answer(connection), Ready)
-        gang = Needs("cut", slots=3, patience=10 * PATIENCE)
-        with pytest.raises(NoPlace, match="2 of its 2 slots are free, and 3 ranks need one each"):
+        gang = Needs("cut", slots=3, placement_timeout=10 * PATIENCE)
+        with pytest.raises(
+            NoFreeMachine, match="2 of its 2 slots are free, and 3 ranks need one each"
+        ):
             await asyncio.wait_for(launcher.launch("a", "a", gang), PATIENCE)
         connection.abort()
 
@@ -295,13 +299,15 @@ def test_ranks_are_too_large_for_machines_that_have_fewer_slots(slots, expected)
 async def test_a_worker_that_sends_frames_that_are_none_is_lost():
     async with serving() as (launcher, port):
         node = await join(port)
-        starting = asyncio.create_task(launcher.launch("add", "log_add", Needs(patience=PATIENCE)))
+        starting = asyncio.create_task(
+            launcher.launch("add", "log_add", Needs(placement_timeout=PATIENCE))
+        )
         while not isinstance(message := await answer(node), Start):
             pass
         worker = await dial(port, opening() + encode(Attach(message.id)))
         worker.send(WorkerStarted(256))
         launched = await starting
-        assert (launched.place.node, launched.process.pid) == ("a", 256)
+        assert (launched.location.node, launched.process.pid) == ("a", 256)
         worker.writer.write(struct.pack("<I", 2**31))
         assert await launched.process.wait() < 0
         assert "node a is lost: a frame of" in launched.process.log_tail()

@@ -4,7 +4,7 @@ import pytest
 
 from mindspore_serving import __version__
 from mindspore_serving.cluster.base import Needs
-from mindspore_serving.cluster.node_messages import JoinCluster, Start, check_offer, check_start
+from mindspore_serving.cluster.node_messages import JoinCluster, Start, check_node, check_start
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import InvalidInputs
@@ -43,7 +43,7 @@ def test_no_more_workers_than_slots():
     assert place(machines, *[Needs("add")] * 4) == ["", "a", "a", None]
 
 
-def test_ranks_take_a_slot_each_and_are_on_one_machine():
+def test_ranks_take_a_slot_each_and_share_a_machine():
     machines = [Machine("a", 3), Machine("b", 4)]
     gang = Needs("cut", slots=3)
     for expected in ("a", "b"):
@@ -53,7 +53,7 @@ def test_ranks_take_a_slot_each_and_are_on_one_machine():
         machine.workers[object()] = gang
     assert choose(gang, machines, 100.0) is None
     assert why_none(gang, machines) == (
-        "no machine has a place for it (a: 0 of its 3 slots are free, and 3 ranks need one each; "
+        "no machine can run it now (a: 0 of its 3 slots are free, and 3 ranks need one each; "
         "b: 1 of its 4 slots are free, and 3 ranks need one each)"
     )
     assert place(machines, Needs("add"), Needs("add")) == ["b", None]
@@ -84,7 +84,7 @@ def test_a_machine_offers_each_device_once():
     assert place([machine], Needs("add")) == ["a"]  # one without a device
 
 
-def test_where_a_worker_has_just_failed_another_is_started_only_without_other_places():
+def test_a_machine_where_a_worker_just_failed_is_the_last_choice():
     machines = [Machine("a", 8, avoided={"add": 160.0}), Machine("b", 2)]
     assert place(machines, *[Needs("add")] * 3) == ["b", "b", "a"]
     machines = [Machine("a", 8, avoided={"add": 99.0, "sub": 160.0}), Machine("b", 2)]
@@ -111,8 +111,8 @@ def test_without_devices_of_its_own_a_machine_takes_those_of_the_server():
         ),
         (Machine(""), Needs("add", labels={"zone": "b"}), "it has other labels"),
         (Machine("a", 8, is_leaving=True), Needs("add"), "it is leaving"),
-        (Machine("a", 8), Needs("add", is_here=True), "it is not the master's machine"),
-        (Machine(""), Needs("add", is_here=True), ""),
+        (Machine("a", 8), Needs("add", is_local=True), "it is not the master's machine"),
+        (Machine(""), Needs("add", is_local=True), ""),
     ],
 )
 def test_why_a_machine_has_no_place(machine, needs, problem):
@@ -144,14 +144,14 @@ def offer(**changes: object) -> JoinCluster:
         ({"device_type": "tpu"}, "device_type is 'tpu'"),
         ({"device_ids": [1, 1]}, "expected different numbers"),
         ({"device_ids": [-1]}, "expected different numbers"),
-        ({"labels": {"zone": ""}}, "the labels cannot be used"),
-        ({"labels": {str(n): "x" for n in range(65)}}, "the labels cannot be used"),
+        ({"labels": {"zone": ""}}, "the labels are invalid"),
+        ({"labels": {str(n): "x" for n in range(65)}}, "the labels are invalid"),
     ],
 )
 def test_an_offer_that_cannot_be_used_is_refused(changes, words):
-    check_offer(offer())
+    check_node(offer())
     with pytest.raises(InvalidInputs, match=words):
-        check_offer(offer(**changes))
+        check_node(offer(**changes))
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_an_offer_that_cannot_be_used_is_refused(changes, words):
         Start("id", "add", "log_add", 2),
     ],
 )
-def test_a_node_starts_nothing_that_it_did_not_offer(start):
+def test_a_node_starts_no_worker_on_a_device_outside_its_offer(start):
     check_start(Start("id", "servable name:add, device id:0", "log_add_device0", 1), offer())
     with pytest.raises(InvalidInputs):
         check_start(start, offer(device_ids=[0, 1]))

@@ -55,7 +55,7 @@ async def far():
     await asyncio.wait_for(asyncio.wait(tasks), PATIENCE)
 
 
-async def test_the_end_of_a_member_here_is_the_end_of_one_on_another_machine(far):
+async def test_a_local_member_that_ends_also_ends_a_remote_member(far):
     group = Group()
     (child, ours), (far_child, theirs) = here("works"), await far("works")
     for member in (ours, theirs):
@@ -66,7 +66,7 @@ async def test_the_end_of_a_member_here_is_the_end_of_one_on_another_machine(far
     assert await asyncio.wait_for(far_child.wait(), PATIENCE) == -signal.SIGKILL
 
 
-async def test_the_end_of_a_member_on_another_machine_is_the_end_of_one_here(far):
+async def test_a_remote_member_that_ends_also_ends_a_local_member(far):
     group = Group()
     (child, ours), (far_child, theirs) = here("works"), await far("works")
     for member in (ours, theirs):
@@ -77,7 +77,7 @@ async def test_the_end_of_a_member_on_another_machine_is_the_end_of_one_here(far
     assert child.poll() == -signal.SIGKILL
 
 
-async def test_what_a_member_on_another_machine_says_of_its_start_is_the_text_of_all(far):
+async def test_a_failed_start_of_a_remote_member_is_the_text_of_the_group(far):
     group = Group()
     (child, ours), (_, theirs) = here("works"), await far("fails")
     for member in (ours, theirs):

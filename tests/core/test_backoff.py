@@ -1,7 +1,7 @@
 from mindspore_serving.core.backoff import Backoff
 
 
-def test_quick_deaths_are_answered_ever_later_but_within_half_a_minute_and_for_ever():
+def test_quick_deaths_are_restarted_with_growing_delays_up_to_a_limit():
     backoff = Backoff()
     delays = [backoff.died(1.0) for _ in range(2000)]
     assert delays[:5] == [0.0, 0.25, 0.5, 1.0, 2.0]

@@ -83,12 +83,12 @@ def test_arrays_stay_integers_or_floats(given, wanted):
         (np.array([1]), "?", "an array of int64 is not cast to bool"),
     ],
 )
-def test_what_would_be_lost_is_refused_with_the_reason(array, wanted, text):
+def test_lossy_casts_are_refused_with_the_reason(array, wanted, text):
     with pytest.raises(InvalidInputs, match=text):
         cast(array, np.dtype(wanted))
 
 
-def test_nan_and_infinities_stay_what_they_are():
+def test_nan_and_infinities_are_kept():
     array = cast(np.array([np.nan, np.inf, -np.inf]), np.dtype("f2"))
     np.testing.assert_array_equal(array, np.array([np.nan, np.inf, -np.inf], "f2"), strict=True)
 

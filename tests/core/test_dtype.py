@@ -31,7 +31,7 @@ def test_the_type_of_a_value_is_found():
     assert dtype.of(b"bytes") is dtype.BYTES
 
 
-def test_what_has_no_number_has_no_type():
+def test_values_outside_the_table_have_no_type():
     assert dtype.of(np.zeros(1, np.complex64)) is None
     assert dtype.of(np.array(["a"])) is None
     assert dtype.of([1, 2]) is None

@@ -5,12 +5,12 @@ FUNCTION = Stage(StageKind.FUNCTION, "s.f", (0,), (1, 2), "f")
 MODEL = Stage(StageKind.MODEL, "m", (1,), (3,), "m")
 
 
-def test_a_method_has_only_models_if_each_stage_is_one():
+def test_a_method_has_only_models_if_each_stage_is_a_model():
     assert Method("m", ("x",), ("y",), (MODEL,), (3,)).has_only_models
     assert not Method("m", ("x",), ("y",), (FUNCTION, MODEL), (3,)).has_only_models
 
 
-def test_a_method_without_stages_is_not_one_of_models():
+def test_a_method_without_stages_has_not_only_models():
     assert not Method("m", ("x",), ("y",), (), (0,)).has_only_models
 
 

@@ -71,7 +71,7 @@ def test_wide_json_is_no_deep_json():
         check_json("tools", {"a": [1]}, 1)
 
 
-def test_a_limit_out_of_range_names_what_is_accepted():
+def test_errors_of_limits_out_of_range_name_accepted_values():
     with pytest.raises(InvalidField, match=r"max_depth is 1000, expected an int of 8 to 200"):
         LanguageLimits(max_depth=1000)
     assert set(LANGUAGE_LIMITS) >= {"max_body", "max_values", "max_objects"}

@@ -5,7 +5,7 @@ import numpy as np
 from mindspore_serving.core.lending import lend
 
 
-def test_memory_is_returned_once_when_no_view_of_it_is_left():
+def test_memory_is_returned_once_when_its_last_view_is_dropped():
     returned = []
     memory = memoryview(bytearray(range(64)))
     lent = lend(memory[32:], lambda: returned.append("it"))
@@ -17,11 +17,11 @@ def test_memory_is_returned_once_when_no_view_of_it_is_left():
     assert returned == ["it"]
 
 
-def test_what_is_written_to_a_loan_is_in_the_memory():
+def test_writes_to_a_loan_are_in_the_memory():
     memory = bytearray(8)
     np.frombuffer(lend(memoryview(memory), lambda: None), np.uint8)[2:4] = 7
     assert memory == bytes([0, 0, 7, 7, 0, 0, 0, 0])
 
 
-def test_a_loan_of_what_cannot_be_written_cannot_be():
+def test_a_loan_of_read_only_memory_is_read_only():
     assert lend(memoryview(b"abc"), lambda: None).readonly

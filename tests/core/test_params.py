@@ -66,7 +66,7 @@ def test_sampling_parameters_are_the_rows_of_their_table():
         ({"n": 129}, "n", "n is 129, expected an int of 1 to 128"),
         ({"stop": "a"}, "stop", "stop is 'a', expected a list of non-empty strings"),
         ({"stop": ["a"] * 65}, "stop", "stop has 65 texts, expected at most 64"),
-        ({"bad_words": [""]}, "bad_words", "bad_words is [''], expected a list of texts"),
+        ({"bad_words": [""]}, "bad_words", "bad_words is [''], expected a list of non-empty"),
         ({"ignore_eos": 1}, "ignore_eos", "ignore_eos is 1, expected True or False"),
         (
             {"max_tokens": 2, "min_tokens": 3},
@@ -91,7 +91,7 @@ def test_an_invalid_field_can_be_given_the_name_its_reader_knows():
     assert str(InvalidField("", text="the body is [], expected an object")).startswith("the body")
 
 
-def test_parts_of_an_answer_join_to_one():
+def test_parts_of_an_answer_are_joined():
     entry = (TokenLogprob(5, -1.0, 0),)
     first = Generated(1, (5,), "a", (entry,), num_cached_tokens=3)
     last = Generated(1, (6, 7), "bc", None, stop_reason="c")

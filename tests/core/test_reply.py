@@ -22,11 +22,11 @@ def ask():
 
 
 @pytest.mark.usefixtures("uncollected")
-def test_what_a_failed_request_held_is_freed_without_the_garbage_collector():
+def test_a_failed_request_is_freed_without_the_garbage_collector():
     assert ask()() is None
 
 
-def test_a_failure_is_raised_as_it_is():
+def test_a_failure_is_raised_unchanged():
     failure = DeadlineExceeded("too late")
     with pytest.raises(DeadlineExceeded) as raised:
         Reply(failure=failure).raise_failure()

@@ -38,7 +38,7 @@ def test_numbers_and_tensors_become_arrays(result, dtype, values):
     assert value.tolist() == values
 
 
-def test_texts_and_bytes_stay_what_they_are():
+def test_texts_and_bytes_are_unchanged():
     assert to_value("a") == "a"
     assert to_value(b"a") == b"a"
     assert to_value(bytearray(b"ab")) == b"ab"

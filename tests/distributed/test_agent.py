@@ -51,7 +51,7 @@ def test_outputs_that_were_not_asked_for_are_not_sent(tmp_path):
     assert run(models, 0, np.arange(3), returns=False) == Ran(1, b"")
 
 
-def test_a_model_may_change_its_inputs_in_place_and_import_what_is_beside_it(tmp_path):
+def test_a_model_may_change_inputs_and_import_modules_of_its_directory(tmp_path):
     python(tmp_path, "VALUE = 7\n", "beside_the_rank.py")
     source = "from beside_the_rank import VALUE\ndef model(x):\n    x += VALUE\n    return x\n"
     models = agent.load(setup(python(tmp_path, source)))
@@ -89,16 +89,16 @@ def test_whatever_a_model_raises_is_answered(tmp_path, source):
     assert ran.fault.code == Code.SYSTEM_ERROR
 
 
-def test_a_sub_graph_that_is_not_there_and_inputs_that_are_none_are_answered(tmp_path):
+def test_a_missing_sub_graph_and_invalid_inputs_get_an_error_reply(tmp_path):
     models = agent.load(setup(python(tmp_path, "def model(x):\n    return x\n")))
     assert "IndexError" in run(models, 5, np.arange(3)).fault.text
     assert agent.run(models, RunRank(1, 0, b"\xff" * 9, True)).fault is not None
 
 
 def test_a_result_that_is_too_large_to_send_is_answered(tmp_path, monkeypatch):
-    monkeypatch.setattr(agent, "MOST_TENSORS", 100)
+    monkeypatch.setattr(agent, "MAX_TENSORS", 100)
     models = agent.load(setup(python(tmp_path, "def model(x):\n    return x\n")))
-    assert "at most 100 are sent" in run(models, 0, np.zeros(100)).fault.text
+    assert "at most 100 are accepted" in run(models, 0, np.zeros(100)).fault.text
     assert run(models, 0, np.zeros(1)).fault is None
 
 
@@ -113,7 +113,7 @@ def test_a_result_that_is_too_large_to_send_is_answered(tmp_path, monkeypatch):
         ("rank.pt2", "", "the file is empty"),
     ],
 )
-def test_a_file_that_is_no_model_is_one_error(tmp_path, name, source, problem):
+def test_a_file_that_is_no_model_is_an_error(tmp_path, name, source, problem):
     if name.endswith("pt2"):
         pytest.importorskip("torch")
     with pytest.raises(StartError, match=problem):

@@ -39,7 +39,7 @@ def test_a_gang_is_complete_when_all_ranks_have_joined_in_any_order():
     assert (gang.is_complete, gang.missing) == (True, [])
 
 
-def test_its_signature_is_the_inputs_of_the_first_and_the_outputs_of_the_last():
+def test_signature_of_a_gang_has_first_inputs_and_last_outputs():
     gang = taken(8, 8, with_batch_dim=False)
     for number in range(8):
         gang.join(number, (graph((2, number + 3), (2, number + 4), name=f"x{number}"),))
@@ -74,7 +74,7 @@ def test_ranks_that_are_unknown_or_there_already_are_refused():
 
 
 def test_only_ranks_that_a_script_took_may_join():
-    assert "rank 0 was not taken by a script before" in refused(make(), 0, graph())
+    assert "rank 0 was not reserved by a script before" in refused(make(), 0, graph())
 
 
 @pytest.mark.parametrize(

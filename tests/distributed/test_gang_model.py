@@ -30,7 +30,7 @@ from tests.waiting import PATIENCE, eventually
 X = np.ones((2, 3), np.float32)
 
 
-def test_the_ranks_get_the_inputs_and_the_last_one_returns(opening, pool):
+def test_ranks_get_the_inputs_and_the_last_rank_returns_outputs(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
     done = pool.submit(gang.model.run, [X])
@@ -43,7 +43,7 @@ def test_the_ranks_get_the_inputs_and_the_last_one_returns(opening, pool):
     np.testing.assert_array_equal(done.result(PATIENCE)[0], 7 * X)
 
 
-def test_without_a_pipeline_one_prediction_runs_at_a_time(opening, pool):
+def test_without_a_pipeline_predictions_run_in_turn(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
     done = [pool.submit(gang.model.run, [X]) for _ in range(2)]
@@ -76,7 +76,7 @@ def test_with_a_pipeline_as_many_run_as_there_are_stages(opening, pool):
         np.testing.assert_array_equal(one.result(PATIENCE)[0], 6 * X)
 
 
-def test_a_rank_that_cannot_run_it_fails_the_prediction_only(opening, pool):
+def test_a_rank_that_raises_fails_the_prediction_only(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
     done = pool.submit(gang.model.run, [X])
@@ -93,7 +93,7 @@ def test_a_rank_that_cannot_run_it_fails_the_prediction_only(opening, pool):
 def test_ranks_that_do_not_come_back_from_a_failed_prediction_end_the_gang(
     opening, pool, monkeypatch
 ):
-    monkeypatch.setattr(predictions, "SETTLING", 0.05)
+    monkeypatch.setattr(predictions, "SETTLE_SECONDS", 0.05)
     gang = opening()
     agents = complete(gang, "x", "x")
     pool.submit(gang.model.run, [X])
@@ -144,13 +144,13 @@ def test_when_a_script_is_lost_its_gang_is(opening):
     assert len(agents) == 2
 
 
-def test_a_silent_agent_is_lost_and_one_with_signs_of_life_is_not(opening):
+def test_a_silent_agent_is_lost_and_an_agent_with_heartbeats_is_not(opening):
     gang = opening(timeout=0.4)
     agents = complete(gang, "x", "x")
     while not wait([gang.broken], 0.02).done:
         with suppress(OSError):  # the gang has just ended
             agents[0].connection.send(Beat())
-    assert "rank 1 gave no sign of life for" in gang.broken.result()
+    assert "rank 1 was silent for" in gang.broken.result()
 
 
 def test_agents_that_leave_before_the_gang_is_complete_may_come_again(opening):
@@ -182,10 +182,10 @@ def test_the_wait_for_agents_may_be_limited(opening):
     assert gang.error == "agents of ranks 0, 1 have not joined within 0.2 s"
 
 
-def test_a_complete_gang_does_not_end_because_others_give_up(opening, pool):
+def test_a_complete_gang_survives_scripts_that_give_up(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
-    with pytest.raises(StartError, match="rank 0 is taken already by agents of another script"):
+    with pytest.raises(StartError, match="rank 0 is reserved already by another script"):
         gang.script()
     gang.connect().send(Failed("we were refused"))
     done = pool.submit(gang.model.run, [X])
@@ -204,7 +204,7 @@ def test_stopping_is_said_to_all(opening):
 # --- what is refused ------------------------------------------------------------------------------
 
 
-def test_an_address_in_use_is_one_error(opening, pool):
+def test_an_address_in_use_is_an_error(opening, pool):
     gang = opening()
     gang.connect()
     options = GangOptions(tables.text((tables.IP, 2)), gang.address, 0, 0)
@@ -212,7 +212,7 @@ def test_an_address_in_use_is_one_error(opening, pool):
         GangModel.open("big", DistributedSpec(2, 1), options, print)
 
 
-def test_a_wrong_rank_table_is_one_error():
+def test_a_wrong_rank_table_is_an_error():
     options = GangOptions("{}", "127.0.0.1:1", 0, 0)
     with pytest.raises(StartError, match="The rank table is wrong"):
         GangModel.open("big", DistributedSpec(2, 1), options, print)
@@ -232,9 +232,10 @@ def test_only_who_has_the_token_may_join(opening, monkeypatch, tmp_path, variabl
             connect(gang.address)
 
 
-def test_a_token_file_that_cannot_be_read_is_one_error(monkeypatch, tmp_path):
-    for path, problem in ((tmp_path / "none", "cannot be read"), (tmp_path / "empty", "is empty")):
-        (tmp_path / "empty").touch()
+def test_a_token_file_that_cannot_be_read_is_an_error(monkeypatch, tmp_path):
+    (tmp_path / "empty").touch()
+    for name, problem in (("none", "cannot read the file"), ("empty", "is empty")):
+        path = tmp_path / name
         with pytest.raises(StartError, match=problem):
             security.read_token({security.TOKEN_FILE: str(path)})
 
@@ -269,31 +270,29 @@ def test_wrong_ranks_are_refused(opening):
         (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"at most 65536 are accepted"),
         (struct.pack("<I", messages.SMALL + 1), b"at most 65536 are accepted"),
         (struct.pack("<I", 3) + b"\xc1\xc1\xc1", b"MessagePack"),
-        (encode(Beat()), b"the first message should be Proof"),
+        (encode(Beat()), b"expected Proof as the first message"),
         (encode(messages.Proof(fingerprint(messages), "", b"")), b"wrong token"),
     ],
 )
-def test_what_is_no_greeting_is_refused_before_it_is_read(opening, sent, problem):
+def test_data_that_is_no_greeting_is_refused_before_reading_on(opening, sent, problem):
     stream = raw(opening())
     stream.sendall(sent)
     assert problem in all_of(stream)
 
 
 def test_who_does_not_greet_is_sent_away(opening, monkeypatch):
-    monkeypatch.setattr(leader, "GREETING", 0.1)
+    monkeypatch.setattr(leader, "GREETING_SECONDS", 0.1)
     assert len(all_of(raw(opening(timeout=0.4)))) > security.NONCE
 
 
-def test_of_too_many_who_do_not_greet_the_oldest_are_sent_away_and_others_join(
-    opening, monkeypatch
-):
-    monkeypatch.setattr(leader, "MOST_UNKNOWN", 2)
+def test_the_oldest_unauthenticated_connections_are_closed_at_the_limit(opening, monkeypatch):
+    monkeypatch.setattr(leader, "MAX_PENDING", 2)
     gang = opening()
     waiting = [raw(gang) for _ in range(4)]
     agents = complete(gang, "x", "x")
     assert len(agents) == 2
     for stream in waiting[:3]:  # the connections of the agents have pushed out one
-        assert b"too many newer connections wait" in all_of(stream)
+        assert b"newer connections have not authenticated yet" in all_of(stream)
     waiting[3].close()
 
 
@@ -351,7 +350,7 @@ FRAMES = [
 ]
 
 
-def test_whatever_others_send_the_gang_serves(opening, pool):
+def test_a_gang_serves_whatever_strangers_send(opening, pool):
     gang = opening()
     agents = complete(gang, "x", "x")
 
@@ -389,20 +388,20 @@ def test_a_result_that_is_none_fails_the_prediction(opening, pool, outputs):
         done.result(PATIENCE)
 
 
-def test_an_agent_that_answers_what_it_was_not_asked_is_lost(opening):
+def test_an_agent_that_sends_an_unexpected_answer_is_lost(opening):
     gang = opening(1, 1)
     (agent,) = complete(gang, "x")
     agent.connection.send(Ran(77, b""))
-    assert "rank 0 was refused: rank 0 answered what" in gang.broken.result(PATIENCE)
+    assert "rank 0 was refused: rank 0 sent an answer" in gang.broken.result(PATIENCE)
 
 
-def test_a_listener_that_is_no_worker_is_one_error(monkeypatch):
-    monkeypatch.setattr(connecting, "ANSWERING", 0.2)
+def test_a_listener_that_is_no_worker_is_an_error(monkeypatch):
+    monkeypatch.setattr(connecting, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(TimeoutError, match="has not answered within"):
             connect(address)
-        monkeypatch.setattr(connecting, "ANSWERING", PATIENCE)
+        monkeypatch.setattr(connecting, "ANSWER_SECONDS", PATIENCE)
         with ThreadPoolExecutor(1) as pool:
             done = pool.submit(connect, address)
             server.accept()[0].close()  # of the first try

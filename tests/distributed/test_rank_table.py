@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.rank_table import RankPlace
+from mindspore_serving.distributed.rank_table import RankEntry
 from mindspore_serving.errors import InvalidInputs
 from tests.distributed import tables
 
@@ -18,13 +18,13 @@ EIGHT = (("10.0.0.1", 8),)
 def test_both_formats_give_the_ranks_in_the_order_of_the_file(make):
     found = rank_table.parse(json.dumps(make(("10.0.0.1", 2), ("10.0.0.2", 1))))
     assert found == (
-        RankPlace(0, "10.0.0.1", 0),
-        RankPlace(1, "10.0.0.1", 1),
-        RankPlace(2, "10.0.0.2", 0),
+        RankEntry(0, "10.0.0.1", 0),
+        RankEntry(1, "10.0.0.1", 1),
+        RankEntry(2, "10.0.0.2", 0),
     )
 
 
-def test_several_groups_and_servers_are_one_list():
+def test_several_groups_and_servers_are_a_single_list():
     first, second = tables.groups(("10.0.0.1", 2))["group_list"][0]["instance_list"]
     table = {"group_list": [{"instance_list": [first]}, {"instance_list": [second]}]}
     assert [rank.number for rank in rank_table.parse(json.dumps(table))] == [0, 1]
@@ -118,7 +118,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_the_table_is_the_answer_is_ranks_or_one_error(table):
+def test_any_table_is_parsed_to_ranks_or_an_error(table):
     try:
         found = rank_table.parse(json.dumps(table))
     except InvalidInputs:
@@ -126,7 +126,7 @@ def test_whatever_the_table_is_the_answer_is_ranks_or_one_error(table):
     assert [rank.number for rank in found] == list(range(len(found)))
 
 
-def ranks(*machines: tuple[str, int]) -> tuple[RankPlace, ...]:
+def ranks(*machines: tuple[str, int]) -> tuple[RankEntry, ...]:
     return rank_table.parse(tables.text(*machines))
 
 
@@ -140,7 +140,7 @@ def ranks(*machines: tuple[str, int]) -> tuple[RankPlace, ...]:
         (ranks(("10.0.0.1", 4)), (4, 2), "a servable of several stages needs 8 ranks, it has 4"),
         (ranks(("10.0.0.1", 4), ("10.0.0.2", 4)), (8, 2), "rank 4 is on '10.0.0.2'"),
         (
-            tuple(RankPlace(n, "a", 7 - n) for n in range(8)),
+            tuple(RankEntry(n, "a", 7 - n) for n in range(8)),
             (8, 2),
             "rank 0 should have device_id '0'",
         ),

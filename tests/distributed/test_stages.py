@@ -23,7 +23,7 @@ def sources(*stages):
     return [stage.source for stage in plan(stages, len(stages))]
 
 
-def test_ranks_form_stages_and_the_last_one_returns_the_result():
+def test_ranks_form_stages_and_the_last_rank_returns_the_result():
     assert plan([graph([X])] * 4, 1) == (RankStage(range(4), StageInputs.REQUEST, True),)
     first, second = plan([graph([X])] * 4, 2)
     assert (first.ranks, first.returns) == (range(2), False)
@@ -34,11 +34,11 @@ def test_a_later_stage_without_inputs_gets_none():
     assert sources(graph([X]), graph([])) == [StageInputs.REQUEST, StageInputs.NOTHING]
 
 
-def test_a_later_stage_with_the_inputs_of_the_first_gets_those_of_the_request():
+def test_a_later_stage_with_inputs_of_the_first_gets_request_inputs():
     assert sources(graph([X]), graph([X])) == [StageInputs.REQUEST, StageInputs.REQUEST]
 
 
-def test_a_later_stage_with_other_inputs_gets_the_outputs_before_it():
+def test_a_later_stage_with_other_inputs_gets_previous_outputs():
     stages = plan([graph([X], [HIDDEN]), graph([tensor("h", (2, 8))])], 2)
     assert [stage.source for stage in stages] == [StageInputs.REQUEST, StageInputs.PREVIOUS]
     assert stages[0].returns
@@ -49,7 +49,7 @@ def test_a_name_decides_where_shapes_do_not():
     assert sources(graph([X], [HIDDEN]), graph([tensor("h")]))[1] is StageInputs.REQUEST
 
 
-def test_what_a_model_does_not_say_fits():
+def test_unknown_dtypes_and_shapes_fit():
     unknown = TensorSpec("h", None, None)
     assert sources(graph([X], []), graph([unknown]))[1] is StageInputs.PREVIOUS
     assert sources(graph([X], [HIDDEN]), graph([tensor("h", (-1, 8))]))[1] is StageInputs.PREVIOUS
@@ -63,7 +63,7 @@ def test_inputs_that_come_from_nowhere_are_refused(own):
         plan([graph([X], [HIDDEN]), graph([own])], 2)
 
 
-def test_a_prediction_of_one_stage_ends_when_all_ranks_have_answered():
+def test_a_prediction_of_a_single_stage_ends_when_all_ranks_have_answered():
     prediction = GangPrediction(plan([graph([X])] * 3, 1))
     assert [stage.ranks for stage in prediction.begin()] == [range(3)]
     prediction.answered(2, b"result")
@@ -74,7 +74,7 @@ def test_a_prediction_of_one_stage_ends_when_all_ranks_have_answered():
     assert prediction.outputs == b"result"
 
 
-def test_a_chained_stage_begins_with_the_outputs_of_the_last_rank_before_it():
+def test_a_chained_stage_starts_with_outputs_of_the_previous_stage():
     prediction = GangPrediction(plan([graph([X], [HIDDEN])] * 2 + [graph([HIDDEN])] * 2, 2))
     (first,) = prediction.begin()
     assert prediction.answered(0, b"") is None
@@ -109,5 +109,5 @@ def test_an_answer_nobody_asked_for_is_refused():
     prediction.begin()
     prediction.answered(0, b"")
     for rank in (0, 5):
-        with pytest.raises(InvalidInputs, match="answered what it was not asked"):
+        with pytest.raises(InvalidInputs, match="sent an answer that was not expected"):
             prediction.answered(rank, b"")

@@ -102,10 +102,10 @@ def test_an_agent_whose_certificate_has_expired_does_not_join(mutual, use, ours)
         connect(mutual.address)
 
 
-def test_an_agent_without_tls_is_told_to_use_it(mutual, use, monkeypatch):
-    monkeypatch.setattr(leader, "GREETING", 0.1)
+def test_an_agent_without_tls_is_told_to_use_tls(mutual, use, monkeypatch):
+    monkeypatch.setattr(leader, "GREETING_SECONDS", 0.1)
     use()
-    with pytest.raises(JoinRefusal, match=f"it wants TLS: set {AUTHORITY}"):
+    with pytest.raises(JoinRefusal, match=f"the worker requires TLS: set {AUTHORITY}"):
         connect(mutual.address)
 
 
@@ -118,17 +118,17 @@ def test_an_agent_with_tls_is_told_that_the_worker_has_none(use, ours, opening):
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\0\1"])
-def test_who_does_not_finish_the_handshake_is_sent_away_and_others_join(mutual, monkeypatch, sent):
+def test_a_client_that_never_finishes_the_handshake_is_closed(mutual, monkeypatch, sent):
     stream = dial(mutual)
     stream.sendall(sent)
     with monkeypatch.context() as patch:
-        patch.setattr(leader, "GREETING", 0.1)
+        patch.setattr(leader, "GREETING_SECONDS", 0.1)
         all_of(stream)
     mutual.agent(0)
 
 
 def test_who_has_not_finished_the_handshake_counts_as_unknown(mutual):
-    waiting = [dial(mutual) for _ in range(leader.MOST_UNKNOWN + 1)]
+    waiting = [dial(mutual) for _ in range(leader.MAX_PENDING + 1)]
     assert all_of(waiting[0]) == b""
     mutual.agent(0)
     for stream in waiting:
@@ -144,11 +144,11 @@ def test_who_has_not_finished_the_handshake_counts_as_unknown(mutual):
         ({CERTIFICATE: "none.crt", KEY: "none.key"}, "certificate_chain from none.crt failed"),
     ],
 )
-def test_files_that_a_worker_cannot_use_are_one_error(variables, problem):
+def test_files_that_a_worker_cannot_use_are_an_error(variables, problem):
     with pytest.raises(StartError, match=problem):
         security.of_worker(variables)
 
 
-def test_files_that_an_agent_cannot_use_are_one_error():
+def test_files_that_an_agent_cannot_use_are_an_error():
     with pytest.raises(StartError, match=r"cannot use none\.pem for TLS: "):
         security.of_agent({AUTHORITY: "none.pem"})

@@ -17,7 +17,7 @@ from cryptography import x509
 from prometheus_client.parser import text_string_to_metric_families
 
 from mindspore_serving import server
-from mindspore_serving.server import watched
+from mindspore_serving.server import file_watch
 from tests.e2e.authority import Authority
 from tests.e2e.harness import config, write_servable
 from tests.ports import free_port
@@ -145,12 +145,12 @@ def https(port: int, context: ssl.SSLContext) -> Iterator[Callable[[], Any]]:
 
 def note_lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the server will log of its files, at which it looks more often."""
-    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(file_watch, "POLL_SECONDS", 0.05)
     found: list[str] = []
     for level in ("info", "error"):
 
         def note(text: str, *values: Any, level: str = level) -> None:
             found.append(f"{level}: {text % values}")
 
-        monkeypatch.setattr(watched.log, level, note)
+        monkeypatch.setattr(file_watch.log, level, note)
     return found

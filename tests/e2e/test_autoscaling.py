@@ -85,7 +85,7 @@ def test_each_version_has_workers_for_its_own_requests(place, pool):
         assert all("pid" in one.result(PATIENCE)[0] for one in held)
 
 
-def test_no_worker_runs_while_nobody_asks_and_a_request_waits_for_one(place):
+def test_an_idle_servable_has_no_worker_and_a_request_starts_a_worker(place):
     with serving(place, config(place, "toy", **SCALED, min_workers=0)) as calls:
         eventually(lambda: not workers(os.getpid()))
         assert is_ready(calls)
@@ -95,7 +95,7 @@ def test_no_worker_runs_while_nobody_asks_and_a_request_waits_for_one(place):
             eventually(lambda pid=pid: pid not in workers(os.getpid()))
 
 
-def test_what_a_worker_has_is_answered_before_it_ends(place, pool):
+def test_a_worker_answers_its_requests_before_ending(place, pool):
     hold = place / "toy" / "hold"
     hold.touch()
     with serving(place, config(place, "toy", **{**SCALED, "requests_per_worker": 2})) as calls:
@@ -156,6 +156,6 @@ def test_a_server_stops_while_a_worker_is_added(place, pool):
         ({"max_workers": 65}, "max_workers"),
     ],
 )
-def test_bounds_that_contradict_others_are_refused(place, options, text):
+def test_contradictory_bounds_are_refused(place, options, text):
     with pytest.raises(RuntimeError, match=text):
         config(place, "toy", **options)

@@ -53,7 +53,7 @@ def test_a_request_without_instances_is_an_error_on_both(calls):
         ("toy", "@call_x_0", "method is not available"),
     ],
 )
-def test_what_does_not_exist_is_named(calls, servable, method, words):
+def test_unknown_servables_and_methods_are_named(calls, servable, method, words):
     for text in both_errors(calls, method, {"x": 1, "y": 2}, servable):
         assert words in text
 

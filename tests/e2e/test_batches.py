@@ -90,7 +90,7 @@ def test_with_a_delay_and_a_preferred_size_full_batches_leave_at_once(serve, thr
     assert min(int(result[0]["n"]) for result in results) >= 4
 
 
-def test_with_a_delay_a_batch_that_does_not_fill_leaves_when_it_is_over(serve):
+def test_a_partial_batch_runs_when_its_delay_is_over(serve):
     calls = serve(SOURCE, max_batch_delay_ms=300, preferred_batch_size=8)
     results = calls.client("toy", "size").infer([{"x": n} for n in range(3)])
     assert [int(result["n"]) for result in results] == [3] * 3
@@ -105,7 +105,7 @@ def test_with_a_delay_alone_the_batch_size_of_the_method_is_preferred(serve, thr
     assert [int(result[0]["n"]) for result in results] == [8] * 8
 
 
-def test_instances_of_one_request_fill_batches_too(serve):
+def test_instances_of_a_single_request_fill_batches(serve):
     calls = serve(SOURCE, max_batch_delay_ms=HOUR, preferred_batch_size=4)
     by_grpc = calls.client("toy", "size").infer([{"x": n} for n in range(8)])
     by_rest = calls.post("toy", "size", [{"x": n} for n in range(8)])["instances"]
@@ -118,7 +118,7 @@ def test_a_deadline_inside_the_delay_is_kept(serve):
     assert answer == {"error_msg": "no answer within 0.2 seconds"}
 
 
-def test_what_waits_for_too_long_is_refused_and_what_runs_is_answered(serve, threads):
+def test_requests_queued_too_long_are_refused_and_running_are_answered(serve, threads):
     calls = serve(SOURCE, max_queue_seconds=0.2)
     running = threads.submit(calls.client("toy", "slow_size").infer, {"x": 0})
     eventually(has_calls)

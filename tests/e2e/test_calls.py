@@ -156,12 +156,12 @@ def test_a_failing_instance_fails_alone(calls):
     assert by_rest == [{"y": 2}, {"error_msg": results[1]["error"]}, {"y": 4}]
 
 
-def test_equal_failures_of_all_instances_are_one_error(calls):
+def test_equal_failures_of_all_instances_become_a_single_error(calls):
     for text in both_errors(calls, "even", [{"x": 3}, {"x": 3}]):
         assert "3 is odd" in text
 
 
-def test_different_failures_of_all_instances_are_told_one_by_one(calls):
+def test_different_failures_of_instances_are_reported_separately(calls):
     results = calls.client("toy", "even").infer([{"x": 3}, {"x": 5}])
     assert ["3 is odd" in results[0]["error"], "5 is odd" in results[1]["error"]] == [True, True]
 
@@ -182,7 +182,7 @@ def test_a_result_of_wrong_count_or_type_fails_the_request_not_the_worker(calls,
         assert "Traceback" not in text
 
 
-def test_too_few_results_of_a_batch_fail_the_instances_without_one(calls):
+def test_instances_without_a_result_of_their_batch_fail(calls):
     results = calls.client("toy", "few").infer([{"x": 1}, {"x": 2}, {"x": 3}])
     failed = [r for r in results if "error" in r]
     assert failed

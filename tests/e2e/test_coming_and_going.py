@@ -52,7 +52,7 @@ def test_a_script_loads_and_unloads_servables(serve, tmp_path):
     assert ask(calls, "toy") == 1
 
 
-def test_a_script_that_has_ended_still_loads_what_clients_ask_for(run_script, tmp_path):
+def test_servables_load_on_demand_after_the_script_has_ended(run_script, tmp_path):
     write(tmp_path, "toy", 1)
     calls = Calls("", free_port())
     script = run_script(
@@ -269,7 +269,7 @@ def loaded(calls):
     return {row["name"] for row in rows if row["num_workers"]}
 
 
-def test_the_least_recently_used_servable_gives_way_and_comes_back_when_it_is_asked_for(tmp_path):
+def test_the_least_recently_used_servable_is_unloaded_and_reloaded(tmp_path):
     for number, name in enumerate(("one", "two", "three"), 1):
         write(tmp_path, name, number)
     command, calls = serve_directory(tmp_path, "--max-loaded", "2")

@@ -63,7 +63,7 @@ def go() -> None:
 # --- deadlines ----------------------------------------------------------------------------------
 
 
-def test_a_grpc_deadline_is_kept_and_what_waited_is_never_run(busy):
+def test_queued_requests_past_a_grpc_deadline_never_run(busy):
     error = busy.client("toy", "wait").infer({"x": 1}, timeout=0.2)["error"]
     assert is_late(error)
     eventually(lambda: in_flight(busy) == 1)  # the one that hangs
@@ -73,7 +73,7 @@ def test_a_grpc_deadline_is_kept_and_what_waited_is_never_run(busy):
     assert seen() == [0, 3]
 
 
-def test_x_request_timeout_is_kept_and_what_waited_is_never_run(busy):
+def test_queued_requests_past_x_request_timeout_never_run(busy):
     answer = busy.post("toy", "wait", [{"x": 1}, {"x": 2}], {"X-Request-Timeout": "0.2"})
     assert answer == {"error_msg": "no answer within 0.2 seconds"}
     assert in_flight(busy) == 1  # the one that hangs
@@ -145,9 +145,7 @@ def limit_4():
     context.set_max_enqueued_requests(10_000)
 
 
-def test_requests_beyond_the_limit_are_refused_at_once_and_the_rest_is_served(
-    limit_4, busy, threads
-):
+def test_requests_over_the_limit_are_refused_at_once(limit_4, busy, threads):
     waiting = [threads.submit(busy.client("toy", "wait").infer, {"x": 1}) for _ in range(3)]
     eventually(lambda: in_flight(busy) == 4)
     text = "Serving Error: enqueued requests count exceeds the limit 4"
@@ -159,7 +157,7 @@ def test_requests_beyond_the_limit_are_refused_at_once_and_the_rest_is_served(
     assert busy.client("toy", "double").infer({"x": 1})[0]["y"] == 2
 
 
-def test_the_limit_can_be_changed_while_it_runs(busy):
+def test_the_limit_can_be_changed_at_run_time(busy):
     context.set_max_enqueued_requests(1)
     try:
         assert "exceeds the limit 1" in busy.client("toy", "double").infer({"x": 1})["error"]

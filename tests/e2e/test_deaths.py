@@ -37,7 +37,7 @@ def quit(x):
 )
 
 
-def test_instances_of_one_request_are_shared_by_the_replicas(serve):
+def test_instances_of_a_request_are_shared_by_the_replicas(serve):
     calls = serve(SOURCE, num_parallel_workers=2)
     results = calls.client("toy", "share").infer([{"x": n} for n in range(40)])
     assert {int(r["pid"]) for r in results} == set(workers(os.getpid()))
@@ -45,7 +45,7 @@ def test_instances_of_one_request_are_shared_by_the_replicas(serve):
     assert {r["pid"] for r in by_rest} == set(workers(os.getpid()))
 
 
-def test_requests_of_a_killed_worker_that_was_alone_are_answered_by_the_next(serve, pool, started):
+def test_requests_of_a_killed_only_worker_are_answered_by_the_next(serve, pool, started):
     calls = serve(SOURCE)
     answer, pid = ask_wait(calls, pool)
     queued = [pool.submit(calls.client("toy", "wait").infer, {"x": n}) for n in range(5)]
@@ -62,7 +62,7 @@ def test_requests_of_a_killed_worker_that_was_alone_are_answered_by_the_next(ser
     assert all(map(is_alive, started()))
 
 
-def test_one_request_that_kills_workers_costs_none_of_those_beside_it(serve, pool):
+def test_a_request_that_kills_workers_spares_requests_beside_its_own(serve, pool):
     calls = serve(POISON, num_parallel_workers=2)
     ask = calls.client("toy", "touchy").infer
     answers = [pool.submit(ask, {"x": 13 if n == 20 else n + 100}) for n in range(40)]
@@ -79,7 +79,7 @@ def test_a_stage_that_exits_fails_its_request_and_keeps_its_worker(serve):
     assert works(calls, "pid")["pid"] == before[0]
 
 
-def test_a_worker_that_dies_while_there_are_no_descriptors_is_started_when_there_are(serve, capfd):
+def test_a_dead_worker_is_restarted_once_descriptors_are_free(serve, capfd):
     calls = serve(SOURCE)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
@@ -165,7 +165,7 @@ def start_children(calls: Calls) -> list[int]:
     return [int(answer[0]["pid"]) for answer in answers]
 
 
-def test_what_a_worker_started_ends_with_it(serve, started):
+def test_child_processes_of_a_worker_end_with_the_worker(serve, started):
     calls = serve(SOURCE)
     first = start_children(calls)
     os.kill(int(works(calls, "pid")["pid"]), signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool, starte
     assert all(map(is_alive, started()))
 
 
-def test_a_failed_restart_tells_why_until_it_is_repaired(tmp_path):
+def test_a_failed_restart_reports_its_reason_until_repaired(tmp_path):
     write_servable(tmp_path, "toy", SOURCE)
     good = (tmp_path / "toy" / "servable_config.py").read_text()
     with serving(tmp_path, config(tmp_path, "toy")) as calls:

@@ -110,7 +110,7 @@ def test_inputs_that_do_not_fit_the_model_fail_alone(calls, method):
     assert "size 12 not match the size 8 defined in model" in results[1]["error"]
 
 
-def test_those_who_wait_for_a_killed_device_worker_are_answered_by_the_next(calls):
+def test_requests_of_a_killed_device_worker_are_answered_by_the_next(calls):
     device = int(ask(calls, "staged")[0]["device"][0])
     Path("hang").touch()
     with ThreadPoolExecutor(12) as pool:

@@ -61,7 +61,7 @@ def calls(place: Path) -> Iterator[Calls]:
 
 
 @contextmanager
-def two_connections(calls: Calls) -> Iterator[tuple["Ask", "Ask"]]:
+def two_connections(calls: Calls) -> Iterator[tuple["AsgiCall", "AsgiCall"]]:
     """Each to a front end of its own."""
     connections = [
         http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE) for _ in range(2)
@@ -73,10 +73,10 @@ def two_connections(calls: Calls) -> Iterator[tuple["Ask", "Ask"]]:
         yield first, second
 
 
-Ask = Callable[..., tuple[int, bytes, str]]
+AsgiCall = Callable[..., tuple[int, bytes, str]]
 
 
-def _asking(connection: http.client.HTTPConnection) -> Ask:
+def _asking(connection: http.client.HTTPConnection) -> AsgiCall:
     def ask(
         verb: str, path: str, body: Any = None, headers: dict[str, str] = FREE
     ) -> tuple[int, bytes, str]:
@@ -127,7 +127,7 @@ def test_arrays_of_megabytes_go_through_shared_memory_and_back(calls):
         assert np.array_equal(client.infer({"x": array})[0]["y"], 2 * array)
 
 
-def test_protocol_v2_is_answered_without_the_master_reading_it(calls):
+def test_the_master_does_not_parse_bodies_of_protocol_v2(calls):
     tensor = {"name": "x", "datatype": "INT64", "shape": [3, 1], "data": [1, 2, 3]}
     with two_connections(calls) as (first, second):
         for ask in (first, second):
@@ -135,7 +135,7 @@ def test_protocol_v2_is_answered_without_the_master_reading_it(calls):
             assert (status, json.loads(body)["outputs"][0]["data"]) == (200, [2, 4, 6])
 
 
-def test_a_wrong_request_has_the_same_answer_as_from_one_process(calls):
+def test_an_invalid_request_is_answered_as_by_a_single_process(calls):
     with two_connections(calls) as (first, _):
         assert first("POST", "/model/toy:nothing", double_of(1))[0] == 404
         assert first("POST", "/model/toy:double", {})[0] == 400
@@ -157,7 +157,7 @@ def test_the_limit_of_a_key_holds_over_all_front_ends(calls, place):
         assert second("POST", "/model/toy:double", double_of(1), ONE)[0] == 200
 
 
-def test_what_is_loaded_through_one_front_end_is_served_by_the_others_at_once(calls):
+def test_a_servable_loaded_by_a_front_end_is_served_by_all_at_once(calls):
     tensor = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [4]}
     with two_connections(calls) as (first, second):
         path = "/v2/models/toy.double/infer"
@@ -209,11 +209,11 @@ def test_a_request_that_waits_is_dropped_when_its_client_leaves(calls, place):
             assert running.result(PATIENCE)[0] == 200
 
 
-def num_in_flight(ask: Ask) -> float:
+def num_in_flight(ask: AsgiCall) -> float:
     return num_of(ask("GET", "/metrics")[1], "serving_requests_in_flight ")
 
 
-def test_a_front_end_that_dies_takes_its_connections_along_and_another_comes(calls):
+def test_a_dead_front_end_loses_its_connections_and_is_replaced(calls):
     with two_connections(calls) as (first, second):
         before = front_ends(os.getpid())
         os.kill(before[0], signal.SIGKILL)
@@ -238,7 +238,7 @@ def has_two(calls: Calls) -> bool:
         return False
 
 
-def test_grpc_is_served_by_front_ends_and_what_they_pass_on_by_the_master(calls):
+def test_grpc_is_served_by_front_ends_or_forwarded_to_the_master(calls):
     client = calls.client("toy", "double", api_key="one-key-of-tests")  # a key with a limit
     assert client.infer({"x": 4})[0]["y"] == 8
     wrong = calls.client("toy", "double", api_key="no-key")

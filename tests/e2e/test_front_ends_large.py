@@ -153,7 +153,7 @@ def test_bodies_that_are_announced_and_do_not_come_keep_nobody_out(calls: Calls)
         assert np.array_equal(infer(connection, "double", x), 2 * x)
 
 
-def test_another_worker_gets_what_came_though_one_has_changed_it_and_died(
+def test_a_retry_gets_the_original_tensors_after_a_worker_changed_them(
     calls: Calls, tmp_path: Path
 ) -> None:
     x = numbers(1_000_000)
@@ -162,7 +162,7 @@ def test_another_worker_gets_what_came_though_one_has_changed_it_and_died(
     assert (tmp_path / "died").exists()
 
 
-def test_a_front_end_that_dies_with_a_large_request_under_way_takes_nobody_along(
+def test_a_front_end_dying_with_a_large_request_harms_no_process(
     calls: Calls, tmp_path: Path
 ) -> None:
     go, x = tmp_path / "go", numbers(1_000_000)

@@ -45,7 +45,7 @@ def gang(
 # --- how it works ---------------------------------------------------------------------------------
 
 
-def test_sixteen_ranks_of_two_stages_on_two_machines_whose_agents_come_first(scripts, pool):
+def test_sixteen_ranks_in_two_stages_on_two_machines_agents_first(scripts, pool):
     made = scripts(16, spec="2, enable_pipeline_infer=True")
     made.write("first.py", "def model(x):\n    return x * 2\n")
     made.write("second.py", "def model(doubled):\n    return doubled + 1\n")
@@ -113,7 +113,7 @@ def model(x):
 """
 
 
-def test_an_agent_finds_what_collectives_need_in_its_environment(scripts):
+def test_an_agent_has_the_environment_of_collectives(scripts):
     made = scripts()
     made.write("model.py", ENVIRONMENT)
     groups = [["a.pb"], ["b.pb", "c.pb"]]
@@ -188,9 +188,7 @@ def test_with_a_pipeline_the_stages_work_on_different_requests_at_once(scripts, 
     assert [one.result(PATIENCE) for one in asked] == [[[-1.0] * 2], [[-2.0] * 2]]
 
 
-def test_with_certificates_of_both_a_gang_serves_and_others_read_why_they_may_not_join(
-    scripts, tmp_path
-):
+def test_a_gang_with_mutual_tls_serves_and_tells_outsiders_the_reason(scripts, tmp_path):
     ours, made = Authority(tmp_path, "ours"), scripts()
     names = [f"SERVING_DISTRIBUTED_TLS_{name}" for name in ("CERT", "KEY", "CA")]
     tls = dict(zip(names, (*ours.issue("both"), ours.ca), strict=True))
@@ -224,7 +222,7 @@ def ask_and_wait(made, pool):
     [("", signal.SIGKILL), (IMPATIENT, signal.SIGSTOP)],
     indirect=["gang"],
 )
-def test_when_an_agent_dies_or_hangs_all_requests_fail_and_a_new_gang_serves(gang, pool, number):
+def test_requests_fail_and_a_new_gang_serves_when_an_agent_dies(gang, pool, number):
     made, server, agents = gang
     asked, before = ask_and_wait(made, pool), agents_of(agents)
     os.kill(before[0], number)
@@ -278,7 +276,7 @@ def test_when_the_worker_hangs_a_new_gang_serves(gang, pool):
     assert all_ended(*before.values())
 
 
-def test_when_the_script_of_agents_dies_they_do_and_another_one_may_take_their_place(gang, pool):
+def test_agents_die_with_their_script_and_can_be_replaced(gang, pool):
     made, server, agents = gang
     asked, before = ask_and_wait(made, pool), agents_of(agents)
     agents.send(signal.SIGKILL)
@@ -291,7 +289,7 @@ def test_when_the_script_of_agents_dies_they_do_and_another_one_may_take_their_p
     made.serves_again(ANSWER, 1, 2)
 
 
-def test_when_the_master_dies_nothing_stays_but_the_script_and_another_master_may_come(gang):
+def test_only_the_script_survives_the_master_and_accepts_a_new_master(gang):
     made, server, agents = gang
     before = [worker_of(server), *agents_of(agents).values()]
     server.send(signal.SIGKILL)
@@ -323,7 +321,7 @@ def test_stopping_the_server_ends_all(gang):
 # --- what cannot start ----------------------------------------------------------------------------
 
 
-def test_agents_that_cannot_load_their_model_end_both_scripts_with_the_reason(scripts):
+def test_agents_that_cannot_load_a_model_end_both_scripts(scripts):
     made = scripts()
     made.write("broken.py", "import no_such_library\n")
     server, agents = made.start_server(), made.start_agents(["model.py", "broken.py"])
@@ -368,7 +366,7 @@ def test_a_server_that_waits_for_agents_ends_by_a_signal(scripts):
     assert processes_in(made.directory) == []
 
 
-def test_too_few_files_for_the_ranks_of_a_machine_end_both_scripts_with_the_reason(scripts):
+def test_missing_files_of_ranks_end_both_scripts(scripts):
     made = scripts()
     server, agents = made.start_server(), made.start_agents(["model.py"])
     assert (server.status(), agents.status()) == (1, 1)
@@ -378,7 +376,7 @@ def test_too_few_files_for_the_ranks_of_a_machine_end_both_scripts_with_the_reas
 
 def test_agents_without_a_server_say_so(scripts):
     made = scripts()
-    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCHING = 0.5\n"
+    source = "import mindspore_serving.distributed.agents as agents\nagents.SEARCH_SECONDS = 0.5\n"
     made.write("faster.py", source)
     agents = made.run(
         "agents.py",
@@ -386,14 +384,16 @@ def test_agents_without_a_server_say_so(scripts):
         f"distributed.startup_agents({made.agents!r}, ['model.py', 'model.py'])\n",
     )
     assert agents.status() == 1
-    assert f"no worker of a distributed servable was on {made.agents} for 0.5 s" in agents.text
+    assert (
+        f"no worker of a distributed servable answered at {made.agents} within 0.5 s" in agents.text
+    )
 
 
 def test_other_agents_are_refused_and_the_gang_serves(gang):
     made, server, agents = gang
     other = made.start_agents(name="other.py")
     assert other.status() == 1
-    assert "the worker refuses: rank 0 is taken already by agents of another script" in other.text
+    assert "the worker refuses: rank 0 is reserved already by another script" in other.text
     stranger = made.start_agents(
         name="stranger.py", environment={"SERVING_DISTRIBUTED_TOKEN": "guessed"}
     )
@@ -413,7 +413,7 @@ def test_other_agents_are_refused_and_the_gang_serves(gang):
         ("register.declare_model(lambda x: x, 'Python')", "has no distributed.declare_servable"),
     ],
 )
-def test_a_servable_that_does_not_fit_is_one_error(scripts, config, reason):
+def test_a_servable_that_does_not_fit_is_a_single_error(scripts, config, reason):
     made = scripts()
     head, _, rest = (made.directory / "big/servable_config.py").read_text().partition("model =")
     body = rest.partition("\n")[2]

@@ -63,7 +63,7 @@ def gang(exported: Path, tmp_path: Path):
     made.close()
 
 
-def test_two_ranks_sum_what_each_has_of_a_product(gang):
+def test_two_ranks_sum_their_partial_products(gang):
     meeting = {
         "MS_WORKER_NUM": "2",
         "MS_SCHED_HOST": "127.0.0.1",

@@ -41,7 +41,7 @@ def test_pipelined_requests_are_answered_in_order(calls):
     assert answer.count(b"HTTP/1.1 200") == 23
 
 
-def test_what_follows_the_last_answer_of_a_connection_is_not_run(calls):
+def test_requests_after_the_last_answer_of_a_connection_never_run(calls):
     for last in (post("/model/toy"), post(body=b"{}", headers="Connection: close\r\n")):
         assert calls.send(last + post("/model/toy:mark")).count(b"HTTP/1.1") == 1
         calls.post("toy", "same", {"x": 1})
@@ -109,7 +109,7 @@ def test_bytes_that_are_no_http_are_refused_and_the_connection_closed(calls, dat
         b"Content-Length: 21\r\n\r\n" + GOOD,
     ],
 )
-def test_ambiguous_or_upgrading_requests_get_one_answer_at_most(calls, start):
+def test_ambiguous_or_upgrading_requests_get_at_most_a_single_answer(calls, start):
     assert calls.send(start + b"0\r\n\r\n", seconds=2).count(b"HTTP/1.1") <= 2
 
 
@@ -180,7 +180,7 @@ def test_headers_without_end_are_refused_and_take_no_memory(calls, endless):
     assert memory(os.getpid()) - before < 16 << 20
 
 
-def test_a_stalled_client_does_not_hold_up_others(calls):
+def test_a_stalled_client_does_not_block_other_clients(calls):
     with socket.create_connection(("127.0.0.1", calls.http)) as stalled:
         stalled.send(post()[:40])
         assert calls.http_call("POST", "/model/toy:same", GOOD) == (200, ANSWER)

@@ -59,7 +59,7 @@ def test_a_stopped_worker_is_ended_after_its_grace(serve, pool):
     assert "error" in answer.result(PATIENCE)
 
 
-def test_stop_answers_what_is_pending_and_ends_what_restarts(serve, pool, started):
+def test_stop_answers_pending_requests_and_ends_restarting_workers(serve, pool, started):
     """Stopped in the middle of a restart: no worker, no zombie, no open channel is left."""
     slow = "if os.path.exists('slow'): time.sleep(600)\n"
     calls = serve(SOURCE + slow)
@@ -92,7 +92,7 @@ def test_a_worker_that_leaves_runs_its_exit_handlers(serve):
     assert Path("bye").exists()
 
 
-def test_the_port_is_free_for_others_when_a_server_is_stopped(serve):
+def test_the_port_is_free_after_a_server_is_stopped(serve):
     calls = serve(SOURCE)
     server.stop()
     again = f"127.0.0.1:{calls.http}"

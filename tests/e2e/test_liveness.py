@@ -46,7 +46,7 @@ def test_a_worker_that_holds_the_interpreter_gets_no_work_and_is_replaced(serve,
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_stopped_worker_is_replaced_and_what_waited_is_answered(serve, pool, number):
+def test_a_stopped_worker_is_replaced_and_queued_requests_answered(serve, pool, number):
     calls = serve(STUCK, num_parallel_workers=number, heartbeat_timeout=0.8)
     victim = int(works(calls, "pid")["pid"])
     os.kill(victim, signal.SIGSTOP)
@@ -68,7 +68,7 @@ def test_a_stopped_worker_that_goes_on_in_time_is_kept(serve, pool):
     assert workers(os.getpid()) == [pid]
 
 
-def test_a_busy_worker_is_not_taken_for_a_stuck_one(serve):
+def test_a_busy_worker_is_not_taken_for_a_hung_worker(serve):
     for timeout in (0.8, 8.0):  # a busy machine may itself hold up its heartbeats
         calls = serve(STUCK, heartbeat_timeout=timeout)
         (pid,) = workers(os.getpid())
@@ -90,7 +90,7 @@ def test_a_stage_that_runs_too_long_fails_its_request_and_no_other(serve, pool):
     assert len(logged("busy")) == 1
 
 
-def test_a_hung_servable_does_not_take_the_limit_of_the_others(tmp_path, pool):
+def test_a_hung_servable_leaves_other_servables_their_share_of_the_limit(tmp_path, pool):
     write_servable(tmp_path, "good", SOURCE)
     write_servable(tmp_path, "toy", SOURCE)
     toy = config(tmp_path, "toy", max_requests=3)

@@ -103,7 +103,7 @@ def test_while_a_servable_loads_no_list_is_complete(starting: Starting) -> None:
     assert starting.get("/v1/models/slow")[0] == 503
 
 
-def test_a_servable_that_loads_is_no_unknown_one(starting: Starting) -> None:
+def test_a_loading_servable_is_not_unknown(starting: Starting) -> None:
     status, text = starting.get("/model/slow:echo", CALL)
     assert (status, "servable is not available: still loading, 40 %" in text) == (503, True)
     status, text = starting.get("/model/nothing:echo", CALL)
@@ -112,7 +112,7 @@ def test_a_servable_that_loads_is_no_unknown_one(starting: Starting) -> None:
     assert "still loading, 40 %" in error
 
 
-def test_what_has_loaded_answers_before_the_rest(starting: Starting) -> None:
+def test_loaded_servables_answer_before_all_are_loaded(starting: Starting) -> None:
     assert starting.get("/model/quick:echo", CALL) == (200, '{"instances":[{"x":1}]}')
 
 
@@ -127,7 +127,7 @@ def test_readiness_says_how_far_each_is(starting: Starting) -> None:
     assert starting.get("/health")[1] == "not ready: the server is still loading, 70 %"
 
 
-def test_when_all_is_loaded_what_is_not_there_is_unknown(starting: Starting) -> None:
+def test_missing_servables_are_unknown_once_all_are_loaded(starting: Starting) -> None:
     starting.go_on("go")
     eventually(lambda: starting.get("/readyz")[0] == 200)
     assert starting.get("/v1/models") == (200, '{"object":"list","data":[]}')
@@ -137,7 +137,7 @@ def test_when_all_is_loaded_what_is_not_there_is_unknown(starting: Starting) -> 
     assert starting.get("/model/slow:nothing", CALL)[0] == 404
 
 
-def test_the_script_says_what_has_loaded_and_when_it_is_ready(starting: Starting) -> None:
+def test_the_script_reports_loaded_servables_and_readiness(starting: Starting) -> None:
     starting.script.says("Serving: Ready after ")
     assert "  quick  version 1 loaded, " in starting.script.text
     assert starting.script.lines[-1].endswith(": slow version 1, quick version 1\n") or (

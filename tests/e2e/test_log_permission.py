@@ -29,7 +29,7 @@ def change_by_grpc(address: str, http: int, changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("front_ends", [1, 2])
-def test_what_is_logged_is_changed_with_permission(tmp_path: Path, front_ends: int) -> None:
+def test_log_levels_are_changed_only_with_permission(tmp_path: Path, front_ends: int) -> None:
     write_servable(tmp_path, "toy", SOURCE)
     options: dict[str, Any] = {"use_status_codes": True, "allow_loading": True}
     toy = config(tmp_path, "toy")

@@ -115,7 +115,7 @@ def test_a_pipeline_that_encodes_texts_takes_an_input_for_each_column(served: Se
         np.testing.assert_array_equal(found, expected)
 
 
-def test_a_pickle_is_served_where_the_command_line_allows_it(served: Served) -> None:
+def test_a_pickle_is_served_if_the_command_line_allows_pickles(served: Served) -> None:
     answers = served.call("scaler", *({"x": row} for row in ROWS))
     transformed = [one["transformed"] for one in answers]
     np.testing.assert_array_equal(transformed, served.scaler.transform(ROWS))

@@ -37,7 +37,7 @@ def record(tmp_path: Path) -> Record:
         ("import _pickle; _pickle.loads(pickle.dumps(print))", ["builtins.print"]),
     ],
 )
-def test_what_is_unpickled_would_be_found(record, code, expected):
+def test_unpickling_would_be_detected(record, code, expected):
     environment = {**os.environ, **record.environment}
     subprocess.run([sys.executable, "-c", f"import pickle; {code}"], env=environment, check=True)
     assert record.started("-c") == 1

@@ -101,7 +101,7 @@ def test_a_stream_ends_with_an_error_when_its_machine_is_lost(start_cluster):
     assert two.workers()
 
 
-def test_what_may_run_only_once_fails_when_its_machine_is_lost(start_cluster, pool):
+def test_requests_that_may_run_only_once_fail_with_their_machine(start_cluster, pool):
     made = start_cluster(local_slots=0)
     one = made.join("one")
     serve(made, retry=False)
@@ -177,9 +177,7 @@ def commands(stopped):
     return [*SERVING, *join], [*SERVING, *serve]
 
 
-def test_when_the_server_is_killed_the_workers_end_and_the_machine_joins_the_next(
-    commands, stopped
-):
+def test_workers_end_with_a_killed_server_and_their_node_joins_the_next(commands, stopped):
     join, serve = commands
     with Command(join, stopped) as machine:
         with Command(serve, stopped) as first:
@@ -198,15 +196,13 @@ def test_when_the_server_is_killed_the_workers_end_and_the_machine_joins_the_nex
         assert machine.status() == 0
 
 
-def test_when_the_server_stands_still_the_machine_ends_its_workers_and_joins_again(
-    commands, stopped
-):
+def test_a_node_of_a_stopped_server_ends_its_workers_and_rejoins(commands, stopped):
     join, serve = commands
     with Command(join, stopped) as machine, Command(serve, stopped) as master:
         master.says("Ready")
         old = workers(machine.pid)
         kill(master.pid, signal.SIGSTOP)
-        machine.says("the master is gone: no sign of life for 8 s")
+        machine.says("lost the master: no sign of life for 8 s")
         all_end(old)
         kill(master.pid, signal.SIGCONT)
         eventually(lambda: workers(machine.pid))
@@ -225,7 +221,7 @@ def test_nothing_stays_behind_when_the_server_stops(start_cluster, started):
     assert one.status() == 0
 
 
-def test_a_worker_that_cannot_load_on_one_machine_is_started_on_another(start_cluster):
+def test_a_worker_that_cannot_load_on_a_node_starts_on_another(start_cluster):
     made = start_cluster(local_slots=0)
     one = made.join("one", "--slots", "1")
     serve(made)

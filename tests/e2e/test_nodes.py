@@ -232,7 +232,7 @@ def test_a_servable_that_is_not_on_the_machine_is_named_at_the_start(start_clust
         ({"insecure": True, "token_file": "short"}, "cannot be used: expected at least 16"),
     ],
 )
-def test_a_server_that_others_could_misuse_does_not_start(stopped, monkeypatch, options, words):
+def test_a_node_server_with_an_unsafe_token_does_not_start(stopped, monkeypatch, options, words):
     monkeypatch.delenv("MINDSPORE_SERVING_TOKEN", raising=False)
     (stopped / "readable").write_text(TOKEN)
     (stopped / "readable").chmod(0o644)

@@ -64,7 +64,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
         ("uint8", [0, 85]),
     ],
 )
-def test_json_numbers_become_what_the_model_wants(calls: Calls, method: str, x: Any) -> None:
+def test_json_numbers_get_the_dtype_of_the_model(calls: Calls, method: str, x: Any) -> None:
     assert calls.post("triple", method, [{"x": x}]) == {"instances": [{"y": [3 * n for n in x]}]}
 
 
@@ -80,7 +80,7 @@ def test_json_numbers_become_what_the_model_wants(calls: Calls, method: str, x: 
         ("float32", "text", "a str given, float32 [2] wanted"),
     ],
 )
-def test_what_would_be_lost_fails_its_instance_alone(
+def test_a_lossy_conversion_fails_only_its_instance(
     calls: Calls, method: str, x: Any, text: str
 ) -> None:
     good, bad = calls.post("triple", method, [{"x": [1, 2]}, {"x": x}])["instances"]
@@ -89,7 +89,7 @@ def test_what_would_be_lost_fails_its_instance_alone(
     assert bad["error_msg"].endswith(" (instance 1, counted from 0)")
 
 
-def test_what_cannot_be_read_is_named_with_its_instance(calls: Calls) -> None:
+def test_unreadable_values_are_named_with_their_instance(calls: Calls) -> None:
     reply = calls.post("triple", "int32", [{"x": [1, 2]}] * 40 + [{"x": [1, None]}])
     assert "null is a missing value of floats, the input is int32" in reply["error_msg"]
     assert reply["error_msg"].endswith("(input x) (instance 40, counted from 0)")
@@ -137,7 +137,7 @@ def test_every_worker_knows_the_types(calls: Calls) -> None:
         ("uint8", [1, 2]),
     ],
 )
-def test_the_client_s_lists_and_wider_arrays_become_what_the_model_wants(
+def test_lists_and_wider_arrays_get_the_dtype_of_the_model(
     calls: Calls, method: str, x: Any
 ) -> None:
     (answer,) = calls.client("triple", method).infer({"x": x})

@@ -51,7 +51,7 @@ def test_servables_are_ready_by_name_over_http_and_grpc(serve):
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_health_servables_and_metrics_tell_what_happens(serve):
+def test_health_servables_and_metrics_report_the_state(serve):
     calls = serve(SOURCE, num_parallel_workers=2)
     assert calls.http_call("GET", "/health") == (200, b"ready")
     ((one,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
@@ -106,7 +106,7 @@ def test_arrays_of_other_byte_orders_and_strides_are_sent_right(serve):
     np.testing.assert_array_equal(calls.client("toy", "double").infer({"x": x})[0]["y"], x * 2)
 
 
-def test_threads_of_one_client_share_it(serve):
+def test_threads_share_a_client(serve):
     calls = serve(SOURCE)
     client, wrong = calls.client("toy", "double"), []
 

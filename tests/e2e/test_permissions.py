@@ -94,7 +94,7 @@ def test_every_method_of_protocol_v2_is_known_to_change_the_server_or_not() -> N
     assert {one.name for one in service.methods} == FREE | PERMITTED.keys()
 
 
-def test_what_is_logged_may_be_looked_at(calls: Calls) -> None:
+def test_log_levels_may_be_read(calls: Calls) -> None:
     for verb, body in (("GET", None), ("POST", "{}")):
         status, answer = calls.http_call(verb, "/v2/logging", body)
         assert (status, "log_error" in json.loads(answer)) == (200, True)

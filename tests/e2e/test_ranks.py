@@ -95,9 +95,7 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
     ],
     indirect=["calls"],
 )
-def test_a_rank_that_dies_or_hangs_in_a_step_ends_the_worker_and_the_next_one_serves(
-    calls, number, place
-):
+def test_a_dead_or_hung_rank_ends_the_worker_and_the_next_serves(calls, number, place):
     """The stream that had output ends with an error; it is found by heartbeat if it hangs."""
     expected = ask(calls)
     assert expected[0] == 200
@@ -134,7 +132,7 @@ def test_the_ranks_end_with_their_worker(calls, number):
     eventually(lambda: not is_alive(rank))
 
 
-def test_without_a_server_what_is_generated_ends_with_the_reason(tmp_path, pool):
+def test_offline_generation_ends_with_the_reason(tmp_path, pool):
     path = chatty.build(tmp_path, context=65536)
     params = SamplingParams(max_tokens=60_000, ignore_eos=True)
     with LLM(path, "torch", tensor_parallel=2, dtype="f32", num_threads=2) as llm:
@@ -148,7 +146,7 @@ def test_without_a_server_what_is_generated_ends_with_the_reason(tmp_path, pool)
     assert not is_alive(rank)
 
 
-def test_a_size_that_does_not_fit_is_one_error_of_the_start(tmp_path):
+def test_a_size_that_does_not_fit_is_a_single_start_error(tmp_path):
     chatty.build(tmp_path)
     write_servable(tmp_path, "cut", source(tensor_parallel=3))
     with (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mindspore_serving import server
-from mindspore_serving.cluster.ray_machines import MasterPlace, RayMachines, RayPlan
+from mindspore_serving.cluster.ray_machines import MasterEndpoint, RayMachines, RayPlan
 from mindspore_serving.errors import StartError
 from tests.e2e.authority import Authority
 from tests.e2e.fragile import SOURCE
@@ -102,7 +102,7 @@ def test_workers_of_an_actor_that_is_killed_are_placed_again(served, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.torch
-def test_the_ranks_of_a_worker_are_on_one_machine_with_a_slot_for_each(cluster, tmp_path, served):
+def test_the_ranks_of_a_worker_have_slots_of_the_same_machine(cluster, tmp_path, served):
     chatty.build(tmp_path)
     options = {"tensor_parallel": 2, "dtype": "f32", "kv_cache_memory": 4 << 20, "num_threads": 2}
     write_servable(tmp_path, "small", SOURCE)
@@ -140,16 +140,16 @@ def test_machines_trust_the_certificate_of_their_server_alone(cluster, tmp_path,
         server.stop()
 
 
-def test_a_cluster_without_room_is_refused_with_what_it_has(cluster):
+def test_a_cluster_without_room_is_refused_with_its_resources(cluster):
     plan = RayPlan(num_machines=9, slots=1, address=cluster.address)
     with pytest.raises(StartError, match="wanted are 9 machines with 1 free CPUs each") as caught:
-        RayMachines.start(plan, MasterPlace("127.0.0.1", 1, TOKEN))
+        RayMachines.start(plan, MasterEndpoint("127.0.0.1", 1, TOKEN))
     assert "2 CPUs" in str(caught.value)
 
 
 def test_a_cluster_that_is_not_there_is_said_to_be_so():
     with pytest.raises(StartError, match="no Ray cluster answers at '127.0.0.1:9'"):
-        RayMachines.start(RayPlan(1, 1, "127.0.0.1:9"), MasterPlace("127.0.0.1", 1, TOKEN))
+        RayMachines.start(RayPlan(1, 1, "127.0.0.1:9"), MasterEndpoint("127.0.0.1", 1, TOKEN))
 
 
 @pytest.mark.long

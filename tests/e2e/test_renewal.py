@@ -48,7 +48,7 @@ def files(tmp_path: Path) -> Files:
 
 
 @pytest.mark.parametrize("front_ends", [1, 2])
-def test_new_connections_get_a_new_certificate_and_old_ones_go_on(
+def test_new_connections_get_a_new_certificate_and_old_connections_stay(
     stopped: Path,
     files: Files,
     authorities: tuple[Authority, Authority],
@@ -91,7 +91,7 @@ def test_new_connections_get_a_new_certificate_and_old_ones_go_on(
 
 
 @pytest.mark.parametrize("front_ends", [1, 2])
-def test_a_pair_that_cannot_be_used_is_told_once_and_the_old_one_stays(
+def test_an_invalid_pair_is_reported_once_and_the_old_pair_stays(
     stopped: Path,
     files: Files,
     authorities: tuple[Authority, Authority],

@@ -74,13 +74,13 @@ def test_each_request_of_a_row_of_calls_has_its_own(calls: Calls) -> None:
             assert f"{name}: x is" in line
 
 
-def test_a_batch_of_one_request_has_its_id_once(calls: Calls) -> None:
+def test_a_batch_of_a_single_request_logs_its_id_once(calls: Calls) -> None:
     calls.post("toy", "together", [{"x": "pear"}, {"x": "plum"}], {ID: "mine-2"})
     (line,) = logged("batch of ['pear', 'plum']")
     assert "] mine-2: batch of" in line
 
 
-def test_the_pieces_of_a_stream_have_it(calls: Calls) -> None:
+def test_the_chunks_of_a_stream_have_the_request_id(calls: Calls) -> None:
     message = to_request("toy", "streamed", 0, {"x": "fig"})
     call(calls, PREDICT + "Stream", message, "mine-3")
     assert all("mine-3: piece" in line for line in logged("piece 1 of fig"))
@@ -93,7 +93,7 @@ def test_a_grpc_call_gets_its_id_back_as_trailing_metadata(calls: Calls, given: 
     assert any(f"{found}: x is kiwi" in line for line in logged(f"{found}: x is kiwi"))
 
 
-def test_a_grpc_call_without_an_id_is_given_one_which_it_gets_if_it_fails(calls: Calls) -> None:
+def test_a_failed_grpc_call_without_an_id_gets_a_new_id(calls: Calls) -> None:
     assert ID not in call(calls, PREDICT, to_request("toy", "said", 0, {"x": "lime"}))
     (line,) = logged("x is lime")
     assert "] req_" in line
@@ -103,7 +103,7 @@ def test_a_grpc_call_without_an_id_is_given_one_which_it_gets_if_it_fails(calls:
     assert refused[ID].startswith("req_")
 
 
-def test_a_grpc_call_that_fails_gets_it_too(calls: Calls) -> None:
+def test_a_failed_grpc_call_gets_its_request_id(calls: Calls) -> None:
     assert call(calls, PREDICT, to_request("nobody", "said", 0, {"x": 1}), "mine-6")[ID] == "mine-6"
 
 

@@ -159,7 +159,7 @@ def shared_memory(pid: int) -> int:
     return int(line.split()[1]) << 10
 
 
-def test_shared_memory_of_large_tensors_is_given_back_when_it_is_not_used_again(calls, big):
+def test_unused_shared_memory_of_large_tensors_is_freed(calls, big):
     """The worker maps what it writes and what it reads, and other tests' memory is not in it."""
     assert calls.client("toy", "echo").infer({"x": big})[0]["y"].shape == big.shape
     (worker,) = workers(os.getpid())

@@ -165,7 +165,7 @@ def refused(calls: Calls) -> bool:
     return False
 
 
-def test_a_second_signal_later_ends_it_at_once_and_leaves_no_worker(start, pool, tmp_path):
+def test_a_later_second_signal_ends_the_server_at_once(start, pool, tmp_path):
     script, calls = start()
     script.says("RESTful server start success")
     answer = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
@@ -214,7 +214,7 @@ def test_a_killed_master_leaves_no_worker_that_is_stuck(start, pool, tmp_path, s
     eventually(lambda: not any(map(is_alive, pids)))
 
 
-def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):
+def test_a_signal_during_start_up_leaves_no_worker(start, tmp_path):
     source = SOURCE + "open('loading', 'w').close()\ntime.sleep(600)\n"
     for number in (signal.SIGTERM, signal.SIGINT):
         script, _ = start(source=source)
@@ -227,7 +227,7 @@ def test_a_signal_during_start_up_ends_it_without_a_worker(start, tmp_path):
         (tmp_path / "loading").unlink()
 
 
-def test_a_worker_that_is_told_to_end_while_it_loads_is_a_start_error(start, tmp_path):
+def test_ending_a_worker_during_loading_is_a_start_error(start, tmp_path):
     script, _ = start(source=SOURCE + "open('loading', 'w').close()\ntime.sleep(600)\n")
     eventually((tmp_path / "loading").exists)
     os.kill(workers(script.pid)[0], signal.SIGTERM)
@@ -267,7 +267,7 @@ def test_a_script_that_fails_afterwards_still_serves_until_a_signal(start):
     assert script.status() in (0, 1)
 
 
-def test_a_script_whose_start_fails_ends_with_one_readable_error(start):
+def test_a_script_whose_start_fails_ends_with_a_readable_error(start):
     script, _ = start(source="raise ValueError('no such luck')")
     assert script.status() == 1
     assert script.text.rstrip().splitlines()[-1].count("no such luck") == 1

@@ -89,7 +89,7 @@ def described(calls):
         ("\n\nregister.add_stage(1)", 3, "outputs_count"),
     ],
 )
-def test_a_bad_servable_config_is_one_error_with_file_line_and_cause(stopped, source, line, cause):
+def test_a_bad_servable_config_is_an_error_with_file_line_and_cause(stopped, source, line, cause):
     write_servable(stopped, "toy", source)
     text = failure_of(stopped)
     assert text.startswith("Fail to start workers: servable toy, ")
@@ -136,7 +136,7 @@ def test_a_worker_that_dies_by_a_signal_is_told_with_its_name(stopped):
     assert "SIGSEGV" in failure_of(stopped)
 
 
-def test_one_bad_servable_among_good_ones_stops_all(stopped):
+def test_a_bad_servable_among_good_servables_stops_all(stopped):
     write_servable(stopped, "good", ADD)
     write_servable(stopped, "bad", "raise ValueError('bad one')")
     before = set(children(os.getpid()))
@@ -203,7 +203,7 @@ def test_starting_twice_is_refused_and_leaves_the_first_running(tmp_path):
         assert calls.client("toy", "add").infer({"x": 1, "y": 2})[0]["z"] == 3
 
 
-def test_it_can_be_started_again_after_stop_on_the_same_ports(stopped):
+def test_a_server_restarts_after_stop_on_the_same_ports(stopped):
     write_servable(stopped, "toy", ADD)
     ports = free_port(), free_port()
     for _ in range(3):
@@ -218,7 +218,7 @@ def test_it_can_be_started_again_after_stop_on_the_same_ports(stopped):
         assert not any(map(is_alive, pids))
 
 
-def test_it_can_be_started_after_a_failed_start(stopped):
+def test_a_server_starts_after_a_failed_start(stopped):
     write_servable(stopped, "bad", "raise ValueError('bad one')")
     write_servable(stopped, "toy", ADD)
     failure_of(stopped, "bad")

@@ -75,18 +75,18 @@ async def test_the_asyncio_client_gives_the_same_pieces(calls):
     assert pieces == [{"letter": "A"}, {"letter": "B"}]
 
 
-def test_a_call_that_wants_one_answer_gets_texts_joined_and_else_the_last(calls):
+def test_an_unstreamed_call_gets_joined_texts_or_the_last_value(calls):
     assert calls.post("toy", "numbers", [{"count": 3}]) == {
         "instances": [{"number": 2, "text": "<0><1><2>"}]
     }
 
 
-def test_several_instances_get_one_answer_each(calls):
+def test_several_instances_get_an_answer_each(calls):
     answers = calls.post("toy", "spelled", [{"word": "a", "count": 2}, {"word": "b", "count": 1}])
     assert answers == {"instances": [{"letter": "AA"}, {"letter": "B"}]}
 
 
-def test_a_stream_takes_one_instance(calls):
+def test_a_stream_takes_a_single_instance(calls):
     body = json.dumps({"instances": [{"word": "a", "count": 2}] * 2})
     _, answer = calls.http_call("POST", "/model/toy:spelled_stream", body)
     assert "a stream takes one instance, 2 were given" in json.loads(answer)["error_msg"]
@@ -106,7 +106,7 @@ def test_a_failure_before_the_first_piece_is_an_ordinary_answer(calls):
     assert "count" in json.loads(answer)["error_msg"]
 
 
-def test_a_method_that_does_not_stream_gives_one_piece(calls):
+def test_a_method_that_does_not_stream_yields_a_single_chunk(calls):
     assert list(calls.client("toy", "plain").infer_stream({"x": 4})) == [{"y": 8}]
 
 

@@ -77,7 +77,7 @@ def test_a_client_that_trusts_the_server_is_served(start, ours):
     assert by_http(http_port, trusting(ours)) == {"instances": [{"y": 42}]}
 
 
-def test_large_bodies_and_answers_pass_one_after_another(start, ours):
+def test_large_bodies_and_answers_pass_in_sequence(start, ours):
     _, port = start(verify_client=False)
     connection = http.client.HTTPSConnection(
         "127.0.0.1", port, context=trusting(ours), timeout=PATIENCE
@@ -99,7 +99,7 @@ def test_an_error_can_be_read_while_the_client_still_sends(start, ours):
     connection.close()
 
 
-def test_a_client_that_trusts_another_authority_or_speaks_plain_text_gets_nothing(start, theirs):
+def test_clients_without_the_right_authority_or_tls_get_nothing(start, theirs):
     grpc_port, http_port = start(verify_client=False)
     assert (
         "Grpc Error, (14, 'unavailable')"

@@ -150,13 +150,13 @@ def test_the_server_and_its_models_are_live_and_ready(api: Api) -> None:
     assert client.is_model_ready("toy.same")
 
 
-def test_the_server_says_what_it_can(api: Api) -> None:
+def test_server_metadata_lists_the_extensions(api: Api) -> None:
     found = api.as_dict(api.client.get_server_metadata())
     assert found["name"] == "mindspore_serving"
     assert {"binary_tensor_data", "statistics", "system_shared_memory"} <= {*found["extensions"]}
 
 
-def test_a_model_is_the_method_predict_and_others_are_called_with_a_dot(api: Api) -> None:
+def test_a_model_is_the_method_predict_or_a_dotted_method(api: Api) -> None:
     default = api.as_dict(api.client.get_model_metadata("toy"))
     assert [one["name"] for one in default["inputs"]] == ["x1", "x2"]
     other = api.as_dict(api.client.get_model_metadata("toy.upper", "1"))
@@ -209,7 +209,7 @@ def test_memory_of_gpus_may_be_asked_to_be_forgotten(api: Api) -> None:
     assert not api.as_dict(api.client.get_cuda_shared_memory_status())
 
 
-def test_what_became_of_requests_is_counted(api: Api) -> None:
+def test_outcomes_of_requests_are_counted(api: Api) -> None:
     def counts() -> list[int]:
         found = api.as_dict(api.client.get_inference_statistics("toy.same"))["model_stats"][0]
         stats = found["inference_stats"]
@@ -266,7 +266,7 @@ def test_texts_and_bytes_go_both_ways(api: Api) -> None:
     np.testing.assert_array_equal(api.infer("toy.same", x=data).as_numpy("y"), data)
 
 
-def test_one_instance_is_sent_without_a_batch_dimension(api: Api) -> None:
+def test_a_single_instance_is_sent_without_a_batch_dimension(api: Api) -> None:
     inputs = [api.input("x", X)]
     found = api.client.infer("toy.same", inputs, parameters={"batched": False})
     np.testing.assert_array_equal(found.as_numpy("y"), X)
@@ -371,7 +371,7 @@ def test_a_deadline_is_respected(api: Api) -> None:
     api.client.infer("toy.same", inputs, timeout=int(PATIENCE * 1e6))
 
 
-def test_levels_of_the_log_can_be_read_and_are_changed_by_those_who_are_allowed(api: Api) -> None:
+def test_log_levels_can_be_read_and_are_changed_with_permission(api: Api) -> None:
     assert "log_error" in str(api.client.get_log_settings())
     error = error_of(lambda: api.client.update_log_settings({"log_info": True}))
     assert "clients may not change what this server logs" in str(error)
@@ -495,7 +495,7 @@ def test_many_requests_of_a_stream_are_matched_by_their_ids(stream: Any) -> None
     assert ends == {str(number): list(range(1 + number % 3)) for number in range(200)}
 
 
-def test_a_client_that_leaves_ends_what_it_asked_for(calls: Calls) -> None:
+def test_a_leaving_client_ends_its_requests(calls: Calls) -> None:
     client = tritonclient_grpc.InferenceServerClient(calls.grpc)
     found: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: found.put((result, error)))
@@ -523,7 +523,7 @@ async def test_the_asynchronous_client_of_grpc_works(calls: Calls) -> None:
     assert [error for _, error in pieces] == [None] * 3
 
 
-def test_health_and_reflection_are_the_standard_ones(calls: Calls) -> None:
+def test_health_and_reflection_are_the_standard_services(calls: Calls) -> None:
     with grpc.insecure_channel(calls.grpc) as channel:
         asked = health_pb2.HealthCheckRequest(service="toy")
         state = health_pb2_grpc.HealthStub(channel).Check(asked, timeout=PATIENCE).status

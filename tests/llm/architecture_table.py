@@ -27,7 +27,7 @@ OTHERS = {
     "chatglm2-32k": "ChatGLMForConditionalGeneration",
     "chatglm3-32k": "ChatGLMModel",
 }
-# The text parts of models with pictures: test_layouts compares descriptions and names of tensors.
+# The text parts of models with images: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": "Gemma3ForCausalLM",
     "Gemma3nForConditionalGeneration": "Gemma3nForCausalLM",

@@ -251,7 +251,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
          "shared_expert_intermediate_size": 48},
     ),
 }  # fmt: skip
-# Classes of models with pictures too.
+# Classes of models with images too.
 TEXT_PARTS = ("Gemma3", "Gemma3n", "Gemma4", "Llama4", "Qwen3_5", "Qwen3_5Moe")
 ALL = tuple(TRANSFORMERS)
 TRANSFORMERS |= gguf_rows.ROWS  # to be written as GGUF files

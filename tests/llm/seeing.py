@@ -1,4 +1,4 @@
-"""Tiny random models that take pictures, with processor, tokenizer and chat template, made by
+"""Tiny random models that take images, with processor, tokenizer and chat template, made by
 transformers; and what transformers computes with them.
 """
 
@@ -44,7 +44,7 @@ VISION = {
 }
 CLIP = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
 SIGLIP = {**VISION, "model_type": "siglip_vision_model"}
-SEES_WHOLE = "gemma3-siglip"  # tokens of a picture see one another
+SEES_WHOLE = "gemma3-siglip"  # tokens of an image see one another
 GEMMA_TEXT = {
     "head_dim": 16,
     "tie_word_embeddings": False,  # lest every token be followed by itself
@@ -123,7 +123,7 @@ def _write_tokenizer(directory: Path, mark: str) -> int:
     return len(vocabulary)
 
 
-def picture(seed: int, width: int = 50, height: int = 40) -> Image.Image:
+def image(seed: int, width: int = 50, height: int = 40) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
     return Image.fromarray(pixels)
 
@@ -139,7 +139,7 @@ def uri(image: Image.Image) -> str:
 
 
 def part(image: Image.Image | str) -> dict[str, Any]:
-    """A picture of a content, by itself or by its URL."""
+    """An image of a content, by itself or by its URL."""
     url = image if isinstance(image, str) else uri(image)
     return {"type": "image_url", "image_url": {"url": url}}
 

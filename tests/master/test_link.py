@@ -490,5 +490,5 @@ async def test_a_large_part_whose_worker_is_gone_is_not_sent(bench, monkeypatch)
     bench.send(large)
     bench.link.close()
     go_on.set()
-    await bench.until(lambda: not bench.link._storing.cancel(large))
+    await bench.until(lambda: not bench.link._sender.cancel(large))
     assert bench.link.take_parts() == [large]

@@ -57,7 +57,7 @@ def test_a_published_network_answers_as_with_mindspore(family, name, tmp_path):
     check(network, size, batches_of(family), tmp_path / "net.mindir")
 
 
-def pictures(size):
+def images(size):
     """Two that differ in colours and contrast too: averages over noise are much the same."""
     random = np.random.default_rng(1)
     noise = random.standard_normal((2, 3, size, size))
@@ -67,8 +67,8 @@ def pictures(size):
 
 def check(network, size, batches, path):
     """Files with each of `batches` answer as MindSpore does with the first; answers depend on the
-    picture, and are no constants."""
-    x, theirs = pictures(size), []
+    image, and are no constants."""
+    x, theirs = images(size), []
     for batch in batches:
         export(network, path, [x], [(None, *x.shape[1:])] if batch == "open" else None)
         theirs = theirs or arrays_of(run_by_mindspore(path, [x]))

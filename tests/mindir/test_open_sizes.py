@@ -109,9 +109,9 @@ def test_an_assignment_to_slices_of_an_open_batch_is_that_of_numpy(cell, expecte
 
 
 def agrees(path, cell, expected, shape, sizes):
-    pictures = [RANDOM.standard_normal((*size, 4)).astype(np.float32) for size in sizes]
-    export(cell(), path / "net.mindir", pictures[:1], [shape])
+    images = [RANDOM.standard_normal((*size, 4)).astype(np.float32) for size in sizes]
+    export(cell(), path / "net.mindir", images[:1], [shape])
     backend = opened(path / "net.mindir")
-    for x in pictures:
+    for x in images:
         compare([np.array(one) for one in backend.run([x])], [expected(x)])
     backend.close()

@@ -1,4 +1,4 @@
-"""Resizing of pictures in all modes, by sizes and by scales."""
+"""Resizing of images in all modes, by sizes and by scales."""
 
 from itertools import product
 
@@ -42,7 +42,7 @@ APIS = {"ops": ops.interpolate, "mint": mint.nn.functional.interpolate}
 
 
 class Resized(nn.Cell):
-    """One picture resized in every way of `settings`."""
+    """One image resized in every way of `settings`."""
 
     def __init__(self, function, settings):
         super().__init__()
@@ -84,7 +84,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("api", "mode", "count"), CASES)
-def test_a_resized_picture_is_that_of_mindspore(api, mode, count, tmp_path):
+def test_a_resized_image_is_that_of_mindspore(api, mode, count, tmp_path):
     """Where MindSpore has no kernel for CPUs (`mint` with weights), that of torch."""
     settings = [one for one in settings_of(mode, count) if is_exported(api, mode, count, one)]
     x = RANDOM.standard_normal(SHAPES[count]).astype(np.float32)
@@ -127,7 +127,7 @@ def test_a_resizing_operator_samples_where_mindspore_does(name, how, check):
 
 
 @pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
-def test_a_scale_of_a_picture_of_open_size_is_honoured(mode, tmp_path):
+def test_a_scale_of_an_image_of_open_size_is_honoured(mode, tmp_path):
     setting = {"mode": mode, "scale_factor": (1.7, 2.3)}
     x = RANDOM.standard_normal((2, 3, 5, 4)).astype(np.float32)
     path = tmp_path / "resized.mindir"

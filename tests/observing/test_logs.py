@@ -23,7 +23,7 @@ def test_each_line_is_an_object_with_time_level_place_and_request(observed: Obse
     assert started["file"].startswith("mindspore_serving/server/showing.py:")
 
 
-def test_workers_write_such_lines_too(observed: Observed) -> None:
+def test_workers_write_json_lines_too(observed: Observed) -> None:
     def times() -> list[dict[str, object]]:
         text = (observed.directory / "serving_logs" / "log_words_device0_version0.log").read_text()
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
@@ -88,7 +88,7 @@ def test_refusals_are_lines_without_a_servable_or_the_query(observed: Observed) 
     assert observed.event("response", "wrong")["code"] == 400
 
 
-def test_what_requests_hold_is_in_their_own_lines_and_warned_of(observed: Observed) -> None:
+def test_content_of_requests_is_logged_in_lines_with_a_warning(observed: Observed) -> None:
     assert any("WARNING: --log-requests" in line for line in observed.command.lines)
     assert observed.event("request", "rest-1")["body"] == json.dumps(
         {"instances": [{"x": 1}, {"x": 2}]}

@@ -128,7 +128,7 @@ def test_the_parts_of_a_generation_add_up(observed: Observed) -> None:
     assert inference <= whole
 
 
-def test_processes_show_what_they_use(observed: Observed) -> None:
+def test_processes_report_cpu_memory_and_descriptors(observed: Observed) -> None:
     for name in ("cpu_seconds_total", "resident_memory_bytes", "open_fds"):
         assert observed.value(f"process_{name}") > 0
         for servable in ("words", "chatty"):
@@ -154,7 +154,7 @@ def test_language_models_have_the_names_of_vllm_if_that_is_asked_for(observed: O
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_what_dashboards_and_rules_ask_for_is_on_the_page(observed: Observed, query: str) -> None:
+def test_queries_of_dashboards_and_rules_are_on_the_page(observed: Observed, query: str) -> None:
     families = observed.families()
     recorded = {rule["record"]: {"servable"} for rule in queries.rules() if "record" in rule}
     asked = list(queries.selectors(query))
@@ -269,7 +269,7 @@ def test_the_dashboard_can_be_imported_and_each_panel_says_its_unit() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_an_alert_says_how_severe_it_is_and_of_what_it_speaks(rule: dict[str, Any]) -> None:
+def test_an_alert_has_a_severity_and_a_subject(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in ("warning", "critical")
     assert rule["annotations"]["summary"].endswith(".")
     assert "$labels." in rule["annotations"]["summary"]

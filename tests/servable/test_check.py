@@ -76,7 +76,7 @@ def test_values_that_fit_are_returned():
         (check.as_nested_str_tuple, [], "Parameter 'n' should not be an empty tuple or list"),
     ],
 )
-def test_a_wrong_value_is_named_with_what_is_accepted(function, value, text):
+def test_errors_name_the_value_and_accepted_values(function, value, text):
     assert refused(function, "n", value) == text
 
 
@@ -113,7 +113,7 @@ def test_a_port_is_in_its_range(port):
     assert "in range [1,65535]" in refused(check.check_port, "n", port)
 
 
-def test_one_value_and_a_list_become_a_tuple():
+def test_a_value_or_a_list_becomes_a_tuple():
     assert check.as_int_tuple("n", 0) == (0,)
     assert check.as_int_tuple("n", [3, 1]) == (3, 1)
     assert check.as_str_tuple("n", "ab") == ("ab",)
@@ -138,7 +138,7 @@ def test_a_servable_may_not_be_called(name):
     )
 
 
-def test_a_key_has_one_of_three_lengths():
+def test_a_key_has_16_24_or_32_bytes():
     for length in (16, 24, 32):
         check.check_dec(b"k" * length, "AES-CBC")
     check.check_dec(None, "AES-GCM")
@@ -148,5 +148,5 @@ def test_a_key_has_one_of_three_lengths():
     assert "should not be empty bytes" in refused(check.check_dec, b"", "AES-GCM")
 
 
-def test_a_cipher_has_one_of_two_modes():
+def test_a_cipher_has_mode_gcm_or_cbc():
     assert "expected to be 'AES-GCM' or 'AES-CBC'" in refused(check.check_dec, None, "AES-ECB")

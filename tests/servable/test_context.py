@@ -22,7 +22,7 @@ ASCEND = {
 }
 
 
-def test_a_context_holds_what_it_was_given():
+def test_a_context_holds_its_arguments():
     context = Context(thread_num=3, thread_affinity_core_list=[1, 2], enable_parallel=True)
     held = context.model_context
     assert held.thread_num == 3
@@ -125,7 +125,7 @@ def test_only_a_device_can_be_appended():
         Context().append_device_info("cpu")
 
 
-def test_options_hold_only_what_was_set():
+def test_options_hold_only_values_that_were_set():
     assert Context().to_options() == {}
     context = Context(thread_num=2, thread_affinity_core_list=(0, 1), enable_parallel=False)
     context.append_device_info(CPUDeviceInfo(precision_mode="fp16"))
@@ -144,7 +144,7 @@ def test_options_hold_only_what_was_set():
         (GpuOptions, "GPUDeviceInfo", {"precision_mode": "origin"}),
     ],
 )
-def test_deprecated_options_are_a_context_with_one_device(options, substitute, kwargs, monkeypatch):
+def test_deprecated_options_are_a_context_with_a_device(options, substitute, kwargs, monkeypatch):
     logged = []
     monkeypatch.setattr(check.log, "warning", lambda msg, *args: logged.append(msg % args))
     (device,) = options(**kwargs).context.model_context.device_list

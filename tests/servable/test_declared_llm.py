@@ -32,7 +32,7 @@ def test_literals_of_declare_llm_give_the_number_of_ranks(tmp_path: Path, source
     assert declared_ranks(str(file)) == expected
 
 
-def test_a_missing_file_has_one_rank_and_no_options(tmp_path: Path):
+def test_a_missing_file_has_a_single_rank_and_no_options(tmp_path: Path):
     path = str(tmp_path / "servable_config.py")
     assert (declared_ranks(path), declared_options(path)) == (1, [])
 

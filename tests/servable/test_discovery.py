@@ -72,7 +72,7 @@ def of(directory, *names):
     ],
 )
 @pytest.mark.parametrize("place", ["1/", ""])
-def test_a_directory_with_one_model_file_is_a_servable(servable, file, model_format, place):
+def test_a_directory_with_a_model_file_is_a_servable(servable, file, model_format, place):
     write(servable, f"{place}{file}", f"{place}labels.txt", f"{place}config.json")
     declaration, version = make(servable)
     assert version == 1
@@ -96,7 +96,7 @@ def test_a_model_file_is_a_servable(make_servable, tmp_path, file):
     assert bare.file_alias(directory, file) == file.rpartition(".")[0]
 
 
-def test_a_saved_model_is_its_directory_and_what_lies_beside_belongs_to_it(make_servable):
+def test_a_saved_model_is_its_directory_with_all_files(make_servable):
     inner, outer = make_servable("inner"), make_servable("outer")
     write(inner, "1/net/saved_model.pb", "1/net/fingerprint.pb", "1/net/variables/data")
     write(outer, "1/saved_model.pb", "1/keras_metadata.pb", "1/variables/data")
@@ -119,12 +119,12 @@ def test_the_newest_version_of_a_bare_model_must_have_a_model(servable):
     assert text.endswith("it has notes.txt")
 
 
-def test_of_several_the_one_with_the_name_model_is_meant(servable):
+def test_of_several_files_the_file_called_model_is_taken(servable):
     servable.add("1/model.onnx", "1/other.onnx", "1/more.mindir")
     assert list(make(servable)[0].models) == ["model.onnx"]
 
 
-def test_two_bare_models_in_one_version_are_refused(servable):
+def test_two_bare_models_in_a_version_are_refused(servable):
     servable.add("1/a.onnx", "1/b.onnx")
     assert "There is more than one model in" in refused(servable)
 
@@ -153,7 +153,7 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
         ("page.xml", "no model file"),
     ],
 )
-def test_what_is_not_served_is_named_with_the_reason_and_what_to_do(servable, file, words):
+def test_refused_files_are_named_with_reason_and_advice(servable, file, words):
     write(servable, f"1/{file}")
     with pytest.raises(StartError, match=words):
         make(servable)
@@ -161,7 +161,7 @@ def test_what_is_not_served_is_named_with_the_reason_and_what_to_do(servable, fi
         discover(servable.directory)
 
 
-def test_a_pickle_is_a_model_where_the_operator_allows_it(servable):
+def test_a_pickle_is_a_model_if_the_operator_allows_pickles(servable):
     servable.add("1/model.pkl")
     place = (servable.directory, servable.name)
     declaration, _ = repository.make_declaration(*place, allow_pickle=True)
@@ -199,7 +199,7 @@ def test_a_bare_model_may_have_no_batch_dimension(servable):
     assert not declaration.models["net.onnx"].with_batch_dim
 
 
-def test_no_batch_dimension_is_refused_of_what_is_no_bare_model(make_servable):
+def test_no_batch_dimension_is_refused_for_other_than_bare_models(make_servable):
     config, talk = make_servable("config").write(METHOD), make_servable("talk")
     talk.add("model.gguf")
     for servable, text in (
@@ -273,7 +273,7 @@ def test_discover_names_model_files_beside_directories_of_servables(make_servabl
     assert second.startswith("old.pkl is a pickle")
 
 
-def test_discover_gives_a_name_to_what_holds_a_model_that_is_not_served(make_servable, tmp_path):
+def test_discover_names_directories_with_models_that_are_not_served(make_servable, tmp_path):
     make_servable("good").add("1/model.onnx")
     make_servable("scaler").add("1/model.pkl")
     make_servable("notes").add("readme.md")
@@ -282,7 +282,7 @@ def test_discover_gives_a_name_to_what_holds_a_model_that_is_not_served(make_ser
     assert names == ["", "scaler", ""]  # notes and old.pkl are no servables
 
 
-def test_a_copy_of_a_torchscript_file_is_not_a_second_model_of_its_directory(servable):
+def test_a_copy_of_a_torchscript_file_is_no_second_model(servable):
     write(servable, "1/net.jit", "1/net.old")
     assert list(make(servable)[0].models) == ["net.jit"]
 
@@ -303,7 +303,7 @@ def test_discover_takes_a_servable_itself(servable, make_servable):
         assert discover(path + "/").servables == of(servable.directory, name)
 
 
-def test_discover_says_what_it_looked_for(tmp_path):
+def test_discover_names_the_known_files(tmp_path):
     with pytest.raises(StartError, match=r"nor a directory in it has a servable_config.py, a"):
         discover(str(tmp_path))
     with pytest.raises(StartError, match="There is no file or directory"):

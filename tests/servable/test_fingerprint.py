@@ -20,7 +20,7 @@ def look(servable, version=1):
     return fingerprint(str(servable.parent), servable.name, version)
 
 
-def test_it_has_the_code_and_all_files_of_the_version(servable):
+def test_the_fingerprint_covers_code_and_all_files_of_the_version(servable):
     assert {path for path, _, _ in look(servable)} == {
         "servable_config.py",
         "parts/labels.py",
@@ -31,13 +31,13 @@ def test_it_has_the_code_and_all_files_of_the_version(servable):
 
 
 @pytest.mark.parametrize("name", ["servable_config.py", "parts/labels.py", "1/data/w.bin"])
-def test_a_changed_file_changes_it(servable, name):
+def test_a_changed_file_changes_the_fingerprint(servable, name):
     before = look(servable)
     (servable / name).write_text("something else")
     assert look(servable) != before
 
 
-def test_a_file_of_the_same_size_that_was_written_again_changes_it(servable):
+def test_a_rewritten_file_of_the_same_size_changes_the_fingerprint(servable):
     before = look(servable)
     path = servable / "1/model.onnx"
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
@@ -45,7 +45,7 @@ def test_a_file_of_the_same_size_that_was_written_again_changes_it(servable):
 
 
 @pytest.mark.parametrize("name", ["log.txt", "parts/cache.bin", "2/model.onnx", "new/notes.md"])
-def test_what_a_worker_does_not_read_does_not_change_it(servable, name):
+def test_files_that_workers_do_not_read_keep_the_fingerprint(servable, name):
     before = look(servable)
     (servable / name).parent.mkdir(exist_ok=True)
     (servable / name).write_text("something")
@@ -73,7 +73,7 @@ def test_files_that_do_not_count_are_not_looked_at(servable, monkeypatch):
     assert sorted(looked) == ["labels.py", "model.onnx", "servable_config.py", "w.bin"]
 
 
-def test_compiled_code_does_not_change_it(servable):
+def test_compiled_code_keeps_the_fingerprint(servable):
     before = look(servable)
     (servable / "__pycache__").mkdir()
     (servable / "__pycache__" / "servable_config.cpython-311.py").write_text("")
@@ -93,7 +93,7 @@ def test_a_directory_that_is_gone_has_no_files(tmp_path):
     assert look(tmp_path / "gone") == frozenset()
 
 
-def test_of_a_model_file_alone_it_is_that_file(servable):
+def test_the_fingerprint_of_a_model_file_is_that_file(servable):
     path = servable / "1" / "model.onnx"
     before = look(path)
     (servable / "1" / "other.onnx").write_text("beside it")

@@ -31,7 +31,7 @@ def test_a_directory_with_a_file_is_a_language_model(directory: Path) -> None:
     assert discover(str(directory)).servables == [(str(directory.parent), "models")]
 
 
-def test_servable_config_says_what_the_files_beside_it_are(directory: Path) -> None:
+def test_servable_config_has_precedence_over_gguf_files(directory: Path) -> None:
     (directory / "servable_config.py").touch()
     assert not is_language_model(str(directory))
 

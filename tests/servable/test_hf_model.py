@@ -64,7 +64,7 @@ def test_features_can_be_taken_of_any_model(declare, bert):
     ],
     ids=range(7),
 )  # fmt: skip
-def test_what_cannot_be_declared_is_refused(declare, bert, body, text):
+def test_wrong_declarations_of_models_are_refused(declare, bert, body, text):
     with pytest.raises(StartError, match=text):
         declare(body)
 

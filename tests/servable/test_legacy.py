@@ -232,7 +232,7 @@ def test_call_servable_needs_a_model(refusal):
     assert "There is no model declared, you can use declare_model to declare models." in text
 
 
-def test_call_servable_needs_only_one_model(refusal):
+def test_call_servable_needs_a_single_model(refusal):
     head = SERVABLE + 'register.declare_model("sub.mindir", "MindIR")\n'
     text = refusal(SERVE, "return y", head=head)
     assert "There are more than one servable declared when the interface 'call_servable'" in text
@@ -250,7 +250,7 @@ def test_a_function_of_the_wrong_arity_is_refused(refusal):
     assert "function cast input args count 2 not match the count 1 registered in method" in text
 
 
-def test_what_is_called_must_be_a_function(refusal):
+def test_targets_of_calls_must_be_functions(refusal):
     text = refusal("x1 = register.call_preprocess(3, x1)", SERVE, "return y")
     assert "must be function or Model returned by declare_model, now is <class 'int'>" in text
 

@@ -115,7 +115,7 @@ def test_a_name_need_not_be_an_identifier(make_servable, name):
     assert list(servable.load().methods) == ["same"]
 
 
-def test_an_installed_module_wins_over_one_beside_the_servable(servable):
+def test_an_installed_module_wins_over_a_module_beside_the_servable(servable):
     (servable.path.parent / "decimal.py").write_text("raise RuntimeError('hidden')\n")
     assert servable.write(SAME + "import decimal\ndecimal.Decimal(1)\n", "").load().methods
 

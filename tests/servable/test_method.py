@@ -52,7 +52,7 @@ def test_a_method_may_return_its_inputs_and_have_no_stage(declare):
     assert method == Method("swap", ("x1", "x2"), ("b", "a"), (), (1, 0))
 
 
-def test_one_output_name_may_be_a_text(declare):
+def test_a_single_output_name_may_be_a_text(declare):
     declaration = declare("""
         @register.register_method("y")
         def same(x):
@@ -79,7 +79,7 @@ def test_the_choice_to_retry_is_true_or_false(declare):
     assert "Parameter 'retry' should be bool" in text
 
 
-def test_the_decorated_function_is_returned_as_it_was(declare):
+def test_the_decorated_function_is_returned_unchanged(declare):
     declare("""
         @register.register_method("y")
         def same(x):
@@ -105,7 +105,7 @@ def test_loops_and_conditions_run_at_registration(declare):
     assert method.returns == (3,)
 
 
-def test_one_method_may_be_built_by_calling_the_function_of_another(declare):
+def test_a_method_may_call_the_function_of_another(declare):
     methods = declare("""
         @register.register_method("y")
         def inner(x):
@@ -141,7 +141,7 @@ def test_a_tag_replaces_the_default(declare):
     assert method.stages[1].target == "argmax_cpp"
 
 
-def test_two_functions_of_one_name_are_two_functions(declare):
+def test_two_functions_of_the_same_name_are_distinct(declare):
     declaration = declare("""
         @register.register_method(["a", "b", "c"])
         def predict(x):
@@ -300,7 +300,7 @@ def test_the_options_of_a_stage_are_checked(declare, options, text):
     assert text in text_of(declare, body)
 
 
-def test_a_function_takes_as_many_arguments_as_it_is_given(declare):
+def test_the_arity_of_a_function_must_match_its_stage(declare):
     body = predict("register.add_stage(cast, x, outputs_count=1)")
     expected = "function cast input args count 2 not match the count 1 registered in method"
     assert expected in text_of(declare, body)
@@ -322,7 +322,7 @@ def test_defaults_and_star_arguments_count_as_python_counts_them(declare):
     assert len(declaration.methods["predict"].stages) == 2
 
 
-def test_a_batch_function_takes_one_argument(declare):
+def test_a_batch_function_takes_a_single_argument(declare):
     body = predict(
         "register.add_stage(cast, x1, x2, outputs_count=1, batch_size=4)", inputs="x1, x2"
     )
@@ -372,7 +372,7 @@ def test_a_model_has_the_same_counts_everywhere(declare, changed, what, new, old
     ) in text_of(declare, body)
 
 
-def test_counts_are_compared_inside_one_method_too(declare):
+def test_counts_are_compared_within_a_method_too(declare):
     body = """
         @register.register_method("y")
         def predict(x1, x2):

@@ -36,7 +36,7 @@ def test_a_file_and_a_format_are_enough(declared):
     assert spec.factory is None
 
 
-def test_several_files_are_the_graphs_of_one_model(declared):
+def test_several_files_are_the_graphs_of_a_model(declared):
     (spec,) = declared("['a.mindir', 'b.mindir'], 'MindIR'")
     assert spec.key == "a.mindir;b.mindir"
     assert spec.files == ("a.mindir", "b.mindir")
@@ -50,14 +50,14 @@ def test_arguments_may_be_given_in_the_order_of_the_original(declared):
     assert spec.config_file == "lite.cfg"
 
 
-def test_what_runs_a_mindir_may_be_chosen(declared):
+def test_the_backend_of_a_mindir_may_be_chosen(declared):
     assert [spec.backend for spec in declared("'a', 'MindIR'")] == [""]
     for name in ("mindspore", "openvino"):
         (spec,) = declared(f"'a', 'MindIR', backend='{name}'")
         assert (spec.format, spec.backend) == ("mindir", name)
 
 
-def test_what_runs_an_onnx_file_may_be_chosen(declared):
+def test_the_backend_of_an_onnx_file_may_be_chosen(declared):
     for name in ("onnxruntime", "openvino"):
         (spec,) = declared(f"'a', 'ONNX', backend='{name}'")
         assert (spec.format, spec.backend) == ("onnx", name)
@@ -186,7 +186,7 @@ def test_a_context_wins_over_options_with_a_warning(declared, monkeypatch):
     assert "'options' is ignored" in logged[-1]
 
 
-def test_a_file_is_used_by_one_model_only(declared):
+def test_a_file_is_used_by_a_single_model(declared):
     for calls in (("'a', 'OM'", "'a', 'OM'"), ("['a', 'b'], 'OM'", "'b', 'OM'")):
         with pytest.raises(RuntimeError, match="model file '.' has already been used"):
             declared(*calls)
@@ -213,7 +213,7 @@ def sums(key, subgraph, instances):
     return [(a + b, a - b) for a, b in instances]
 
 
-def test_a_call_with_one_instance_returns_its_outputs(runner):
+def test_a_call_with_an_instance_returns_its_outputs(runner):
     runner(sums)
     total, difference = Model("m").call(np.array([3.0]), np.array([1.0]))
     assert total == [4.0]

@@ -15,7 +15,7 @@ PIPELINE = """
 """
 
 
-def test_a_pipeline_is_a_method_of_one_function(declare):
+def test_a_pipeline_is_a_method_with_a_single_function(declare):
     declaration = declare(PIPELINE)
     stage = Stage(StageKind.FUNCTION, "tiny.chain", (0, 1), (2, 3), tag="Pipeline")
     assert declaration.methods["chain"] == Method(

@@ -20,7 +20,7 @@ def directory(tmp_path):
     return str(tmp_path)
 
 
-def test_defaults_are_one_worker_without_a_device(directory):
+def test_defaults_are_a_worker_without_a_device(directory):
     made = ServableStartConfig(directory, "add")
     assert made.servable_directory == directory
     assert made.servable_name == "add"
@@ -41,7 +41,7 @@ def test_arguments_may_be_given_in_the_order_of_the_original(directory):
     assert (made.num_parallel_workers, made.dec_key, made.dec_mode) == (4, KEY, "AES-CBC")
 
 
-def test_one_device_may_be_a_number_and_needs_no_other_worker(directory):
+def test_a_device_may_be_a_number_and_needs_no_other_worker(directory):
     made = ServableStartConfig(directory, "add", device_ids=0)
     assert (made.device_ids, made.num_parallel_workers) == ((0,), 0)
 
@@ -180,7 +180,7 @@ def both(directory, *kwargs):
     return merge_config([ServableStartConfig(directory, "add", **each) for each in kwargs])
 
 
-def test_configs_of_one_version_are_merged(directory):
+def test_configs_of_the_same_version_are_merged(directory):
     (merged,) = both(
         directory,
         {"device_ids": (3, 1), "num_parallel_workers": 2},
@@ -209,7 +209,7 @@ def test_servables_stay_apart_in_order_of_appearance(directory, tmp_path):
     assert merged[0].version_number == 0  # it has no version directory
 
 
-def test_one_servable_has_one_directory(directory, tmp_path):
+def test_a_servable_has_a_single_directory(directory, tmp_path):
     (tmp_path / "copy" / "add").mkdir(parents=True)
     with pytest.raises(InvalidInputs) as caught:
         merge_config(
@@ -227,7 +227,7 @@ def test_one_servable_has_one_directory(directory, tmp_path):
 @pytest.mark.parametrize(
     "other", [{"dec_key": b"q" * 16}, {"dec_key": KEY, "dec_mode": "AES-CBC"}, {}]
 )
-def test_one_version_has_one_key(directory, other):
+def test_a_version_has_a_single_key(directory, other):
     with pytest.raises(RuntimeError, match="The dec key or dec mode of servable name add is"):
         both(directory, {"dec_key": KEY}, other)
 
@@ -240,7 +240,7 @@ def test_two_versions_may_have_two_keys(directory):
 @pytest.mark.parametrize(
     "other", [{"max_batch_delay_ms": 1}, {"preferred_batch_size": 2}, {"retry": False}]
 )
-def test_one_version_is_batched_and_retried_one_way(directory, other):
+def test_a_version_has_a_single_setting_of_batches_and_retries(directory, other):
     with pytest.raises(RuntimeError, match="is different in multiple configurations"):
         both(directory, {}, other)
 
@@ -254,13 +254,13 @@ def test_the_first_device_type_of_a_servable_holds_and_the_user_is_told(director
     assert "gpu is ignored" in logged[0]
 
 
-def test_merging_changes_no_config_it_was_given(directory):
+def test_merging_changes_no_argument(directory):
     given = ServableStartConfig(directory, "add", device_ids=0)
     merge_config([given, ServableStartConfig(directory, "add", device_ids=1)])
     assert (given.version_number, given.device_ids) == (0, (0,))
 
 
-def test_an_ascend_device_serves_one_version(directory):
+def test_an_ascend_device_serves_a_single_version(directory):
     shared = [{"device_ids": 2}, {"device_ids": (1, 2), "version_number": 1}]
     assert len(both(directory, *({**each, "device_type": "CPU"} for each in shared))) == 2
     with pytest.raises(
@@ -296,7 +296,7 @@ def test_the_kept_path_has_the_same_objects():
     assert _servable_local.ServableStartConfig is ServableStartConfig
 
 
-def test_one_way_tls_needs_two_files():
+def test_tls_without_client_certificates_needs_two_files():
     made = SSLConfig("server.crt", "server.key")
     assert (made.custom_ca, made.verify_client) == (None, False)
     assert SSLConfig("c", "k", "ca.crt", True).custom_ca == "ca.crt"

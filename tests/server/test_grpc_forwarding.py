@@ -49,7 +49,7 @@ async def test_a_refusal_that_came_while_the_message_was_sent_is_asked_for_again
     assert await status_of(Master(INTERNAL, UNAUTHENTICATED)) is UNAUTHENTICATED
 
 
-async def test_another_failure_is_passed_on_as_it_is() -> None:
+async def test_other_failures_of_the_master_are_passed_on() -> None:
     unread = grpc.StatusCode.INVALID_ARGUMENT  # the master wanted the message
     assert await status_of(Master(INTERNAL, unread)) is INTERNAL
     assert await status_of(Master(UNAUTHENTICATED, unread)) is UNAUTHENTICATED

@@ -105,7 +105,7 @@ def test_ranks_are_not_started_for_a_wrong_option(directory: Path) -> None:
     ("options", "text"),
     [
         ({"url": "http://host/v1", "retry": 1}, "no option 'retry' .*; did you mean 'retries'?"),
-        ({"url": "host"}, "the upstream's url is 'host', expected one as"),
+        ({"url": "host"}, "the upstream's url is 'host', expected http"),
         ({"url": "http://host/v1", "retries": 99}, "retries"),
     ],
 )
@@ -114,13 +114,13 @@ def test_another_servers_options_are_refused(options: dict, text: str) -> None:
         ServableStartConfig(".", "far", llm_options={"engine": "openai", "engine_options": options})
 
 
-def test_another_servers_model_has_one_option_beside(directory: Path) -> None:
+def test_a_model_of_another_server_has_a_single_further_option(directory: Path) -> None:
     options = {"engine": "openai", "engine_options": {"url": "http://host/v1"}, "dtype": "f32"}
-    with pytest.raises(InvalidInputs, match="no option dtype, expected max_model_len alone"):
+    with pytest.raises(InvalidInputs, match="no option dtype, expected only max_model_len"):
         ServableStartConfig(str(directory), "far", llm_options=options)
 
 
-def test_options_of_tasks_are_those_of_a_directory_that_has_one(directory: Path) -> None:
+def test_options_of_tasks_need_a_model_with_a_task(directory: Path) -> None:
     names = ["BertForSequenceClassification"]
     (directory / "model" / "config.json").write_text(json.dumps({"architectures": names}))
     made = ServableStartConfig(str(directory), "model", llm_options={"truncate": True, "top_k": 2})
@@ -178,7 +178,7 @@ def test_a_row_says_who_takes_an_option() -> None:
         assert not set(RUNTIMES) <= without, f"no runtime takes {row.name}"
 
 
-def test_what_a_runtime_accepts_are_values_of_options_with_their_defaults() -> None:
+def test_values_that_a_runtime_accepts_include_the_defaults() -> None:
     for name, runtime in RUNTIMES.items():
         for option, values in runtime.accepts.items():
             assert OPTIONS[option].default in values, (name, option)

@@ -61,7 +61,7 @@ def test_a_signal_that_another_thread_takes_shuts_down() -> None:
     assert run(TAKEN) == (0, "shuts down\n")
 
 
-def test_a_second_one_ends_at_once() -> None:
+def test_a_second_signal_ends_the_process_at_once() -> None:
     code, _ = run(TAKEN, "stuck")
     assert code == 128 + 15
 
@@ -70,7 +70,7 @@ def test_a_signal_of_a_forked_process_is_not_ours() -> None:
     assert run(FORKED) == (0, "2 less\ngoes on\nshuts down\n")
 
 
-def test_what_another_part_of_the_program_is_woken_by_stays_its_own() -> None:
+def test_a_wakeup_descriptor_of_other_code_is_kept() -> None:
     begin = "lifetime.begin()"
     before, after = SCRIPT.split(begin)
     pipe = "own = os.pipe()[1]; os.set_blocking(own, False); signal.set_wakeup_fd(own)\n"
@@ -86,14 +86,14 @@ signal.pthread_kill = lambda thread, number: lost.pop() if lost else deliver(thr
 """
 
 
-def test_a_signal_that_comes_just_before_the_script_waits_ends_it() -> None:
+def test_a_signal_just_before_the_script_waits_ends_the_script() -> None:
     """The system call that it begins with is not interrupted then: as if it had been lost."""
     code, said = run(f"{LOST}os.kill(os.getpid(), signal.SIGTERM)\nrelease.wait()")
     assert (code, said) == (0, "shuts down\n")
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
-def test_a_script_that_still_runs_is_ended_by_it(number: str) -> None:
+def test_a_script_that_still_runs_is_ended_by_a_signal(number: str) -> None:
     code, said = run(f"os.kill(os.getpid(), signal.{number})\nrelease.wait()")
     assert said == "shuts down\n"
     assert code == (0 if number == "SIGTERM" else -2)

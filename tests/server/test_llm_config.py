@@ -86,7 +86,7 @@ def test_a_whole_yaml_file_is_a_model_and_an_address(place):
     }
 
 
-def test_what_has_no_effect_is_named(place):
+def test_keys_without_effect_are_named(place):
     unused = read(place).unused
     assert "model_config.end_token" in unused
     assert "pa_config.num_blocks" in unused
@@ -112,7 +112,7 @@ def test_the_start_configuration_has_the_files_name_and_options(place):
         ({"seq_length": [9000], "max_generate_length": None}, {"decode_seq_length": 512}, 512),
     ],
 )
-def test_the_longest_text_is_the_least_of_what_is_said(place, model, paging, longest):
+def test_the_smallest_length_of_the_file_is_max_model_len(place, model, paging, longest):
     found = read(place, model_config=model, pa_config=paging)
     assert found.options.get("max_model_len") == longest
 
@@ -136,10 +136,10 @@ def test_the_form_of_streams_may_be_said(place):
         read(place, serving_config={"stream_form": "sse"})
 
 
-def test_mindir_files_are_run_as_such(place):
+def test_mindir_files_select_the_mindir_runtime(place):
     model = place / "model"
     paths = {"prefill_model": ["model/prefill.mindir"], "decode_model": ["model/decode.mindir"]}
-    with pytest.raises(StartError, match=r"has not prefill\.mindir and decode\.mindir"):
+    with pytest.raises(StartError, match=r"has no prefill\.mindir and decode\.mindir"):
         read(place, model_path=paths)
     (model / "prefill.mindir").touch()
     (model / "decode.mindir").touch()
@@ -148,7 +148,7 @@ def test_mindir_files_are_run_as_such(place):
     assert read(place).runtime == "mindir"  # the directory, by what is in it
 
 
-def test_mindir_files_of_ranks_are_one_model_over_as_many(place):
+def test_mindir_files_of_ranks_are_a_model_over_as_many_ranks(place):
     model = place / "model"
     for rank in (0, 1):
         own = model / f"rank_{rank}"
@@ -194,7 +194,7 @@ def test_with_kbk_the_model_is_where_its_own_configuration_is(place):
         ),
         (
             {"model_path": {"decode_model": ["a", "b"]}},
-            "has 1 prefill_model and 2 decode_model, expected one of each rank",
+            "has 1 prefill_model and 2 decode_model, expected one per rank",
         ),
         ({"model_path": {"prefill_model": 5}}, "prefill_model is 5, expected a list of paths"),
         ({"model_config": {"model_name": None}}, "model_config.model_name is None"),
@@ -208,7 +208,7 @@ def test_with_kbk_the_model_is_where_its_own_configuration_is(place):
         ({"serving_config": 3}, "serving_config is 3, expected keys and values"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_the_file(place, changes, words):
+def test_invalid_keys_are_named_with_the_file(place, changes, words):
     blocks = dict(changes)
     if blocks.get("serving_config") == 3:
         whole = {**WHOLE, "serving_config": 3}
@@ -304,7 +304,7 @@ def test_the_first_releases_python_file_is_read_and_not_run(place, monkeypatch):
     assert not (place / "ran").exists()
 
 
-def test_values_that_are_spelled_out_are_known_and_others_are_not():
+def test_only_literal_values_of_a_python_file_are_known():
     source = (
         "a = [1, -2, 'x' + 'y']\nb = dict(c=a[2], d=(True, None))\ne: int = b['c']\n"
         "f = EasyDict({'g': 3})\nh = f.g\ni = open('file')\nj = i\nk = a\nk = f(1)\nl: int\n"

@@ -9,33 +9,33 @@ from collections.abc import Callable
 import pytest
 
 from mindspore_serving.ipc import arena
-from mindspore_serving.server.processes.messages import Freed, Given
+from mindspore_serving.server.processes.messages import BodyChunk, Freed
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from tests.waiting import PATIENCE
 
 LARGE = bytes(range(256)) * 1000
 
 
-def pipes(on_message: Callable[[Given], None]) -> tuple[Pipe[Given], Pipe[Given]]:
+def pipes(on_message: Callable[[BodyChunk], None]) -> tuple[Pipe[BodyChunk], Pipe[BodyChunk]]:
     """Who sends, and who gets what it sends."""
     streams, fds = socket.socketpair(), (arena.create(), arena.create())
     own = [(fds[0], fds[1]), (os.dup(fds[1]), os.dup(fds[0]))]
     ends = [Ends(stream, *pair) for stream, pair in zip(streams, own, strict=True)]
-    kind = Given | Freed
+    kind = BodyChunk | Freed
     return (
         Pipe(ends[0], kind, lambda _: None, lambda: None),
         Pipe(ends[1], kind, on_message, lambda: None),
     )
 
 
-async def sent(body: bytes) -> tuple[Pipe[Given], Pipe[Given], Given]:
-    found: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+async def sent(body: bytes) -> tuple[Pipe[BodyChunk], Pipe[BodyChunk], BodyChunk]:
+    found: asyncio.Future[BodyChunk] = asyncio.get_running_loop().create_future()
     first, second = pipes(found.set_result)
-    first.send(Given(1, first.put(body)))
+    first.send(BodyChunk(1, first.put(body)))
     return first, second, await asyncio.wait_for(found, PATIENCE)
 
 
-async def freed(pipe: Pipe[Given]) -> None:
+async def freed(pipe: Pipe[BodyChunk]) -> None:
     """Wait until nothing that it has sent is in use."""
 
     async def look() -> None:
@@ -46,7 +46,7 @@ async def freed(pipe: Pipe[Given]) -> None:
 
 
 @pytest.mark.usefixtures("uncollected")
-async def test_a_view_lies_in_shared_memory_until_nothing_refers_to_it():
+async def test_a_view_stays_in_shared_memory_until_the_last_reference():
     first, second, message = await sent(LARGE)
     whole = second.view(message.body)
     part = memoryview(whole)[1000:2000]
@@ -65,7 +65,7 @@ async def test_a_view_lies_in_shared_memory_until_nothing_refers_to_it():
     second.close()
 
 
-async def test_what_is_taken_is_a_copy_and_given_back_at_once():
+async def test_take_copies_a_payload_and_frees_its_memory_at_once():
     first, second, message = await sent(LARGE)
     body = second.take(message.body)
     await freed(first)
@@ -83,12 +83,12 @@ async def test_a_view_outlives_the_channel(size):
     assert body == LARGE[:size]
 
 
-async def test_what_was_received_in_memory_of_the_channel_is_not_copied():
-    found: asyncio.Future[Given] = asyncio.get_running_loop().create_future()
+async def test_data_received_in_memory_of_the_channel_is_not_copied():
+    found: asyncio.Future[BodyChunk] = asyncio.get_running_loop().create_future()
     first, second = pipes(found.set_result)
     memory = first.take_memory(len(LARGE))
     memory[:] = LARGE
-    first.send(Given(1, first.put(memory[500:])))
+    first.send(BodyChunk(1, first.put(memory[500:])))
     body = second.view((await asyncio.wait_for(found, PATIENCE)).body)
     assert body == LARGE[500:]
     memory[500] = 77

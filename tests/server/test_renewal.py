@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.frontends.keys import Keys
-from mindspore_serving.server import watched
+from mindspore_serving.server import file_watch
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.renewal import Renewal
 from tests.waiting import until
@@ -25,7 +25,7 @@ def secrets_of(keys: Keys) -> list[str]:
 async def test_a_look_that_fails_is_not_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(file_watch, "POLL_SECONDS", 0.001)
     calls = []
 
     async def tell() -> None:

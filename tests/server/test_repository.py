@@ -97,13 +97,13 @@ async def follow(server):
         task.cancel()
 
 
-async def test_what_has_not_changed_is_not_loaded_again(server):
+async def test_an_unchanged_version_is_not_loaded_again(server):
     await server.begin()
     await server.repository.load("net")
     assert server.rolls == []
 
 
-async def test_it_is_loaded_again_if_somebody_insists(server):
+async def test_a_forced_load_reloads_an_unchanged_version(server):
     await server.begin()
     await server.repository.load("net", is_forced=True)
     assert server.rolls == [([("net", 2)], [("net", 2)])]
@@ -127,7 +127,7 @@ async def test_changed_settings_are_a_change(server):
     assert server.deployed[0].max_requests == 7
 
 
-async def test_a_client_may_have_other_settings_until_it_is_loaded_again(server):
+async def test_settings_of_a_client_hold_until_the_next_load(server):
     await server.begin()
     await server.repository.load("net", changes={"max_requests": 7})
     assert server.deployed[0].max_requests == 7
@@ -150,7 +150,7 @@ async def test_settings_of_a_client_stay_when_files_are_followed(server, follow)
     assert (len(server.rolls), server.deployed[0].max_requests) == (num_rolls, 7)
 
 
-async def test_a_newer_version_takes_the_place_of_the_old_one(server):
+async def test_a_newer_version_replaces_the_old_version(server):
     await server.begin()
     server.write("net", 3)
     server.want(("net", 3))
@@ -158,7 +158,7 @@ async def test_a_newer_version_takes_the_place_of_the_old_one(server):
     assert server.rolls == [([("net", 3)], [("net", 2)])]
 
 
-async def test_what_is_unloaded_may_be_loaded_again(server):
+async def test_an_unloaded_servable_may_be_loaded_again(server):
     await server.begin()
     await server.repository.unload("net")
     assert server.rolls == [([], [("net", 2)])]
@@ -168,7 +168,7 @@ async def test_what_is_unloaded_may_be_loaded_again(server):
     assert server.rolls[1:] == [([("net", 2)], [])]
 
 
-async def test_what_there_is_not_cannot_be_loaded(server):
+async def test_a_missing_servable_cannot_be_loaded(server):
     await server.begin()
     with pytest.raises(NotFound, match="no servable 'other'"):
         await server.repository.load("other")
@@ -185,7 +185,7 @@ async def test_more_servables_can_be_added(server):
     assert [one.name for one in server.deployed] == ["net", "more"]
 
 
-async def test_one_that_cannot_be_loaded_is_not_added(server):
+async def test_a_servable_that_cannot_be_loaded_is_not_added(server):
     await server.begin()
     server.error = StartError("broken")
     with pytest.raises(StartError):
@@ -197,7 +197,7 @@ async def test_one_that_cannot_be_loaded_is_not_added(server):
         await server.repository.load("more")
 
 
-async def test_the_index_has_what_is_served_and_what_could_be(server):
+async def test_the_index_has_deployed_and_available_versions(server):
     server.want(("net", 1), ("net", 2), ("other", 1))
     await server.begin()
     await server.repository.unload("other")
@@ -212,7 +212,7 @@ async def test_the_index_has_what_is_served_and_what_could_be(server):
     assert (await server.repository.index())[-1].reason == "broken"
 
 
-async def test_the_index_has_what_is_refused_with_the_reason_until_it_is_not(server):
+async def test_the_index_has_invalid_servables_with_the_reason(server):
     model = server.wanted
     server.wanted = [
         *model,
@@ -257,14 +257,14 @@ async def test_names_that_are_not_there_leave_nothing_behind(server):
     assert not server.repository._locks
 
 
-async def test_clients_that_ask_together_share_one_look(server):
+async def test_concurrent_clients_share_a_scan(server):
     await server.begin()
     looks = server.num_looks
     await asyncio.gather(*(server.repository.index() for _ in range(20)))
     assert server.num_looks == looks + 1
 
 
-async def test_the_index_has_what_is_served_also_if_the_rest_is_unknown(server):
+async def test_the_index_has_deployed_versions_if_a_scan_fails(server):
     await server.begin()
     server.wanted = StartError("the directory is gone")
     assert await server.repository.index() == [ModelState("net", 2, True, True)]
@@ -289,7 +289,7 @@ async def test_new_changed_and_removed_servables_are_followed(server, follow):
     ]
 
 
-async def test_what_was_unloaded_by_name_stays_so(server, follow):
+async def test_a_servable_unloaded_by_name_stays_unloaded(server, follow):
     server.want(("net", 1), ("other", 1))
     await follow()
     await server.repository.unload("net")
@@ -298,7 +298,7 @@ async def test_what_was_unloaded_by_name_stays_so(server, follow):
     assert server.rolls == [([], [("net", 1)]), ([], [("other", 1)])]
 
 
-async def test_what_could_not_be_loaded_is_tried_again_when_it_has_changed(server, follow, caplog):
+async def test_a_failed_servable_is_retried_when_its_files_change(server, follow, caplog):
     await follow()
     server.error = StartError("the weights are broken")
     server.write("net", 2, content="broken")
@@ -312,7 +312,7 @@ async def test_what_could_not_be_loaded_is_tried_again_when_it_has_changed(serve
     await until(lambda: server.rolls)
 
 
-async def test_a_servable_that_is_refused_now_stays_as_it_is(server, follow, caplog):
+async def test_an_invalid_servable_keeps_its_deployed_versions(server, follow, caplog):
     server.want(("net", 1), ("other", 1))
     await follow()
     server.wanted = [RefusedServable("net", "it is a pickle")]
@@ -321,7 +321,7 @@ async def test_a_servable_that_is_refused_now_stays_as_it_is(server, follow, cap
     assert caplog.text.count("servable net stays as it is: it is a pickle") == 1
 
 
-async def test_while_nobody_can_say_what_is_to_be_served_nothing_changes(server, follow, caplog):
+async def test_a_failed_scan_changes_no_servable(server, follow, caplog):
     await follow()
     server.wanted = InvalidInputs("no such name")
     await until(lambda: "servables stay as they are: no such name" in caplog.text)
@@ -331,7 +331,7 @@ async def test_while_nobody_can_say_what_is_to_be_served_nothing_changes(server,
     assert caplog.text.count("no such name") == 1
 
 
-async def test_what_could_not_be_loaded_at_the_start_has_its_reason_and_waits_for_a_change(server):
+async def test_a_servable_that_failed_at_start_waits_for_a_change(server):
     server.write("broken", 1)
     server.want(("broken", 1))
     await server.begin()
@@ -345,7 +345,7 @@ async def test_what_could_not_be_loaded_at_the_start_has_its_reason_and_waits_fo
     assert server.failures() == {("broken", "1"): 0}
 
 
-async def test_the_metric_tells_of_a_version_that_cannot_be_loaded_until_it_can(server, follow):
+async def test_the_metric_shows_a_failed_version_until_a_load_succeeds(server, follow):
     server.want(("net", 1), ("net", 2))
     await follow()
     assert server.failures() == {("net", "1"): 0, ("net", "2"): 0}
@@ -360,7 +360,7 @@ async def test_the_metric_tells_of_a_version_that_cannot_be_loaded_until_it_can(
     await until(lambda: set(server.failures().values()) == {0})
 
 
-async def test_the_metric_forgets_what_is_wanted_no_more(server, follow):
+async def test_the_metric_drops_removed_servables(server, follow):
     server.write("broken", 1)
     await follow()
     server.error = StartError("it is cut off")

@@ -98,9 +98,9 @@ def test_a_picture_may_be_an_array(vit: OpenTask) -> None:
 @pytest.mark.parametrize(
     ("image", "text"),
     [
-        (b"", "image is no file of JPEG, PNG"),
-        (b"%PDF-1.7", "image is no file of JPEG, PNG"),
-        (encoded(picture(), "TIFF"), "image is no file of JPEG, PNG"),
+        (b"", "image is no JPEG, PNG"),
+        (b"%PDF-1.7", "image is no JPEG, PNG"),
+        (encoded(picture(), "TIFF"), "image is no JPEG, PNG"),
         (encoded(picture())[:200], "image is broken"),
         (encoded(picture(), "JPEG")[:300], "image is broken"),
         ("text", "image is a text, expected the bytes of a file of JPEG"),

@@ -168,7 +168,7 @@ def test_an_error_is_seen_and_its_text_is_not(traced: Traced) -> None:
     assert "424242" not in str(trace.spans)
 
 
-def test_what_a_client_does_wrong_is_no_error_of_the_server(traced: Traced) -> None:
+def test_errors_of_clients_are_no_errors_of_the_server(traced: Traced) -> None:
     def send(headers: dict[str, str]) -> None:
         status, _ = traced.calls.http_call("POST", "/model/toy:staged", "no json", headers)
         assert status == 200  # the original's way
@@ -204,7 +204,7 @@ def test_a_client_that_leaves_ends_its_request_as_cancelled(traced: Traced) -> N
     assert trace.path(trace.one("worker")) == [REST, "worker"]  # which ran it to its end
 
 
-def test_a_stream_has_one_span_of_its_stage(traced: Traced) -> None:
+def test_a_stream_has_a_single_span_of_its_stage(traced: Traced) -> None:
     path = f"{MS}/PredictStream"
     message = ms_service_pb2.PredictRequest.FromString(to_request("toy", "counted", 0, {"n": 5}))
     trace = traced.ask(lambda headers: call(traced, f"/{path}", message, headers), path)
@@ -212,7 +212,7 @@ def test_a_stream_has_one_span_of_its_stage(traced: Traced) -> None:
     assert trace.path(stage) == [path, "worker", stage.name]
 
 
-def test_what_the_caller_does_not_sample_is_not_recorded(traced: Traced) -> None:
+def test_requests_that_the_caller_does_not_sample_are_not_recorded(traced: Traced) -> None:
     ids = []
 
     def send(headers: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("opentelemetry.sdk", reason="the extra `traces` is not installed")
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.tracing.options import TraceOptions, is_wanted
+from mindspore_serving.tracing.options import TraceOptions, is_requested
 from mindspore_serving.tracing.otlp import OtlpTracer
 from tests.ports import free_port
 from tests.tracing.collector import by_grpc, by_http
@@ -82,7 +82,7 @@ def test_a_protocol_that_there_is_not_is_refused(
         (None, UNSAMPLED, False),
     ],
 )
-def test_who_begins_a_trace_decides_whether_it_is_recorded(
+def test_the_start_of_a_trace_decides_about_recording(
     ratio: float | None, header: tuple[bytes, bytes] | None, expected: bool
 ) -> None:
     with by_http() as collector:
@@ -119,7 +119,7 @@ def test_a_header_that_means_nothing_begins_a_new_trace(
 
 
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_a_collector_that_is_not_there_costs_one_line_of_the_log(
+def test_a_missing_collector_is_a_single_line_of_the_log(
     monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]], protocol: str
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
@@ -165,10 +165,10 @@ def test_options_that_mean_nothing_are_refused(
 def test_traces_are_wanted_by_an_endpoint_or_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert is_wanted("http://collector:4318")
-    assert not is_wanted("")
+    assert is_requested("http://collector:4318")
+    assert not is_requested("")
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "otlp")
-    assert is_wanted("")
+    assert is_requested("")
 
 
 def test_a_server_without_traces_imports_nothing_of_opentelemetry() -> None:

@@ -30,7 +30,7 @@ def forwarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
     ("path", "route"),
     [("/v2/models/toy", "/v2/models/{name}"), ("/v2/models/none/ready", "/v2/models/{name}/ready")],
 )
-def test_what_is_passed_on_has_the_route_of_the_master(
+def test_forwarded_requests_have_the_route_of_the_master(
     forwarded: Traced, path: str, route: str
 ) -> None:
     def send(headers: dict[str, str]) -> None:
@@ -40,7 +40,7 @@ def test_what_is_passed_on_has_the_route_of_the_master(
     assert forwarded.ask(send, name).one(name)["http.route"] == route
 
 
-def test_what_the_master_has_no_route_for_has_none(forwarded: Traced) -> None:
+def test_forwarded_requests_without_a_route_have_none(forwarded: Traced) -> None:
     def send(headers: dict[str, str]) -> None:
         assert forwarded.calls.http_call("GET", "/v1/no/such/path", None, headers)[0] == 404
 

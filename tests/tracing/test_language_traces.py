@@ -42,7 +42,7 @@ def test_a_streamed_chat_has_spans_of_its_queue_prefill_and_decode(traced: Trace
     assert ends[-1] == whole.end
 
 
-def test_a_generation_says_what_was_asked_and_what_it_took(traced: Traced) -> None:
+def test_a_generation_span_has_parameters_and_token_counts(traced: Traced) -> None:
     trace = ask(traced, "/v1/chat/completions", chat(stream=True, temperature=0.5, seed=7))
     found = trace.one("chat chatty")
     assert found["gen_ai.operation.name"] == "chat"
@@ -81,7 +81,7 @@ def test_embeddings_count_their_tokens(traced: Traced) -> None:
     assert "gen_ai.usage.output_tokens" not in found.attributes
 
 
-def test_what_the_model_refuses_is_an_error_of_the_client(traced: Traced) -> None:
+def test_refusals_of_the_model_are_errors_of_the_client(traced: Traced) -> None:
     trace = ask(
         traced, "/v1/completions", {"prompt": "x" * 5 * CONTEXT, "max_tokens": 1}, status=400
     )

@@ -86,7 +86,7 @@ def test_a_refusal_is_an_event_and_the_last(hosted):
 
 @pytest.mark.parametrize("body", [b"", b"\xc1", b"\x80", encode_request(Generate())[:-1]])
 def test_a_body_that_is_no_request_is_refused(hosted, body):
-    with pytest.raises(InvalidInputs, match="cannot be read"):
+    with pytest.raises(InvalidInputs, match="cannot be decoded"):
         hosted.service.accept(4, "@embed", body)
     assert not hosted.service.has_work
 

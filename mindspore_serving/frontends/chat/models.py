@@ -214,6 +214,7 @@ class ServedModel:
         return event
 
     def _wrap(self, request: LLMRequest, options: RequestOptions) -> Request:
+        """Encode the request for the dispatcher, with its timeout and its prefix."""
         max_timeout = self.rules.limits.request_timeout
         timeout = min(options.timeout or max_timeout, max_timeout)
         method = next(name for name, kind in METHODS.items() if kind is type(request))

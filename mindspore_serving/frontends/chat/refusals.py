@@ -63,6 +63,7 @@ class LanguageRefusals:
         return exchange
 
     def _is_acceptable(self, path: FastPath, head: RequestHead) -> bool:
+        """Return whether the request's origin, size and key are valid."""
         fields = head.fields
         if path.origins is not None and not path.origins.is_plain_json(fields):
             return False

@@ -103,6 +103,7 @@ def _response_options(
 async def _collect(
     generation: Generation, head: ChunkHead, options: ChatResponseOptions
 ) -> ChatCompletion:
+    """Return the complete answer of `generation`, which has begun."""
     choices: dict[int, CompleteChoice] = {}
     finished: list[Finished] = []
     prompt: list[GeneratedToken] = []

@@ -82,6 +82,7 @@ class CompleteChoice:
             self.calls[call.index]["function"]["arguments"] += call.arguments
 
     def to_object(self, index: int) -> ChatChoice:
+        """Return the choice; content is null beside calls or reasoning if there is no text."""
         options = self.options
         content, reasoning = options.echo + "".join(self.content), "".join(self.reasoning)
         is_empty = not content and (self.calls or reasoning)
@@ -164,6 +165,7 @@ class _StreamedChoice:
         return self._event({**_ROLE, "content": content}, beside=self._options.of_prompt(()))
 
     def take(self, chunk: Chunk) -> bytes:
+        """Return the events of a chunk: one for each delta, and the last with the finish reason."""
         is_text = chunk.finish_reason is None and chunk.tokens is None and not self.role
         is_text = is_text and self._has_role
         # The common chunk, plain text: written around a prepared frame, without building a dict.

@@ -111,6 +111,7 @@ async def _collect(
     head: ChunkHead,
     options: CompletionResponseOptions,
 ) -> OpenAICompletion:
+    """Return the complete answers of `generations`, which have begun."""
     choices: list[CompletionChoice] = []
     finished: list[Finished] = []
     for generation, echo in zip(generations, echoes, strict=True):  # all run concurrently

@@ -79,6 +79,7 @@ def to_grammar(
 
 
 def _of_format(response_format: ResponseFormat) -> Grammar | None:
+    """Return the grammar of `response_format`, None for free text."""
     present = [name for name in _FIELDS if getattr(response_format, name) is not None]
     accepted = _ACCEPTED.get(response_format.type)
     if accepted is None:
@@ -136,6 +137,7 @@ def _of_schema(field: str, json_schema: JsonSchema) -> Grammar:
 
 
 def _of_structure(structured: StructuredOutputs) -> Grammar:
+    """Return the grammar of `structured_outputs`."""
     constraints = {
         name: value
         for name in ("json", "regex", "choice", "grammar")

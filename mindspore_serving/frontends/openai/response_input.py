@@ -123,6 +123,7 @@ def to_messages(
 
 
 def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
+    """Add an input item to the conversation."""
     kind = read(path, raw, ItemType)
     if kind.type is None or kind.type == "message":
         _add_message(conversation, path, read(path, raw, MessageItem))

@@ -59,6 +59,7 @@ class ResponseOutput:
         return [*events, *self._close(status)]
 
     def _add_text(self, kind: str, text: str, tokens: Sequence[GeneratedToken]) -> list[Object]:
+        """Append text to the open item of `kind`, or begin one."""
         opened, events = self._open, []
         if opened is None or opened.item["type"] != kind:
             events = self._close("completed")
@@ -100,6 +101,7 @@ class ResponseOutput:
         return self._open
 
     def _close(self, status: str) -> list[Object]:
+        """Close the open item with `status`."""
         opened, self._open = self._open, None
         if opened is None:
             return []

@@ -73,6 +73,7 @@ class TgiService:
     async def _complete(
         self, http: Request, body: TgiGenerateRequest, *, in_list: bool
     ) -> Response:
+        """Return the complete answer, as a list if `in_list`."""
         times, request = Times(), None
         self.recorder.count_request()
         try:
@@ -135,6 +136,7 @@ class TgiService:
     async def _events(
         self, generation: Generation, writer: StreamWriter, request: CheckedRequest, times: Times
     ) -> AsyncIterator[bytes]:
+        """Iterate over the events of a stream and count how it ended."""
         has_failed = False
         try:
             async with aclosing(write_stream(generation, writer, times)) as events:

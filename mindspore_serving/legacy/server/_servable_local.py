@@ -1,4 +1,4 @@
-"""Kept path: names that scripts for the original import from here."""
+"""Old path of `ServableStartConfig` and `merge_config`, kept for scripts of the original."""
 
 from mindspore_serving.server.config import ServableStartConfig, merge_config
 

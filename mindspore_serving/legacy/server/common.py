@@ -1,4 +1,4 @@
-"""A path kept for scripts of older versions: the argument checks."""
+"""Old path of the argument checks, kept for old scripts."""
 
 from mindspore_serving.servable import check as check_type
 

@@ -1,4 +1,4 @@
-"""A path kept for scripts of older versions; workers are `mindspore_serving.worker`."""
+"""Old path of `server.distributed`, kept for old scripts; workers are in `worker`."""
 
 from mindspore_serving.server import distributed
 

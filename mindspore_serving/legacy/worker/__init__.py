@@ -1,9 +1,9 @@
-"""`from mindspore_serving import worker` of versions 1.1 to 1.4, kept for scripts of that time.
+"""`from mindspore_serving import worker` of versions 1.1 to 1.4, kept for old scripts.
 
     worker.start_servable_in_master(servable_dir, "lenet", device_id=0)
 
-Every function warns and does what its successor in `mindspore_serving.server` does.  An old
-servable_config.py imports `register` and `distributed` from here: this loads no server.
+Every function warns and calls its successor in `mindspore_serving.server`. An old
+servable_config.py imports `register` and `distributed` from here, which loads no server.
 """
 
 from mindspore_serving.errors import StartError
@@ -24,14 +24,14 @@ def start_servable_in_master(
     device_type: str | None = None,
     device_id: int = 0,
 ) -> None:
-    """Deprecated: `server.start_servables` of one servable on one device, with its errors.
+    """Start one servable on one device; return when it can be called.
 
-    Returns when the servable can be called.
+    Deprecated: use `server.start_servables`, with the same errors.
     """
     warn_deprecated("worker.start_servable_in_master", _SINCE, "server.start_servables")
     check_int("device_id", device_id, 0)
-    place = (servable_directory, servable_name)
-    startup.start_servables(ServableStartConfig(*place, device_id, version_number, device_type))
+    location = (servable_directory, servable_name)
+    startup.start_servables(ServableStartConfig(*location, device_id, version_number, device_type))
 
 
 def start_servable(  # noqa: PLR0917  (the order is the original's)
@@ -45,10 +45,10 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
     worker_ip: str = "0.0.0.0",
     worker_port: int = 6200,
 ) -> None:
-    """Deprecated: as `start_servable_in_master`, in a process that started a master before.
+    """Start one servable in a process that has started a master.  Deprecated.
 
-    The addresses are checked and not used.  Raises RuntimeError if this process called no start
-    function of `master`: a worker cannot join the master of another process any more.
+    The addresses are checked and not used. Raises RuntimeError if this process called no start
+    function of `master`: a worker cannot join the master of another process.
     """
     warn_deprecated("worker.start_servable", _SINCE, "server.start_servables")
     check_str("master_ip", master_ip)
@@ -63,11 +63,11 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
             f"server.start_servables(server.ServableStartConfig({servable_directory!r}, "
             f"{servable_name!r}, device_ids={device_id})); it starts the worker processes itself"
         )
-    place = (servable_directory, servable_name)
-    start_servable_in_master(*place, version_number, device_type, device_id)
+    location = (servable_directory, servable_name)
+    start_servable_in_master(*location, version_number, device_type, device_id)
 
 
 def stop() -> None:
-    """Deprecated: `server.stop`."""
+    """Stop the server.  Deprecated: use `server.stop`."""
     warn_deprecated("worker.stop", _SINCE, "server.stop")
     startup.stop()

@@ -1,6 +1,6 @@
-"""`worker.distributed` of versions 1.1 to 1.4, kept for scripts of that time.
+"""`worker.distributed` of versions 1.1 to 1.4, kept for old scripts.
 
-Every function warns and does what its successor in `mindspore_serving.server.distributed` does.
+Every function warns and calls its successor in `mindspore_serving.server.distributed`.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def declare_distributed_servable(
     with_batch_dim: bool = True,
     without_batch_dim_inputs: int | Sequence[int] | None = None,
 ) -> Model:
-    """Deprecated: `distributed.declare_servable`."""
+    """Declare a distributed servable.  Deprecated: use `distributed.declare_servable`."""
     warn_deprecated("declare_distributed_servable", _SINCE, "distributed.declare_servable")
     return distributed.declare_servable(
         rank_size, stage_size, with_batch_dim, without_batch_dim_inputs
@@ -42,7 +42,10 @@ def start_distributed_servable_in_master(  # noqa: PLR0917  (the order is the or
     worker_port: int = 6200,
     wait_agents_time_in_seconds: int = 0,
 ) -> None:
-    """Deprecated: `distributed.start_servable`; agents connect to `worker_ip:worker_port`."""
+    """Start a distributed servable, whose agents connect to `worker_ip:worker_port`.
+
+    Deprecated: use `distributed.start_servable`.
+    """
     warn_deprecated("start_distributed_servable_in_master", _SINCE, "distributed.start_servable")
     distributed.start_servable(
         servable_directory,
@@ -65,7 +68,10 @@ def start_distributed_servable(  # noqa: PLR0917  (the order is the original's)
     master_port: int = 6100,
     wait_agents_time_in_seconds: int = 0,
 ) -> None:
-    """Deprecated: as `start_distributed_servable_in_master`; the master's address is not used."""
+    """Start a distributed servable; the master's address is not used.
+
+    Deprecated: use `distributed.start_servable`.
+    """
     check_str("master_ip", master_ip)
     check_port("master_port", master_port)
     start_distributed_servable_in_master(
@@ -88,7 +94,10 @@ def startup_worker_agents(  # noqa: PLR0917  (the order is the original's)
     agent_ip: str | None = None,
     rank_start: int | None = None,
 ) -> None:
-    """Deprecated: `distributed.startup_agents(f"{worker_ip}:{worker_port}", ...)`."""
+    """Start the agents of a distributed servable.
+
+    Deprecated: use `distributed.startup_agents(f"{worker_ip}:{worker_port}", ...)`.
+    """
     warn_deprecated("startup_worker_agents", _SINCE, "distributed.startup_agents")
     distributed.startup_agents(
         _address(worker_ip, worker_port),

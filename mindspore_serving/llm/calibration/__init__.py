@@ -1,1 +1,1 @@
-"""Scaling a model's weights by what they are multiplied with, before they are rounded (AWQ)."""
+"""Activation-aware scaling of a model's weights before they are quantised (AWQ)."""

@@ -1,4 +1,4 @@
-"""Runs a text through a model, and finds what its weights are to be scaled by before rounding."""
+"""Calibration: run a text through a model and choose the scales of its weights before rounding."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,8 +12,8 @@ from mindspore_serving.llm.calibration.folds import find_folds
 from mindspore_serving.llm.calibration.scaling import (
     Floats,
     MatrixInputs,
-    Round,
-    Scaled,
+    Quantizer,
+    ScaledFold,
     best_scale,
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -22,27 +22,32 @@ from mindspore_serving.llm.models.tracing import LINEAR, trace
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-TOKENS = 4096
-WINDOW = 512  # tokens that are computed together, each window a text of its own
-LEAST = 256  # tokens of a text
-KEPT = 256  # tokens whose inputs are kept, to compare products
+TOKENS = 4096  # of the text, unless the caller says otherwise
+WINDOW = 512  # tokens of one sequence; windows do not attend to each other
+MIN_TOKENS = 256  # of the text
+NUM_SAMPLES = 256  # tokens whose inputs are kept, to compare products
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """`scaled` is what changes; `left` are matrices that are rounded as they are."""
+    """Chosen scales of a model.
 
-    scaled: tuple[Scaled, ...]
-    left: tuple[str, ...]
+    `scaled` are the folds with their factors, `unscaled` the names of the matrices that are rounded
+    without a scale.
+    """
+
+    scaled: tuple[ScaledFold, ...]
+    unscaled: tuple[str, ...]
 
     def summary(self) -> str:
-        """What was scaled and what was not, in a line."""
-        count = sum(len(one.fold.readers) for one in self.scaled)
-        gain = np.mean([one.gain for one in self.scaled]) if self.scaled else 1.0
-        text = f"Scaled the inputs of {count} matrices: errors of their products are {gain:.2f} of "
-        text += "what they were"
+        """Summarize in one line how many matrices were scaled and which were not."""
+        count = sum(len(scaled.fold.readers) for scaled in self.scaled)
+        ratio = np.mean([scaled.error_ratio for scaled in self.scaled]) if self.scaled else 1.0
+        text = f"Scaled the inputs of {count} matrices: the error of their products is "
+        text += f"{ratio:.2f} of the error without scales"
         return text + (
-            f"; {len(self.left)} are as they were, {_kinds(self.left)}" * bool(self.left)
+            f"; {len(self.unscaled)} matrices are not scaled: {_patterns(self.unscaled)}"
+            * bool(self.unscaled)
         )
 
 
@@ -51,12 +56,20 @@ def calibrate(
     checkpoint: Checkpoint,
     text: Path,
     num_tokens: int,
-    round_of: Callable[[str], Round | None],
+    quantizer_of: Callable[[str], Quantizer | None],
 ) -> Calibration:
-    """For the model in `source`, by `num_tokens` of `text`, a file in UTF-8.  `round_of` gives how
-    a matrix is rounded; None for one that stays as it is, as does what it shares inputs with.
+    """Choose the scales of the model in `source` by running a text through it.
 
-    Raises StartError: no tokenizer, a text that cannot be read or is too short.
+    Args:
+        source: directory of the float model, with its tokenizer.
+        checkpoint: its opened tensors.
+        text: a file in UTF-8.
+        num_tokens: about as many tokens of the text are used.
+        quantizer_of: returns the function that rounds a matrix, None for a matrix that stays in
+            float. Matrices that share their input with such a matrix are not scaled.
+
+    Raises:
+        StartError: there is no tokenizer, or the text cannot be read or is too short.
     """
     prompts = windows(Tokenizer.open(source).encode(_read(text), add_special=False), num_tokens)
     inputs = _inputs(source, prompts)
@@ -64,33 +77,35 @@ def calibrate(
     calls = trace(spec, decoder, checkpoint.has)
     folds = [
         fold for fold in find_folds(calls, checkpoint.shape)
-        if all(round_of(name) is not None for name in fold.readers)
+        if all(quantizer_of(name) is not None for name in fold.readers)
     ]  # fmt: skip
     scaled = []
     for fold in progress(folds, "scaling"):
-        matrices = [checkpoint.f32(name) for name in fold.readers]
-        rounding = round_of(fold.readers[0])
-        assert rounding is not None
-        scaled.append(best_scale(fold, inputs[fold.readers[0]], matrices, rounding))
+        weights = [checkpoint.f32(name) for name in fold.readers]
+        quantizer = quantizer_of(fold.readers[0])
+        assert quantizer is not None
+        scaled.append(best_scale(fold, inputs[fold.readers[0]], weights, quantizer))
     names = {name for fold in folds for name in fold.readers}
-    matrices_left = (call.weights[0] for call in calls if call.operation == LINEAR)
-    left = tuple(name for name in matrices_left if name not in names and round_of(name))
-    return Calibration(tuple(scaled), left)
+    matrices = (call.weights[0] for call in calls if call.operation == LINEAR)
+    unscaled = tuple(name for name in matrices if name not in names and quantizer_of(name))
+    return Calibration(tuple(scaled), unscaled)
 
 
-def _kinds(names: Sequence[str]) -> str:
-    """Names without what is a number: of all layers."""
+def _patterns(names: Sequence[str]) -> str:
+    """Return the distinct names with `*` for the numbers of layers."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
 
 
 def windows(tokens: Sequence[int], count: int) -> list[list[int]]:
-    """About `count` of `tokens`, in pieces of WINDOW from places all over them; all if there are
-    fewer.  Raises StartError if there are too few to say anything.
+    """Return about `count` of `tokens`, in windows of WINDOW tokens spread evenly over the text.
+
+    A shorter text gives as many whole windows as it has, or all of its tokens as a single one.
+    Raises StartError for a text under MIN_TOKENS tokens.
     """
-    if len(tokens) < LEAST:
+    if len(tokens) < MIN_TOKENS:
         raise StartError(
-            f"the text to calibrate with has {len(tokens)} tokens, expected at least {LEAST}; some "
-            f"thousands are good ({TOKENS} are used)"
+            f"the calibration text has {len(tokens)} tokens, expected at least {MIN_TOKENS}; "
+            f"a few thousand work well (the default is {TOKENS})"
         )
     size = min(WINDOW, len(tokens))
     number = min(max(1, count // size), len(tokens) // size)
@@ -102,37 +117,39 @@ def _read(text: Path) -> str:
     try:
         return text.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"{text} cannot be read as a text in UTF-8: {error}") from error
+        raise StartError(f"{text} cannot be read as UTF-8 text: {error}") from error
 
 
 def _inputs(source: Path, prompts: Sequence[Sequence[int]]) -> dict[str, MatrixInputs]:
-    """By the names of matrices.  Those with the same input have the same arrays."""
+    """Return the inputs of each matrix, by its name; matrices that read one input share arrays."""
     from mindspore_serving.llm.runtimes.openvino.recording import record
 
-    sums: dict[str, _Sums] = {}
+    sums: dict[str, _InputStatistics] = {}
     shared: dict[str, list[str]] = {}
-    for _, found in zip(progress(prompts, "calibrating"), record(source, prompts), strict=True):
-        for names, array in found:
+    for _, recorded in zip(progress(prompts, "calibrating"), record(source, prompts), strict=True):
+        for names, array in recorded:
             shared[names[0]] = names
-            sums.setdefault(names[0], _Sums()).add(array, -(-KEPT // len(prompts)))
+            sums.setdefault(names[0], _InputStatistics()).add(
+                array, -(-NUM_SAMPLES // len(prompts))
+            )
     return {name: inputs for first, names in shared.items()
             for inputs in [sums[first].inputs()] for name in names}  # fmt: skip
 
 
-class _Sums:
-    """Of the rows that a matrix is multiplied with."""
+class _InputStatistics:
+    """Running mean and samples of the rows that a matrix is multiplied with."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._size: Floats = np.zeros(1, np.float32)
-        self._some: list[Floats] = []
+        self._abs_sum: Floats = np.zeros(1, np.float32)
+        self._samples: list[Floats] = []
 
-    def add(self, rows: Floats, kept: int) -> None:
-        """`kept` of them are kept."""
-        places = np.linspace(0, len(rows) - 1, min(kept, len(rows))).astype(int)
-        self._some.append(rows[places])
+    def add(self, rows: Floats, num_samples: int) -> None:
+        """Add `rows` [tokens, in] to the mean, and keep `num_samples` of them, evenly spaced."""
+        indices = np.linspace(0, len(rows) - 1, min(num_samples, len(rows))).astype(int)
+        self._samples.append(rows[indices])
         self._count += len(rows)
-        self._size = self._size + np.abs(rows).sum(0)
+        self._abs_sum = self._abs_sum + np.abs(rows).sum(0)
 
     def inputs(self) -> MatrixInputs:
-        return MatrixInputs(self._size / np.float32(self._count), np.concatenate(self._some))
+        return MatrixInputs(self._abs_sum / np.float32(self._count), np.concatenate(self._samples))

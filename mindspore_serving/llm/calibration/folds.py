@@ -1,16 +1,23 @@
-"""Which inputs of a model's matrices can be scaled so that the model computes the same.
+"""Folds: inputs of matrices that can be scaled without changing what the model computes.
 
-Input channels of some matrices are multiplied by positive numbers, and what gives these channels
-is divided by them.  It is found in the calls of the model's own definition, for every architecture
-alike:
+The columns of some matrices ("readers") are multiplied by positive factors, and the operation that
+produces their input ("source") is divided by them. As the source is linear in its weights, the
+product stays the same:
+
+       source / s  ->  x / s  ->  reader * s      (reader * s) @ (x / s) = reader @ x
+
+Folds are searched in the traced calls of the model's definition, so every architecture is covered
+by three rules, those of AWQ (Lin et al., 2023, arXiv:2306.00978, section 3.2 and its
+implementation):
 
     norm      a norm with a weight, all of whose readers are matrices
-    product   a matrix that reads a product (gate times up), of which one factor is a matrix's
-    values    a matrix that reads what attention gives, behind the matrix of its values; queries
-              that share a head of values share its numbers
+    product   a matrix that reads a product (gate times up), one factor of which a matrix produces
+    values    a matrix that reads the output of attention: the source is the matrix of the values.
+              Query heads that share a value head share its factors
 
-What lies between is read by nothing else, and no weight is used twice.  Whatever differs (experts,
-a norm behind a block, one that is read by a router, values that are normalised) is not scaled.
+Between source and reader nothing else may read the values, and no weight may be used twice.
+Everything else (experts, a norm behind a block, a norm that a router reads, normalised values) is
+not scaled.
 """
 
 from collections import Counter
@@ -29,11 +36,11 @@ NORMS = ("rms_norm", "layer_norm")
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """`readers` are matrices, all with the same input, whose columns are multiplied; `source` and
-    its `bias` are divided.
+    """Matrices that read the same input, and the operation that produces it.
 
-    `channels` [columns]: the row of `source` that a column's numbers come from.  Of a norm with
-    `plus_one` the numbers are 1 + what is stored.
+    The columns of `readers` are multiplied, the rows of `source` and its `bias` are divided.
+    `channels` [columns]: the row of `source` that produces each column. A norm with `plus_one`
+    multiplies by 1 + its stored weight.
     """
 
     readers: tuple[str, ...]
@@ -44,23 +51,24 @@ class Fold:
 
 
 def find_folds(calls: Sequence[TracedCall], shape: Shape) -> list[Fold]:
-    """In the order of the calls.  `shape` is that of a tensor, by its name."""
+    """Return the folds in the order of the calls; `shape` returns that of a tensor, by its name."""
     uses = Counter(name for call in calls for name in set(call.weights))
-    found = []
+    folds = []
     for call in calls:
         fold = None
         if call.operation in NORMS and call.weights:
-            fold = _of_norm(call, shape)
+            fold = _norm_fold(call, shape)
         elif call.operation == LINEAR:
-            fold = _of_matrix(call, shape)
+            fold = _matrix_fold(call, shape)
         if fold is not None:
             names = (*fold.readers, fold.source, fold.bias)
             if all(uses[name] == 1 for name in names if name):
-                found.append(fold)
-    return found
+                folds.append(fold)
+    return folds
 
 
-def _of_norm(norm: TracedCall, shape: Shape) -> Fold | None:
+def _norm_fold(norm: TracedCall, shape: Shape) -> Fold | None:
+    """Return the fold of a norm, None unless all its readers are matrices."""
     readers = _readers(norm)
     if not readers or any(each.operation != LINEAR for each in readers):
         return None
@@ -71,48 +79,58 @@ def _of_norm(norm: TracedCall, shape: Shape) -> Fold | None:
     return Fold(names, norm.weights[0], bias, np.arange(width), plus_one)
 
 
-def _of_matrix(reader: TracedCall, shape: Shape) -> Fold | None:
-    """Behind a matrix, perhaps through a product, attention, or a part of the matrix's rows."""
+def _matrix_fold(reader: TracedCall, shape: Shape) -> Fold | None:
+    """Return the fold of a matrix whose input comes from a matrix, else None.
+
+    A product, attention, or a slice of the source's rows may lie between the two.
+    """
+    # Walk backwards from the reader's input; `channels` follows each column on the way:
+    # reader <- [product] <- [attention <- values] <- [rows of a fused matrix] <- source
     columns = shape(reader.weights[0])[1]
-    giver, channels = _factor(_alone(reader.inputs[0])), np.arange(columns)
-    if giver is not None and giver.operation == "attention":
-        spec = giver.arguments[-1]
+    producer, channels = _factor(_sole_input(reader.inputs[0])), np.arange(columns)
+    if producer is not None and producer.operation == "attention":
+        # Attention mixes values over tokens, never over channels, so factors pass through it.
+        spec = producer.arguments[-1]
         if columns != spec.num_heads * spec.head_dim:
             return None
-        giver, channels = _alone(giver.inputs[2]), _channels_of_values(spec)
-    source, begin = giver, 0
-    if giver is not None and giver.operation == "split" and giver.rows is not None:
-        source, begin = giver.inputs[0], giver.rows[0]
+        producer, channels = _sole_input(producer.inputs[2]), _value_channels(spec)
+    source, begin = producer, 0
+    if producer is not None and producer.operation == "split" and producer.rows is not None:
+        source, begin = producer.inputs[0], producer.rows[0]
     if source is None or source.operation != LINEAR:
         return None
-    if source is giver and shape(source.weights[0])[0] != channels.max() + 1:
-        return None  # one number for all
+    if source is producer and shape(source.weights[0])[0] != channels.max() + 1:
+        return None  # the output is broadcast: one number scales all channels
     bias = source.weights[1] if len(source.weights) > 1 else None
     return Fold((reader.weights[0],), source.weights[0], bias, begin + channels)
 
 
 def _factor(call: TracedCall | None) -> TracedCall | None:
-    """The factor of a product that can be divided, the second before the first; else `call`."""
+    """Return the factor of a product that can be divided, the second before the first; else `call`.
+
+    The second factor of `silu_mul` is outside the activation, so the product is linear in it.
+    """
     if call is None or call.operation not in ("mul", "silu_mul"):
         return call
-    # A gate of attention's result is a factor like any other.
-    factors = [_alone(each) for each in reversed(call.inputs)]
-    return next((each for each in factors if each is not None and _gives(each)), None)
+    # The gate of an attention output is a factor like any other.
+    factors = [_sole_input(each) for each in reversed(call.inputs)]
+    return next((each for each in factors if each is not None and _can_be_divided(each)), None)
 
 
-def _channels_of_values(spec: ModelSpec) -> npt.NDArray[np.int64]:
-    """For each column of what attention gives, its channel in the values that heads share."""
-    shared = spec.num_heads // spec.num_kv_heads
-    kv_heads = np.arange(spec.num_heads) // shared * spec.head_dim
+def _value_channels(spec: ModelSpec) -> npt.NDArray[np.int64]:
+    """Return, for each column of attention's output, its channel in the shared value heads."""
+    group = spec.num_heads // spec.num_kv_heads
+    kv_heads = np.arange(spec.num_heads) // group * spec.head_dim
     return (kv_heads[:, None] + np.arange(spec.head_dim)).reshape(-1)
 
 
-def _gives(call: TracedCall) -> bool:
+def _can_be_divided(call: TracedCall) -> bool:
+    """Return whether `call` can be the source of a fold, or leads to one."""
     return call.operation in (LINEAR, "split", "attention")
 
 
-def _alone(call: TracedCall) -> TracedCall | None:
-    """`call`, or what it scales, if nothing else reads it."""
+def _sole_input(call: TracedCall) -> TracedCall | None:
+    """Return `call`, or the call that it only scales, if nothing else reads it; else None."""
     while len(call.users) == 1:
         if call.operation != "scale":
             return call
@@ -121,8 +139,8 @@ def _alone(call: TracedCall) -> TracedCall | None:
 
 
 def _readers(call: TracedCall) -> list[TracedCall]:
-    """Of `call`, and of what is only scaled."""
-    found = []
+    """Return the calls that read `call`, also through a mere scale."""
+    readers = []
     for user in call.users:
-        found += _readers(user) if user.operation == "scale" else [user]
-    return found
+        readers += _readers(user) if user.operation == "scale" else [user]
+    return readers

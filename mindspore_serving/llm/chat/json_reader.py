@@ -151,6 +151,7 @@ def read_string(char: str) -> Chars:
 
 
 def _read_scalar(char: str) -> Chars:
+    """Read a number, true, false or null, and return the character after it."""
     text = ""
     while char in _SCALAR_CHARS:
         text += char

@@ -50,6 +50,10 @@ class _Fit:
         self._num_steps = 0
 
     def fits(self, value: Any, schema: object) -> bool:
+        """Return whether `value` fits `schema`.
+
+        Raises _TooLong after `MAX_STEPS` schemas.
+        """
         self._num_steps += 1
         if self._num_steps > MAX_STEPS:
             raise _TooLong

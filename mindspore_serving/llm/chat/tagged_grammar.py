@@ -55,6 +55,7 @@ def _key(tags: Tags, key: str) -> str:
 
 
 def _value(tags: Tags, rule: str, parameter: object, schema: Mapping[str, Any]) -> Iterator[str]:
+    """Iterate over the rules of a value: JSON, one of the listed strings, or any text."""
     types = types_of(parameter, schema)
     enum = parameter.get("enum") if isinstance(parameter, Mapping) else None
     line = f"{json.dumps(chr(10))} " * tags.has_lines

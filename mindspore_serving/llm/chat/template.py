@@ -169,6 +169,7 @@ class ChatTemplate:
         return _PROBE in text and f"'{_PROBE}'" not in text
 
     def _render(self, variables: dict[str, Any]) -> str:
+        """Render a template within the budget, with every failure as InvalidInputs or TooLarge."""
         has_tools = variables["tools"] and self._tool_template
         template = self._tool_template if has_tools else self._template
         assert template is not None

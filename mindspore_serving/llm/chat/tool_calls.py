@@ -300,6 +300,7 @@ class CallReader:
                 is_over = True
 
     def _add_arguments(self, text: str) -> None:
+        """Pass on arguments; they wait until the name is known, and begin the call then."""
         if self._name is None:
             self._early.append(text)
             return

@@ -20,7 +20,7 @@ from mindspore_serving.llm.chat.tool_formats import (
     invalid_tools,
     tool_names,
 )
-from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, spacing
+from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, whitespace_options
 
 MAX_CALLS = 32  # calls that a grammar allows in an answer
 _NEWLINE, _SEMICOLON = r'"\n"', '"; "'
@@ -213,7 +213,10 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
             "object"
         )
     guidance = parameters.get("x-guidance")
-    options = {**spacing(json.dumps(guidance)), "lenient": function.get("strict") is not True}
+    options = {
+        **whitespace_options(json.dumps(guidance)),
+        "lenient": function.get("strict") is not True,
+    }
     if isinstance(guidance, Mapping):
         options |= guidance
     return {"type": "object", **closed(dict(parameters)), "x-guidance": options}

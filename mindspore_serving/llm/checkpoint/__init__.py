@@ -1,1 +1,1 @@
-"""The files of a model: weights in every format, adapters, pooling, recommended sampling."""
+"""Files of a model: weights in every format, adapters, pooling, recommended sampling."""

@@ -1,6 +1,7 @@
-"""What the tokenizers of ChatGLM2, ChatGLM3 and GLM-4 have in their code and not in their files:
-special tokens, and the form of chats.  The code is read as a text, to tell them apart, and never
-run.
+"""Special tokens and chat templates of ChatGLM2, ChatGLM3 and GLM-4.
+
+Their tokenizers have these in Python code instead of in files. The code is searched as text to tell
+the models apart; it is never run.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +20,8 @@ from mindspore_serving.llm.checkpoint.model_files import read_optional_json
 CLASSES = ("ChatGLMTokenizer", "ChatGLM4Tokenizer")  # tokenizer_class
 CODE = "tokenization_chatglm.py"
 MAX_CODE = 2**20  # bytes
-RULE = "chatglm-bpe"  # how text is cut before ranks merge, as tokenizer.ggml.pre
-# They follow the pieces of SentencePiece in this order; ChatGLM2 does not use the last four.
+RULE = "chatglm-bpe"  # pre-tokenizer rule, as in tokenizer.ggml.pre
+# Special tokens after the SentencePiece pieces, in this order; ChatGLM2 lacks the last four.
 SPECIAL = (
     "[MASK]", "[gMASK]", "[sMASK]", "sop", "eop",
     "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
@@ -50,14 +51,15 @@ _ROUNDS = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '\\n\\n答：' }}{% endif %}"""
 CHATGLM2 = _ROUNDS
-# A space, as SentencePiece puts one before the text of each message.
+# With the space that SentencePiece puts before the text of each message.
 CHATGLM3 = "{{- '[gMASK]sop' }}\n" + _ROLES.replace("BREAK", "'\\n '")
 GLM4 = "{{- '[gMASK]<sop>' }}\n" + _ROLES.replace("BREAK", "'\\n'")
 
 
-def is_in(directory: Path, options: Mapping[str, Any]) -> bool:
-    """Whether the tokenizer in `directory` is one of these: by tokenizer_config.json, whose content
-    `options` is, or where that names no class by config.json.
+def has_tokenizer(directory: Path, options: Mapping[str, Any]) -> bool:
+    """Return whether the tokenizer in `directory` is one of ChatGLM's.
+
+    `options` is its tokenizer_config.json; without a class there, config.json decides.
     """
     kind = options.get("tokenizer_class")
     if kind:
@@ -68,25 +70,26 @@ def is_in(directory: Path, options: Mapping[str, Any]) -> bool:
 def with_special_tokens(
     tokenizer: Json, file: TokenizerSource, options: Mapping[str, Any], *, of_ranks: bool
 ) -> Json:
-    """`tokenizer` of `file`, with the tokens that follow its own, and with what each text begins
-    with.  `options` are those of tokenizer_config.json, where files of ranks have them all.  Raises
-    StartError for special tokens that are missing, or elsewhere.
+    """Add the special tokens to `tokenizer` of `file`, and those that begin each text.
+
+    `options` is tokenizer_config.json, which lists all special tokens of files of ranks. Raises
+    StartError for special tokens that are missing or have other ids.
     """
     tokens = file.texts("tokenizer.ggml.tokens")
-    count, given = len(tokens), added_tokens(options)
-    own = {count + index: token for index, token in enumerate(SPECIAL)}
-    special = given if of_ranks else own
+    count, listed = len(tokens), added_tokens(options)
+    standard = {count + index: token for index, token in enumerate(SPECIAL)}
+    special = listed if of_ranks else standard
     begin = [index for index, token in special.items() if token in ("[gMASK]", "sop", "<sop>")]
     is_elsewhere = any(
-        special.get(index, token) != token or (token in own.values() and index not in special)
-        for index, token in given.items()
+        special.get(index, token) != token or (token in standard.values() and index not in special)
+        for index, token in listed.items()
     )
     follows = sorted(special) == list(range(count, count + len(special)))
     if len(begin) != 2 or not follows or is_elsewhere or set(tokens) & set(special.values()):
         raise StartError(
             f"{file.path} has {count} tokens, and tokenizer_config.json has added_tokens_decoder "
-            f"{given!r:.200}, expected the special tokens of ChatGLM behind them, and none of them "
-            "twice; a tokenizer.json is needed"
+            f"{listed!r:.200}, expected ChatGLM's special tokens after them, each only once; a "
+            "tokenizer.json is needed"
         )
     added = [added_token(index, token, is_special=True) for index, token in special.items()]
     return {
@@ -97,30 +100,33 @@ def with_special_tokens(
 
 
 def added_tokens(options: Mapping[str, Any]) -> dict[int, str]:
-    """Those that tokenizer_config.json, whose content `options` is, has by id."""
-    given = options.get("added_tokens_decoder")
-    found = given if isinstance(given, Mapping) else {}
+    """Return the added tokens of tokenizer_config.json (`options`), by id."""
+    decoder = options.get("added_tokens_decoder")
+    tokens = decoder if isinstance(decoder, Mapping) else {}
     return {
-        int(index): one["content"]
-        for index, one in found.items()
-        if str(index).isdecimal() and isinstance(one, Mapping) and type(one.get("content")) is str
+        int(index): token["content"]
+        for index, token in tokens.items()
+        if str(index).isdecimal()
+        and isinstance(token, Mapping)
+        and type(token.get("content")) is str
     }
 
 
 def turn_ends(token_id: Callable[[str], int | None]) -> list[int]:
-    """The tokens behind an answer, which begin another turn; none of other tokenizers."""
+    """Return the tokens after an answer, which begin another turn; none for other tokenizers."""
     if token_id("[gMASK]") is None:
         return []
-    found = [token_id(token) for token in ("<|user|>", "<|observation|>")]
-    return [index for index in found if index is not None]
+    ends = [token_id(token) for token in ("<|user|>", "<|observation|>")]
+    return [index for index in ends if index is not None]
 
 
 def chat_template(directory: Path) -> str | None:
-    """The form of chats that is in the code of the tokenizer in `directory`; None if it is another
-    tokenizer's, or cannot be known.
+    """Return the chat template of the tokenizer in `directory`.
+
+    Returns None for another tokenizer, or if the model cannot be told from its code.
     """
     options = read_optional_json(directory / "tokenizer_config.json")
-    if not is_in(directory, options):
+    if not has_tokenizer(directory, options):
         return None
     known = set(added_tokens(options).values())
     if {"<sop>", "<|assistant|>"} <= known:

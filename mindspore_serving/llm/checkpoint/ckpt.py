@@ -1,7 +1,7 @@
-"""MindSpore's `.ckpt` format: tensors of a mapped file by name.
+"""MindSpore's `.ckpt` format: tensors of a memory-mapped file by name.
 
-The file is a protobuf message, which is read here because the protobuf library copies all contents
-and ends at 2 GiB.  Knows neither MindSpore nor what the tensors mean.
+The file is a protobuf message. It is parsed here because the protobuf library copies all contents
+and is limited to 2 GiB. Knows neither MindSpore nor the meaning of the tensors.
 """
 
 import zlib
@@ -24,9 +24,9 @@ from mindspore_serving.mindir.wire import Damaged, fields_of, read, repeated, si
 _WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 16)]
 TYPES = {f"{word}{bits}": f"{word[0]}{bits}" for word, bits in _WIDE}
 TYPES |= {"Int8": "I8", "UInt8": "U8", "BFloat16": "BF16", "Bool": "BOOL"}
-TEXT = "str"  # the tensor_type of what is no tensor: a note of who saved the file
-ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # how an encrypted file begins
-CRC_MARK, CRC_BYTES = b"crc_num", 10  # the mark and a big-endian number end a file saved with a CRC
+TEXT = "str"  # tensor_type of an entry that is text, such as a note by the writer
+ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # first bytes of an encrypted file
+CRC_MARK, CRC_BYTES = b"crc_num", 10  # they end a file with a checksum, which is big-endian
 MAX_ENTRIES = 2**20
 MAX_DIMS = 32
 
@@ -40,17 +40,17 @@ class _Tensor:
 
 @dataclass(slots=True)
 class _Value:
-    """One entry of the file; a large tensor is several in a row, each with all of its `dims`."""
+    """Entry of the file; a large tensor is split into several, each with all of its `dims`."""
 
     name: str = single(1, "text")
     tensor: _Tensor | None = single(2, _Tensor)
 
 
 def read_ckpt(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file; texts stored among them are left out.
+    """Read the tensors of one file; texts stored among them are left out.
 
-    Views of the mapped file, which need not be aligned.  A checksum in the file is verified.
-    Raises StartError naming the file, and the tensor that is wrong.
+    The tensors are views of the mapped file and may be unaligned. A checksum in the file is
+    verified. Raises StartError naming the file and the tensor that is wrong.
     """
     tensors: dict[str, StoredTensor] = {}
     content = _content(path)
@@ -58,7 +58,7 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
         for name, run in groupby(_values(content), attrgetter("name")):
             values = list(run)
             if name in tensors:
-                raise StartError(f"tensor {name!r} is there twice")
+                raise StartError(f"tensor {name!r} is stored twice")
             parts = [value.tensor for value in values if value.tensor is not None]
             if len(parts) < len(values):
                 raise StartError(f"{name!r} is no tensor (a map parameter?)")
@@ -66,7 +66,7 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
                 tensors[name] = _joined(name, parts)
     except Damaged as error:
         raise StartError(
-            f"{path} is cut off, damaged, or no MindSpore checkpoint: {error.why}"
+            f"{path} is truncated, damaged, or no MindSpore checkpoint: {error.why}"
         ) from None
     except StartError as error:
         raise StartError(f"{path}: {error}") from None
@@ -74,7 +74,7 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
 
 
 def _content(path: Path) -> memoryview:
-    """The message in the file: all before the checksum, if there is one, which must be right."""
+    """Return the message in the file, without the checksum that may follow; verify the checksum."""
     if path.stat().st_size == 0:
         raise StartError(f"{path} is empty")
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
@@ -86,7 +86,7 @@ def _content(path: Path) -> memoryview:
     if end < 0 or not tail.startswith(CRC_MARK):
         return view
     if zlib.crc32(view[:end]) != int.from_bytes(tail[len(CRC_MARK) :], "big"):
-        raise StartError(f"{path} does not have the checksum in it: it is damaged")
+        raise StartError(f"{path} is damaged: its checksum does not match")
     return view[:end]
 
 
@@ -103,20 +103,20 @@ def _values(content: memoryview) -> Iterator[_Value]:
 
 
 def _joined(name: str, parts: list[_Tensor]) -> StoredTensor:
-    """The tensor that is stored in `parts`, one after another."""
-    first, where = parts[0], f"tensor {name!r}"
+    """Return the tensor that is stored in consecutive `parts`."""
+    first, label = parts[0], f"tensor {name!r}"
     dtype = TYPES.get(first.kind)
     if dtype is None:
-        raise StartError(f"{where} has type {first.kind!r}, expected one of {', '.join(TYPES)}")
+        raise StartError(f"{label} has type {first.kind!r}, expected one of {', '.join(TYPES)}")
     if len(first.dims) > MAX_DIMS:
-        raise StartError(f"{where} has {len(first.dims)} dimensions")
+        raise StartError(f"{label} has {len(first.dims)} dimensions")
     if any((part.kind, part.dims) != (first.kind, first.dims) for part in parts):
-        raise StartError(f"{where} is there twice, with another type or shape")
+        raise StartError(f"{label} is stored twice, with another type or shape")
     size, item = sum(len(part.content) for part in parts), BITS[dtype].itemsize
     shape = () if first.dims == [0] and size == item else tuple(first.dims)
     is_sane = min(shape, default=0) >= 0 and prod(max(dim, 1) for dim in shape) < 2**60
     if not is_sane or prod(shape) * item != size:
-        raise StartError(f"{where} has {size} bytes, expected {list(shape)} of {dtype}")
+        raise StartError(f"{label} has {size} bytes, expected {list(shape)} of {dtype}")
     arrays = [np.frombuffer(part.content, np.uint8) for part in parts]
     bits: Any = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
@@ -137,14 +137,15 @@ MINDFORMERS = (
     (".feed_forward.w2.", ".mlp.down_proj."),
     (".feed_forward.w3.", ".mlp.up_proj."),
 )
-# The parameters of mindspore.nn.Embedding and LayerNorm, which MindNLP's models are built of.
+# Parameters of mindspore.nn.Embedding and LayerNorm, of which MindNLP builds its models.
 LEAVES = {"embedding_table": "weight", "gamma": "weight", "beta": "bias"}
 
 
 def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
-    """Name that MindFormers, MindNLP or Hugging Face gives -> Hugging Face's, for all `names`.
+    """Map names of MindFormers, MindNLP or Hugging Face to those of Hugging Face.
 
-    Raises StartError: matrices that MindFormers has fused, two names that become one.
+    Raises StartError for matrices that MindFormers has fused, and for two names that would become
+    the same.
     """
     names = list(names)
     is_mindformers = MINDFORMERS_EMBEDDING in names
@@ -153,7 +154,7 @@ def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
     origins: dict[str, str] = {}
     for name, new in renamed.items():
         if new in origins:
-            raise StartError(f"tensors {origins[new]!r} and {name!r} both are {new!r}")
+            raise StartError(f"tensors {origins[new]!r} and {name!r} would both be named {new!r}")
         origins[new] = name
     return renamed
 
@@ -161,7 +162,7 @@ def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
 def _mindformers(name: str) -> str:
     if any(part in name for part in MINDFORMERS_FUSED):
         raise StartError(
-            f"tensor {name!r} is fused, in an order that depends on how it was trained; convert "
+            f"tensor {name!r} is fused, in an order that depends on its training; convert "
             "the checkpoint with qkv_concat=False first"
         )
     for theirs, ours in MINDFORMERS:

@@ -1,4 +1,4 @@
-"""Codes of 4 and 8 bits that stand for floats: tables of the values of all codes."""
+"""Codebooks of 4-bit and 8-bit floats: the value of every code."""
 
 from typing import TypeAlias
 
@@ -7,18 +7,18 @@ import numpy.typing as npt
 
 Table: TypeAlias = npt.NDArray[np.float32]
 
-# Of equal likelihood for numbers that are normally distributed.
+# Quantiles of the normal distribution (NormalFloat: QLoRA, arXiv:2305.14314).
 NF4 = (
     -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
     -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
     0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
     0.7229568362236023, 1.0,
 )  # fmt: skip
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # without a sign
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # magnitudes
 
 
 def _table(exponent_bits: int, *, has_infinity: bool) -> Table:
-    """What each byte stands for: a sign, an exponent, and a fraction in the bits that are left."""
+    """Return the value of each byte: a sign, an exponent, and a fraction in the remaining bits."""
     fraction_bits = 7 - exponent_bits
     byte = np.arange(128)
     exponent, fraction = byte >> fraction_bits, byte & ((1 << fraction_bits) - 1)
@@ -37,7 +37,7 @@ def _table(exponent_bits: int, *, has_infinity: bool) -> Table:
 
 CODEBOOKS: dict[str, Table] = {
     "nf4": np.array(NF4, np.float32),
-    "f4e2m1": np.array([*E2M1, *(-one for one in E2M1)], np.float32),
+    "f4e2m1": np.array([*E2M1, *(-value for value in E2M1)], np.float32),
     "f8e4m3": _table(4, has_infinity=False),
     "f8e5m2": _table(5, has_infinity=True),
 }

@@ -1,4 +1,4 @@
-"""Making a model directory out of another one, and the command line for it.
+"""Conversion of one model directory to another, and its command line.
 
 Knows no tensor and no format of weights.
 """
@@ -21,14 +21,14 @@ NOT_COPIED = (*WEIGHTS, ".index.json")
 
 
 def check_is_new(target: Path) -> None:
-    """Raises StartError if `target` exists."""
+    """Raise StartError if `target` exists."""
     if target.exists():
         raise StartError(f"{target} exists; give a directory that does not")
 
 
 @contextmanager
 def new_directory(target: Path) -> Iterator[Path]:
-    """A directory to fill, which becomes `target` when the block ends without an error."""
+    """Hold a directory to fill, which becomes `target` when the block ends without an error."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=target.parent) as unfinished:
         directory = Path(unfinished) / target.name
@@ -38,7 +38,7 @@ def new_directory(target: Path) -> Iterator[Path]:
 
 
 def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) -> None:
-    """Write `config` as config.json, and copy what `source` has beside it and the weights."""
+    """Write `config` as config.json, and copy the files of `source` except its weights."""
     for path in source.iterdir():
         if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != CONFIG:
             shutil.copyfile(path, directory / path.name)
@@ -46,7 +46,7 @@ def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) 
 
 
 def directory_size(directory: Path) -> int:
-    """Bytes of the files in `directory`."""
+    """Return the size of the files in `directory`, in bytes."""
     return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
 
@@ -56,15 +56,17 @@ def run_command(
     modes: Iterable[str] = (),
     counts: Mapping[str, str] | None = None,
 ) -> int:
-    """Call `convert` with source, target, mode (if there are `modes`), and an int for each of
-    `counts` (name -> what it is; 1 if it is not given); the exit status.
+    """Parse the command line, call `convert`, and return the exit status.
+
+    `convert` gets source, target, mode (if there are `modes`), and an int for each of `counts`
+    (name -> help text; the default is 1).
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m mindspore_serving.llm.{convert.__name__}",
         description=(convert.__doc__ or "").split("\n\n")[0],
     )
     parser.add_argument("source", help="directory with config.json and *.safetensors")
-    parser.add_argument("target", help="directory to make")
+    parser.add_argument("target", help="directory to create")
     if modes:
         parser.add_argument("mode", choices=list(modes))
     for name, meaning in (counts or {}).items():
@@ -73,7 +75,7 @@ def run_command(
     for name in counts or ():
         first, *more = values[name] or [1]
         if more:
-            parser.error(f"argument --{name}: given twice, but it can have one value only")
+            parser.error(f"argument --{name}: given twice, but it takes a single value")
         values[name] = first
     try:
         convert(**values)

@@ -1,6 +1,4 @@
-"""What a directory says of its vectors besides how they are made: instructions in front of texts,
-and how many of their numbers may be left out (Matryoshka).
-"""
+"""Options of embedding models: instructions before texts, and truncated vectors (Matryoshka)."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,10 @@ PROMPTS = "config_sentence_transformers.json"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingOptions:
-    """`prompts` are by name, `default_prompt` is the name of one or "".  Vectors may have one of
-    `dimensions`; any first so many if `any_dimensions`.
+    """Options of the vectors of one model.
+
+    `prompts` are by name, and `default_prompt` is one of the names or "". Vectors may be truncated
+    to one of `dimensions`, or to any size if `any_dimensions`.
     """
 
     prompts: dict[str, str]
@@ -25,28 +25,28 @@ class EmbeddingOptions:
 
 
 def read_embedding_options(directory: Path, config: dict[str, Any], size: int) -> EmbeddingOptions:
-    """Of the model that `config` (config.json) describes, whose vectors have `size` numbers.
+    """Read the options of a model with this config.json, whose vectors have `size` numbers.
 
     Raises StartError naming the file and the key that is wrong.
     """
     path = directory / PROMPTS
-    found = read_optional_json(path)
-    prompts = found.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(one, str) for one in prompts.values()):
-        raise StartError(f"{path} has prompts that are no object of texts")
-    default = found.get("default_prompt_name") or ""
+    options = read_optional_json(path)
+    prompts = options.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise StartError(f"{path} has prompts {prompts!r:.80}, expected an object of strings")
+    default = options.get("default_prompt_name") or ""
     if default and default not in prompts:
-        raise StartError(f"{path} has default_prompt_name {default!r}, which is none of prompts")
-    given = config.get("matryoshka_dimensions") or []
-    if not isinstance(given, list) or not all(
-        type(one) is int and 1 <= one <= size for one in given
-    ):
         raise StartError(
-            f"config.json has matryoshka_dimensions {given!r}, expected numbers of 1 to {size}"
+            f"{path} has default_prompt_name {default!r}, which is none of its prompts"
+        )
+    sizes = config.get("matryoshka_dimensions") or []
+    if not isinstance(sizes, list) or not all(type(n) is int and 1 <= n <= size for n in sizes):
+        raise StartError(
+            f"config.json has matryoshka_dimensions {sizes!r}, expected numbers from 1 to {size}"
         )
     return EmbeddingOptions(
         prompts,
         default,
-        tuple(sorted({*given, size})) if given else (),
-        any_dimensions=bool(config.get("is_matryoshka")) and not given,
+        tuple(sorted({*sizes, size})) if sizes else (),
+        any_dimensions=bool(config.get("is_matryoshka")) and not sizes,
     )

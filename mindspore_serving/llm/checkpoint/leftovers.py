@@ -1,4 +1,4 @@
-"""Tensors of checkpoints that no pass reads: which of them may be left out, by their names.
+"""Unread tensors of checkpoints: those that may be ignored, by their names.
 
 Knows no architecture.
 """
@@ -13,32 +13,34 @@ from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """Tensors that no pass reads: whose whole name is `pattern`, and why they are not for
-    inference; an empty text for those that are read elsewhere.  With `dims` those with so many
-    sizes alone.
+    """Pattern of tensor names that no pass reads.
+
+    `pattern` matches the whole name, and `reason` says why the tensors are not for inference ("" if
+    they are read elsewhere). With `dims` only tensors with that many dimensions match.
     """
 
     pattern: str
-    why: str
+    reason: str
     dims: tuple[int, ...] = ()
 
     def has(self, name: str, shape: tuple[int, ...]) -> bool:
-        is_such = not self.dims or len(shape) in self.dims or prod(shape) == 1
-        return is_such and re.fullmatch(self.pattern, name) is not None
+        """Return whether the tensor matches."""
+        is_size = not self.dims or len(shape) in self.dims or prod(shape) == 1
+        return is_size and re.fullmatch(self.pattern, name) is not None
 
 
-PICTURES = Leftover(
+IMAGES = Leftover(
     r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision"
     r"|audio_tower|embed_audio)\..*",
-    "of pictures or sounds",
+    "of images or sounds",
 )
 LEFTOVERS = (
-    PICTURES,
+    IMAGES,
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",
     ),
-    Leftover(r"(.*\.)?(position_ids|token_type_ids)", "numbers of positions"),
+    Leftover(r"(.*\.)?(position_ids|token_type_ids)", "indices of positions"),
     Leftover(
         r"(.*\.)?(attn|attention|self_attention|crossattention)\.(bias|masked_bias|causal_mask)",
         "masks of attention", dims=(4,),
@@ -56,7 +58,7 @@ LEFTOVERS = (
     Leftover(r"\w+", "numbers about training", dims=(0,)),
     Leftover(r"(v_head|value_head)\..*", "a head of training"),
 )  # fmt: skip
-# Behind encoders; `engine.heads` reads those that are asked for.
+# Heads of encoders; `engine.heads` reads the requested ones.
 HEADS = Leftover(
     r"(pooler|cls|lm_head|classifier|pre_classifier|head|decoder|qa_outputs|score|vocab_\w+)\..*",
     "",
@@ -66,30 +68,30 @@ HEADS = Leftover(
 def find_reasons(
     checkpoint: Checkpoint, names: Iterable[str], rows: Iterable[Leftover] = LEFTOVERS
 ) -> dict[str, str]:
-    """Name -> why the tensor may be left out, of those of `names` that may."""
-    known, found = tuple(rows), {}
+    """Return why tensors may be ignored, for those of `names` that may."""
+    known, reasons = tuple(rows), {}
     for name in names:
         shape = checkpoint.stored(name).shape
         row = next((row for row in known if row.has(name, shape)), None)
         if row is not None:
-            found[name] = row.why
-        elif _is_nothing(checkpoint, name):
-            found[name] = "biases of zeros"
-    return found
+            reasons[name] = row.reason
+        elif _is_zero_bias(checkpoint, name):
+            reasons[name] = "biases of zeros"
+    return reasons
 
 
-def _is_nothing(checkpoint: Checkpoint, name: str) -> bool:
-    """Whether it is a bias that adds nothing, as some quantisers write for every matrix."""
+def _is_zero_bias(checkpoint: Checkpoint, name: str) -> bool:
+    """Return whether it is a bias of zeros, which some quantisers write for every matrix."""
     stored = checkpoint.stored(name)
     is_bias = name.endswith("bias") and len(stored.shape) == 1 and stored.dtype in FLOATS
     return is_bias and not checkpoint.f32(name).any()
 
 
-def told(left_out: Mapping[str, str]) -> str:
-    """Reason by reason, how many there are and the first of them; "" if all are read elsewhere."""
+def summarize(ignored: Mapping[str, str]) -> str:
+    """Summarize each reason with the number of tensors and the first; "" if all are read."""
     by_reason: dict[str, list[str]] = {}
-    for name, why in left_out.items():
-        if why:
-            by_reason.setdefault(why, []).append(name)
-    parts = (f"{len(some)} {why} ({some[0]!r})" for why, some in by_reason.items())
+    for name, reason in ignored.items():
+        if reason:
+            by_reason.setdefault(reason, []).append(name)
+    parts = (f"{len(names)} {why} ({names[0]!r})" for why, names in by_reason.items())
     return ", ".join(parts)

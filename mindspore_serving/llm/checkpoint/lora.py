@@ -1,7 +1,7 @@
-"""LoRA adapters on disk, as PEFT writes them: adapter_config.json, adapter_model.safetensors.
+"""LoRA adapters in PEFT's format: adapter_config.json and adapter_model.safetensors.
 
-An adapter adds scale * up @ down to some matrices of a model, and may have others in their place.
-Knows no runtime and no model.
+An adapter adds scale * up @ down to some matrices of a model, and may replace others. Knows no
+runtime and no model.
 """
 
 import re
@@ -23,13 +23,13 @@ Matrix = npt.NDArray[np.float32]
 CONFIG, FILE = "adapter_config.json", "adapter_model.safetensors"
 PREFIX = "base_model.model."
 WEIGHT = ".weight"
-# How the names of a pair of low rank end, (down, up), and whether it changes an embedding.
+# Name suffixes of a low-rank pair, (down, up) -> whether it changes an embedding.
 PAIRS = {
     (".lora_A.weight", ".lora_B.weight"): False,
     (".lora_embedding_A", ".lora_embedding_B"): True,
 }
 MERGE = "merge it into the model with PEFT's merge_and_unload, and serve that"
-# Options that change the sum above, and the only accepted value of each.
+# Options that change the formula above -> the only accepted value.
 PLAIN: dict[str, Any] = {
     "use_dora": False,
     "use_qalora": False,
@@ -41,16 +41,16 @@ PLAIN: dict[str, Any] = {
     "alora_invocation_tokens": None,
     "ensure_weight_tying": False,
 }
-# How A and B begin their training where the model's own matrices stay as they are.
+# Values of init_lora_weights that leave the model's weights unchanged.
 INITIAL = (True, False, None, "gaussian", "eva", "orthogonal")
 NAME = re.compile(r"\^?[\w.]+")  # in rank_pattern and alpha_pattern
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """What is added to a matrix: up [out, rank], with the scale in it, @ down [rank, in].
+    """Low-rank update of a matrix: up [out, rank], scale included, @ down [rank, in].
 
-    Of an embedding, `out` is the vocabulary and `in` the features of a token.
+    For an embedding, `out` is the vocabulary and `in` the features of a token.
     """
 
     down: Matrix
@@ -59,17 +59,20 @@ class LowRank:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """By checkpoint tensor ("model.layers.0.self_attn.q_proj.weight"): what is added to it, and
-    what is in its place.
+    """Updates by tensor name ("model.layers.0.self_attn.q_proj.weight").
+
+    `added` has what is added to a matrix, `replaced` what takes its place.
     """
 
     added: dict[str, LowRank] = field(default_factory=dict)
-    whole: dict[str, Matrix] = field(default_factory=dict)
+    replaced: dict[str, Matrix] = field(default_factory=dict)
 
 
 def read_adapter(directory: str | Path, max_rank: int | None = None) -> Adapter:
-    """Raises StartError naming the file, and the key or tensor that is missing or not supported;
-    also for ranks over `max_rank`.
+    """Read the adapter in `directory`.
+
+    Raises StartError naming the file, and the key or tensor that is missing or not supported, or a
+    rank over `max_rank`.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -80,19 +83,19 @@ def read_adapter(directory: str | Path, max_rank: int | None = None) -> Adapter:
     for name, tensor in tensors.items():
         module, ends = _split(name)
         if ends is None:
-            adapter.whole[module + WEIGHT] = tensor
+            adapter.replaced[module + WEIGHT] = tensor
             continue
-        where = f"{directory / FILE}: {module!r}"
+        label = f"{directory / FILE}: {module!r}"
         down, up = (tensors.get(f"{PREFIX}{module}{end}") for end in ends)
         if down is None or up is None:
-            raise StartError(f"{where} has one of lora_A and lora_B, expected both")
+            raise StartError(f"{label} has one of lora_A and lora_B, expected both")
         rank, scale = scales.of(module)
         if down.ndim != 2 or up.ndim != 2 or not down.shape[0] == up.shape[1] == rank:
             raise StartError(
-                f"{where} has lora_A {list(down.shape)} and lora_B {list(up.shape)}, expected "
+                f"{label} has lora_A {list(down.shape)} and lora_B {list(up.shape)}, expected "
                 f"[{rank}, in] and [out, {rank}]"
             )
-        if PAIRS[ends]:  # of a table, whose rows are chosen and not multiplied
+        if PAIRS[ends]:  # an embedding, stored transposed, as its rows are looked up
             down, up = up.T, down.T
         adapter.added[module + WEIGHT] = LowRank(down, up * np.float32(scale))
     if not tensors:
@@ -101,7 +104,7 @@ def read_adapter(directory: str | Path, max_rank: int | None = None) -> Adapter:
 
 
 class _Scales:
-    """What adapter_config.json says of ranks and scales."""
+    """Ranks and scales of adapter_config.json."""
 
     def __init__(self, path: Path, max_rank: int | None) -> None:
         self._path = path
@@ -119,13 +122,13 @@ class _Scales:
         if initial in INITIAL:
             return
         raise StartError(
-            f"{self._path} has init_lora_weights {initial!r}, which changes the model's own "
+            f"{self._path} has init_lora_weights {initial!r}, which changes the model's "
             "weights: save the adapter with PEFT's path_initial_model_for_weight_conversion, which "
-            f"makes a plain one of it, or {MERGE}"
+            f"converts it to a plain adapter, or {MERGE}"
         )
 
     def of(self, module: str) -> tuple[int, float]:
-        """The rank and the scale of a module."""
+        """Return the rank and the scale of a module."""
         rank = self._value("rank_pattern", module, "r")
         alpha = self._value("alpha_pattern", module, "lora_alpha")
         if type(rank) is not int or rank < 1:
@@ -139,12 +142,12 @@ class _Scales:
         return rank, alpha / (sqrt(rank) if self._config.get("use_rslora") else rank)
 
     def _value(self, pattern: str, module: str, default: str) -> object:
-        """Of the first name in `pattern` that is the end of `module`, else the `default`'s."""
-        found = self._config.get(pattern) or {}
-        if not isinstance(found, dict):
-            raise StartError(f"{self._path} has {pattern} {found!r}, expected an object")
-        for key, value in found.items():
-            if not NAME.fullmatch(key):  # PEFT takes any regular expression, and may take for ever
+        """Return the value of the first name in `pattern` that ends `module`, or the default."""
+        values = self._config.get(pattern) or {}
+        if not isinstance(values, dict):
+            raise StartError(f"{self._path} has {pattern} {values!r}, expected an object")
+        for key, value in values.items():
+            if not NAME.fullmatch(key):  # a regular expression could take forever
                 raise StartError(f"{self._path}: {pattern} has {key!r}, expected names of modules")
             name = key.removeprefix("^")
             if module == name or (name == key and module.endswith(f".{name}")):
@@ -153,18 +156,21 @@ class _Scales:
 
 
 def _tensors(path: Path) -> dict[str, Matrix]:
-    """All of the file, copied.  A number that is not finite would spoil other rows of a step."""
-    found = {}
+    """Read all tensors as float32 copies.
+
+    Raises StartError for a number that is not finite, which would spoil other rows of a step.
+    """
+    tensors = {}
     for name, stored in read_safetensors(path).items():
-        where = f"{path}: tensor {name!r}"
-        found[name] = np.array(to_f32(stored, where))
-        if not np.isfinite(found[name]).all():
-            raise StartError(f"{where} has numbers that are not finite")
-    return found
+        label = f"{path}: tensor {name!r}"
+        tensors[name] = np.array(to_f32(stored, label))
+        if not np.isfinite(tensors[name]).all():
+            raise StartError(f"{label} has numbers that are not finite")
+    return tensors
 
 
 def _split(name: str) -> tuple[str, tuple[str, str] | None]:
-    """The module of a tensor, and the pair that it is of; None if it takes a matrix's place."""
+    """Return the module of a tensor and the suffixes of its pair, None if it replaces a matrix."""
     if name.startswith(PREFIX):
         for ends in PAIRS:
             for end in ends:
@@ -172,7 +178,7 @@ def _split(name: str) -> tuple[str, tuple[str, str] | None]:
                     return name[len(PREFIX) : -len(end)], ends
         if name.endswith(WEIGHT) and "lora_" not in name:
             module = name[len(PREFIX) : -len(WEIGHT)]
-            return module.removesuffix(".base_layer"), None  # an embedding's, beside its pair
+            return module.removesuffix(".base_layer"), None  # an embedding with a pair of its own
     accepted = ", ".join(end for pair in PAIRS for end in pair)
     raise StartError(
         f"tensor {name!r} of the adapter is not supported, expected {PREFIX}<module> and one of "

@@ -1,6 +1,6 @@
-"""The JSON files of a model's directory: config.json, generation_config.json and the like.
+"""JSON files of a model directory: config.json, generation_config.json and others.
 
-A GGUF file is read as if it were a directory of such files.  Knows no tensor, no tokenizer and no
+A GGUF file is read as if it were a directory of such files. Knows no tensor, no tokenizer and no
 architecture.
 """
 
@@ -20,12 +20,12 @@ RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def find_config(directory: Path) -> dict[str, Any]:
-    """config.json; empty if there is none, as not every runtime needs one."""
+    """Read config.json; return an empty object if there is none, as not every runtime needs it."""
     return read_optional_json(directory / CONFIG)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in `path`.  Raises StartError naming a file that is missing or no JSON object."""
+    """Read the object in `path`.  Raises StartError if it is missing or no JSON object."""
     if has_file(path):
         return read_file(path)
     value = load_json(path)
@@ -35,13 +35,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_json(path: Path) -> Any:
-    """Any value in `path`.  Raises StartError naming a file that is missing or no JSON."""
+    """Read any JSON value in `path`.  Raises StartError if it is missing or no JSON."""
     try:
         status = path.stat()
-        if not S_ISREG(status.st_mode):  # a pipe or a device may have no end
-            raise StartError(f"{path} is no file")
+        if not S_ISREG(status.st_mode):  # a pipe or a device may be endless
+            raise StartError(f"{path} is no regular file")
         if status.st_size > MAX_JSON_BYTES:
-            raise StartError(f"{path} is over {MAX_JSON_BYTES} bytes")
+            raise StartError(f"{path} has over {MAX_JSON_BYTES} bytes")
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise StartError(f"{path.parent} has no {path.name}") from None
@@ -54,21 +54,21 @@ def load_json(path: Path) -> Any:
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:
-    """As `read_json`, but empty if there is no such file."""
+    """Read `path` as `read_json` does; return an empty object if it does not exist."""
     return read_json(path) if has_file(path) or path.exists() else {}
 
 
 def read_eos_ids(directory: Path) -> tuple[int, ...]:
-    """The end tokens that generation_config.json names, or else config.json; empty if neither does.
+    """Read the end tokens of generation_config.json or, without any, of config.json.
 
     Raises StartError naming a file that is broken, or an `eos_token_id` that is no int.
     """
     for name in (GENERATION_CONFIG, CONFIG):
         path = directory / name
-        given = read_optional_json(path).get("eos_token_id")
-        if given is None:
+        value = read_optional_json(path).get("eos_token_id")
+        if value is None:
             continue
-        ids = given if isinstance(given, list) else [given]
+        ids = value if isinstance(value, list) else [value]
         if not all(type(token_id) is int for token_id in ids):
             raise StartError(f"{path}: eos_token_id is {ids!r}, expected an int or a list of ints")
         return tuple(ids)
@@ -76,13 +76,13 @@ def read_eos_ids(directory: Path) -> tuple[int, ...]:
 
 
 def read_recommended(directory: Path) -> dict[str, Any]:
-    """The fields of SamplingParams that generation_config.json recommends.
+    """Read the fields of SamplingParams that generation_config.json recommends.
 
-    `do_sample` is not read: the file's writers leave it out and mean true.  A value that is out of
-    range is left out, with a warning.  Raises StartError if the file is broken.
+    `do_sample` is ignored: writers of the file leave it out and mean true. A value out of range is
+    ignored with a warning. Raises StartError if the file is broken.
     """
     path = directory / GENERATION_CONFIG
-    config, found = read_optional_json(path), {}
+    config, recommended = read_optional_json(path), {}
     for name in RECOMMENDED:
         value = config.get(name)
         if value is None:
@@ -90,7 +90,7 @@ def read_recommended(directory: Path) -> dict[str, Any]:
         try:
             SamplingParams(**{name: value})
         except InvalidInputs as error:
-            log.warning("%s is not followed: %s", path, error)
+            log.warning("a recommendation of %s is ignored: %s", path, error)
         else:
-            found[name] = value
-    return found
+            recommended[name] = value
+    return recommended

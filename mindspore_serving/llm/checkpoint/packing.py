@@ -1,13 +1,13 @@
-"""How a quantised weight is stored: integers with a scale per group of inputs.
+"""Storage of quantised weights: integers with a scale per group of inputs.
 
-What `llm.quantize` writes has float16 scales:
+`llm.quantize` writes float16 scales:
 
     int8   int8 [out, in],                          float16 scales [out, 1]
     int4   uint8 [out, in / 2], low nibble first,   float16 scales [out, in / group]
 
-int4 may be asymmetric: unsigned, with zeros, uint8 [out, in / group].  A stored tensor `name` is
-integers, its scales are `name`.scale, its zeros `name`.zero; bits and group follow from their dtype
-and shapes.  Plain arithmetic on arrays; knows no file and no runtime.
+int4 may be asymmetric: unsigned, with zeros, uint8 [out, in / group]. A stored tensor `name` holds
+the integers, `name`.scale the scales, `name`.zero the zeros; bits and group follow from dtypes and
+shapes. Plain arithmetic on arrays; knows no file and no runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 from mindspore_serving.llm.checkpoint.rounding import round_4, round_8
 
-GROUP = 128  # inputs that share an int4 scale, where the inputs are a multiple of it
+GROUP = 128  # inputs that share an int4 scale, if it divides the number of inputs
 SMALLEST_GROUP = 32
-CHUNK = 2**22  # weights that are rounded at a time
+CHUNK = 2**22  # weights that are processed at a time
 ROUTERS = (
     *("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight"),
     "router.proj.weight",
@@ -35,9 +35,9 @@ ROUTERS = (
 class Packed:
     """A quantised matrix.  `shape` and `group` count inputs, not bytes.
 
-    Integers are signed.  They are unsigned with `zeros`, which are subtracted from them before they
-    are scaled, and if they are numbers of a `codebook`.  `minimums` are added to what is scaled;
-    with them `centre` is added to the integers before, so that they are about as often negative.
+    A weight is (integer + `centre` - zero) * scale + minimum, and a code of a `codebook` is looked
+    up first. Integers are signed, but unsigned with `zeros` or a `codebook`. `centre` makes the
+    integers of formats with `minimums` symmetric about 0.
     """
 
     values: npt.NDArray[Any]  # int8 or uint8 [out, in], or uint8 [out, in / 2]
@@ -48,25 +48,26 @@ class Packed:
     minimums: npt.NDArray[np.float32] | None = None  # as scales
     centre: int = 0
     zeros: npt.NDArray[np.uint8] | None = None  # [out, in / group]
-    codebook: str = ""  # a key of CODEBOOKS, if integers are not meant
-    order: npt.NDArray[np.int64] | None = None  # [in]: which input each column belongs to
+    codebook: str = ""  # a key of CODEBOOKS, if integers are codes
+    order: npt.NDArray[np.int64] | None = None  # [in]: the input of each column
 
     @property
     def is_signed(self) -> bool:
+        """True if the integers are signed."""
         return self.zeros is None and not self.codebook
 
     @property
     def is_plain(self) -> bool:
-        """Whether the integers are meant, in the order of the inputs."""
+        """True if the integers are no codes, and in the order of the inputs."""
         return self.order is None and not self.codebook
 
     @property
     def is_grouped(self) -> bool:
-        """Whether an output has several scales."""
+        """True if an output has several scales."""
         return self.group < self.shape[1]
 
     def rows(self, some: slice) -> "Packed":
-        """Some of its outputs."""
+        """Return some of the outputs."""
         values = self.values[some]
         return replace(
             self,
@@ -79,7 +80,7 @@ class Packed:
 
 
 def is_packed(dtype: str) -> bool:
-    """Whether a stored dtype means integers of ours; a model's own weights are floats."""
+    """Return whether a stored dtype means integers of `llm.quantize`: other weights are floats."""
     return dtype in ("I8", "U8")
 
 
@@ -89,7 +90,7 @@ def packed_tensor(
     scales: npt.NDArray[np.float16],
     zeros: npt.NDArray[np.uint8] | None = None,
 ) -> Packed:
-    """Raises StartError naming the tensor if integers, scales and zeros do not belong together."""
+    """Build a matrix; raise StartError naming the tensor if its parts do not fit each other."""
     bits = 8 if values.dtype == np.int8 else 4
     outputs, width = values.shape if values.ndim == 2 else (0, 0)
     inputs = width * (8 // bits)
@@ -108,15 +109,14 @@ def packed_tensor(
 
 
 def is_router(name: str) -> bool:
-    """Whether a matrix chooses experts: it is small, and rounding would change the choice."""
+    """Return whether a matrix is a router: it is small, and rounding would change its choices."""
     return name.endswith(ROUTERS)
 
 
 def packed_form(inputs: int, bits: int, group: int = GROUP) -> tuple[int, int]:
-    """(bits, group) that a matrix with so many inputs takes when `bits` are wanted, with a scale
-    for each `group`.
+    """Return (bits, group) for a matrix with `inputs` inputs, if `bits` are requested.
 
-    int4 falls back to a smaller group, and then to int8, where the inputs are no multiple of it.
+    int4 falls back to a smaller group, and then to int8, if `group` does not divide the inputs.
     """
     while group >= SMALLEST_GROUP and inputs % group:
         group //= 2
@@ -130,7 +130,7 @@ def pack(
     *,
     has_zeros: bool = False,
 ) -> Packed:
-    """Round [out, in] float32 to 8 or 4 bits, in the form that `packed_form` says.
+    """Round a matrix [out, in] to 8 or 4 bits, with the group of `packed_form`.
 
     int4 may have zeros.
     """
@@ -140,7 +140,7 @@ def pack(
     values = np.empty((outputs, inputs * bits // 8), np.int8 if bits == 8 else np.uint8)
     scales = np.empty((outputs, groups), np.float16)
     zeros = np.empty((outputs, groups), np.uint8) if has_zeros and bits == 4 else None
-    rows = max(1, CHUNK // inputs)  # at a time, so that intermediate arrays stay small
+    rows = max(1, CHUNK // inputs)  # limits intermediate arrays
     for begin in range(0, outputs, rows):
         some = slice(begin, begin + rows)
         grouped = weight[some].reshape(-1, groups, group)
@@ -148,28 +148,30 @@ def pack(
             integers, scales[some] = round_8(grouped)
             values[some] = integers.reshape(-1, inputs)
             continue
-        integers, scales[some], found = round_4(grouped, has_zeros=has_zeros)
-        values[some] = pairs(integers.reshape(-1, inputs))
+        integers, scales[some], group_zeros = round_4(grouped, has_zeros=has_zeros)
+        values[some] = pack_nibbles(integers.reshape(-1, inputs))
         if zeros is not None:
-            zeros[some] = found
+            zeros[some] = group_zeros
     return Packed(values, scales, bits, (outputs, inputs), group, zeros=zeros)
 
 
 def merged(some: Sequence[Packed], merge: Callable[[Sequence[Any]], Any]) -> Packed:
-    """Matrices of one form with their arrays merged by np.stack or np.concatenate.
+    """Merge matrices of one form by np.stack or np.concatenate of their arrays.
 
     The shape is that of the first one, with as many outputs as there are rows of values.
     """
     first, arrays = some[0], dict[str, Any]()
     for name in ("values", "scales", "minimums", "zeros"):
         if getattr(first, name) is not None:
-            arrays[name] = merge([getattr(one, name) for one in some])
+            arrays[name] = merge([getattr(packed, name) for packed in some])
     return replace(first, **arrays, shape=(len(arrays["values"]), first.shape[1]))
 
 
-def rounded_8(packed: Packed, group: int) -> Packed:
-    """int8 with a scale for each `group` inputs, a multiple of what it has, and nothing that is
-    added: rounded once more, by at most 1/254 of the largest number of a group.
+def requantize_8(packed: Packed, group: int) -> Packed:
+    """Convert to int8 with a scale per `group` inputs, a multiple of the present group.
+
+    The result has no zeros or minimums. Rounding again adds an error of at most 1/254 of the
+    largest weight of a group.
     """
     outputs, inputs = packed.shape
     values = np.empty((outputs, inputs), np.int8)
@@ -183,26 +185,26 @@ def rounded_8(packed: Packed, group: int) -> Packed:
     return Packed(values, scales, 8, packed.shape, group)
 
 
-def pairs(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Integers under 16 [rows, in] as bytes [rows, in / 2], low nibble first."""
+def pack_nibbles(integers: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Pack integers under 16 [rows, in] into bytes [rows, in / 2], low nibble first."""
     high: npt.NDArray[np.uint8] = np.left_shift(integers[:, 1::2], 4, dtype=np.uint8)
     return integers[:, 0::2] | high
 
 
-def halves(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """What `pairs` has made bytes of."""
-    found: npt.NDArray[np.uint8] = np.stack([values & 15, values >> 4], -1)
-    return found.reshape(len(values), -1)
+def unpack_nibbles(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Undo `pack_nibbles`."""
+    nibbles: npt.NDArray[np.uint8] = np.stack([values & 15, values >> 4], -1)
+    return nibbles.reshape(len(values), -1)
 
 
 def unpack(packed: Packed) -> npt.NDArray[np.float32]:
-    """The float32 matrix that the integers stand for, [out, in]."""
+    """Decode to float32 [out, in]."""
     outputs, inputs = packed.shape
     values = packed.values
     if packed.bits == 4:
-        values = halves(values)
+        values = unpack_nibbles(values)
         if packed.is_signed:
-            values = (values ^ 8).astype(np.int8) - np.int8(8)  # the sign is bit 3
+            values = (values ^ 8).astype(np.int8) - np.int8(8)  # sign-extend bit 3
     if packed.codebook:
         values = CODEBOOKS[packed.codebook][values]
     grouped = values.reshape(outputs, inputs // packed.group, packed.group).astype(np.float32)

@@ -1,5 +1,6 @@
-"""From the hidden states of a prompt's tokens to its vector, as a sentence-transformers directory
-describes it: modules.json, and a directory for each module.  Knows no runtime.
+"""Pooling of hidden states to a prompt's vector, as a sentence-transformers directory describes.
+
+The directory has modules.json and a directory for each module. Knows no runtime.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +22,7 @@ MODULES = "modules.json"
 
 Starts = npt.NDArray[np.intp]
 
-# The older flag of each mode, in the order in which several are put side by side.
+# Older flag -> mode, in the order in which several modes are concatenated.
 FLAGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -39,13 +40,14 @@ ACTIVATIONS: dict[str, Callable[[Vectors], Vectors]] = {
 
 @dataclass(frozen=True, slots=True)
 class PoolingDense:
-    """A matrix [outputs, inputs] behind the pooling, and what follows it."""
+    """A matrix [outputs, inputs] after the pooling, with its activation."""
 
     weight: Vectors
     bias: Vectors | None
     activation: str
 
     def apply(self, vectors: Vectors) -> Vectors:
+        """Apply the layer to vectors [count, inputs]."""
         product: Vectors = vectors @ self.weight.T
         if self.bias is not None:
             product += self.bias
@@ -54,7 +56,10 @@ class PoolingDense:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """How states become vectors.  `modes` are put side by side; `denses` follow one another."""
+    """Pooling of hidden states to vectors.
+
+    The results of `modes` are concatenated; `denses` follow one after another.
+    """
 
     modes: tuple[str, ...] = ("mean",)
     denses: tuple[PoolingDense, ...] = ()
@@ -62,16 +67,14 @@ class Pooling:
 
     @property
     def labels(self) -> None:
-        """There are none: it makes vectors."""
+        """Absent labels: it makes vectors."""
 
     def size(self, hidden_size: int) -> int:
-        """Of a vector."""
+        """Return the size of a vector."""
         return len(self.denses[-1].weight) if self.denses else len(self.modes) * hidden_size
 
     def pool(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
-        """float32 [prompts, size] of states [tokens, hidden_size], prompt after prompt, as they
-        come.
-        """
+        """Pool states [tokens, hidden_size], prompt after prompt, to float32 [prompts, size]."""
         counts = np.asarray(lengths)
         starts = np.cumsum(counts) - counts
         pooled = [_pool(mode, states, starts, counts) for mode in self.modes]
@@ -81,7 +84,7 @@ class Pooling:
         return vectors
 
     def apply(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
-        """The same, scaled to length 1 if the directory says so."""
+        """Pool as `pool` does, and scale vectors to length 1 if the directory says so."""
         vectors = self.pool(states, lengths)
         return unit_vectors(vectors) if self.normalizes else vectors
 
@@ -93,8 +96,8 @@ def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Any:
         return np.maximum.reduceat(states, starts, axis=0)
     divisors = counts.astype(np.float32)
     if mode == "weightedmean":  # the first token counts once, the second twice
-        places = np.arange(len(states)) - np.repeat(starts, counts) + 1
-        states = states * places[:, None].astype(np.float32)
+        positions = np.arange(len(states)) - np.repeat(starts, counts) + 1
+        states = states * positions[:, None].astype(np.float32)
         divisors = divisors * (divisors + 1) / 2
     elif mode == "mean_sqrt_len_tokens":
         divisors = np.sqrt(divisors)
@@ -102,27 +105,27 @@ def _pool(mode: str, states: Vectors, starts: Starts, counts: Starts) -> Any:
 
 
 def read_pooling(directory: Path, hidden_size: int) -> Pooling:
-    """What the directory says; without modules.json the mean, scaled to length 1.
+    """Read the pooling of a directory; without modules.json it is the normalised mean.
 
     Raises StartError naming a file that is broken, or a module that is not supported.
     """
     path = directory / MODULES
     if not path.exists():
-        log.warning("%s has no modules.json: the mean of its tokens is taken", directory.name)
+        log.warning("%s has no modules.json: its tokens are averaged", directory.name)
         return Pooling()
     modes: tuple[str, ...] = ()
     denses: list[PoolingDense] = []
     normalizes = False
-    for kind, place in _modules(path):
+    for kind, module in _modules(path):
         if kind == "Pooling":
-            modes = _modes(place / "config.json")
+            modes = _modes(module / "config.json")
         elif kind == "Dense":
-            denses.append(_read_dense(place))
+            denses.append(_read_dense(module))
         elif kind == "Normalize":
             normalizes = True
         elif kind != "Transformer":
             raise StartError(
-                f"{path} has a module {kind!r}, expected Transformer, Pooling, Dense and Normalize"
+                f"{path} has a module {kind!r}, expected Transformer, Pooling, Dense or Normalize"
             )
     if not modes:
         raise StartError(f"{path} has no module Pooling, expected one")
@@ -131,25 +134,25 @@ def read_pooling(directory: Path, hidden_size: int) -> Pooling:
 
 
 def _modules(path: Path) -> list[tuple[str, Path]]:
-    """(kind, directory) of each, in order."""
+    """Return (kind, directory) of each module, in order."""
     entries = load_json(path)
     try:
-        found = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
+        modules = [(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
     except (KeyError, TypeError) as error:
         raise StartError(f"{path} is no list of modules with type and path: {error}") from None
-    for _, place in found:
-        if Path(place).is_absolute() or ".." in Path(place).parts:
-            raise StartError(f"{path} names {place!r}, expected a directory beside it")
-    return [(kind, path.parent / place) for kind, place in found]
+    for _, module in modules:
+        if Path(module).is_absolute() or ".." in Path(module).parts:
+            raise StartError(f"{path} names {module!r}, expected a directory beside it")
+    return [(kind, path.parent / module) for kind, module in modules]
 
 
 def _modes(path: Path) -> tuple[str, ...]:
     config = read_optional_json(path)
-    given = config.get("pooling_mode")
-    if given is None:
+    names = config.get("pooling_mode")
+    if names is None:
         modes = tuple(mode for flag, mode in FLAGS.items() if config.get(flag)) or ("mean",)
     else:
-        modes = (given,) if isinstance(given, str) else tuple(given)
+        modes = (names,) if isinstance(names, str) else tuple(names)
     for mode in modes:
         if mode not in FLAGS.values():
             raise StartError(
@@ -165,16 +168,16 @@ def _read_dense(directory: Path) -> PoolingDense:
     plain = (None, False, "sentence_embedding")
     odd = [key for key in ("use_residual", "module_input_name") if config.get(key) not in plain]
     if activation not in ACTIVATIONS or odd:
-        what = f"has {odd[0]}" if odd else f"has activation_function {activation!r}"
-        raise StartError(f"{path} {what}, expected a plain layer with {', '.join(ACTIVATIONS)}")
+        problem = f"has {odd[0]}" if odd else f"has activation_function {activation!r}"
+        raise StartError(f"{path} {problem}, expected a plain layer with {', '.join(ACTIVATIONS)}")
     file = directory / "model.safetensors"
     tensors = read_safetensors(file)
     if "linear.weight" not in tensors:
         raise StartError(f"{file} has no tensor 'linear.weight'")
-    others = sorted(set(tensors) - {"linear.weight", "linear.bias"})
-    if others:
-        raise StartError(f"{file} has a tensor {others[0]!r}, which a Dense module does not have")
-    arrays = {name: to_f32(one, f"tensor {name!r} of {file}") for name, one in tensors.items()}
+    unknown = sorted(set(tensors) - {"linear.weight", "linear.bias"})
+    if unknown:
+        raise StartError(f"{file} has a tensor {unknown[0]!r}, which a Dense module does not have")
+    arrays = {name: to_f32(x, f"tensor {name!r} of {file}") for name, x in tensors.items()}
     return PoolingDense(arrays["linear.weight"], arrays.get("linear.bias"), activation)
 
 
@@ -190,19 +193,19 @@ def _check_sizes(path: Path, width: int, denses: Sequence[PoolingDense]) -> None
         width = len(dense.weight)
 
 
-def longest_prompt(directory: Path) -> int | None:
-    """Most tokens of a prompt that the directory recommends; None if it does not say."""
+def recommended_max_length(directory: Path) -> int | None:
+    """Return the recommended limit of a prompt's tokens, None if the directory has none."""
     for path in sorted(directory.glob("sentence_*_config.json")):
-        found = read_optional_json(path).get("max_seq_length")
-        if found is not None:
-            if type(found) is not int or found < 1:
-                raise StartError(f"{path} has max_seq_length {found!r}, expected an int over 0")
-            return found
-    found = read_optional_json(directory / "tokenizer_config.json").get("model_max_length")
-    return found if type(found) is int and found > 0 else None
+        limit = read_optional_json(path).get("max_seq_length")
+        if limit is not None:
+            if type(limit) is not int or limit < 1:
+                raise StartError(f"{path} has max_seq_length {limit!r}, expected an int over 0")
+            return limit
+    limit = read_optional_json(directory / "tokenizer_config.json").get("model_max_length")
+    return limit if type(limit) is int and limit > 0 else None
 
 
 def unit_vectors(vectors: Vectors) -> Vectors:
-    """`vectors` [count, size] scaled to length 1; one of zeros stays as it is."""
+    """Scale `vectors` [count, size] to length 1; zeros stay zeros."""
     lengths: Any = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, np.maximum(lengths, np.float32(1e-12)), dtype=np.float32)

@@ -1,8 +1,9 @@
 """The safetensors format: tensors of a mapped file by name, and the writing of such files.
 
 Files are mapped here, in 2 ms for 0.46 GiB, because the library copies them (550 ms) and has no
-bfloat16 for numpy; it writes them.  Every offset is checked when a file is opened, so that a broken
-or hostile one is refused before anything reads it.  Does not know what the tensors mean.
+bfloat16 for numpy; the library writes them. Every offset is checked when a file is opened, so a
+broken or hostile file is refused before anything reads it. Does not know the meaning of the
+tensors.
 """
 
 import json
@@ -20,7 +21,7 @@ from mindspore_serving.errors import StartError
 
 Array = npt.NDArray[Any]
 
-# What an array of bits holds; numpy has no bfloat16 and no float8, whose bits these are.
+# dtype of the file -> that of the array; for floats unknown to numpy it holds the bits.
 BITS: dict[str, np.dtype[Any]] = {
     "F64": np.dtype("<f8"),
     "F32": np.dtype("<f4"),
@@ -39,7 +40,7 @@ BITS: dict[str, np.dtype[Any]] = {
     "F8_E5M2": np.dtype("u1"),
     "F8_E8M0": np.dtype("u1"),
 }
-# What the library calls a type when it writes, where numpy does not call it the same.
+# The library's name of a dtype for writing, where it differs from numpy's.
 WRITTEN = {
     "F16": "float16",
     "BF16": "bfloat16",
@@ -49,12 +50,12 @@ WRITTEN = {
     "F8_E8M0": "float8_e8m0fnu",
 }
 INDEX = "model.safetensors.index.json"
-SHARD_BYTES = 2 * 2**30  # of a file that is written, at most, unless one tensor is larger
-MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
+SHARD_BYTES = 2 * 2**30  # limit of a written file, unless a single tensor is larger
+MAX_HEADER_BYTES = 100 * 2**20  # the format's limit
 MAX_TENSORS = 2**17  # of a file
-MAX_DIMS = 32  # that an array of numpy has
-MAX_BYTES = 2**62  # of a tensor, an empty one's other sizes included
-# How often a header has a character, for each tensor and for what is said of the whole file.
+MAX_DIMS = 32  # of numpy arrays
+MAX_BYTES = 2**62  # of a tensor, sizes of 0 counted as 1
+# Limits of characters in a header, per tensor and for the metadata: parsed JSON takes memory.
 _MARKS = {b":": 4, b"[": 2, b"{": 1, b",": MAX_DIMS}
 _OTHER_MARKS = 2**18
 MADV_POPULATE_READ = 22  # since Linux 5.14; Python has no name for it
@@ -69,10 +70,11 @@ class StoredTensor:
     bits: Array
 
 
-def map_now(arrays: Iterable[Array]) -> None:
-    """Read and map the files behind `arrays` whole, instead of page by page at first use.
+def prefault(arrays: Iterable[Array]) -> None:
+    """Read the files that `arrays` view completely, instead of page by page at first use.
 
-    Arrays that are read in every step are then read 1 to 3 % faster; not before Linux 5.14.
+    Arrays that are read in every step are then read 1 to 3 % faster. Has no effect before Linux
+    5.14.
     """
     for mapping in _mappings(arrays):
         try:
@@ -82,32 +84,30 @@ def map_now(arrays: Iterable[Array]) -> None:
 
 
 def release(arrays: Iterable[Array]) -> None:
-    """Give back the memory of the mapped files behind `arrays`.  What is read again is read from
-    the file again.
-    """
+    """Free the memory of the mapped files of `arrays`; later uses read the files again."""
     for mapping in _mappings(arrays):
         mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def _mappings(arrays: Iterable[Array]) -> Iterable[mmap.mmap]:
-    """Each once."""
-    return {id(found): found for found in map(_mapping, arrays) if found is not None}.values()
+    """Return each mapped file that `arrays` view once."""
+    return {id(file): file for file in map(_mapping, arrays) if file is not None}.values()
 
 
 def _mapping(array: object) -> mmap.mmap | None:
-    """What `array` is a view of, if that is a mapped file."""
+    """Return the mapped file that `array` is a view of, if any."""
     while isinstance(array, np.ndarray | memoryview):
         array = array.base if isinstance(array, np.ndarray) else array.obj
     return array if isinstance(array, mmap.mmap) else None
 
 
 def read_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file.  Raises StartError naming it, and the tensor that is wrong."""
+    """Read the tensors of a file.  Raises StartError naming it and the tensor that is wrong."""
     header, mapped = _read_header(path)
     header.pop("__metadata__", None)
     if len(header) > MAX_TENSORS:
         raise StartError(f"{path} has {len(header)} tensors, expected at most {MAX_TENSORS}")
-    body: npt.NDArray[np.uint8] = mapped.view(np.ndarray)  # a memmap's own slices take longer
+    body: npt.NDArray[np.uint8] = mapped.view(np.ndarray)  # slices of a memmap are slower
     address = body.ctypes.data
     tensors = {}
     ranges = []
@@ -116,7 +116,7 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         ranges.append((begin, end, name))
         bits = body[begin:end]
         if (address + begin) % BITS[dtype].itemsize:
-            bits = bits.copy()  # other writers do not align; native code reads aligned memory
+            bits = bits.copy()  # some writers do not align, but native code needs it
         tensors[name] = StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
     ranges.sort()
     for before, after in zip(ranges, ranges[1:], strict=False):
@@ -131,16 +131,16 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
     except FileNotFoundError:
         raise StartError(f"{path} is missing") from None
     if size < 8:
-        raise StartError(f"{path} has {size} bytes, which is no safetensors file")
+        raise StartError(f"{path} has {size} bytes and is no safetensors file")
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     length = int.from_bytes(mapped[:8].tobytes(), "little")
     if length > min(size - 8, MAX_HEADER_BYTES):
         raise StartError(
-            f"{path} has {size} bytes and says that its header has {length}: truncated, or no "
+            f"{path} has {size} bytes, but its header claims {length}: truncated, or no "
             "safetensors file"
         )
     text = mapped[8 : 8 + length].tobytes()
-    if any(text.count(mark) > most * MAX_TENSORS + _OTHER_MARKS for mark, most in _MARKS.items()):
+    if any(text.count(mark) > n * MAX_TENSORS + _OTHER_MARKS for mark, n in _MARKS.items()):
         raise StartError(f"{path} has a header of more than {MAX_TENSORS} tensors")
     try:
         header = json.loads(text)
@@ -154,27 +154,29 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
 def _checked_entry(
     path: Path, name: str, entry: object, available: int
 ) -> tuple[str, tuple[int, ...], int, int]:
-    where = f"{path}: tensor {name!r:.200}"
+    label = f"{path}: tensor {name!r:.200}"
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
-    dtype, given = fields.get("dtype"), fields.get("data_offsets")
-    shape, offsets = _sizes(fields.get("shape")), _sizes(given)
+    dtype, shape = fields.get("dtype"), _sizes(fields.get("shape"))
+    offsets = _sizes(fields.get("data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
-        raise StartError(f"{where} has dtype {dtype!r:.100}, expected one of {', '.join(BITS)}")
+        raise StartError(f"{label} has dtype {dtype!r:.100}, expected one of {', '.join(BITS)}")
     if shape is None:
-        given = fields.get("shape")
-        raise StartError(f"{where} has shape {given!r:.100}, expected a list of sizes")
+        raise StartError(
+            f"{label} has shape {fields.get('shape')!r:.100}, expected a list of sizes"
+        )
     if offsets is None or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise StartError(f"{where} has data_offsets {given!r:.100}, expected [begin, end]")
+        value = fields.get("data_offsets")
+        raise StartError(f"{label} has data_offsets {value!r:.100}, expected [begin, end]")
     begin, end = offsets
     if end > available:
         raise StartError(
-            f"{where} ends at byte {end} of the data, of which the file has {available}: truncated"
+            f"{label} ends at byte {end} of the data, but the file has {available}: truncated"
         )
     item = BITS[dtype].itemsize
     if prod(size for size in shape if size) * item > MAX_BYTES:
-        raise StartError(f"{where} has shape {list(shape)}, expected at most {MAX_BYTES} bytes")
+        raise StartError(f"{label} has shape {list(shape)}, expected at most {MAX_BYTES} bytes")
     if prod(shape) * item != end - begin:
-        raise StartError(f"{where} has {end - begin} bytes, expected {list(shape)} of {dtype}")
+        raise StartError(f"{label} has {end - begin} bytes, expected {list(shape)} of {dtype}")
     return dtype, shape, begin, end
 
 
@@ -188,9 +190,9 @@ def _sizes(value: object) -> tuple[int, ...] | None:
 def write_safetensors(
     directory: Path, tensors: Iterable[tuple[str, StoredTensor]], metadata: Mapping[str, str]
 ) -> None:
-    """Write `directory`/model.safetensors; of tensors over SHARD_BYTES several files and an index.
+    """Write `directory`/model.safetensors, or several files and an index over SHARD_BYTES.
 
-    At most two files' tensors are in memory.
+    The tensors of at most two files are in memory.
     """
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(_shards(tensors), 1):

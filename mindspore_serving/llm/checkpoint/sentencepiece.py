@@ -1,7 +1,7 @@
-"""SentencePiece's `tokenizer.model` as the tokenizer.json of the `tokenizers` library.
+"""Conversion of SentencePiece's `tokenizer.model` to the tokenizer.json of `tokenizers`.
 
-Read as the metadata that GGUF files have of the same tokenizer.  The file is a protobuf message,
-ModelProto, of which the fields that matter are described here.
+The file is read into the metadata that GGUF files have of such a tokenizer. It is a protobuf
+message, ModelProto, whose relevant fields are described here.
 """
 
 from base64 import b64encode
@@ -56,7 +56,7 @@ MESSAGES: dict[str, dict[str, tuple[int, int, bool, str]]] = {
     },
 }
 NAME = "tokenizer.model"
-# tokenizer_class of tokenizer_config.json, where ids are those of the file.
+# Values of tokenizer_class whose ids are those of the file.
 CLASSES = (
     "", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "InternLMTokenizer",
     "InternLM2Tokenizer", "BaichuanTokenizer", "T5Tokenizer", "PreTrainedTokenizer",
@@ -66,13 +66,15 @@ KINDS = {UNIGRAM: "t5", BPE: "llama"}  # GGUF's names
 
 
 class SentencePieceFile:
-    """One file.  `metadata` has what a GGUF file's `tokenizer.ggml.*` has; `cleaning` are the
-    normalizers before its own.
+    """Contents of a tokenizer.model.
+
+    `metadata` holds the keys of `tokenizer.ggml.*`, `cleaning` the normalizers that run first.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        """`options` are those of tokenizer_config.json.  Raises StartError naming the file and what
-        is wrong or not supported.
+        """Read a file; `options` is tokenizer_config.json.
+
+        Raises StartError naming the file and what is wrong or not supported.
         """
         self.path = path
         self._options = options
@@ -102,7 +104,7 @@ class SentencePieceFile:
                 f"{self.path} is a SentencePiece model of type {trainer.model_type}, expected BPE "
                 "or unigram with escaped spaces; a tokenizer.json is needed"
             )
-        found = {
+        fields = {
             "model": kind,
             "tokens": [piece.piece for piece in model.pieces],
             "scores": [piece.score for piece in model.pieces],
@@ -112,32 +114,39 @@ class SentencePieceFile:
             "eos_token_id": trainer.eos_id,
             "add_space_prefix": normalizer.add_dummy_prefix,
         }
-        given = {key: self._options.get(key) for key in ("add_bos_token", "add_eos_token")}
-        found |= {key: value for key, value in given.items() if value is not None}
-        return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
+        options = {key: self._options.get(key) for key in ("add_bos_token", "add_eos_token")}
+        fields |= {key: value for key, value in options.items() if value is not None}
+        return {f"tokenizer.ggml.{name}": value for name, value in fields.items()}
 
 
 def _type(piece: Any) -> int:
-    """Of a piece; those with marked spaces are found once the text's spaces are marked."""
+    """Return the type of a piece.
+
+    User-defined pieces with marked spaces become normal ones, as they match only after the spaces
+    of a text have been marked.
+    """
     is_marked = piece.type == USER and SPACE in piece.piece
     return NORMAL if is_marked else int(piece.type)
 
 
 def _cleaning(normalizer: Any) -> list[Json]:
-    """What is done to a text before its spaces are marked."""
-    found: list[Json] = []
+    """Return the normalizers that run before spaces are marked."""
+    normalizers: list[Json] = []
     if normalizer.precompiled_charsmap:
         table = b64encode(normalizer.precompiled_charsmap).decode()
-        found.append({"type": "Precompiled", "precompiled_charsmap": table})
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": table})
     if normalizer.remove_extra_whitespaces:
         for pattern, content in ((r"\A +| +\z", ""), (" {2,}", " ")):
-            found.append({"type": "Replace", "pattern": {"Regex": pattern}, "content": content})
-    return found
+            normalizers.append(
+                {"type": "Replace", "pattern": {"Regex": pattern}, "content": content}
+            )
+    return normalizers
 
 
 def _spaced(file: SentencePieceFile) -> Json:
-    """A space before the text alone, not behind each special token, as the format's library does;
-    files with `legacy` were made when the library of transformers did the latter.
+    """Put a space before the text only, not after each special token, as SentencePiece does.
+
+    Files with `legacy` were made when the transformers library did the latter.
     """
     has_prefix = file.metadata["tokenizer.ggml.add_space_prefix"]
     mark = {"type": "Metaspace", "replacement": SPACE, "split": False}
@@ -146,16 +155,17 @@ def _spaced(file: SentencePieceFile) -> Json:
 
 
 def tokenizer_from(directory: Path) -> Json:
-    """The tokenizer.json that `directory`/tokenizer.model means, with the tokens that the files
-    beside it add.  Raises StartError naming the file that is broken or not supported.
+    """Convert `directory`/tokenizer.model to tokenizer.json, with the tokens that other files add.
+
+    Raises StartError naming the file that is broken or not supported.
     """
     options = read_optional_json(directory / "tokenizer_config.json")
     kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
-    is_chatglm = chatglm.is_in(directory, options)
+    is_chatglm = chatglm.has_tokenizer(directory, options)
     if kind not in CLASSES and not is_chatglm:
         raise StartError(
-            f"{directory} has a tokenizer.model alone, and a tokenizer_class {kind!r}, whose ids "
-            f"may differ from it; expected one of {', '.join(filter(None, CLASSES))}, or a "
+            f"{directory} has a tokenizer.model, no tokenizer.json, and tokenizer_class {kind!r}, "
+            f"whose ids may differ; expected one of {', '.join(filter(None, CLASSES))}, or a "
             "tokenizer.json: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
         )
     path = directory / NAME
@@ -164,13 +174,13 @@ def tokenizer_from(directory: Path) -> Json:
         result = chatglm.with_special_tokens(tokenizer_of(ranks), ranks, options, of_ranks=True)
         return _with_added(result, directory, options)
     file = SentencePieceFile(path, options)
-    result = _of_pieces(file, is_legacy=is_chatglm or bool(options.get("legacy")))
+    result = _from_pieces(file, is_legacy=is_chatglm or bool(options.get("legacy")))
     if is_chatglm:
         result = chatglm.with_special_tokens(result, file, options, of_ranks=False)
     return _with_added(result, directory, options)
 
 
-def _of_pieces(file: SentencePieceFile, *, is_legacy: bool) -> Json:
+def _from_pieces(file: SentencePieceFile, *, is_legacy: bool) -> Json:
     result = tokenizer_of(file)
     if file.is_bpe and not is_legacy:
         result |= _spaced(file)
@@ -179,18 +189,18 @@ def _of_pieces(file: SentencePieceFile, *, is_legacy: bool) -> Json:
 
 
 def _with_added(result: Json, directory: Path, options: Mapping[str, Any]) -> Json:
-    """With the tokens that the files beside tokenizer.model add."""
-    added = {one["id"]: one for one in result["added_tokens"]}
+    """Add the tokens that added_tokens.json and tokenizer_config.json list."""
+    added = {token["id"]: token for token in result["added_tokens"]}
     path = directory / "added_tokens.json"
     for content, index in read_optional_json(path).items():
         added[_id(path, index)] = added_token(index, content, is_special=False)
-    for index, one in (options.get("added_tokens_decoder") or {}).items():
+    for index, fields in (options.get("added_tokens_decoder") or {}).items():
         number = _id(directory / "tokenizer_config.json", index)
-        token = {**added_token(number, "", is_special=False), **one}
+        token = {**added_token(number, "", is_special=False), **fields}
         if number in added and added[number]["single_word"]:
             token["single_word"] = True
         added[number] = token
-    result["added_tokens"] = [one for _, one in sorted(added.items())]
+    result["added_tokens"] = [token for _, token in sorted(added.items())]
     return result
 
 

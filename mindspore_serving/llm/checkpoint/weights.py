@@ -1,4 +1,4 @@
-"""A checkpoint on disk: its configuration, and its tensors by name, views of the mapped files.
+"""A checkpoint on disk: its configuration, and its tensors by name as views of mapped files.
 
 Knows no model and no runtime.
 """
@@ -19,7 +19,7 @@ from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.quantized.methods import present, read_config
+from mindspore_serving.llm.checkpoint.quantized.methods import merge_quantized, read_config
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import (
     INDEX,
@@ -34,14 +34,14 @@ Gather: TypeAlias = Callable[[npt.NDArray[np.int32]], npt.NDArray[np.float32]]
 Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-WHOLE = "model.safetensors"
+SINGLE_FILE = "model.safetensors"
 
 
 class Checkpoint:
-    """The tensors and the configuration of one model directory.
+    """Tensors and configuration of one model directory.
 
-    What `raw` returns are views of the mapped files, valid as long as the checkpoint or the view
-    is referenced.  A runtime that hands their memory to native code keeps the arrays.
+    Arrays of `raw` are views of the mapped files, valid as long as the checkpoint or the view is
+    referenced. A runtime that passes their memory to native code must keep the arrays.
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Checkpoint:
 
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
-        """Map `directory`/*.safetensors: by model.safetensors.index.json where there is one, else
-        model.safetensors alone if it is there.  If there are none, MindSpore's *.ckpt, whose
-        tensors get Hugging Face's names (`ckpt`), and then pytorch_model*.bin (`pickled`).
-        `directory` may be a GGUF file.
+        """Map the weights of `directory`, which may be a GGUF file.
 
-        Raises StartError naming the file, and the tensor, that is missing or broken.
+        Files are chosen in this order: those of model.safetensors.index.json, model.safetensors,
+        *.safetensors; MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`);
+        pytorch_model*.bin (`pickled`). Raises StartError naming the file and the tensor that is
+        missing or broken.
         """
         directory = Path(directory)
         if is_gguf(directory):
@@ -68,7 +68,7 @@ class Checkpoint:
         else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         config = read_config(directory) or read_json(directory / CONFIG)
-        return cls(directory, config, present(config, tensors))
+        return cls(directory, config, merge_quantized(config, tensors))
 
     @classmethod
     def of(
@@ -78,16 +78,16 @@ class Checkpoint:
         config: dict[str, Any] | None = None,
         tensors: dict[str, StoredTensor] | None = None,
     ) -> "Checkpoint":
-        """`other` with another configuration, or other tensors."""
+        """Return `other` with another configuration or other tensors."""
         config = other.config if config is None else config
         return cls(other.directory, config, other._tensors if tensors is None else tensors)
 
-    def noting(self) -> "NotingWeights":
-        """It, noting which tensors are read."""
-        return NotingWeights(self.directory, self.config, self._tensors)
+    def tracked(self) -> "TrackedCheckpoint":
+        """Return the checkpoint as one that records which tensors are read."""
+        return TrackedCheckpoint(self.directory, self.config, self._tensors)
 
     def release(self) -> None:
-        """Give back the memory of the files, from which they are read when they are used again."""
+        """Free the memory of the files; tensors are read from them again when they are used."""
         release(stored.bits for stored in self._tensors.values())
 
     def names(self) -> list[str]:
@@ -97,7 +97,7 @@ class Checkpoint:
         return name in self._tensors
 
     def stored(self, name: str) -> StoredTensor:
-        """A tensor as it is stored.  Raises StartError naming one that is not there."""
+        """Return a tensor as it is stored.  Raises StartError if it is missing."""
         stored = self._tensors.get(name)
         if stored is None:
             raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
@@ -106,10 +106,10 @@ class Checkpoint:
         return stored
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], Array]:
-        """(dtype as in the file, shape, its bits): BF16 and F16 are uint16 arrays; of a matrix in
-        another format the name of that, and some array of it.
+        """Return (dtype of the file, shape, bits); BF16 and F16 are uint16 arrays.
 
-        Raises StartError naming a tensor that is not there.
+        For a matrix in another format the dtype is the format's name, and the bits are one of its
+        arrays. Raises StartError if the tensor is missing.
         """
         stored = self.stored(name)
         if isinstance(stored, QuantizedTensor):
@@ -117,17 +117,18 @@ class Checkpoint:
         return stored.dtype, stored.shape, stored.bits.reshape(stored.shape)
 
     def is_quantized(self, name: str) -> bool:
-        """Whether it is a matrix in another format."""
+        """Return whether it is a matrix in another format."""
         return isinstance(self.stored(name), QuantizedTensor)
 
     def packed(self, name: str) -> Packed | None:
-        """The integers and scales of a quantised tensor; None for one of floats, or in a format
-        that has no such form.
+        """Return the integers and scales of a quantised tensor.
+
+        Returns None for floats, and for a format without such a form.
         """
         stored = self.stored(name)
         if isinstance(stored, QuantizedTensor):
-            found = stored.read() if stored.is_packed else None
-            return found if isinstance(found, Packed) else None
+            packed = stored.read() if stored.is_packed else None
+            return packed if isinstance(packed, Packed) else None
         if not is_packed(stored.dtype):
             return None
         scales = self.stored(f"{name}.scale").bits
@@ -135,32 +136,34 @@ class Checkpoint:
         return packed_tensor(name, stored.bits, scales.view(np.float16), zeros)
 
     def gatherer(self, name: str) -> Gather | None:
-        """What reads some rows of a quantised matrix, float32 [count, features] of int32 [count];
-        None where that would read all of it, or for floats.
+        """Return a function that reads some rows of a quantised matrix.
+
+        It maps int32 [count] to float32 [count, features]. Returns None for floats, and where it
+        would have to read the whole matrix.
         """
         stored = self.stored(name)
         return stored.gather if isinstance(stored, QuantizedTensor) else None
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape the model sees, also of a quantised tensor."""
+        """Return the shape that the model sees, also for a quantised tensor."""
         dtype, shape, _ = self.raw(name)
         packed = self.packed(name) if is_packed(dtype) else None
         return shape if packed is None else packed.shape
 
     def f32(self, name: str) -> npt.NDArray[np.float32]:
-        """The tensor as float32: a copy, but for one that is float32 already; dequantised."""
+        """Return the tensor as float32, dequantised; a copy unless it is stored as float32."""
         stored = self.stored(name)
         if isinstance(stored, QuantizedTensor):
-            found = stored.read()
-            return unpack(found) if isinstance(found, Packed) else found
+            matrix = stored.read()
+            return unpack(matrix) if isinstance(matrix, Packed) else matrix
         packed = self.packed(name)
         if packed is not None:
             return unpack(packed)
         return to_f32(StoredTensor(*self.raw(name)), f"tensor {name!r} of {self.directory}")
 
 
-class NotingWeights(Checkpoint):
-    """A checkpoint that notes the names of tensors in `read` when they are read."""
+class TrackedCheckpoint(Checkpoint):
+    """A checkpoint that records in `read` the names of tensors that are read."""
 
     def __init__(
         self, directory: Path, config: dict[str, Any], tensors: dict[str, StoredTensor]
@@ -173,13 +176,14 @@ class NotingWeights(Checkpoint):
         return super().stored(name)
 
 
-def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
-    """As `Checkpoint.f32`, of one tensor.  Raises StartError, which begins with `where`, unless it
-    is of floats.
+def to_f32(stored: StoredTensor, label: str) -> npt.NDArray[np.float32]:
+    """Convert one tensor as `Checkpoint.f32` does.
+
+    Raises StartError, which begins with `label`, unless the tensor has floats.
     """
     dtype, bits = stored.dtype, stored.bits
     if dtype not in FLOATS:
-        raise StartError(f"{where} is {dtype}, expected one of {FLOATS}")
+        raise StartError(f"{label} is {dtype}, expected one of {FLOATS}")
     if dtype == "BF16":
         return (bits.astype(np.uint32) << 16).view(np.float32)
     if dtype == "F16":
@@ -188,21 +192,21 @@ def to_f32(stored: StoredTensor, where: str) -> npt.NDArray[np.float32]:
 
 
 def to_bf16(array: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """The bits of bfloat16, rounded to nearest, ties to even."""
+    """Return the bits of bfloat16, rounded to nearest, ties to even."""
     bits = np.ascontiguousarray(array).view(np.uint32)
     rounded = bits + 0x7FFF + ((bits >> 16) & 1)
     return (rounded >> 16).astype(np.uint16)
 
 
 def from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
-    """What the bits of bfloat16 stand for."""
+    """Convert the bits of bfloat16 to float32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def _read_files(directory: Path) -> dict[str, StoredTensor]:
     if (directory / INDEX).exists():
         return _read_shards(directory / INDEX, read_safetensors)
-    files = _whole(directory)
+    files = _unindexed_files(directory)
     if files:
         return _read_all(files, read_safetensors)
     files = sorted(directory.glob("*.ckpt"))
@@ -219,10 +223,10 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     )
 
 
-def _whole(directory: Path) -> list[Path]:
-    """The files that are read where there is no index."""
-    if (directory / WHOLE).exists():
-        return [directory / WHOLE]  # beside it are variants (model.fp16.safetensors)
+def _unindexed_files(directory: Path) -> list[Path]:
+    """Return the files to read without an index."""
+    if (directory / SINGLE_FILE).exists():
+        return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
     return sorted(directory.glob("*.safetensors"))
 
 
@@ -231,7 +235,7 @@ def _read_all(files: Iterable[Path], read: Read) -> dict[str, StoredTensor]:
     for path in files:
         for name, stored in read(path).items():
             if name in tensors:
-                raise StartError(f"tensor {name!r} is in {path.name} and in another file as well")
+                raise StartError(f"tensor {name!r} is in {path.name} and in another file")
             tensors[name] = stored
     return tensors
 

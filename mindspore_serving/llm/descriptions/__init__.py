@@ -1,4 +1,4 @@
-"""What an architecture is, as data: a row for each class of config.json, and its words checked.
+"""Architectures as data: a row for each class of config.json, and the validation of its keys.
 
-Knows no tensor and no runtime; `models` computes what is said here.
+Knows no tensor and no runtime; `models` computes what is described here.
 """

@@ -1,7 +1,7 @@
-"""What an architecture is, as data: norms, blocks, biases, positions, and names of tensors.
+"""Architectures as data: norms, blocks, biases, positions, and names of tensors.
 
-`families` has one `Architecture` for each class of config.json, `decoder` computes them all.  What
-differs from checkpoint to checkpoint (sizes, scales) is the `ModelSpec`'s.  Knows no runtime.
+`families` has one `Architecture` for each class of config.json, and `decoder` computes them all.
+What differs from checkpoint to checkpoint (sizes, scales) is in `ModelSpec`. Knows no runtime.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,83 +12,83 @@ Config: TypeAlias = Mapping[str, Any]
 
 RMS, RMS_PLUS_ONE, LAYER, LAYER_PLUS_ONE, LAYER_PLAIN = "rms", "rms+1", "layer", "layer+1", "plain"
 HALVES, PAIRS = "halves", "pairs"
-# What layer_types calls layers that have a state in place of keys and values, or beside them.
+# Kinds of layers in layer_types that have a state instead of keys and values, or in addition.
 CONVOLUTION, DELTA_RULE, MAMBA = "conv", "linear_attention", "mamba"
 SILU = ("silu", "swish")
-# What queries and keys are normalised over: RMS of a head, RMS of all heads together, RMS of a head
+# Norms of queries and keys: RMS of a head, RMS of all heads together, RMS of a head
 # without a weight, or a layer norm of a head with a weight for each head.
 OF_HEAD, OF_ALL, UNWEIGHTED, OF_EACH_HEAD = "head", "all", "unweighted", "each head"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
-    """What a checkpoint calls its tensors; those below `layers` are of a layer.
+    """Names of the tensors of a checkpoint; those after `layers` are relative to a layer.
 
-    `qkv` and `gate_up` have one name if the tensors are fused, one after another, or one each.  An
-    empty name is a norm, or a table, that the architecture does not have.
+    `qkv` and `gate_up` have one name if the tensors are fused in this order, otherwise one name
+    each. An empty name means that the architecture has no such norm or table.
     """
 
-    prefix: str = ""  # before every name but the head's, which some files leave out
+    prefix: str = ""  # of every name but the head's; some files omit it
     embedding: str = "model.embed_tokens"
     embedding_norm: str = ""
-    positions: str = ""  # a table of learned ones
-    types: str = ""  # a table of the kinds of tokens
-    distances: str = ""  # a table of what is added to scores, [rows, heads]
+    positions: str = ""  # table of learned position embeddings
+    types: str = ""  # table of token type embeddings
+    distances: str = ""  # table of relative position biases, [buckets, heads]
     norm: str = "model.norm"
     head: str = "lm_head"
     layers: str = "model.layers"
     attention_norm: str = "input_layernorm"
-    fused: str = ""  # queries, key and value head by head, which `layouts` cuts into `qkv`
+    fused: str = ""  # queries, key and value interleaved by head; `layouts` splits them into `qkv`
     mamba: str = "mamba"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     q_norm: str = "self_attn.q_norm"
     k_norm: str = "self_attn.k_norm"
     sinks: str = ""
     output: str = "self_attn.o_proj"
-    after_attention: str = ""  # a norm of what attention adds
+    after_attention: str = ""  # norm of the attention block's output
     mlp_norm: str = "post_attention_layernorm"
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
     down: str = "mlp.down_proj"
-    after_mlp: str = ""  # a norm of what the feed-forward block adds
-    low_rank: str = ""  # two small matrices beside attention (LAuReL)
-    scalar: str = ""  # a tensor [1] that the layer's result is multiplied by
-    matrix: str = "weight"  # what follows the name of a matrix
+    after_mlp: str = ""  # norm of the feed-forward block's output
+    low_rank: str = ""  # two small matrices parallel to attention (LAuReL)
+    scalar: str = ""  # tensor [1] that scales the layer's output
+    matrix: str = "weight"  # suffix of the name of a matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """How experts are chosen, and what a checkpoint calls router, experts and their matrices.
+    """Routing to experts, and the names of router, experts and their matrices.
 
-    `scores`, `by_pairs` and `scales_input` are `ops.Routing`'s.
+    `scores`, `by_pairs` and `scales_input` are those of `ops.Routing`.
     """
 
     scores: str = "softmax"
     by_pairs: bool = False
     scales_input: bool = False
-    clamped: bool = False  # gates have limits, and up has 1 added (gpt-oss)
+    clamped: bool = False  # gate and up are clamped, and 1 is added to up (gpt-oss)
     router: str = "mlp.gate"
     router_bias: bool = False
-    correction: str = ""  # added to scores when experts are chosen, not to their shares
+    correction: str = ""  # bias added to scores for the choice of experts, not to their weights
     prefix: str = "mlp.experts"
-    gate: str = "gate_proj"  # empty: experts have none
+    gate: str = "gate_proj"  # empty: experts without a gate
     up: str = "up_proj"
     down: str = "down_proj"
     bias: bool = False
-    latent: tuple[str, str] | None = None  # before and behind experts of fewer features
-    shared: str = ""  # an expert that computes every token
+    latent: tuple[str, str] | None = None  # projections down before and up after the experts
+    shared: str = ""  # expert that computes every token
     shares_dense: bool = False  # the dense block computes every token as well
-    shared_gate: str = ""  # whose result is multiplied by the sigmoid of this
-    beside: "Beside | None" = None
-    joined_rows: bool = False  # these are [experts, out, in], and not [experts, in, out]
-    joined: tuple[str, str] | None = None  # gate with up, and down, of all experts: `layouts` cuts
+    shared_gate: str = ""  # its sigmoid scales the output of the shared expert
+    parallel: "ParallelMixture | None" = None
+    joined_rows: bool = False  # `joined` is [experts, out, in] instead of [experts, in, out]
+    joined: tuple[str, str] | None = None  # gate and up, and down, of all experts; `layouts` splits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """Experts beside the dense block, which computes every token as well (Gemma 4).
+class ParallelMixture:
+    """Names of a mixture in parallel with the dense block, which computes every token (Gemma 4).
 
-    Names of norms: of what the dense block gives, of the experts' input and of what they give; of
-    tensors: of the norm of the router's input, and of numbers that shares are multiplied by.
+    Norms of the dense block's output, of the experts' input and of their output; the scale of the
+    router's normalised input, and the scales of the routing weights.
     """
 
     dense_norm: str = "post_feedforward_layernorm_1"
@@ -100,36 +100,36 @@ class Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The description of one class of config.json.
+    """Description of one class of config.json.
 
-    Args:
-        defaults: what config.json may leave out.
-        fixed: key of config.json -> the values that are computed; others are refused.
-        follows: settings that it has of those that only some architectures have
-            (`settings.OPTIONAL`).
-        unused: settings that change nothing, or nothing in some of its models.
+    Attributes:
+        defaults: values of keys that config.json may omit.
+        fixed: key of config.json -> the supported values; others are refused.
+        follows: the settings of `settings.OPTIONAL` that the architecture has.
+        unused: settings without effect, at least in some of its models.
         experts: of the layers that are mixtures.
-        read: what config.json says, in the words that `spec` reads.
-        variant: the description for this config.json, where that decides more than sizes.
-        qkv_bias, output_bias, mlp_bias, head_bias: whether there are biases, or the key that
-            says so.
-        parallel: attention and feed-forward block have the same input; without `mlp_norm` the
-            same norm as well.
+        read: translates config.json to the keys that `spec` reads.
+        variant: returns the description for this config.json, where it decides more than sizes.
+        qkv_bias, output_bias, mlp_bias, head_bias: whether there are biases, or the key that says
+        so.
+        parallel: attention and feed-forward block have the same input, without `mlp_norm` also the
+            same norm.
         rope: which features are rotated together: HALVES, PAIRS, or "" for none.
         rotated_windows: only layers with a window have positions, in a model that has such layers.
-        alibi: slopes, which are multiplied as scores are if `alibi_scaled`.
-        qk_norm: the kind, if config.json has no `qk_norm_key` or that is true.
-        state: what layer_types calls the layers that have one (`models.states`), if there are any.
-        attends_beside: layers with a state attend as well.
+        alibi: position biases by ALiBi, scaled as the scores are if `alibi_scaled`.
+        qk_norm: the kind of norm, used if there is no `qk_norm_key` or config.json has it true.
+        state: the kind in layer_types of the layers with a state (`models.states`), if there are
+            any.
+        attends_beside: layers with a state have attention as well.
         single: a layer has one block: attention, a state, or a feed-forward block.
-        output_gate: half of each head's queries are a gate of what attention gives.
+        output_gate: half of each head's queries are a gate of the attention output.
         value_norm: values are normalised, RMS of a head without a weight.
-        cut: whether `tensor_parallel` can cut it.
-        norms_sums: a norm behind a block is of the sum with the block's input.
-        begins_normed: the first layer has no norm before its attention: embeddings have one.
+        shardable: `tensor_parallel` can split it.
+        post_norm: the norm after a block is of the sum with the block's input.
+        begins_normed: the first layer has no norm before its attention, as the embeddings have one.
         skips_positions: the table of positions has rows before that of the first token.
-        has_pictures: vectors of pictures may be in place of embeddings of tokens.
-        sees_pictures_whole: tokens of a picture see one another, also those behind them.
+        takes_images: vectors of images may take the place of token embeddings.
+        has_bidirectional_images: tokens of an image attend to each other in both directions.
     """
 
     names: Names = Names()
@@ -160,21 +160,21 @@ class Architecture:
     single: bool = False
     output_gate: bool = False
     value_norm: bool = False
-    cut: bool = False
-    norms_sums: bool = False
+    shardable: bool = False
+    post_norm: bool = False
     begins_normed: bool = False
     skips_positions: bool = False
-    has_pictures: bool = False
-    sees_pictures_whole: bool = False
+    takes_images: bool = False
+    has_bidirectional_images: bool = False
 
     @property
     def settings(self) -> frozenset[str]:
-        """What config.json may have that is read, or refused, where it matters."""
+        """Settings that config.json may have: those that are read, refused or without effect."""
         return frozenset((*self.follows, *self.fixed, *self.unused, *self.defaults))
 
     @property
     def is_llama_shaped(self) -> bool:
-        """Whether it differs from Llama by names, sizes, biases and norms of heads alone."""
+        """True if it differs from Llama only by names, sizes, biases and norms of heads."""
         names = self.names
         norms = (names.attention_norm, names.mlp_norm, names.after_attention, names.after_mlp)
         return (

@@ -1,6 +1,6 @@
-"""What kinds of values config.json may have, checked before any of them is used.
+"""Types of the values in config.json, checked before any of them is used.
 
-Only keys that some description reads are known.  Knows no architecture.
+Only keys that some description reads are known. Knows no architecture.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,15 +8,15 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 
-MOST = 2**31 - 1
-MOST_FEATURES = 1 << 16  # of a head
+MAX_INT = 2**31 - 1
+MAX_HEAD_FEATURES = 1 << 16
 _OF_HEADS = (
     *("head_dim", "global_head_dim", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
     *("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "conv_L_cache"),
     *("mamba_d_head", "mamba_d_state", "mamba_d_conv", "mamba_head_dim", "ssm_state_size"),
     *("conv_kernel", "state_size", "kv_channels"),
 )
-_FEW = 4096  # layers, heads and experts: what is made for each takes time
+_MAX_COUNT = 4096  # layers, heads and experts: something is built for each
 _COUNTED = (
     *("num_hidden_layers", "n_layer", "n_layers", "num_attention_heads", "n_head", "n_heads"),
     *("num_key_value_heads", "num_kv_heads", "num_local_experts", "num_experts"),
@@ -27,13 +27,13 @@ _COUNTED = (
 )
 
 
-def most(name: str) -> int:
-    """The largest int that the key `name` may have."""
-    return MOST_FEATURES if name in _OF_HEADS else _FEW if name in _COUNTED else MOST
+def max_value(name: str) -> int:
+    """Return the largest int that the key `name` may have."""
+    return MAX_HEAD_FEATURES if name in _OF_HEADS else _MAX_COUNT if name in _COUNTED else MAX_INT
 
 
 def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT
 
 
 def _is_number(value: Any) -> bool:
@@ -45,8 +45,8 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _is_list_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_one, value))
+def _is_list_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_valid, value))
 
 
 _Kind = tuple[str, Callable[[Any], bool], Sequence[str]]
@@ -118,11 +118,11 @@ _KINDS: tuple[_Kind, ...] = (
                                                "full_attn_idxs",
                                                "attn_layer_indices")),
 )  # fmt: skip
-_LAYERS = ("full_attention", "sliding_attention")  # of which rope_parameters may have one each
+_LAYERS = ("full_attention", "sliding_attention")  # rope_parameters may have values for each
 
 
 def check_types(config: Mapping[str, Any]) -> None:
-    """Raises StartError naming the first key of another kind than is known; null is nothing."""
+    """Raise StartError for the first key with a value of the wrong type; null counts as missing."""
     _check("", config, _KINDS)
     for name in ("rope_scaling", "rope_parameters"):
         rope = config.get(name) or {}
@@ -134,26 +134,29 @@ def check_types(config: Mapping[str, Any]) -> None:
             _check(f"{name}.{layer}.", rope.get(layer) or {}, _ROPE)
 
 
-def _check(place: str, found: Mapping[str, Any], kinds: Sequence[_Kind]) -> None:
-    for accepted, is_such, names in kinds:
+def _check(prefix: str, config: Mapping[str, Any], kinds: Sequence[_Kind]) -> None:
+    for accepted, is_valid, names in kinds:
         for name in names:
-            value = found.get(name)
-            if value is not None and not is_such(value):
-                shown = repr(value)[:80]
-                raise StartError(f"config.json has {place}{name} {shown}, expected {accepted}")
+            value = config.get(name)
+            if value is not None and not is_valid(value):
+                quoted = repr(value)[:80]
+                raise StartError(f"config.json has {prefix}{name} {quoted}, expected {accepted}")
 
 
 def size(config: Mapping[str, Any], *names: str, default: int | None = None) -> int:
-    """The first of `names` that `config` has; StartError unless an int over 0, or the default."""
+    """Return the first of `names` that `config` has, else the default.
+
+    Raises StartError unless it is an int over 0 within its limit.
+    """
     for name in names:
         value = config.get(name)
         if value is None:
             continue
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise StartError(f"config.json has {name} {value!r}, expected an int over 0")
-        if value > most(name):
-            shown = str(value) if value < 10**40 else "a number of over 40 digits"
-            raise StartError(f"config.json has {name} {shown}, expected at most {most(name)}")
+        if value > max_value(name):
+            quoted = str(value) if value < 10**40 else "a number of over 40 digits"
+            raise StartError(f"config.json has {name} {quoted}, expected at most {max_value(name)}")
         return value
     if default is None:
         raise StartError(f"config.json has no {' or '.join(names)}")
@@ -161,7 +164,10 @@ def size(config: Mapping[str, Any], *names: str, default: int | None = None) -> 
 
 
 def number(config: Mapping[str, Any], *names: str) -> float:
-    """The first of `names` that `config` has, as a finite float over 0."""
+    """Return the first of `names` that `config` has.
+
+    Raises StartError unless it is a finite number over 0.
+    """
     for name in names:
         value = config.get(name)
         if value is None:

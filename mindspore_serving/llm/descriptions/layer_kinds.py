@@ -1,5 +1,4 @@
-"""What config.json says of each layer: its window, its heads, whose keys it has, whether it has
-positions, experts.
+"""Settings of each layer in config.json: window, heads, shared keys, positions, experts.
 
 Plain decisions; knows no tensor.
 """
@@ -12,21 +11,21 @@ from mindspore_serving.llm.descriptions.config_types import size
 
 Heads: TypeAlias = tuple[tuple[int, int], ...]
 FULL, SLIDING = "full_attention", "sliding_attention"
-FEEDING = ("mlp", "moe")  # kinds of layers with a feed-forward block alone
+FEEDING = ("mlp", "moe")  # kinds of layers with only a feed-forward block
 
 
-def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, ...]:
-    """How many tokens each layer attends to, 0 for all."""
+def windows(config: Config, num_layers: int, architecture: Architecture) -> tuple[int, ...]:
+    """Return how many tokens each layer attends to, 0 for all."""
     window = config.get("sliding_window") or 0
     if not config.get("use_sliding_window", True):
         window = 0
     kinds = config.get("layer_types")
-    pattern = config.get("sliding_window_pattern")  # every so many layers, one sees everything
+    pattern = config.get("sliding_window_pattern")  # every `pattern`-th layer has no window
     first = config.get("max_window_layers") or 0
     if kinds is not None:
-        _check_kinds(kinds, num_layers, form)
+        _check_kinds(kinds, num_layers, architecture)
         return tuple(window if kind == SLIDING else 0 for kind in kinds)
-    if isinstance(pattern, str):  # of layers in turn, L with a window and G without (EXAONE)
+    if isinstance(pattern, str):  # a letter per layer, repeated: L has a window, G none (EXAONE)
         letters = pattern * (num_layers // max(len(pattern), 1) + 1)
         return tuple(window if letter == "L" else 0 for letter in letters[:num_layers])
     if pattern:
@@ -34,13 +33,13 @@ def windows(config: Config, num_layers: int, form: Architecture) -> tuple[int, .
     return tuple(window if i >= first else 0 for i in range(num_layers))
 
 
-def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
+def _check_kinds(kinds: list[str], num_layers: int, architecture: Architecture) -> None:
     if len(kinds) != num_layers:
         raise StartError(
             f"config.json has {len(kinds)} layer_types, expected {num_layers}, one per layer"
         )
-    alone = FEEDING if form.single else ()
-    known = [kind for kind in (FULL, SLIDING, form.state, *alone) if kind]
+    feeding = FEEDING if architecture.single else ()
+    known = [kind for kind in (FULL, SLIDING, architecture.state, *feeding) if kind]
     for kind in kinds:
         if kind not in known:
             raise StartError(
@@ -49,20 +48,24 @@ def _check_kinds(kinds: list[str], num_layers: int, form: Architecture) -> None:
 
 
 def heads(config: Config, sizes: tuple[int, ...], common: tuple[int, int]) -> Heads:
-    """(key-value heads, features of each) of each layer: `common`, or what those without a window
-    have; `sizes` are the windows.
+    """Return (key-value heads, features of each) of each layer.
+
+    Layers with a window have `common`; the others may have sizes of their own. `sizes` are the
+    windows.
     """
     kv_heads, dim = common
-    whole = (
+    without_window = (
         size(config, "num_global_key_value_heads", default=kv_heads),
         size(config, "global_head_dim", default=dim),
     )
-    return tuple(common if window else whole for window in sizes)
+    return tuple(common if window else without_window for window in sizes)
 
 
 def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """The layer whose keys and values each layer attends to: its own, but for the last ones, which
-    share those of the last layer before them that has the same window.
+    """Return the layer whose keys and values each layer attends to.
+
+    That is the layer itself, except for the last `num_kv_shared_layers`: they use those of the last
+    layer before them that has the same window.
     """
     count = len(sizes)
     first = count - (config.get("num_kv_shared_layers") or 0)
@@ -75,19 +78,19 @@ def sources(config: Config, sizes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(i if i < first else owners[window] for i, window in enumerate(sizes))
 
 
-def attending(config: Config, num_layers: int, form: Architecture) -> frozenset[int]:
-    """The layers that have keys and values."""
+def attending(config: Config, num_layers: int, architecture: Architecture) -> frozenset[int]:
+    """Return the layers that have keys and values."""
     kinds = config.get("layer_types")
-    if kinds is None or form.attends_beside:
+    if kinds is None or architecture.attends_beside:
         return frozenset(range(num_layers))
     return frozenset(i for i, kind in enumerate(kinds) if kind in (FULL, SLIDING))
 
 
-def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:
-    """Whether each layer turns queries and keys; `sizes` are the windows."""
-    if not form.rope or form.alibi:
+def rotated(config: Config, architecture: Architecture, sizes: tuple[int, ...]) -> tuple[bool, ...]:
+    """Return whether each layer rotates queries and keys; `sizes` are the windows."""
+    if not architecture.rope or architecture.alibi:
         return (False,) * len(sizes)
-    flags = config.get("no_rope_layers")  # 1 is a layer that turns them, whatever the name says
+    flags = config.get("no_rope_layers")  # despite its name, 1 is a layer with positions
     if flags:
         if len(flags) != len(sizes):
             raise StartError(
@@ -97,13 +100,13 @@ def rotated(config: Config, form: Architecture, sizes: tuple[int, ...]) -> tuple
     step = config.get("no_rope_layer_interval")
     if step:
         return tuple((i + 1) % step != 0 for i in range(len(sizes)))
-    if form.rotated_windows and config.get("sliding_window"):
+    if architecture.rotated_windows and config.get("sliding_window"):
         return tuple(map(bool, sizes))
     return (True,) * len(sizes)
 
 
 def sparse(config: Config, num_layers: int) -> frozenset[int]:
-    """The layers that are mixtures of experts."""
+    """Return the layers that are mixtures of experts."""
     layers = config.get("moe_layers")
     if layers is not None:
         return frozenset(layers)

@@ -1,8 +1,8 @@
-"""Settings of config.json: which are read, which change nothing, and which nobody knows.
+"""Settings of config.json: those that are read, those without effect, and unknown ones.
 
-A setting is followed if a description reads it, which `Noted` finds out.  Those in `OPTIONAL` are
-read for architectures that have them alone.  What changes no result is in `WITHOUT_EFFECT`, or in
-the `unused` of an architecture.  Knows no tensor.
+A setting is followed if a description reads it, which `TrackedSettings` records. Those in
+`OPTIONAL` are read only for architectures that have them. Settings that change no result are in
+`WITHOUT_EFFECT`, or in the `unused` of an architecture. Knows no tensor.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ SPARSE = (*GATED, "mlp_only_layers", "decoder_sparse_step")
 GROUPED = (*GATED, "n_group", "topk_group", "routed_scaling_factor", "n_shared_experts")
 DENSE_FIRST = (*GROUPED, "first_k_dense_replace")
 LAYER_INPUTS = ("num_kv_shared_layers", "hidden_size_per_layer_input", "vocab_size_per_layer_input")
-# Read for those architectures alone whose row says so (`Architecture.follows`).
+# Read only for architectures whose row names them (`Architecture.follows`).
 OPTIONAL = frozenset({
     *SWITCHED_WINDOW, PATTERN, *SCALES, *PROJECTION_SCALES, *SPARSE, *DENSE_FIRST, *LAYER_INPUTS,
     "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
@@ -36,9 +36,9 @@ OPTIONAL = frozenset({
     "moe_num_shared_experts", "moe_latent_size", "moe_norm_min",
 })  # fmt: skip
 
-# Why a setting changes no result of any architecture -> its names.
+# Reason why settings change no result of any architecture -> their names.
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
-    "of training": (
+    "training": (
         "attention_dropout", "attention_probs_dropout_prob", "attn_pdrop",
         "classifier_dropout", "classifier_dropout_prob", "dropout", "embd_pdrop",
         "embedding_dropout", "hidden_dropout", "hidden_dropout_prob", "layerdrop",
@@ -53,7 +53,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "bias_update_speed", "deterministic_flash_attn", "sparse_pred_ignore_index",
         "sparse_prediction", "decoder_bias", "classifier_bias",
     ),
-    "of how, or in which type, the same is computed": (
+    "implementation or dtype of the same computation": (
         "use_cache", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation",
         "_attn_implementation_autoset", "_flash_attn_2_enabled", "use_flash_attn",
         "flash_attn", "chunk_size", "mamba_chunk_size", "chunk_size_feed_forward",
@@ -65,12 +65,12 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "tensor_parallel_degree", "sequence_parallel", "moe_shared_expert_overlap",
         "use_kernels", "num_logits_to_keep", "keys_to_ignore_at_inference", "torchscript",
     ),
-    "sizes that tensors have themselves": (
+    "sizes that follow from tensors": (
         "moe_intermediate_size", "shared_expert_intermediate_size",
         "moe_shared_expert_intermediate_size", "laurel_rank", "time_step_rank",
         "qk_head_dim", "use_double_wide_mlp", "type_vocab_size",
     ),
-    "read elsewhere: tokens, labels, quantised matrices, pictures, heads": (
+    "read elsewhere: tokens, labels, quantised matrices, images, heads": (
         "architectures", "bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id",
         "sep_token_id", "cls_token_id", "mask_token_id", "eod_token_id", "im_start_id",
         "im_end_id", "pad_id", "bos_id", "eos_id", "sep_id", "decoder_start_token_id",
@@ -87,12 +87,12 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",
         "index")),
     ),
-    "of heads that are not computed": (
+    "heads that are not computed": (
         "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
         "summary_first_dropout", "num_nextn_predict_layers", "num_mtp_layers",
         "mtp_num_hidden_layers", "mtp_layers_block_type", "mtp_use_dedicated_embeddings",
     ),
-    "of the file, and of what its library gives beside": (
+    "metadata of the file, and outputs of its library": (
         "model_type", "transformers_version", "_name_or_path", "_commit_hash", "auto_map",
         "custom_pipelines", "unsloth_version", "unsloth_fixed", "finetuning_task",
         "task_specific_params", "return_dict", "output_attentions", "output_hidden_states",
@@ -101,7 +101,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "remove_invalid_values", "ignore_index", "language", "model_max_length",
         "tokenizer_type", "vocab_file", "base_model_name_or_path",
     ),
-    "of generating, which generation_config.json recommends": (
+    "generation, for which generation_config.json is read": (
         "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
         "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p",
         "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
@@ -113,44 +113,45 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
 NEUTRAL = frozenset(name for names in WITHOUT_EFFECT.values() for name in names)
 
 
-class Noted(dict[str, Any]):
-    """Settings that note which of them are read; of rotary parameters each by itself, as
-    "rope_parameters.factor".
+class TrackedSettings(dict[str, Any]):
+    """Settings that record which of them are read.
+
+    Rotary parameters are recorded one by one, as "rope_parameters.factor".
     """
 
     def __init__(
-        self, settings: Mapping[str, Any], read: set[str] | None = None, place: str = ""
+        self, settings: Mapping[str, Any], read: set[str] | None = None, prefix: str = ""
     ) -> None:
         super().__init__(settings)
         self.read = set() if read is None else read
-        self._place = place
+        self._prefix = prefix
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.read.add(self._place + key)
+        self.read.add(self._prefix + key)
         return self[key] if super().__contains__(key) else default
 
     def __getitem__(self, key: str) -> Any:
-        self.read.add(self._place + key)
+        self.read.add(self._prefix + key)
         value = super().__getitem__(key)
         if key in _NESTED and isinstance(value, dict):
-            return Noted(value, self.read, f"{self._place}{key}.")
+            return TrackedSettings(value, self.read, f"{self._prefix}{key}.")
         return value
 
     def __contains__(self, key: object) -> bool:
-        self.read.add(f"{self._place}{key}")
+        self.read.add(f"{self._prefix}{key}")
         return super().__contains__(key)
 
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
-    """`config` (config.json), with a multi-modal model's text part on top."""
+    """Return `config` (config.json) with the text part of a multimodal model merged into it."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, dict) else dict(config)
 
 
-def settings_of(config: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, Any]]:
-    """Each setting by the name that it is noted by, and its value."""
+def settings_of(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the settings, as (recorded name, value)."""
     for key, value in config.items():
         if key in _NESTED and isinstance(value, dict):
-            yield from settings_of(value, f"{place}{key}.")
+            yield from settings_of(value, f"{prefix}{key}.")
         else:
-            yield f"{place}{key}", value
+            yield f"{prefix}{key}", value

@@ -22,11 +22,11 @@ def hash_root(salt: str, adapter: int, is_long: bool = False) -> bytes:
     return blake2b(start, digest_size=_DIGEST_SIZE).digest()
 
 
-def hash_block(previous: bytes, tokens: Sequence[int], pictures: bytes = b"") -> bytes:
-    """The hash of a full block of `tokens` that follows what `previous` is the hash of; `pictures`
+def hash_block(previous: bytes, tokens: Sequence[int], images: bytes = b"") -> bytes:
+    """The hash of a full block of `tokens` that follows what `previous` is the hash of; `images`
     says what is in place of some of them.
     """
-    content = previous + array("i", tokens).tobytes() + pictures
+    content = previous + array("i", tokens).tobytes() + images
     return blake2b(content, digest_size=_DIGEST_SIZE).digest()
 
 

@@ -7,7 +7,7 @@ from mindspore_serving.core.sampling_params import FinishReason, Generated, join
 from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Guesser
-from mindspore_serving.llm.grammar.state import Constrained, GrammarState
+from mindspore_serving.llm.grammar.state import ConstrainedRows, GrammarState
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
 from mindspore_serving.llm.step import Logits, Row
@@ -28,7 +28,7 @@ class Branch:
         self.sequence = sequence
         self.guesser = guesser
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
-        self.grammar = None if grammar is None else grammar.begin(has_ends=not ignores_eos)
+        self.grammar = None if grammar is None else grammar.begin(allows_end=not ignores_eos)
         self.output_ids: list[int] = []
         self._checker = request.begin_text(index)
         self._row = SampleRow(
@@ -109,7 +109,7 @@ class SamplingBatch:
     """Filled row by row in the order of the step, then used once."""
 
     counts: list[int] = field(default_factory=list)  # of each row of the step: tokens sampled
-    constrained: list[Constrained] = field(default_factory=list)  # rows whose masks are missing
+    constrained: list[ConstrainedRows] = field(default_factory=list)  # rows whose masks are missing
     _sampled: list[SampleRow] = field(default_factory=list)
     _places: list[int] = field(default_factory=list)  # the logits of each of those
     # Branch, first of its logits, and how many:
@@ -140,7 +140,7 @@ class SamplingBatch:
     def _sample(self, branch: Branch, rows: list[SampleRow], guesses: list[int]) -> None:
         self._sampled += rows
         if branch.grammar is not None:
-            self.constrained.append(Constrained(branch.grammar, rows, guesses))
+            self.constrained.append(ConstrainedRows(branch.grammar, rows, guesses))
 
     def score(self, logits: Logits) -> list[tuple[str, Generated]]:
         """The log-probabilities of the pieces of prompts, before `sample` overwrites logits.

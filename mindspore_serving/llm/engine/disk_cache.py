@@ -111,7 +111,7 @@ class DiskCache:
         """Put what was read into the cache, as much as does not hold up a step."""
         for _ in range(self._most):
             try:
-                self._take(*self._threads.found.get_nowait())
+                self._take(*self._threads.results.get_nowait())
             except Empty:
                 break
         if self.reading and time.monotonic() - self._heard > PATIENCE:
@@ -126,7 +126,7 @@ class DiskCache:
         """While nothing else can be done: until a block is there, or for a moment."""
         if self.reading:
             try:
-                self._take(*self._threads.found.get(timeout=POLL_SECONDS))
+                self._take(*self._threads.results.get(timeout=POLL_SECONDS))
             except Empty:
                 return
 
@@ -146,7 +146,7 @@ class DiskCache:
         deadline = time.monotonic() + CLOSING_SECONDS
         own = self._saved | self._unsaved.keys()
         digests = [digest for digest in self._pool.hashes() if digest in own]
-        digests = digests[: self._files.most_bytes // self._files.file_bytes]
+        digests = digests[: self._files.max_bytes // self._files.file_bytes]
         for digest in digests:
             while not self._threads.has_room and time.monotonic() < deadline:
                 time.sleep(0.001)

@@ -79,7 +79,7 @@ class DraftModel:
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens it could guess."""
-        if self._is_lost or sequence.pictures is not None:
+        if self._is_lost or sequence.images is not None:
             return 0
         return max(0, self._longest - len(sequence.tokens) + 1)
 

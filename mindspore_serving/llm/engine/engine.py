@@ -18,7 +18,7 @@ from mindspore_serving.llm.engine.branch import PROMPT, Branch, SamplingBatch
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
-from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.images import PromptImages
 from mindspore_serving.llm.engine.pinning import Beginning, pin
 from mindspore_serving.llm.engine.readout import Readout
 from mindspore_serving.llm.engine.request import ModelLimits, make_request
@@ -123,13 +123,13 @@ class Engine:
         prompt_ids: Iterable[int],
         params: SamplingParams,
         *,
-        pictures: PromptPictures | None = None,
+        images: PromptImages | None = None,
         **options: Any,
     ) -> None:
         """Queue a request.  One that is queued ends with `params.n` finish reasons.
 
         With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
-        `pictures` are those of the prompt, `options` those of `make_request`.
+        `images` are those of the prompt, `options` those of `make_request`.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
         """
@@ -140,7 +140,7 @@ class Engine:
         sequence = Sequence(
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
-            adapter=request.adapter, pictures=pictures,
+            adapter=request.adapter, images=images,
             wanted_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1
@@ -196,7 +196,7 @@ class Engine:
             self.on_compute([branches[one].request.request_id for one in scheduled.sequences])
         try:
             batch, forks = self._read(scheduled)
-            logits = self._masks.beside(batch.constrained, self.runner.run, scheduled.step)
+            logits = self._masks.run_with_masks(batch.constrained, self.runner.run, scheduled.step)
             outputs += batch.score(logits)
             sampled = batch.sample(logits)
         except RunnerLost:

@@ -93,7 +93,7 @@ def _whole(
     """What `build` makes, of all tensors that begin with one of `prefixes`: StartError for one that
     is not read, unless it repeats another.
     """
-    noting = checkpoint.noting()
+    noting = checkpoint.tracked()
     head = build(noting)
     read = [checkpoint.stored(name).bits for name in noting.read]
     for name in set(checkpoint.names()) - noting.read:

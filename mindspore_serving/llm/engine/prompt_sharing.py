@@ -100,7 +100,7 @@ def share_room(
     planned: set[int] = set()
 
     def add(sequence: Sequence, most: int) -> int:
-        # A picture that is computed at once may have taken more than there was.
+        # An image that is computed at once may have taken more than there was.
         if most <= 0 or id(sequence) in planned or not enter(sequence):
             return 0
         planned.add(id(sequence))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
-from mindspore_serving.llm.engine.pictures import PromptPictures
+from mindspore_serving.llm.engine.images import PromptImages
 from mindspore_serving.llm.step import Row, StateSlots, Step
 
 MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
@@ -39,7 +39,7 @@ class Sequence:
     adapter: int = 0
     is_long: bool = False  # its keys are those of a sequence beyond the model's rotary switch
     wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
-    pictures: PromptPictures | None = None
+    images: PromptImages | None = None
     num_computed: int = 0
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Sequence:
             previous = hashes[-1] if hashes else hash_root(*self.scope, self.is_long)
             start = index * block_size
             end = start + block_size
-            seen = self.pictures.identity(start, end) if self.pictures else b""
+            seen = self.images.identity(start, end) if self.images else b""
             hashes.append(hash_block(previous, self.tokens[start:end], seen))
         return hashes[:count]
 
@@ -115,7 +115,7 @@ class Sequence:
             adapter=self.adapter,
             is_long=self.is_long,
             num_cached=self.num_cached,
-            pictures=self.pictures,
+            images=self.images,
             hashes=self.hashes[:],
         )
 
@@ -155,8 +155,8 @@ class StepPlan:
         num_logits = start + len(tokens) - max(start, sequence.wanted_from)
         state = self.place(sequence, len(tokens))
         features = None
-        if sequence.pictures is not None:
-            features = sequence.pictures.between(start, start + len(tokens))
+        if sequence.images is not None:
+            features = sequence.images.between(start, start + len(tokens))
         self.rows.append(
             Row(
                 tokens, start, sequence.blocks, max(0, num_logits),
@@ -167,7 +167,7 @@ class StepPlan:
         self.budget -= len(tokens)
 
     def add_piece(self, sequence: Sequence, most: int) -> int:
-        """Up to `most` of the tokens of `sequence` that are not computed, more if a picture has to
+        """Up to `most` of the tokens of `sequence` that are not computed, more if an image has to
         be computed at once; how many it adds.
         """
         start = sequence.num_computed
@@ -176,8 +176,8 @@ class StepPlan:
             end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
         if start < sequence.branch:
             end = min(end, sequence.branch)
-        if sequence.pictures is not None:
-            end = sequence.pictures.end_of_piece(start, end)
+        if sequence.images is not None:
+            end = sequence.images.end_of_piece(start, end)
         self.add(sequence, sequence.tokens[start:end])
         return end - start
 

@@ -70,7 +70,7 @@ def _within(draft: Draft, grammar: GrammarState, most: int) -> Draft:
     forced = grammar.forced(most)
     if forced and draft.tokens[: len(forced)] != forced:
         return Draft(forced, is_forced=True)
-    return Draft(grammar.possible(draft.tokens), draft.agreed, draft.shares)
+    return Draft(grammar.valid_prefix(draft.tokens), draft.agreed, draft.shares)
 
 
 class Guessing(Protocol):
@@ -100,7 +100,7 @@ class _Candidate:
         """Let the next step verify `modelled`, or else the draft."""
         self.guesser.modelled = modelled
         if modelled and self.grammar is not None:
-            modelled = self.grammar.possible(modelled)
+            modelled = self.grammar.valid_prefix(modelled)
         self.sequence.draft = modelled or self.guesser.draft.tokens[: self.num_drafted]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.request import GenerationRequest
-from mindspore_serving.llm.grammar.source import place_special_tokens, spacing
+from mindspore_serving.llm.grammar.source import insert_special_tokens, whitespace_options
 
 _SAME = (
     "min_tokens",
@@ -70,10 +70,10 @@ def structured(request: GenerationRequest, special_ids: Mapping[str, int]) -> di
     if grammar.kind == "regex":
         return {"regex": grammar.source}
     if grammar.kind == "lark":
-        return {"grammar": place_special_tokens(grammar.source, special_ids)}
+        return {"grammar": insert_special_tokens(grammar.source, special_ids)}
     text = grammar.source if grammar.kind == "json_schema" else '{"type": "object"}'
     schema = json.loads(text)
     if not isinstance(schema, dict):  # true, as any JSON
         schema = {}
-    own = spacing(text)
+    own = whitespace_options(text)
     return {"json": {**schema, "x-guidance": own} if own else schema}

@@ -1,1 +1,1 @@
-"""What an answer must look like, as masks over the tokens."""
+"""Grammars that constrain answers, as masks over the vocabulary."""

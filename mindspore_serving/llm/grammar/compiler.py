@@ -1,7 +1,7 @@
-"""Compiling a grammar, the form that an answer must have, for a model's vocabulary by llguidance.
+"""Compilation of grammars for a model's vocabulary, by llguidance.
 
-It takes milliseconds to seconds, so not on the engine's thread; all answers of that form share the
-result.  Knows no requests.
+It takes milliseconds to seconds, so it does not run on the engine's thread; all answers with a
+grammar share the result. Knows no requests.
 """
 
 from collections import OrderedDict
@@ -16,9 +16,9 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar import probing
 from mindspore_serving.llm.grammar.source import (
-    forbid_forcing,
-    place_special_tokens,
-    spacing,
+    disable_forcing,
+    insert_special_tokens,
+    whitespace_options,
 )
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
 from mindspore_serving.llm.grammar.tokens import TokenTable
@@ -26,9 +26,9 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 MAX_SOURCE_BYTES = 64 * 1024
 _MAX_CACHED = 64
-# What computing one mask may take: on a vocabulary of 100,000 tokens mostly under 10 ms.
+# Work limits of one mask: on a vocabulary of 100,000 tokens usually under 10 ms.
 _STEP_LIMITS = {"step_max_items": 10_000, "max_items_in_row": 500, "step_lexer_fuel": 14_000}
-_MAX_LEXER_STATES = 20_000  # of 1 to 2 kB each, and kept as long as the grammar is
+_MAX_LEXER_STATES = 20_000  # 1 to 2 kB each, kept as long as the grammar
 _MAX_REASON_CHARS = 500
 
 _KINDS = ("json_object", "json_schema", "regex", "lark")
@@ -39,36 +39,38 @@ class CompiledGrammar:
     """A grammar for one vocabulary.  Threads may share it; each answer has a state of its own."""
 
     grammar: Grammar
-    vocab_size: int  # of the logits it is for
+    vocab_size: int  # of the logits
     _eos_ids: tuple[int, ...] = field(repr=False)
     _num_tokens: int = field(repr=False)  # of a mask
     _matcher: Any = field(repr=False)
 
     def find_slow_step(self) -> str | None:
-        """Why following the grammar is too slow, on ways through it that are chosen by chance; None
-        if it is not.
-        """
+        """Follow random paths through the grammar; return why a step is too slow, or None."""
         return probing.find_slow_step(self._matcher.deep_copy, self._eos_ids)
 
-    def begin(self, has_ends: bool = True) -> GrammarState:
-        """The state before the first token.  Without `has_ends` no end token is chosen: the answer
-        goes on as long as the grammar allows more.
+    def begin(self, allows_end: bool = True) -> GrammarState:
+        """Return the state before the first token.
+
+        Without `allows_end` the end tokens are banned: the answer goes on as long as the grammar
+        allows more.
         """
-        banned = () if has_ends else self._eos_ids
+        banned = () if allows_end else self._eos_ids
         return GrammarState(self._matcher.deep_copy(), self._num_tokens, banned)
 
 
 class GrammarCompiler:
-    """Compiles grammars for one model, and keeps the latest.  Threads may share it.
+    """Compiles grammars for one model, and caches the latest.  Threads may share it.
 
     Args:
         tokenizer: of the model; its vocabulary is read at once (about a second for 128,000 tokens).
         vocab_size: of the logits; tokens that the tokenizer does not know are never allowed.
         eos_ids: the tokens that end an answer; may be empty.
-        is_trusted: who writes grammars waits for them alone.  Else texts that a grammar forces are
-            left to the model, token by token: they may have no end, and then finding them has none.
+        is_trusted: a slow grammar delays only its author. Otherwise llguidance does not look for
+            forced tokens, which the model then generates: a forced text may be endless, and so the
+            search for it.
 
-    Raises StartError if llguidance is not installed or cannot use the vocabulary.
+    Raises:
+        StartError: llguidance is not installed or cannot use the vocabulary.
     """
 
     def __init__(
@@ -99,14 +101,14 @@ class GrammarCompiler:
         self._lock = Lock()
         self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
 
-    def knows(self, grammar: Grammar) -> bool:
-        """Whether `grammar` was compiled, and is kept."""
+    def is_cached(self, grammar: Grammar) -> bool:
+        """Return whether `grammar` has been compiled and is still cached."""
         return (grammar.kind, grammar.source) in self._compiled
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
-        """`grammar` for this vocabulary.
+        """Compile `grammar`, or return it from the cache.
 
-        Raises InvalidInputs: too large, or the reason why llguidance refuses it.
+        Raises InvalidInputs if it is too large, or with the reason why llguidance refuses it.
         """
         key = (grammar.kind, grammar.source)
         with self._lock:
@@ -124,45 +126,47 @@ class GrammarCompiler:
         _check(grammar)
         try:
             source = self._source(grammar)
-            source = source if self._is_trusted else forbid_forcing(source)
+            source = source if self._is_trusted else disable_forcing(source)
         except (ValueError, RecursionError) as error:
-            raise _refusal(grammar, str(error)) from None
+            raise _refused(grammar, str(error)) from None
         matcher = self._library.LLMatcher(self._tokenizer, source, log_level=0, limits=self._limits)
         if not matcher.is_error():
             self._check_first_token(grammar, matcher.deep_copy())
         if matcher.is_error():
-            raise _refusal(grammar, matcher.get_error())
+            raise _refused(grammar, matcher.get_error())
         eos_ids, num_tokens = tuple(self._table.eos_ids), len(self._table.tokens)
         return CompiledGrammar(grammar, self.vocab_size, eos_ids, num_tokens, matcher)
 
     def _source(self, grammar: Grammar) -> str:
-        """The source for llguidance.  Raises ValueError for broken JSON."""
+        """Return the source for llguidance.  Raises ValueError for broken JSON."""
         matcher, text = self._library.LLMatcher, grammar.source
         source: str
         if grammar.kind == "lark":
-            source = matcher.grammar_from_lark(place_special_tokens(text, self._table.special_ids))
+            source = matcher.grammar_from_lark(insert_special_tokens(text, self._table.special_ids))
         elif grammar.kind == "regex":
             source = matcher.grammar_from_regex(text)
         else:
             text = text if grammar.kind == "json_schema" else '{"type": "object"}'
             text = "{}" if text.strip() == "true" else text
-            source = matcher.grammar_from_json_schema(text, defaults=spacing(text))
+            source = matcher.grammar_from_json_schema(text, defaults=whitespace_options(text))
         return source
 
     def _check_first_token(self, grammar: Grammar, probe: Any) -> None:
         """Raise InvalidInputs unless an answer has a first token within llguidance's limits."""
         allowed = np.frombuffer(probe.compute_bitmask(), np.uint32)[None].copy()
         if probe.is_error():
-            raise _refusal(grammar, probe.get_error())
+            raise _refused(grammar, probe.get_error())
         clear_bits(allowed, self._table.eos_ids)
         if not allowed.any():
-            only = "nothing but the empty answer" if probe.is_accepting() else "no answer at all"
-            raise _refusal(grammar, f"with this model's vocabulary it allows {only}")
+            only = "only the empty answer" if probe.is_accepting() else "no answer at all"
+            raise _refused(grammar, f"it allows {only} in this model's vocabulary")
 
 
 def _check(grammar: Grammar) -> None:
     if grammar.kind not in _KINDS:
-        raise InvalidInputs(f"a grammar is of kind {grammar.kind!r}, expected {', '.join(_KINDS)}")
+        raise InvalidInputs(
+            f"the kind of a grammar is {grammar.kind!r}, expected {', '.join(_KINDS)}"
+        )
     size = len(grammar.source.encode("utf-8", "replace"))
     if size > MAX_SOURCE_BYTES:
         raise InvalidInputs(
@@ -172,7 +176,7 @@ def _check(grammar: Grammar) -> None:
         raise InvalidInputs(f"the {grammar.kind} is empty")
 
 
-def _refusal(grammar: Grammar, reason: str) -> InvalidInputs:
+def _refused(grammar: Grammar, reason: str) -> InvalidInputs:
     reason = reason.replace("<non-verbose/>", "").strip()
     if len(reason) > _MAX_REASON_CHARS:
         reason = reason[:_MAX_REASON_CHARS] + " ..."

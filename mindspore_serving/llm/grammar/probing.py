@@ -1,4 +1,4 @@
-"""Trying how long the steps of a grammar take, before an engine follows it."""
+"""Probing of a grammar: the time of its steps is measured before an engine follows it."""
 
 import random
 import time
@@ -7,33 +7,34 @@ from typing import Any
 
 import numpy as np
 
-MOST_SECONDS = 0.05  # of one step, of CPU
-_WAYS, _STEPS = 2, 48
+MAX_SECONDS = 0.05  # CPU time of one step
+_NUM_PATHS, _NUM_STEPS = 2, 48
 
 
 def find_slow_step(begin: Callable[[], Any], eos_ids: Sequence[int]) -> str | None:
-    """What is wrong on a few ways through a grammar; None if nothing is.  `begin` gives a matcher
-    of llguidance at its start.
+    """Follow random paths through a grammar; return why a step is too slow, None if none is.
+
+    `begin` returns an llguidance matcher at its start.
     """
     rng = random.Random(0)
-    for _ in range(_WAYS):
-        problem = _walk(begin(), eos_ids, rng)
+    for _ in range(_NUM_PATHS):
+        problem = _follow_path(begin(), eos_ids, rng)
         if problem:
             return problem
     return None
 
 
-def _walk(matcher: Any, eos_ids: Sequence[int], rng: random.Random) -> str | None:
-    for step in range(_STEPS):
+def _follow_path(matcher: Any, eos_ids: Sequence[int], rng: random.Random) -> str | None:
+    for step in range(_NUM_STEPS):
         began = time.thread_time()
         mask = matcher.compute_bitmask()
         token_id = None if matcher.is_error() else _choose(mask, eos_ids, rng)
         if token_id is not None:
             matcher.consume_token(token_id)
-        if time.thread_time() - began > MOST_SECONDS:
-            return f"finding what may follow its first {step} tokens takes too long"
+        if time.thread_time() - began > MAX_SECONDS:
+            return f"computing the mask after its first {step} tokens takes too long"
         if token_id is None or matcher.is_stopped():
-            return None  # also at an error: such an answer ends by itself
+            return None  # an error, too, ends the answer
     return None
 
 

@@ -1,6 +1,6 @@
-"""Grammars as texts: what a compiler is given, and special tokens in Lark.
+"""Sources of grammars: what a compiler gets, and special tokens in Lark.
 
-Pure text: it knows neither llguidance nor a tokenizer.
+Pure text: knows neither llguidance nor a tokenizer.
 """
 
 import json
@@ -11,44 +11,45 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 
-# On one line, with at most a space behind "," and ":", as most models have learnt to write.
+# JSON on one line, with at most a space after "," and ":", as most models have learnt to write it.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
 _NO_FORCING = '%llguidance {"no_forcing": true}'
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 _ONLY = re.compile(rf"^(\s*[a-z_][\w-]*\s*:\s*)({_LITERAL})\s*$")
 _SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\](\s*:.*)$")
-# Where a quote or slash has no other behind it, the line ends with it: none is looked at twice.
+# An unpaired quote or slash matches up to the end of its line, so the scan stays linear.
 _PIECES = re.compile(
     rf"{_LITERAL}?|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/?|(?<![\w$%-])start(?![\w-])", re.VERBOSE
 )
 
 
-def spacing(schema: str) -> dict[str, Any]:
-    """Where JSON of `schema` may have spaces, unless its "x-guidance" says it: no more than it
-    needs, for a model that is at a loss writes spaces until it is cut.
+def whitespace_options(schema: str) -> dict[str, Any]:
+    """Return the whitespace options for JSON of `schema`, none if its "x-guidance" has them.
+
+    Only the necessary whitespace is allowed: an undecided model writes spaces until its token
+    limit.
     """
     return {} if "whitespace_flexible" in schema else dict(_COMPACT)
 
 
-def place_special_tokens(lark: str, special_ids: Mapping[str, int]) -> str:
-    """`lark` with special tokens where it spells them.
+def insert_special_tokens(lark: str, special_ids: Mapping[str, int]) -> str:
+    """Replace special tokens that `lark` spells as text.
 
-    A rule that is nothing but the text of a special token, `name: "<|python_tag|>"`, is that
-    token, and a rule with such a text as its suffix, `name[suffix="</think>"]: TEXT`, ends with
-    it.  In a vocabulary where the text is no special token it stays text.  So one grammar serves
-    all models.
+    A rule that consists of the text of a special token, `name: "<|python_tag|>"`, becomes that
+    token, and a rule with such a text as its suffix, `name[suffix="</think>"]: TEXT`, ends with it.
+    Where the vocabulary has no such special token it stays text, so one grammar serves all models.
     """
-    return "\n".join(_place(line, special_ids) for line in lark.split("\n"))
+    return "\n".join(_insert(line, special_ids) for line in lark.split("\n"))
 
 
-def _place(line: str, special_ids: Mapping[str, int]) -> str:
-    if found := _ONLY.match(line):
-        token_id = _token_id(found[2], special_ids)
-        return line if token_id is None else f"{found[1]}<[{token_id}]>"
-    if found := _SUFFIX.match(line):
-        token_id = _token_id(found[2], special_ids)
-        return line if token_id is None else f"{found[1]}{found[3]} <[{token_id}]>"
+def _insert(line: str, special_ids: Mapping[str, int]) -> str:
+    if match := _ONLY.match(line):
+        token_id = _token_id(match[2], special_ids)
+        return line if token_id is None else f"{match[1]}<[{token_id}]>"
+    if match := _SUFFIX.match(line):
+        token_id = _token_id(match[2], special_ids)
+        return line if token_id is None else f"{match[1]}{match[3]} <[{token_id}]>"
     return line
 
 
@@ -59,8 +60,9 @@ def _token_id(literal: str, special_ids: Mapping[str, int]) -> int | None:
         return None
 
 
-def forbid_forcing(source: str) -> str:
-    """The `source` for llguidance, as Lark or JSON, without looking for texts that are forced.
+def disable_forcing(source: str) -> str:
+    """Return `source` (Lark or JSON) with llguidance's search for forced tokens disabled.
+
     Raises ValueError or RecursionError for JSON that is no grammar.
     """
     if not source.lstrip().startswith("{"):
@@ -69,28 +71,29 @@ def forbid_forcing(source: str) -> str:
         inner = json.loads(source)["grammars"]
         name = inner[0].setdefault("name", "inner")
     except (LookupError, TypeError, AttributeError):
-        raise ValueError("JSON that is no grammar") from None
-    for one in inner:
-        if one.get("lark_grammar"):  # of several such lines the last counts
-            one["lark_grammar"] += f"\n{_NO_FORCING}"
+        raise ValueError("its JSON is no grammar") from None
+    for part in inner:
+        if part.get("lark_grammar"):  # the last of several %llguidance lines counts
+            part["lark_grammar"] += f"\n{_NO_FORCING}"
     outer = {"name": "outer", "lark_grammar": f"start: @{name}\n{_NO_FORCING}"}
     return json.dumps({"grammars": [outer, *inner]})
 
 
 def rename_start(lark: str, name: str) -> str:
-    """`lark` with its rule `start` named `name`."""
-    return _PIECES.sub(lambda found: name if found[0] == "start" else found[0], lark)
+    """Rename the rule `start` of `lark` to `name`."""
+    return _PIECES.sub(lambda match: name if match[0] == "start" else match[0], lark)
 
 
 def regex_literal(regex: str) -> str:
-    """A regular expression between slashes, as Lark has it."""
+    """Return a regular expression between slashes, as Lark writes it."""
     escaped = re.sub(r"\\.|/|\n", _escape, regex, flags=re.DOTALL)
     return f"/{escaped}/" if escaped else '""'
 
 
 def answer_rule(grammar: Grammar, name: str) -> str:
-    """Lark with a rule `name` that stands for `grammar`.  Raises InvalidInputs for a JSON schema
-    that is not JSON.
+    """Return Lark with a rule `name` that stands for `grammar`.
+
+    Raises InvalidInputs for a JSON schema that is not JSON.
     """
     if grammar.kind == "lark":
         return rename_start(grammar.source, name)
@@ -106,11 +109,11 @@ def answer_rule(grammar: Grammar, name: str) -> str:
             schema = {}
     if not isinstance(schema, dict):
         raise InvalidInputs(f"the json_schema is {grammar.source[:80]!r}, expected an object")
-    options: dict[str, Any] = {**spacing(grammar.source)}
+    options: dict[str, Any] = {**whitespace_options(grammar.source)}
     stated = schema.get("x-guidance")
     options |= stated if isinstance(stated, dict) else {}
     return f"{name}: %json {json.dumps({**schema, 'x-guidance': options})}\n"
 
 
-def _escape(found: re.Match[str]) -> str:
-    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(found[0], found[0])
+def _escape(match: re.Match[str]) -> str:
+    return {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}.get(match[0], match[0])

@@ -1,4 +1,4 @@
-"""A vocabulary in llguidance's form: the bytes of each token, and text cut into tokens.
+"""A vocabulary in llguidance's form: the bytes of each token, and text split into tokens.
 
 Special tokens are not text: no text, whatever it spells, becomes one of them.
 """
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-_MAX_TOKEN_BYTES = 512  # llguidance's table breaks over 1000; longer ones are never allowed
+_MAX_TOKEN_BYTES = 512  # llguidance's table breaks over 1000; longer tokens are never allowed
 _SENTINEL = "\x02"  # a character that no token joins with another
 
 
 class TokenTable:
-    """The tokens that a model has logits for.
+    """Tokens for which a model has logits.
 
     Args:
         tokenizer: of the model.
-        vocab_size: of the logits.  Tokens past the tokenizer's own have no bytes; tokens past the
-            logits are left out.
-        eos_ids: the end tokens.  If none has a logit, one is added past the logits, where it
-            cannot be chosen.
+        vocab_size: of the logits. Tokens beyond the tokenizer's vocabulary have no bytes; tokens
+            beyond the logits are left out.
+        eos_ids: the end tokens. If none has a logit, one is added after the logits, where it cannot
+            be sampled.
     """
 
     # These names are llguidance's.
@@ -51,43 +51,44 @@ class TokenTable:
         self._longest = 1
 
     def __call__(self, text: str) -> list[int]:
-        """The tokens of `text` inside a text: their bytes together are its bytes."""
-        wanted = text.encode("utf-8", "replace")
+        """Return the tokens of `text` inside a text: their bytes together are its bytes."""
+        data = text.encode("utf-8", "replace")
         ids = self._encode(text)
-        if self._spells(ids, wanted):
+        if self._spells(ids, data):
             return ids
-        # The tokenizer puts a space before every text: put another character there.
+        # The tokenizer puts a space before every text: let a sentinel take its position.
         start = self._encode(_SENTINEL)
         ids = self._encode(_SENTINEL + text)
-        if ids[: len(start)] == start and self._spells(ids[len(start) :], wanted):
+        if ids[: len(start)] == start and self._spells(ids[len(start) :], data):
             return ids[len(start) :]
-        return self._cut(wanted)
+        return self._split(data)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special=False)
 
-    def _spells(self, ids: list[int], wanted: bytes) -> bool:
-        """Whether `ids` are `wanted`, in tokens that are text and have logits."""
+    def _spells(self, ids: list[int], data: bytes) -> bool:
+        """Return whether `ids` spell `data` in tokens that are text and have logits."""
         size, special = len(self.tokens), self._tokenizer.is_special
         is_text = all(token_id < size and not special(token_id) for token_id in ids)
-        return is_text and b"".join(self.tokens[token_id] for token_id in ids) == wanted
+        return is_text and b"".join(self.tokens[token_id] for token_id in ids) == data
 
-    def _cut(self, text: bytes) -> list[int]:
-        """The longest token that fits, again and again: for texts that the tokenizer would change,
-        or in which it finds special tokens.
+    def _split(self, text: bytes) -> list[int]:
+        """Split `text` greedily by the longest token that fits.
+
+        For texts that the tokenizer would change, or in which it finds special tokens.
         """
         if not self._ids_of:
             special = set(self.special_token_ids)
-            found = [item for item in enumerate(self.tokens) if item[1] and item[0] not in special]
-            self._longest = max((len(token) for _, token in found), default=1)
-            self._ids_of = {token: token_id for token_id, token in reversed(found)}
+            texts = [item for item in enumerate(self.tokens) if item[1] and item[0] not in special]
+            self._longest = max((len(token) for _, token in texts), default=1)
+            self._ids_of = {token: token_id for token_id, token in reversed(texts)}
         ids: list[int] = []
         start = 0
         while start < len(text):
             ends = range(min(len(text), start + self._longest), start, -1)
             end = next((end for end in ends if text[start:end] in self._ids_of), None)
             if end is None:
-                return ids  # nothing spells this byte: such an answer cannot be written
+                return ids  # no token spells this byte: the answer cannot be generated
             ids.append(self._ids_of[text[start:end]])
             start = end
         return ids

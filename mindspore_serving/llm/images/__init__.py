@@ -1,1 +1,1 @@
-"""Pictures in prompts: out of requests, to pixels, to vectors in place of embeddings."""
+"""Images in prompts: from requests to pixels, and to vectors in place of token embeddings."""

@@ -1,9 +1,9 @@
-"""Pictures from other servers, if the operator allows their hosts.
+"""Fetching of images from other servers, for the hosts that the operator allows.
 
-An address is resolved once, checked and then connected to, so that no name can become a private
-address in between; each redirect is checked alike.  All of it, names, handshakes, heads and
-redirects included, has one deadline, at which the connection is cut off: a time-out of a socket
-begins anew with each byte.
+A host name is resolved once, and the address is checked and then connected to, so a name cannot be
+rebound to a private address in between; each redirect is checked alike. The whole fetch, with name
+lookups, handshakes, headers and redirects, has one deadline, at which the connection is shut down:
+a socket timeout would start again with each byte.
 """
 
 import socket
@@ -24,14 +24,12 @@ MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PORTS = {"http": 80, "https": 443}
 _CHUNK = 1 << 16
-_TOO_LONG = "cannot be fetched: it takes too long"
+_TIMED_OUT = "cannot be fetched: the time limit is reached"
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """What is fetched: from which `hosts` ("*": any with public addresses), so many bytes, in so
-    many seconds in all.
-    """
+    """Allowed `hosts` ("*": any with a public address), bytes of a file, and seconds of a fetch."""
 
     hosts: Sequence[str]
     max_bytes: int
@@ -39,15 +37,17 @@ class FetchLimits:
 
 
 def fetch(url: str, limits: FetchLimits) -> bytes:
-    """The file at an address of http or https.  Raises InvalidInputs that continues the picture's
-    name: a host that is not allowed, no answer, too many bytes or redirects.
+    """Fetch the file at an http or https URL.
+
+    Raises InvalidInputs, whose message follows the image's name: a host that is not allowed, no
+    reply, too many bytes or redirects.
     """
     deadline = time.monotonic() + limits.seconds
     for _ in range(MAX_REDIRECTS + 1):
-        found = _ask(_checked(url, limits.hosts), limits, deadline)
-        if isinstance(found, bytes):
-            return found
-        url = urljoin(url, found)
+        result = _request(_checked(url, limits.hosts), limits, deadline)
+        if isinstance(result, bytes):
+            return result
+        url = urljoin(url, result)
     raise InvalidInputs(f"has more than {MAX_REDIRECTS} redirects")
 
 
@@ -58,22 +58,24 @@ def _checked(url: str, hosts: Sequence[str]) -> SplitResult:
     except ValueError:
         raise InvalidInputs("is no URL") from None
     if parts.scheme not in _PORTS or not host:
-        raise InvalidInputs("is no URL of http or https")
+        raise InvalidInputs("is no http or https URL")
     if not hosts:
         raise InvalidInputs(
-            "is an address, but this server fetches nothing: send the picture as a data URI"
+            "is a URL, but this server fetches no images: send the image as a data URI"
         )
-    if host not in _named(hosts) and ANY_HOST not in hosts:
-        raise InvalidInputs(f"is at {host[:100]!r}, from which this server fetches nothing")
+    if host not in _lower(hosts) and ANY_HOST not in hosts:
+        raise InvalidInputs(
+            f"is on host {host[:100]!r}, which is not among the allowed image_hosts"
+        )
     return parts
 
 
-def _named(hosts: Sequence[str]) -> set[str]:
+def _lower(hosts: Sequence[str]) -> set[str]:
     return {host.lower() for host in hosts}
 
 
-def _ask(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes | str:
-    """The file, or where it is."""
+def _request(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes | str:
+    """Return the file, or the URL of a redirect."""
     host = str(parts.hostname)
     try:
         with _connect(parts, limits, deadline) as stream, _cut_off(stream, deadline):
@@ -88,22 +90,24 @@ def _ask(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes | st
             if response.status in _REDIRECTS and location:
                 return location
             if response.status != 200:
-                raise InvalidInputs(f"cannot be fetched: {host} answers {response.status}")
+                raise InvalidInputs(
+                    f"cannot be fetched: {host} replied with status {response.status}"
+                )
             return _read(response, limits, deadline)
     except (OSError, HTTPException, UnicodeError, ValueError) as error:
         if isinstance(error, InvalidInputs):
             raise
-        _left(deadline)
-        raise InvalidInputs(f"cannot be fetched from {host}: {error or 'no answer'}") from None
+        _remaining(deadline)
+        raise InvalidInputs(f"cannot be fetched from {host}: {error or 'no reply'}") from None
 
 
 def _connect(parts: SplitResult, limits: FetchLimits, deadline: float) -> socket.socket:
     host = str(parts.hostname)
     port = parts.port or _PORTS[parts.scheme]
     address = _resolve(host, port, deadline)
-    if host not in _named(limits.hosts) and not _is_public(address):
-        raise InvalidInputs(f"is at {host}, whose address is not a public one")
-    stream = socket.create_connection((address, port), _left(deadline))
+    if host not in _lower(limits.hosts) and not _is_public(address):
+        raise InvalidInputs(f"is on host {host}, whose address is not public")
+    stream = socket.create_connection((address, port), _remaining(deadline))
     if parts.scheme == "http":
         return stream
     try:
@@ -115,12 +119,13 @@ def _connect(parts: SplitResult, limits: FetchLimits, deadline: float) -> socket
 
 
 def _resolve(host: str, port: int, deadline: float) -> str:
-    """The first address of a name.  The library waits for as long as name servers like, so another
-    thread does.
+    """Return the first address of a host name.
+
+    `getaddrinfo` has no timeout, so it runs on a thread that is abandoned at the deadline.
     """
     outcome: list[str | OSError | UnicodeError] = []
 
-    def look() -> None:
+    def look_up() -> None:
         try:
             entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
@@ -128,11 +133,11 @@ def _resolve(host: str, port: int, deadline: float) -> str:
         else:
             outcome.append(str(entries[0][4][0]))
 
-    thread = threading.Thread(target=look, name="resolve", daemon=True)
+    thread = threading.Thread(target=look_up, name="resolve", daemon=True)
     thread.start()
-    thread.join(_left(deadline))
+    thread.join(_remaining(deadline))
     if not outcome:
-        raise InvalidInputs(_TOO_LONG)
+        raise InvalidInputs(_TIMED_OUT)
     if isinstance(outcome[0], Exception):
         raise outcome[0]
     return outcome[0]
@@ -140,8 +145,8 @@ def _resolve(host: str, port: int, deadline: float) -> str:
 
 @contextmanager
 def _cut_off(stream: socket.socket, deadline: float) -> Iterator[None]:
-    """End reading and writing at the deadline, whatever waits."""
-    timer = threading.Timer(_left(deadline), _shut, [stream])
+    """Shut the connection down at the deadline, whatever call is blocked on it."""
+    timer = threading.Timer(_remaining(deadline), _shut_down, [stream])
     timer.daemon = True
     timer.start()
     try:
@@ -150,23 +155,24 @@ def _cut_off(stream: socket.socket, deadline: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _shut(stream: socket.socket) -> None:
+def _shut_down(stream: socket.socket) -> None:
     with suppress(OSError):
-        socket.socket.shutdown(stream, socket.SHUT_RDWR)  # TLS would take its own state away
+        # Not SSLSocket.shutdown, which would drop the TLS state that is in use.
+        socket.socket.shutdown(stream, socket.SHUT_RDWR)
 
 
 def _is_public(address: str) -> bool:
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return found.is_global and not found.is_multicast
+    ip = ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip.is_global and not ip.is_multicast
 
 
 def _read(response: HTTPResponse, limits: FetchLimits, deadline: float) -> bytes:
     content = bytearray()
     while True:
         piece = response.read1(_CHUNK)
-        _left(deadline)
+        _remaining(deadline)
         if not piece:
             return bytes(content)
         content += piece
@@ -174,8 +180,9 @@ def _read(response: HTTPResponse, limits: FetchLimits, deadline: float) -> bytes
             raise InvalidInputs(f"has more than {limits.max_bytes:,} bytes")
 
 
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise InvalidInputs(_TOO_LONG)
-    return left
+def _remaining(deadline: float) -> float:
+    """Return the seconds until the deadline.  Raises InvalidInputs after it."""
+    remaining = deadline - time.monotonic()
+    if remaining <= 0:
+        raise InvalidInputs(_TIMED_OUT)
+    return remaining

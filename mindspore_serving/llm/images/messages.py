@@ -1,8 +1,7 @@
-"""Pictures in the messages of a chat: where they are, and what a template gets in their place.
+"""Images in the messages of a chat, and the marks that a template gets in their place.
 
-A picture is a part {"type": "image_url", "image_url": {"url": ...}} of a content, as OpenAI has it;
-or in a text ![](url) of Markdown, as TGI has it.
-Knows no file and no model.
+An image is a part {"type": "image_url", "image_url": {"url": ...}} of a message's content, as in
+OpenAI's API, or ![](url) of Markdown in a text, as in TGI's. Knows no file and no model.
 """
 
 import re
@@ -13,7 +12,7 @@ from typing import Any
 from mindspore_serving.errors import InvalidField
 
 Message = Mapping[str, Any]
-# A second mark ends the first: else each of many would be followed to the end of the text.
+# A second "![](" ends the first: otherwise each of many would be matched to the end of the text.
 MARKDOWN = re.compile(
     r"!\[\]\(((?:data:|https?://)[^)\s!]*(?:!(?!\[\]\()[^)\s!]*)*)\)", re.IGNORECASE
 )
@@ -22,27 +21,30 @@ KINDS = ("image_url", "input_image")
 
 @dataclass(frozen=True, slots=True)
 class ImageSource:
-    """Where a picture is in a request, and its `url`, which may be a data URI."""
+    """An image of a request: the field that holds it, and its `url`, which may be a data URI."""
 
-    place: str
+    field: str
     url: str
 
 
-def find_pictures(messages: Sequence[Message], markdown: str = "") -> list[ImageSource]:
-    """Those of all messages, or of a text, in order.  Raises InvalidField for one without a URL."""
-    return [ImageSource("prompt", found[1]) for found in MARKDOWN.finditer(markdown)] + [
+def find_images(messages: Sequence[Message], markdown: str = "") -> list[ImageSource]:
+    """Return the images of all messages, or of a text, in order.
+
+    Raises InvalidField for an image without a URL.
+    """
+    return [ImageSource("prompt", match[1]) for match in MARKDOWN.finditer(markdown)] + [
         _source(f"messages[{i}].content[{j}]", part)
         for i, message in enumerate(messages)
         for j, part in enumerate(_parts(message))
-        if _is_picture(part)
+        if _is_image(part)
     ]
 
 
 def to_marks(messages: Sequence[Message]) -> list[Message]:
-    """`messages` with {"type": "image"} in place of each picture."""
+    """Return `messages` with {"type": "image"} instead of each image."""
     return [
-        {**message, "content": [{"type": "image"} if _is_picture(p) else p for p in parts]}
-        if any(map(_is_picture, parts := _parts(message)))
+        {**message, "content": [{"type": "image"} if _is_image(p) else p for p in parts]}
+        if any(map(_is_image, parts := _parts(message)))
         else message
         for message in messages
     ]
@@ -53,13 +55,14 @@ def _parts(message: Message) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
-def _is_picture(part: Any) -> bool:
+def _is_image(part: Any) -> bool:
     return isinstance(part, Mapping) and part.get("type") in KINDS
 
 
-def _source(place: str, part: Mapping[str, Any]) -> ImageSource:
-    found = part.get("image_url")
-    url = found.get("url") if isinstance(found, Mapping) else found
+def _source(part_field: str, part: Mapping[str, Any]) -> ImageSource:
+    image_url = part.get("image_url")
+    url = image_url.get("url") if isinstance(image_url, Mapping) else image_url
+    field = f"{part_field}.image_url"
     if not isinstance(url, str) or not url:
-        raise InvalidField(f"{place}.image_url", "has no url, expected a data URI of a picture")
-    return ImageSource(f"{place}.image_url", url)
+        raise InvalidField(field, "has no url, expected a data URI of an image")
+    return ImageSource(field, url)

@@ -1,6 +1,6 @@
-"""Pictures of a request read: fetched, decoded, resized to what a model's image processor makes.
+"""Images of a request: fetched, decoded and resized as a model's image processor does.
 
-Vectors are made of that elsewhere (`tower`).  Threads may share a reader.
+Their vectors are computed elsewhere (`tower`). Threads may share a reader.
 """
 
 import base64
@@ -21,15 +21,15 @@ from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.fetching import FetchLimits, fetch
-from mindspore_serving.llm.images.forms import PictureForm, find_form
 from mindspore_serving.llm.images.messages import ImageSource
+from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
 class MessageArray(msgspec.Struct, frozen=True, array_like=True):
-    """An array in a message."""
+    """An array in a message between processes."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,9 +43,11 @@ class MessageArray(msgspec.Struct, frozen=True, array_like=True):
         return np.frombuffer(self.content, self.dtype).reshape(self.shape)
 
 
-class Picture(msgspec.Struct, frozen=True, array_like=True):
-    """A picture that was read: a hash of its file, its text in the prompt, how many vectors it has,
-    and what those are made of.
+class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
+    """An image after its processor.
+
+    `digest` hashes its file, `text` stands for it in the prompt, `count` is the number of its
+    vectors, and `inputs` are the arrays from which a tower computes them.
     """
 
     digest: bytes
@@ -54,91 +56,103 @@ class Picture(msgspec.Struct, frozen=True, array_like=True):
     inputs: dict[str, MessageArray]
 
 
-class PictureReader:
-    """Reads for one model.
+class ImageReader:
+    """Reads the images of requests for one model.
 
     Args:
         directory: of the model, with the configuration of its image processor.
-        form: how it writes pictures.
-        names: the texts of the token that stands for a vector, and of those of `form.frame`.
+        prompt_format: how the model writes images.
+        names: texts of the placeholder token, and of the tokens of `prompt_format.frame`.
         config: the limits.
 
-    Raises StartError: no library, no or a broken processor.
+    Raises:
+        StartError: a library is missing, or the processor is missing or broken.
     """
 
     def __init__(
-        self, directory: Path, form: PictureForm, names: Sequence[str], config: EngineConfig
+        self,
+        directory: Path,
+        prompt_format: ImagePromptFormat,
+        names: Sequence[str],
+        config: EngineConfig,
     ) -> None:
-        self.form = form
-        self.token = names[1] if form.frame else names[0]  # what templates write
+        self.prompt_format = prompt_format
+        self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
         self._names = names
         self._config = config
         self._processor = open_processor(directory)
 
-    def read(self, sources: Sequence[ImageSource]) -> list[Picture]:
-        """Raises InvalidField naming the picture: too many, not allowed, too large, broken."""
-        most = self._config.max_images
-        if len(sources) > most:
-            accepted = f"at most {most}" if most else "none: the model reads text alone here"
-            place, _, inside = sources[0].place.partition("[")
+    def read(self, sources: Sequence[ImageSource]) -> list[PreparedImage]:
+        """Fetch, decode and prepare images.
+
+        Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
+        """
+        max_images = self._config.max_images
+        if len(sources) > max_images:
+            accepted = f"at most {max_images}" if max_images else "none: max_images is 0"
+            field, _, inside = sources[0].field.partition("[")
             has = "have" if inside else "has"
-            raise InvalidField(place, f"{has} {len(sources)} pictures, expected {accepted}")
+            raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
         return [self._read(source) for source in sources]
 
-    def expand(self, text: str, pictures: Sequence[Picture]) -> str:
-        """`text` with the pictures' own in place of the tokens that stand for them.  Raises
-        InvalidField if it has more or fewer such tokens.
+    def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
+        """Return `text` with the images' texts in place of the tokens that stand for them.
+
+        Raises InvalidField if the text has more or fewer such tokens than images.
         """
         pieces = text.split(self.token)
-        if len(pieces) != len(pictures) + 1:
+        if len(pieces) != len(images) + 1:
             raise InvalidField(
                 "messages",
-                f"have {len(pictures)} pictures and {len(pieces) - 1} times {self.token!r}, which "
-                "stands for one: leave it out of texts",
+                f"have {len(images)} images and {len(pieces) - 1} times {self.token!r}, the "
+                "placeholder of an image: leave it out of texts",
             )
-        texts = [picture.text for picture in pictures]
+        texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _read(self, source: ImageSource) -> Picture:
+    def _read(self, source: ImageSource) -> PreparedImage:
         try:
             data = _load(source.url, self._config)
             image = decode_file(data, self._config)
             return self._prepare(image, blake2b(data, digest_size=16).digest())
         except InvalidInputs as error:
-            raise InvalidField(source.place, str(error)) from None
+            raise InvalidField(source.field, str(error)) from None
 
-    def _prepare(self, image: Any, digest: bytes) -> Picture:
-        form = self.form
+    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+        prompt_format = self.prompt_format
         try:
-            made = self._processor([image], return_tensors="np", **form.options)
-            text = form.write(self._names, form.count, made)
-        except MemoryError:  # the picture grows, as a very thin one does
+            processed = self._processor([image], return_tensors="np", **prompt_format.options)
+            text = prompt_format.write(self._names, prompt_format.count, processed)
+        except MemoryError:  # a very thin image is enlarged beyond the memory
             raise
         except Exception as error:  # the library has no errors of its own
             raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
-        arrays = {name: MessageArray.of(x) for name, x in made.items() if isinstance(x, np.ndarray)}
-        return Picture(digest, text, text.count(self._names[0]), arrays)
+        inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
+        return PreparedImage(digest, text, text.count(self._names[0]), inputs)
 
 
 def open_reader(
     directory: Path, tokenizer: Tokenizer | None, config: EngineConfig
-) -> PictureReader | None:
-    """None for a model that takes no pictures, or is not to.  Raises StartError as a reader."""
-    form = find_form(find_config(directory))
-    if form is None or tokenizer is None or not config.max_images:
+) -> ImageReader | None:
+    """Open the reader of a model, None if it takes no images or `max_images` is 0.
+
+    Raises StartError as `ImageReader` does, or for an unknown placeholder token.
+    """
+    prompt_format = find_prompt_format(find_config(directory))
+    if prompt_format is None or tokenizer is None or not config.max_images:
         return None
     names = []
-    for token_id in (form.token_id, *form.frame):
+    for token_id in (prompt_format.token_id, *prompt_format.frame):
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
-            raise StartError(f"config.json has {token_id} for a token of images, which is none")
-    return PictureReader(directory, form, names, config)
+            raise StartError(f"config.json names image token {token_id}, which the tokenizer lacks")
+    return ImageReader(directory, prompt_format, names, config)
 
 
 def open_processor(directory: Path) -> Any:
-    """The image processor of the model in `directory`.  Raises StartError."""
+    """Open the image processor of the model in `directory`.  Raises StartError."""
     if not has_processor(directory):
-        raise StartError(f"{directory} has no {PROCESSORS[0]}, by which images are resized")
+        raise StartError(f"{directory} has no {PROCESSORS[0]}, which says how images are resized")
     try:
         import PIL  # noqa: F401
         import transformers
@@ -155,17 +169,18 @@ def open_processor(directory: Path) -> Any:
 
 
 def has_processor(directory: Path) -> bool:
+    """Return whether the directory has the configuration of an image processor."""
     return any((directory / name).is_file() for name in PROCESSORS)
 
 
 def _load(url: str, config: EngineConfig) -> bytes:
-    """The file.  Raises InvalidInputs."""
+    """Return the file at `url`, decoded or fetched.  Raises InvalidInputs."""
     if url[:5].lower() != "data:":
         seconds = config.preparation_timeout
         return fetch(url, FetchLimits(config.image_hosts, config.max_image_bytes, seconds))
     head, comma, content = url.partition(",")
     if not comma or not head.lower().endswith(";base64"):
-        raise InvalidInputs('is no data URI of base64, expected "data:image/png;base64,..."')
+        raise InvalidInputs('is no base64 data URI, expected "data:image/png;base64,..."')
     if len(content) * 3 // 4 > config.max_image_bytes + 2:
         raise InvalidInputs(
             f"has {len(content) * 3 // 4:,} bytes, expected at most {config.max_image_bytes:,}"
@@ -173,8 +188,9 @@ def _load(url: str, config: EngineConfig) -> bytes:
     try:
         return base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise InvalidInputs(f"is no base64: {error}") from None
+        raise InvalidInputs(f"is no valid base64: {error}") from None
 
 
-def to_arrays(picture: Picture) -> Mapping[str, "npt.NDArray[Any]"]:
-    return {name: array.array() for name, array in picture.inputs.items()}
+def to_arrays(image: PreparedImage) -> Mapping[str, "npt.NDArray[Any]"]:
+    """Return the inputs of a vision tower as arrays, by name."""
+    return {name: array.array() for name, array in image.inputs.items()}

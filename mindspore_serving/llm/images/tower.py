@@ -1,7 +1,7 @@
-"""Vectors of pictures, by the vision tower and the projection of a model that takes them.
+"""Vectors of images, computed by the vision tower and projection of a multimodal model.
 
-Both are the transformers library's, on PyTorch in float32, whatever runtime computes the language
-model: a picture is computed once, and then found by the hash of its content.
+Both are those of the transformers library, on PyTorch in float32, whichever runtime computes the
+language model. An image is computed once and then looked up by the hash of its file.
 """
 
 import inspect
@@ -15,73 +15,77 @@ import numpy as np
 from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
-from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, PICTURES
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.images.reader import Picture, to_arrays
+from mindspore_serving.llm.images.reader import PreparedImage, to_arrays
 from mindspore_serving.llm.step import Vectors
 
-MAX_KEPT = 256 << 20  # bytes of vectors
+MAX_CACHED_BYTES = 256 << 20  # of vectors
 
 
 class Tower:
-    """Of one model.  Used by one thread.
+    """Vision tower of one model, with a cache of vectors.  Used by one thread.
 
-    `num_computed` counts pictures that were not found.
+    `num_computed` counts the images that were not in the cache.
     """
 
-    def __init__(self, model: Any, most: int = MAX_KEPT) -> None:
+    def __init__(self, model: Any, max_bytes: int = MAX_CACHED_BYTES) -> None:
         self._model = model
         self._names = frozenset(inspect.signature(model.get_image_features).parameters)
-        self._most = most
-        self._kept: OrderedDict[bytes, Vectors] = OrderedDict()
+        self._max_bytes = max_bytes
+        self._cached: OrderedDict[bytes, Vectors] = OrderedDict()
         self._num_bytes = 0
         self.num_computed = 0
 
     @classmethod
     def open(cls, directory: Path, config: EngineConfig) -> "Tower":
-        """Raises StartError: no library, weights that are missing or do not fit."""
+        """Load the tower of the model in `directory`.
+
+        Raises StartError: a library is missing, or weights are missing or do not fit.
+        """
         return cls(_load(directory, config))
 
-    def see(self, pictures: Sequence[Picture]) -> list[tuple[bytes, Vectors]]:
-        """The hash of each picture and its vectors, float32 [count, hidden_size].  Raises
-        ServingError.
-        """
-        return [(picture.digest, self._find(picture)) for picture in pictures]
+    def compute(self, images: Sequence[PreparedImage]) -> list[tuple[bytes, Vectors]]:
+        """Return the hash of each image and its vectors, float32 [count, hidden_size].
 
-    def _find(self, picture: Picture) -> Vectors:
-        vectors = self._kept.pop(picture.digest, None)
+        Raises ServingError if the vectors cannot be computed.
+        """
+        return [(image.digest, self._get(image)) for image in images]
+
+    def _get(self, image: PreparedImage) -> Vectors:
+        vectors = self._cached.pop(image.digest, None)
         if vectors is None:
-            vectors = self._compute(picture)
+            vectors = self._compute(image)
             self._num_bytes += vectors.nbytes
             self.num_computed += 1
-        self._kept[picture.digest] = vectors
-        while self._num_bytes > self._most:
-            _, oldest = self._kept.popitem(last=False)
+        self._cached[image.digest] = vectors
+        while self._num_bytes > self._max_bytes:
+            _, oldest = self._cached.popitem(last=False)
             self._num_bytes -= oldest.nbytes
         return vectors
 
-    def _compute(self, picture: Picture) -> Vectors:
+    def _compute(self, image: PreparedImage) -> Vectors:
         import torch
 
         device = self._model.device
-        given = {name: x for name, x in to_arrays(picture).items() if name in self._names}
+        arrays = {name: x for name, x in to_arrays(image).items() if name in self._names}
         try:
             with torch.inference_mode():
-                inputs = {name: torch.tensor(x, device=device) for name, x in given.items()}
-                found = self._model.get_image_features(**inputs, return_dict=True).pooler_output
-                vectors: Vectors = torch.cat(list(found)).float().cpu().numpy()
+                inputs = {name: torch.tensor(x, device=device) for name, x in arrays.items()}
+                features = self._model.get_image_features(**inputs, return_dict=True).pooler_output
+                vectors: Vectors = torch.cat(list(features)).float().cpu().numpy()
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            raise ServingError(f"a picture cannot be computed: {error_text(error)}") from error
-        if len(vectors) != picture.count:
+            raise ServingError(f"an image cannot be computed: {error_text(error)}") from error
+        if len(vectors) != image.count:
             raise ServingError(
-                f"a picture has {len(vectors)} vectors and {picture.count} tokens: the image "
-                "processor's sizes are not those of config.json"
+                f"an image has {len(vectors)} vectors, but {image.count} tokens in the prompt: the "
+                "sizes of the image processor do not match config.json"
             )
         return np.ascontiguousarray(vectors)
 
 
 def _load(directory: Path, config: EngineConfig) -> Any:
-    """The library's model without its language model, of which nothing is read."""
+    """Load the library's model without its language model."""
     try:
         import torch
         import transformers
@@ -91,7 +95,7 @@ def _load(directory: Path, config: EngineConfig) -> Any:
 
     transformers.logging.disable_progress_bar()
     verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # of the language model's tensors
+    transformers.logging.set_verbosity_error()  # about the tensors of the language model
     try:
         model, loaded = transformers.AutoModelForImageTextToText.from_pretrained(
             directory,
@@ -104,7 +108,7 @@ def _load(directory: Path, config: EngineConfig) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
-            attn_implementation="eager",  # a name in config.json may be of code elsewhere
+            attn_implementation="eager",  # config.json could name a kernel to download
             dtype=torch.float32,
             output_loading_info=True,
         )
@@ -114,9 +118,9 @@ def _load(directory: Path, config: EngineConfig) -> Any:
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
-    for name in sorted(name for name in loaded["unexpected_keys"] if PICTURES.has(name, ())):
-        if not any(row.has(name, ()) for row in LEFTOVERS if row is not PICTURES):
-            raise StartError(f"{directory} has a tensor {name!r}, which its vision tower has not")
+    for name in sorted(name for name in loaded["unexpected_keys"] if IMAGES.has(name, ())):
+        if not any(row.has(name, ()) for row in LEFTOVERS if row is not IMAGES):
+            raise StartError(f"{directory} has a tensor {name!r}, which its vision tower lacks")
     wrong = [*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])]
     for name in sorted(wrong):
         if not name.endswith(("lm_head.weight", "embed_tokens.weight")):

@@ -9,20 +9,20 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions.architecture import Architecture, Config
 from mindspore_serving.llm.descriptions.config_types import check_types
 from mindspore_serving.llm.descriptions.families import FAMILIES
-from mindspore_serving.llm.descriptions.settings import OPTIONAL, Noted, flattened
+from mindspore_serving.llm.descriptions.settings import OPTIONAL, TrackedSettings, flattened
 
 
 def translate_config(
     config: Config, architecture: Architecture | None = None
-) -> tuple[Noted, Architecture]:
+) -> tuple[TrackedSettings, Architecture]:
     """Return the settings of `config` in the keys that `spec` reads, and the architecture.
 
     `architecture` is the row of FAMILIES, by default that of config.json's name.  A `config` that
-    is `Noted` notes which keys are read.
+    is `TrackedSettings` notes which keys are read.
 
     Raises StartError: a value of the wrong type, or a value that the architecture does not support.
     """
-    note = config.read if isinstance(config, Noted) else None
+    note = config.read if isinstance(config, TrackedSettings) else None
     flat = flattened(dict(config))
     names = config.get("architectures")
     if not isinstance(names, list) or not names:
@@ -31,20 +31,20 @@ def translate_config(
     check_types(flat)
     architecture = architecture or FAMILIES[str(names[0])]
     if architecture.variant is not None:
-        merged = Noted({**architecture.defaults, **flat, "architectures": names}, note)
+        merged = TrackedSettings({**architecture.defaults, **flat, "architectures": names}, note)
         architecture = architecture.variant(architecture, merged)
     known = {*architecture.follows, *architecture.fixed}
     accepted = {key: flat[key] for key in flat if key not in OPTIONAL or key in known}
     defaults = {
         key: value for key, value in architecture.defaults.items() if not _has_older_name(key, flat)
     }
-    settings = Noted({**defaults, **accepted, "architectures": names}, note)
+    settings = TrackedSettings({**defaults, **accepted, "architectures": names}, note)
     _refuse(architecture, settings)
     translated: dict[str, Any] = {
         **settings,
         **(architecture.read(settings) if architecture.read else {}),
     }
-    return Noted(translated, note), architecture
+    return TrackedSettings(translated, note), architecture
 
 
 def _has_older_name(key: str, flat: Config) -> bool:
@@ -52,7 +52,7 @@ def _has_older_name(key: str, flat: Config) -> bool:
     return key == "rope_parameters" and bool(flat.get("rope_scaling"))
 
 
-def _refuse(architecture: Architecture, settings: Noted) -> None:
+def _refuse(architecture: Architecture, settings: TrackedSettings) -> None:
     """Raise StartError naming a setting whose value the architecture does not support."""
     for key, accepted in architecture.fixed.items():
         value = settings.get(key)

@@ -118,7 +118,7 @@ def _add_low_rank(layer: Layer, x: Tensor, h: Tensor) -> Tensor:
 def _add_residual(layer: Layer, x: Tensor, out: Tensor, name: str = "") -> Tensor:
     """Add the output of a block to `x`; the norm `name` is applied to the output or to the sum."""
     ops, residual = layer.ops, layer.spec.scales.residual
-    if layer.architecture.norms_sums:
+    if layer.architecture.post_norm:
         return layer.norm(ops.add(x, scaled(ops, out, residual)), name)
     return ops.add(x, scaled(ops, layer.norm(out, name), residual))
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.leftovers import PICTURES
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -257,7 +257,7 @@ def _text_model(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     for name, stored in tensors.items():
         parts = (pair for pair in _TEXT_PARTS if name.startswith(pair[0]))
         before, after = next(parts, ("", ""))
-        if not (architecture.has_pictures and PICTURES.has(name, stored.shape)):
+        if not (architecture.takes_images and IMAGES.has(name, stored.shape)):
             result[after + name[len(before) :]] = stored
     return result
 

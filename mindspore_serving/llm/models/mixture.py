@@ -1,7 +1,7 @@
 """Mixture-of-experts feed-forward block: a router chooses some experts for each token."""
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.descriptions.architecture import SILU, Beside, Experts
+from mindspore_serving.llm.descriptions.architecture import SILU, Experts, ParallelMixture
 from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Tensor
@@ -17,8 +17,8 @@ def feed_forward(layer: Layer, h: Tensor, x: Tensor) -> Tensor:
     """
     mixture, names = layer.spec.mixture, layer.architecture.experts
     if mixture and names and layer.index in mixture.layers:
-        if names.beside:
-            return _dense_and_experts(layer, h, x, mixture, names.beside)
+        if names.parallel:
+            return _dense_and_experts(layer, h, x, mixture, names.parallel)
         return layer.ops.all_reduce(_mixture(layer, h, mixture, names))
     return layer.ops.all_reduce(layer.mlp(h))
 
@@ -44,7 +44,7 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
 
 
 def _dense_and_experts(
-    layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: Beside
+    layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: ParallelMixture
 ) -> Tensor:
     """Return the sum of the dense block and the experts, each with its norms."""
     ops, spec, experts = layer.ops, layer.spec, layer.architecture.experts

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, told
+from mindspore_serving.llm.checkpoint.leftovers import LEFTOVERS, Leftover, find_reasons, summarize
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
@@ -23,7 +23,7 @@ from mindspore_serving.llm.descriptions.architecture import Config
 from mindspore_serving.llm.descriptions.settings import (
     NEUTRAL,
     OPTIONAL,
-    Noted,
+    TrackedSettings,
     flattened,
     settings_of,
 )
@@ -47,7 +47,7 @@ def open_definition(
     Raises StartError: a broken or unknown checkpoint, a tensor that the definition does not read.
     """
     checkpoint = open_converted(directory)
-    config = Noted(checkpoint.config)
+    config = TrackedSettings(checkpoint.config)
     spec, decoder = load_definition(config, max_model_len=max_model_len)
     warn_unknown_settings(checkpoint.directory, config, spec.architecture.settings)
     names = spec.architecture.names
@@ -88,7 +88,7 @@ def check_tensors(
             f"config.json does not have: {shown}. Without them results would be wrong: config.json "
             "belongs to another model, or the model is not supported"
         )
-    message = told(left_out)
+    message = summarize(left_out)
     if message:
         log.warning(
             "%s has tensors that are not for inference, which are left out: %s",
@@ -98,7 +98,7 @@ def check_tensors(
     return Checkpoint.of(checkpoint, tensors={name: checkpoint.stored(name) for name in kept})
 
 
-def warn_unknown_settings(directory: Path, config: Noted, known: Collection[str]) -> None:
+def warn_unknown_settings(directory: Path, config: TrackedSettings, known: Collection[str]) -> None:
     """Log the settings of `config` that were not read and may matter.
 
     Settings known to change nothing, and settings at a neutral value, are not logged; neither are
@@ -112,7 +112,7 @@ def warn_unknown_settings(directory: Path, config: Noted, known: Collection[str]
         )  # fmt: skip
 
 
-def unknown_settings(config: Noted, known: Collection[str]) -> list[str]:
+def unknown_settings(config: TrackedSettings, known: Collection[str]) -> list[str]:
     """Return the names that `warn_unknown_settings` logs; `known` are those of the description."""
 
     def is_known(name: str, value: Any) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions import layer_kinds
 from mindspore_serving.llm.descriptions.architecture import RMS, RMS_PLUS_ONE, Architecture, Config
-from mindspore_serving.llm.descriptions.config_types import MOST_FEATURES, number, size
+from mindspore_serving.llm.descriptions.config_types import MAX_HEAD_FEATURES, number, size
 from mindspore_serving.llm.models.config_translation import translate_config
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
@@ -255,10 +255,10 @@ def _heads(config: Config, hidden: int, latent: Latent | None) -> tuple[int, int
             f"num_key_value_heads={num_kv_heads}"
         )
     head_dim = size(config, "head_dim", default=hidden // num_heads)
-    if not 0 < head_dim <= MOST_FEATURES:
+    if not 0 < head_dim <= MAX_HEAD_FEATURES:
         raise StartError(
             f"config.json has hidden_size {hidden} of {num_heads} heads, expected 1 to "
-            f"{MOST_FEATURES} features of each"
+            f"{MAX_HEAD_FEATURES} features of each"
         )
     return num_heads, num_kv_heads, head_dim
 

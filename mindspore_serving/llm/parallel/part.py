@@ -52,9 +52,9 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.architecture.has_pictures and config.max_images:
+    if spec.architecture.takes_images and config.max_images:
         raise StartError(
-            f"{parallel_text(config)}, but vectors of pictures are not sent to "
+            f"{parallel_text(config)}, but vectors of images are not sent to "
             "ranks: leave it out, or give max_images=0 to serve the model for texts"
         )
     stages, peers, exchange = grid.stages, grid.peers, None

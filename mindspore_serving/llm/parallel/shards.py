@@ -22,7 +22,7 @@ from mindspore_serving.llm.descriptions.architecture import Experts
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
 
-CUT = tuple(name for name, form in FAMILIES.items() if form.cut)
+CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
 
 
@@ -64,7 +64,7 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
 
     Raises StartError: an architecture that is not cut, a size that does not divide the model.
     """
-    if not spec.architecture.cut:
+    if not spec.architecture.shardable:
         kind = " with states or experts" if spec.architecture_name in CUT else ""
         raise StartError(
             f"tensor_parallel is {size}, but {spec.architecture_name}{kind} is not cut over ranks, "

@@ -41,7 +41,7 @@ class ChatPrompt:
         tools: Sequence[dict[str, Any]] | None,
         image_token: str = "",
     ) -> str:
-        """The messages of `request`, which see `tools`; `image_token` stands for a picture.  Raises
+        """The messages of `request`, which see `tools`; `image_token` stands for an image.  Raises
         RequestRefused or InvalidField.
         """
         try:

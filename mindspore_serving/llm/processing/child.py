@@ -55,7 +55,7 @@ class ProcessorSetup(msgspec.Struct, frozen=True):
 
     directory: str
     card: ModelCard
-    config: dict[str, Any]  # fields of `EngineConfig` that say what pictures may be
+    config: dict[str, Any]  # fields of `EngineConfig` that say what images may be
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
@@ -63,13 +63,13 @@ def load(setup: bytes) -> Mapping[str, Role]:
     directory = Path(found.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    pictures = None
+    images = None
     if found.card.takes_images:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it misses PyTorch
         # Image processors need none, and it would take seconds and 400 MB to import.
         sys.modules["torch"] = None  # type: ignore[assignment]
-        pictures = open_reader(directory, tokenizer, EngineConfig(**found.config))
-    processor = Processor(tokenizer, template, found.card, is_trusted=False, pictures=pictures)
+        images = open_reader(directory, tokenizer, EngineConfig(**found.config))
+    processor = Processor(tokenizer, template, found.card, is_trusted=False, images=images)
     try:
         processor.warm()
     except ServingError as error:  # the same for each request with a grammar

@@ -26,12 +26,12 @@ from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.images.reader import Picture, PictureReader
+from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
+from mindspore_serving.llm.processing.image_prompt import ImagePrompt, place_images
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.picture_prompt import PicturePrompt, place_pictures
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
     check_extent,
@@ -77,7 +77,7 @@ class Processor:
     """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
 
     `find_adapter` gives the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
-    grammars may be written by anybody: see `GrammarCompiler`.  `pictures` reads those of requests,
+    grammars may be written by anybody: see `GrammarCompiler`.  `images` reads those of requests,
     and `tower` computes them, where requests are completed.
     """
 
@@ -89,11 +89,11 @@ class Processor:
         find_adapter: Callable[[str], int] = no_adapter,
         *,
         is_trusted: bool = True,
-        pictures: PictureReader | None = None,
+        images: ImageReader | None = None,
         tower: Tower | None = None,
     ) -> None:
         self.adapter = find_adapter
-        self._pictures, self._tower = pictures, tower
+        self._images, self._tower = images, tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
@@ -111,13 +111,13 @@ class Processor:
         if not self._card.can_generate:
             raise InvalidInputs("the model embeds texts, it does not generate any")
         answer_format = to_answer_format(request, self._card)
-        text, ids, pictures = self._prompt(request, answer_format.tools)
+        text, ids, images = self._prompt(request, answer_format.tools)
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
         words = params.bad_words
         bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
-        return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, pictures)
+        return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, images)
 
     def complete(self, request: Generate, prompt: PreparedPrompt) -> PreparedRequest:
         """What the engine takes, of `request` and what was read of it."""
@@ -128,12 +128,10 @@ class Processor:
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
-        if prompt.pictures:
-            assert self._pictures is not None
+        if prompt.images:
+            assert self._images is not None
             assert self._tower is not None
-            options["pictures"] = place_pictures(
-                self._pictures, self._tower, prompt.ids, prompt.pictures
-            )
+            options["images"] = place_images(self._images, self._tower, prompt.ids, prompt.images)
         room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
@@ -153,7 +151,7 @@ class Processor:
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
             return True
         grammar = to_answer_format(request, self._card).grammar
-        return grammar is None or (self._compiler is not None and self._compiler.knows(grammar))
+        return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))
 
     def read_texts(self, request: Embed | Score) -> Prompts:
         """The tokens of texts to embed or to score."""
@@ -161,7 +159,7 @@ class Processor:
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         tools = None if request.tool_choice.mode == "none" else request.tools
-        text, add_special = self._text(request, tools, self._read_pictures(request))
+        text, add_special = self._text(request, tools, self._read_images(request))
         check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
@@ -210,46 +208,46 @@ class Processor:
 
     def _prompt(
         self, request: Generate, tools: Sequence[dict[str, Any]]
-    ) -> tuple[str | None, list[int], list[Picture]]:
-        """The prompt as text, if it is one, and as tokens that fit the model; its pictures."""
+    ) -> tuple[str | None, list[int], list[PreparedImage]]:
+        """The prompt as text, if it is one, and as tokens that fit the model; its images."""
         text = None
-        pictures = self._read_pictures(request)
+        images = self._read_images(request)
         if isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
         else:
             if request.drop_turns and request.messages:
                 kept = shortened(
-                    request.messages, lambda some: self._fits(request, some, tools, pictures)
+                    request.messages, lambda some: self._fits(request, some, tools, images)
                 )
                 request = structs.replace(request, messages=kept)
-            text, add_special = self._text(request, tools, pictures)
+            text, add_special = self._text(request, tools, images)
             ids = self.encode(text, add_special)
         if request.truncate is not None:
             if request.truncate < 1:
                 raise InvalidField("truncate", f"is {request.truncate}, expected an int >= 1")
-            if pictures.token:
-                raise InvalidField("truncate", "is given, expected none in a chat with pictures")
+            if images.token:
+                raise InvalidField("truncate", "is given, expected none in a chat with images")
             ids = ids[-request.truncate :]
         if not ids:
             text = "the prompt is empty, expected at least one token"
             raise RequestRefused(Refused("empty", text))
         self._check_length(len(ids))
-        return text, ids, pictures.of(request.messages)
+        return text, ids, images.of(request.messages)
 
-    def _read_pictures(self, request: Generate | Tokenize) -> PicturePrompt:
+    def _read_images(self, request: Generate | Tokenize) -> ImagePrompt:
         markdown = request.markdown if isinstance(request, Generate) else ""
-        return PicturePrompt(self._pictures, request.messages, markdown)
+        return ImagePrompt(self._images, request.messages, markdown)
 
     def _fits(
         self,
         request: Generate,
         messages: Messages,
         tools: Sequence[dict[str, Any]],
-        pictures: PicturePrompt,
+        images: ImagePrompt,
     ) -> bool:
         """Whether the prompt of these `messages` does, with room for a token of the answer."""
         request = structs.replace(request, messages=messages)
-        text, add_special = self._text(request, tools, pictures)
+        text, add_special = self._text(request, tools, images)
         try:
             return len(self.encode(text, add_special)) < self._card.max_model_len
         except RequestRefused:  # too many characters
@@ -259,18 +257,18 @@ class Processor:
         self,
         request: Generate | Tokenize,
         tools: Sequence[dict[str, Any]] | None,
-        pictures: PicturePrompt,
+        images: ImagePrompt,
     ) -> tuple[str, bool]:
         """The prompt as text, and whether the tokenizer is to add special tokens to it."""
         if request.messages is None:
             if not isinstance(request.prompt, str):
                 raise InvalidInputs("neither a prompt nor messages were given")
-            return pictures.expand_markdown(request.prompt), request.add_special
+            return images.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
             raise InvalidInputs("both a prompt and messages were given, expected one")
         messages = request.messages
-        request = structs.replace(request, messages=pictures.marked(messages))
-        text = pictures.expand(self._chat.text(request, tools, pictures.token), messages)
+        request = structs.replace(request, messages=images.marked(messages))
+        text = images.expand(self._chat.text(request, tools, images.token), messages)
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:

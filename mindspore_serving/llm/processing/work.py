@@ -22,8 +22,8 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError, from_code, printable
-from mindspore_serving.llm.images.messages import find_pictures
-from mindspore_serving.llm.images.reader import Picture
+from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
@@ -40,7 +40,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     params: SamplingParams
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
-    pictures: list[Picture] = []
+    images: list[PreparedImage] = []
 
 
 class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -121,7 +121,7 @@ def is_small(request: LLMRequest) -> bool:
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
-    if has_pictures(request):
+    if has_images(request):
         return False
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
@@ -133,13 +133,13 @@ def is_small(request: LLMRequest) -> bool:
     return _room(SMALL, texts) >= 0
 
 
-def has_pictures(request: LLMRequest) -> bool:
+def has_images(request: LLMRequest) -> bool:
     """Whether there are any in its messages or its text.  Raises InvalidField for one without a
     URL.
     """
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
-    return bool(find_pictures(messages or (), markdown))
+    return bool(find_images(messages or (), markdown))
 
 
 def _room(room: int, value: Any) -> int:

@@ -65,7 +65,7 @@ def match_adapter(adapter: Adapter, base: BaseModel, where: str) -> Changes:
         use = _find(name, base, where)
         _check_shape(use, name, (change.up.shape[0], change.down.shape[1]), base, where)
         changes[use] = change
-    for name, matrix in adapter.whole.items():
+    for name, matrix in adapter.replaced.items():
         use = _find(name, base, where)
         if use[1].endswith(LINEAR):
             matrix = matrix.T

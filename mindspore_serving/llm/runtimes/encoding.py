@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.leftovers import HEADS, LEFTOVERS
-from mindspore_serving.llm.checkpoint.pooling import longest_prompt
+from mindspore_serving.llm.checkpoint.pooling import recommended_max_length
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.descriptions.settings import Noted
+from mindspore_serving.llm.descriptions.settings import TrackedSettings
 from mindspore_serving.llm.models import encoder_architecture
 from mindspore_serving.llm.models.decoder import encoder
 from mindspore_serving.llm.models.layouts import open_converted
@@ -49,7 +49,7 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
     Raises StartError: a broken or unknown checkpoint, a limit beyond its positions.
     """
     checkpoint = open_converted(directory)
-    noted = Noted(checkpoint.config)
+    noted = TrackedSettings(checkpoint.config)
     spec = from_config(noted, architecture=encoder_architecture(checkpoint.config))
     warn_unknown_settings(checkpoint.directory, noted, spec.architecture.settings)
     read = read_names(spec, encoder, checkpoint.has)
@@ -65,7 +65,7 @@ def open_encoder_model(directory: str | Path, config: EngineConfig) -> EncoderMo
         raise StartError(
             f"max_model_len is {max_model_len}, but the model has {max_positions} positions"
         )
-    longest = config.max_model_len or longest_prompt(checkpoint.directory) or max_positions
+    longest = config.max_model_len or recommended_max_length(checkpoint.directory) or max_positions
     num_types = checkpoint.shape(f"{names.types}.weight")[0] if names.types else 1
     return EncoderModel(checkpoint, spec, min(longest, max_positions), num_types)
 

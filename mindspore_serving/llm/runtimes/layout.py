@@ -180,7 +180,7 @@ def _slots(span: TokenSpan, block_size: int) -> Indices:
 
 def _visible_ends(row: Row) -> Indices:
     ends = np.arange(row.start, row.start + len(row.tokens)) + 1
-    if row.features is not None and row.features.is_seen_whole:
+    if row.features is not None and row.features.is_bidirectional:
         ends[row.features.places] = row.start + row.features.ends()
     return ends
 

@@ -125,7 +125,7 @@ class AsyncEngine:
             self.card,
             opened.find_adapter,
             is_trusted=False,
-            pictures=opened.pictures,
+            images=opened.images,
             tower=opened.tower,
         )
         pin_prompts(opened, self._processor)

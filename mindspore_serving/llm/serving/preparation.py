@@ -1,6 +1,6 @@
 """Where requests are prepared: small ones on two threads, others in processes that can be killed.
 
-What a child gives back is completed on a third thread, or with pictures, which are computed there,
+What a child gives back is completed on a third thread, or with images, which are computed there,
 on a fourth: small requests do not wait for it.
 """
 
@@ -28,11 +28,11 @@ from mindspore_serving.llm.processing.work import (
     Prompts,
     decode_work,
     encode_job,
-    has_pictures,
+    has_images,
 )
 
 THREADS = 2
-OF_PICTURES = (
+OF_IMAGES = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
 
@@ -61,7 +61,7 @@ class Preparation:
         self._fail = fail
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
         self._completing = ThreadPoolExecutor(1, "complete")  # builds grammars
-        self._seeing = ThreadPoolExecutor(1, "see")  # computes pictures
+        self._seeing = ThreadPoolExecutor(1, "see")  # computes images
         self._lock = threading.Lock()
         self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
@@ -69,7 +69,7 @@ class Preparation:
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
-            config = {name: getattr(opened.config, name) for name in OF_PICTURES}
+            config = {name: getattr(opened.config, name) for name in OF_IMAGES}
             setup = msgspec.msgpack.encode(
                 child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
@@ -114,7 +114,7 @@ class Preparation:
             return
 
         context = copy_context()
-        threads = self._seeing if has_pictures(request) else self._completing
+        threads = self._seeing if has_images(request) else self._completing
 
         def done(answer: bytes | JobFailure) -> None:
             end = partial(self._end, request_id, take, answer)

@@ -1,7 +1,6 @@
-"""What a checkpoint is, by the contents of its files.
+"""Fingerprints of checkpoints, by the contents of their files.
 
-They are read once: a directory remembers the hashes of files, as long as these have the same sizes
-and times.
+Each file is read once: a directory remembers its hash as long as its size and times do not change.
 """
 
 import json
@@ -15,9 +14,9 @@ from tempfile import mkstemp
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_left
+from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
 
-# Of the files that a model is made from; of others some may change with nothing else.
+# Only files that a model is made from: others may change without changing the model.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json")
 REMEMBERED = "checkpoints.json"
 _UNFINISHED = re.compile(rf"checkpoints\.(\w{{8}}{re.escape(UNFINISHED)}|[0-9]+)")
@@ -26,18 +25,18 @@ _DIGEST_SIZE = 16
 
 
 def fingerprint(checkpoint: Path, directory: Path) -> bytes:
-    """Of the files of the directory or the file `checkpoint`; `directory` remembers them."""
-    known, found = _known(directory / REMEMBERED), {}
+    """Hash the files of `checkpoint`, a directory or a file; `directory` remembers the hashes."""
+    known, hashes = _known(directory / REMEMBERED), {}
     digest = blake2b(digest_size=_DIGEST_SIZE)
     for path in _files(checkpoint):
         status = path.stat()
-        # The time of the last change of the inode cannot be set back, as that of a write can.
+        # ctime cannot be set back by a user, mtime can.
         times = [status.st_dev, status.st_ino, status.st_size]
         times += [status.st_mtime_ns, status.st_ctime_ns]
-        own = _remembered(known.get(str(path)), times) or _hash(path)
-        found[str(path)] = {"status": times, "hash": own}
-        digest.update(f"{path.name}\0{own}\0".encode())
-    _remember(directory / REMEMBERED, known | found)
+        file_hash = _remembered(known.get(str(path)), times) or _hash(path)
+        hashes[str(path)] = {"status": times, "hash": file_hash}
+        digest.update(f"{path.name}\0{file_hash}\0".encode())
+    _remember(directory / REMEMBERED, known | hashes)
     return digest.digest()
 
 
@@ -52,7 +51,7 @@ def _files(checkpoint: Path) -> list[Path]:
 
 
 def _remembered(entry: Any, times: list[int]) -> str:
-    """The hash in `entry` if the file has not changed since; else ""."""
+    """Return the hash in `entry` if the file has not changed since, else ""."""
     is_same = isinstance(entry, dict) and entry.get("status") == times
     return str(entry.get("hash", "")) if is_same else ""
 
@@ -67,21 +66,24 @@ def _hash(path: Path) -> str:
 
 def _known(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+        entries = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return entries if isinstance(entries, dict) else {}
 
 
 def _remember(path: Path, entries: dict[str, Any]) -> None:
-    """Of checkpoints that are still there.  Not being able to costs the next start a while."""
+    """Write the hashes of the checkpoints that still exist.
+
+    A failure is only logged: the next start then hashes the files again.
+    """
     kept = {name: entry for name, entry in entries.items() if os.path.exists(name)}
     unfinished = ""
     try:
         _remove_leftovers(path.parent)
         number, unfinished = mkstemp(UNFINISHED, f"{path.stem}.", path.parent)
         with open(number, "w") as file:
-            flock(number, LOCK_EX | LOCK_NB)  # until it is closed, or this process has ended
+            flock(number, LOCK_EX | LOCK_NB)  # held until the file is closed or this process ends
             json.dump(kept, file)
             file.flush()
             os.replace(unfinished, path)
@@ -92,8 +94,8 @@ def _remember(path: Path, entries: dict[str, Any]) -> None:
 
 
 def _remove_leftovers(directory: Path) -> None:
-    """Of processes that were killed, also of older versions, which named them by their numbers."""
+    """Remove unfinished files of killed processes; older versions named them by process id."""
     for path in directory.iterdir():
         if _UNFINISHED.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             with suppress(FileNotFoundError):  # another process has just removed it
-                remove_if_left(path)
+                remove_if_abandoned(path)

@@ -1,1 +1,1 @@
-"""Text to tokens and back, and where a text stops."""
+"""Tokenization: text to tokens and back, and where a generated text stops."""

@@ -1,10 +1,11 @@
-"""The decoders of the `tokenizers` library, computed token by token.
+"""The decoders of the `tokenizers` library, applied token by token.
 
-Each is a stage of a chain: it takes tokens, and gives tokens (after a stage that joins them, pieces
-of the joined text) as soon as later ones cannot change them.  Knows neither ids nor special tokens.
+Each decoder is a stage of a chain: it takes tokens and emits tokens (after a stage that joins them,
+pieces of the joined text) as soon as later tokens cannot change them. Knows neither ids nor special
+tokens.
 
-Vocabularies spell bytes: byte-level ones every byte as a character, others have tokens for the
-bytes that they have no text for.
+Vocabularies spell bytes in two ways: byte-level ones write every byte as a character, others have
+tokens for the bytes for which they have no text.
 """
 
 import codecs
@@ -23,7 +24,7 @@ _BYTE_OF = {char: byte for byte, char in SPELLING.items()}
 
 
 def byte_level_bytes(token: str) -> bytes:
-    """A byte-level token's bytes; an added token, with any other character, stands for itself."""
+    """Return the bytes of a byte-level token; an added token is its own text."""
     try:
         return bytes([_BYTE_OF[char] for char in token])
     except KeyError:
@@ -31,7 +32,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 def fallback_byte(token: str) -> bytes | None:
-    """The byte of a byte-fallback token; None if it is not one."""
+    """Return the byte of a byte-fallback token, None for any other token."""
     match = _BYTE_TOKEN.fullmatch(token) if token.startswith("<0x") else None
     return bytes([int(match[1], 16)]) if match else None
 
@@ -42,30 +43,30 @@ _REPLACEMENT = "\ufffd"
 
 
 class DecoderStage(Protocol):
-    """One decoder of the chain."""
+    """A decoder of the chain."""
 
     def push(self, token: str) -> list[str]: ...
 
     def end(self) -> list[str]:
-        """What was held back.  Called once, in the order of the chain."""
+        """Return the text that was held back.  Called once, in the order of the chain."""
         ...
 
 
 class DecoderChain:
-    """Decodes the tokens of one text.  `continues`: the text follows another one.
+    """Decodes the tokens of one text; with `continues`, the text follows another one.
 
-    Raises StartError if a decoder, or its place in the chain, is not supported.
+    Raises StartError if a decoder, or its position in the chain, is not supported.
     """
 
     def __init__(self, decoders: Sequence[Config], continues: bool = False) -> None:
         self._stages = _stages(decoders, continues)
 
     def push(self, token: str) -> str:
-        """The text that is complete with this token."""
+        """Return the text that is complete with this token."""
         return "".join(_run(self._stages, [token]))
 
     def flush(self) -> str:
-        """What was held back."""
+        """Return the text that was held back."""
         pieces: list[str] = []
         for index, stage in enumerate(self._stages):
             pieces += _run(self._stages[index + 1 :], stage.end())
@@ -85,9 +86,9 @@ def _stages(decoders: Sequence[Config], continues: bool) -> list[DecoderStage]:
         kind = config["type"]
         make = (_FUSED if is_fused else _DECODERS).get(kind)
         if make is None:
-            where = " after the tokens are joined" if is_fused and kind in _DECODERS else ""
+            after = " after the tokens are joined" if is_fused and kind in _DECODERS else ""
             raise StartError(
-                f"tokenizer.json: decoder {kind}{where} is not supported, "
+                f"tokenizer.json: decoder {kind}{after} is not supported, "
                 f"only {', '.join(sorted(_DECODERS))}"
             )
         stages.append(make(config, continues))
@@ -96,7 +97,7 @@ def _stages(decoders: Sequence[Config], continues: bool) -> list[DecoderStage]:
 
 
 class _PerToken:
-    """Converts each token by itself, the first one by `first` if that is given."""
+    """Converts each token by itself, the first one by `first` if it is not None."""
 
     def __init__(
         self, convert: Callable[[str], str], first: Callable[[str], str] | None = None
@@ -113,7 +114,7 @@ class _PerToken:
 
 
 class _ByteLevel:
-    """Tokens are bytes, each written as a printable character."""
+    """Tokens whose characters stand for bytes."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -126,7 +127,7 @@ class _ByteLevel:
 
 
 class _ByteFallback:
-    """Tokens like <0xE2> are bytes."""
+    """Tokens among which <0xE2> and the like are bytes."""
 
     def __init__(self) -> None:
         self._run = bytearray()
@@ -147,7 +148,7 @@ class _ByteFallback:
 
 
 class _WordEnds:
-    """Tokens that end a word carry a suffix, which becomes a space if another token follows."""
+    """Tokens with a suffix at the end of a word, which becomes a space if another token follows."""
 
     def __init__(self, suffix: str) -> None:
         self._suffix = suffix
@@ -162,7 +163,7 @@ class _WordEnds:
 
 
 class _StripStart:
-    """Drops up to `count` of `char` from the start of the joined text."""
+    """Removal of up to `count` of `char` from the start of the joined text."""
 
     def __init__(self, char: str, count: int) -> None:
         self._char = char
@@ -181,7 +182,7 @@ class _StripStart:
         return []
 
 
-# What WordPiece joins again, in this order.
+# Spaces that WordPiece removes, in this order.
 _CLEANUPS = [
     (" .", "."),
     (" ?", "?"),
@@ -278,7 +279,9 @@ _DECODERS: dict[str, Callable[[Config, bool], DecoderStage]] = {
     ),  # no decoder at all: spaces between tokens
 }
 _FUSED: dict[str, Callable[[Config, bool], DecoderStage]] = {
-    "ByteLevel": lambda config, continues: _ByteLevel(),  # exact if all that is joined is such
+    "ByteLevel": lambda config, continues: (
+        _ByteLevel()
+    ),  # exact if all joined tokens are byte-level
     "Fuse": lambda config, continues: _PerToken(str),
     "Replace": _replace_in_pieces,
     "Strip": _strip_pieces,

@@ -1,6 +1,6 @@
-"""Deciding when a text ends, and how much of it can be shown before.
+"""Stop conditions: where a generated text ends, and how much of it can be streamed before.
 
-Stop strings may be split over tokens; what may become one is held back.  Knows no model.
+A stop string may span tokens, so text that may become one is held back. Knows no model.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,8 +18,10 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """The text of one sequence, token by token, never half a character: together, what the library
-    decodes at once.  (Its `DecodeStream` fails on bytes that are no character.)
+    """Text of one sequence, token by token, never with half a character.
+
+    The pieces together are what the library decodes at once. (Its `DecodeStream` fails on bytes
+    that are no character.)
 
     Args:
         tokenizer: of the tokens.
@@ -35,34 +37,36 @@ class Detokenizer:
         self._chain = DecoderChain(tokenizer.decoders, continues)
 
     def append(self, token_id: int) -> str:
-        """The text that is complete with this token; "" for an unknown or skipped one."""
+        """Return the text that is complete with this token; "" for an unknown or skipped token."""
         token = self._tokenizer.token(token_id)
         if token is None or (self._skips_special and self._tokenizer.is_special(token_id)):
             return ""
         return self._chain.push(token)
 
     def flush(self) -> str:
-        """What was held back; bytes that are no complete character become U+FFFD."""
+        """Return the text that was held back; incomplete characters become U+FFFD."""
         return self._chain.flush()
 
 
 _End: TypeAlias = tuple[str, FinishReason | None, str | int | None]
-"""Text, whether the sequence ends with it, and its stop string or token; None for an end token."""
+"""Text, the reason if the sequence ends with it, and its stop string or token (None for EOS)."""
 
 
 class StopChecker:
-    """Follows the `index`-th sequence of a request, token by token.
+    """Checks the `index`-th sequence of a request for its end, token by token.
 
     A sequence ends with an end token of the model (unless `ignore_eos`), a token of
     `stop_token_ids`, the first stop string to be complete (the longest of several that end with the
-    same character), or its `max_tokens`-th token.  The first three are ignored for the first
-    `min_tokens` tokens.  Their text is shown only if `include_stop`.
+    same character), or its `max_tokens`-th token. The first three are ignored for the first
+    `min_tokens` tokens. Their text is part of the answer only with `include_stop`.
 
     Args:
         params: of the request.
-        eos_ids: the model's own end tokens.
-        detokenizer: of the sequence; None if no text is wanted.
-        max_tokens: most tokens, with what the context leaves; None takes `params.max_tokens`.
+        eos_ids: the end tokens of the model.
+        detokenizer: of the sequence; None if no text is needed.
+        max_tokens: limit of tokens, reduced to what the context leaves; None means
+            `params.max_tokens`.
+        index: of the sequence in its request.
     """
 
     def __init__(
@@ -87,7 +91,7 @@ class StopChecker:
         self._num_tokens = 0
 
     def check(self, token_id: int, logprobs: tuple[TokenLogprob, ...] | None = None) -> Generated:
-        """Take the next token, with its `logprobs`.  After a finish reason there may be none."""
+        """Take the next token, with its `logprobs`.  Must not be called after a finish reason."""
         text, reason, cause = self._take(token_id)
         entries = None if logprobs is None else (logprobs,)
         return Generated(self.index, (token_id,), text, entries, reason, cause)
@@ -95,10 +99,10 @@ class StopChecker:
     def check_all(
         self, token_ids: Sequence[int], logprobs: Sequence[tuple[TokenLogprob, ...]] | None
     ) -> Generated | None:
-        """Take the next tokens, up to the end of the text; None for no tokens."""
+        """Take the next tokens up to the end of the text; return None for no tokens."""
         parts = []
-        for place, token_id in enumerate(token_ids):
-            parts.append(self.check(token_id, None if logprobs is None else logprobs[place]))
+        for index, token_id in enumerate(token_ids):
+            parts.append(self.check(token_id, None if logprobs is None else logprobs[index]))
             if self.is_finished:
                 break
         return join(parts) if parts else None
@@ -106,14 +110,14 @@ class StopChecker:
     def end(
         self, reason: FinishReason, cause: str | None = None, *, blames_request: bool = False
     ) -> Generated:
-        """End the sequence for a reason that is not in its text: what was still held back."""
+        """End the sequence for a reason outside its text; return the text that was held back."""
         text = ""
         if not self.is_finished:
             text, *_ = self._end("", self._num_tokens <= self._min_tokens)
         return Generated(self.index, (), text, None, reason, cause, blames_request=blames_request)
 
     def _take(self, token_id: int) -> _End:
-        assert not self.is_finished, "This is a bug in the engine: a token after the last"
+        assert not self.is_finished, "This is a bug in the engine: a token after the finish reason"
         is_early = self._num_tokens < self._min_tokens
         self._num_tokens += 1
         if token_id in self._end_ids and not is_early:
@@ -148,7 +152,11 @@ class StopChecker:
         return shown + self._held, FinishReason.LENGTH, None
 
     def _scan(self, text: str, is_early: bool) -> tuple[str, str | None]:
-        """What of the held text and `text` can be shown, and the stop string that ends it."""
+        """Return the text that can be sent, and the stop string that ends it.
+
+        Of the held text and `text`, a suffix that may become a stop string is held back until the
+        next characters decide.
+        """
         if not self._matchers:
             return text, None
         window = self._held + text
@@ -164,17 +172,21 @@ class StopChecker:
 
 
 class _Matcher:
-    """How much of a stop string the text ends with (Knuth, Morris and Pratt)."""
+    """Match of one stop string with the end of the text (Knuth, Morris and Pratt, 1977).
+
+    `length` characters of `stop`, fewer than all, are the end of the text. After a mismatch the
+    matcher falls back along the borders, so no character is compared twice from the start.
+    """
 
     __slots__ = ("_borders", "length", "stop")
 
     def __init__(self, stop: str) -> None:
         self.stop = stop
-        self.length = 0  # of the longest start of `stop`, not the whole, that ends the text
+        self.length = 0
         self._borders = _borders(stop)
 
     def push(self, char: str) -> bool:
-        """Whether the text, with `char`, ends with `stop`."""
+        """Add a character; return whether the text now ends with `stop`."""
         length = self.length
         while length and self.stop[length] != char:
             length = self._borders[length]
@@ -186,7 +198,7 @@ class _Matcher:
 
 
 def _borders(text: str) -> list[int]:
-    """For each length, the length of the longest proper start of text[:length] that ends it."""
+    """Return, for each length, that of the longest proper prefix that is also a suffix."""
     borders = [0, 0]
     length = 0
     for char in text[1:]:

@@ -38,22 +38,22 @@ _SPECIAL_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class TokenizedInput:
-    """The tokens of one text, or of two that belong together."""
+    """Tokens of one text, or of a pair of texts."""
 
     ids: list[int]
-    types: list[int]  # 1 where the second text is, for models that tell the two apart
-    offsets: list[tuple[int, int]]  # where in its text each begins and ends, in characters
-    is_special: list[bool]  # whether the tokenizer has added it
+    types: list[int]  # token type ids: 1 in the second text
+    offsets: list[tuple[int, int]]  # begin and end of each in its text, in characters
+    is_special: list[bool]  # added by the tokenizer
 
 
 class Tokenizer:
-    """A model's vocabulary and how text is cut by it.  Threads may share it.
+    """Vocabulary of a model, and how it splits text.  Threads may share it.
 
     Attributes:
         vocab_size: one more than the largest token id.
-        eos_ids: the tokens that end an answer: the eos_token, those of `read_eos_ids`, and those
-            that begin a turn in chats with ChatGLM.
-        special_tokens: by the name a chat template gives them ("bos_token": "<s>").
+        eos_ids: tokens that end an answer: the eos_token, those of `read_eos_ids`, and those that
+            begin a turn in chats with ChatGLM.
+        special_tokens: text by the name in chat templates ("bos_token": "<s>").
         decoders: how tokens become text, as in tokenizer.json.
     """
 
@@ -63,15 +63,15 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: Sequence[int] = (),
     ) -> None:
-        """`inner` is a `tokenizers.Tokenizer`; its truncation and padding are turned off.
+        """Wrap a `tokenizers.Tokenizer`, whose truncation and padding are turned off.
 
         Raises StartError if its decoder is not supported.
         """
         inner.no_truncation()
         inner.no_padding()
         self._inner = inner
-        found = b'{"type": "None"}' if inner.decoder is None else inner.decoder.__getstate__()
-        self.decoders: Sequence[Config] = _flatten(json.loads(found))
+        decoder = b'{"type": "None"}' if inner.decoder is None else inner.decoder.__getstate__()
+        self.decoders: Sequence[Config] = _flatten(json.loads(decoder))
         DecoderChain(self.decoders)  # raises for one that is not supported
         self._special_ids = frozenset(
             token_id
@@ -80,27 +80,30 @@ class Tokenizer:
         )
         self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
         self.special_tokens = dict(special_tokens or {})
-        own_eos = inner.token_to_id(self.special_tokens.get("eos_token", ""))
-        own = () if own_eos is None else (own_eos,)
-        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*own, *eos_ids)))
+        eos_id = inner.token_to_id(self.special_tokens.get("eos_token", ""))
+        first = () if eos_id is None else (eos_id,)
+        self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys((*first, *eos_ids)))
 
     @classmethod
     def open(cls, directory: str | Path) -> "Tokenizer":
-        """Raises StartError if tokenizer.json is missing or broken, or a file beside it is."""
+        """Open the tokenizer of a model directory.
+
+        Raises StartError if tokenizer.json is missing or broken, or a file beside it is broken.
+        """
         from tokenizers import Tokenizer as Inner
 
         directory = Path(directory)
         path = directory / TOKENIZER
         if not has_tokenizer(directory):
             raise StartError(
-                f"{path} does not exist; a model without it can be given one by the transformers "
-                "library: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
+                f"{path} does not exist; create it with the transformers library: "
+                "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
             )
         try:
             if path.is_file():
                 inner = Inner.from_file(str(path))
             else:
-                inner = Inner.from_str(json.dumps(_made(path)))
+                inner = Inner.from_str(json.dumps(_converted(path)))
         except StartError:
             raise
         except Exception as error:  # the library raises plain Exception
@@ -109,71 +112,74 @@ class Tokenizer:
         return cls(inner, _special_tokens(directory), ends)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
-        """The ids of `text`; `add_special` adds the special tokens that the model expects (<s>)."""
-        # `encode` keeps the interpreter's lock, for seconds if the text is a book; batches do not.
+        """Return the ids of `text`; `add_special` adds the special tokens of the model (<s>)."""
+        # `encode` holds the GIL, for seconds if the text is a book; the batch call releases it.
         (encoding,) = self._inner.encode_batch_fast([text], add_special_tokens=add_special)
         return list(encoding.ids)
 
     def encode_with_offsets(
         self, text: str, add_special: bool = True
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """As `encode`, and where in `text` each token begins and ends, in characters."""
+        """Return the ids as `encode` does, and begin and end of each in `text`, in characters."""
         (encoding,) = self._inner.encode_batch([text], add_special_tokens=add_special)
         return encoding.ids, encoding.offsets
 
     def encode_whole(
-        self, text: str, pair: str | None = None, most: int | None = None, side: str = "right"
+        self, text: str, pair: str | None = None, max_tokens: int | None = None, side: str = "right"
     ) -> TokenizedInput:
-        """All that an encoder needs of one text or of two, with special tokens; of at most `most`
-        tokens, cut at their `side` from the longer text.
+        """Return everything that an encoder needs of a text or a pair, special tokens included.
+
+        A longer input is truncated to `max_tokens`, at its `side`, the longer text first.
         """
         texts = [text] if pair is None else [text, pair]
-        cut = self._inner.encode_batch(texts, add_special_tokens=False)
-        if most is not None:
-            room = max(most - self._inner.num_special_tokens_to_add(pair is not None), 0)
-            for one, count in zip(cut, _shares([len(one.ids) for one in cut], room), strict=True):
-                one.truncate(count, direction=side)
-        found = self._inner.post_process(*cut)
-        special = [bool(flag) for flag in found.special_tokens_mask]
-        return TokenizedInput(found.ids, found.type_ids, found.offsets, special)
+        parts = self._inner.encode_batch(texts, add_special_tokens=False)
+        if max_tokens is not None:
+            limit = max(max_tokens - self._inner.num_special_tokens_to_add(pair is not None), 0)
+            counts = _truncated_lengths([len(part.ids) for part in parts], limit)
+            for part, count in zip(parts, counts, strict=True):
+                part.truncate(count, direction=side)
+        encoding = self._inner.post_process(*parts)
+        special = [bool(flag) for flag in encoding.special_tokens_mask]
+        return TokenizedInput(encoding.ids, encoding.type_ids, encoding.offsets, special)
 
     def encode_words(self, words: Iterable[str]) -> list[list[int]]:
-        """The ids of each word, at the start of a text and after a space, for bad words."""
-        found: dict[tuple[int, ...], None] = {}
+        """Return the ids of each word, at the start of a text and after a space, for bad words."""
+        encoded: dict[tuple[int, ...], None] = {}
         for word in words:
             for text in (word, " " + word):
-                found[tuple(self.encode(text, add_special=False))] = None
-        return [list(ids) for ids in found if ids]
+                encoded[tuple(self.encode(text, add_special=False))] = None
+        return [list(ids) for ids in encoded if ids]
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        """The text of `ids`; ids that are not in the vocabulary add nothing."""
+        """Return the text of `ids`; ids outside the vocabulary are skipped."""
         return str(self._inner.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def vocabulary(self) -> dict[str, int]:
-        """The id of each token, as the vocabulary spells it."""
+        """Return the id of each token, as the vocabulary spells it."""
         return dict(self._inner.get_vocab(with_added_tokens=True))
 
     def token(self, token_id: int) -> str | None:
-        """The token as the vocabulary spells it; None if there is none."""
+        """Return the token as the vocabulary spells it, None for an unknown id."""
         return cast("str | None", self._inner.id_to_token(token_id))
 
     def token_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it; None if there is none."""
+        """Return the id of a token as the vocabulary spells it, None for an unknown token."""
         return cast("int | None", self._inner.token_to_id(token))
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids
 
     def token_text(self, token_id: int) -> str:
-        """The text of one token inside a text, with its leading space; U+FFFD for part of a
-        character; "" if there is no such token.
+        """Return the text of one token inside a text, with its leading space.
+
+        Part of a character becomes U+FFFD; an unknown id is "".
         """
         token = self.token(token_id)
         chain = DecoderChain(self.decoders, continues=True)
         return "" if token is None else chain.push(token) + chain.flush()
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of one token inside a text, also where they are part of a character."""
+        """Return the bytes of one token inside a text, also of part of a character."""
         token = self.token(token_id)
         if token is None:
             return b""
@@ -184,26 +190,25 @@ class Tokenizer:
         return self.token_text(token_id).encode() if byte is None else byte
 
 
-def _shares(counts: Sequence[int], room: int) -> list[int]:
-    """How many tokens of each of one or two texts have room: the longer one is cut first."""
-    if sum(counts) <= room:
+def _truncated_lengths(counts: Sequence[int], limit: int) -> list[int]:
+    """Return the length to which each of one or two texts is truncated, the longer one first."""
+    if sum(counts) <= limit:
         return list(counts)
     if len(counts) == 1:
-        return [room]
-    shorter = min(*counts, room // 2)
+        return [limit]
+    shorter = min(*counts, limit // 2)
     is_first = counts[0] <= counts[1]
-    return [shorter, room - shorter] if is_first else [room - shorter, shorter]
+    return [shorter, limit - shorter] if is_first else [limit - shorter, shorter]
 
 
 def has_tokenizer(directory: Path) -> bool:
+    """Return whether the directory has a tokenizer of a known format."""
     path = directory / TOKENIZER
     return path.is_file() or has_file(path) or (directory / sentencepiece.NAME).is_file()
 
 
-def _made(path: Path) -> Config:
-    """tokenizer.json of what there is in place of it: a GGUF file's metadata, or
-    tokenizer.model.
-    """
+def _converted(path: Path) -> Config:
+    """Build tokenizer.json from the metadata of a GGUF file, or from tokenizer.model."""
     return read_json(path) if has_file(path) else sentencepiece.tokenizer_from(path.parent)
 
 
@@ -214,13 +219,13 @@ def _flatten(config: Config) -> list[Config]:
 
 
 def _special_tokens(directory: Path) -> dict[str, str]:
-    """Of tokenizer_config.json, or else of special_tokens_map.json, which is older."""
-    found: dict[str, str] = {}
+    """Return the tokens of tokenizer_config.json and, where missing, of special_tokens_map.json."""
+    tokens: dict[str, str] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         config = read_optional_json(directory / name)
         for key in _SPECIAL_NAMES:
             token = config.get(key)
             text = token.get("content") if isinstance(token, dict) else token
             if isinstance(text, str):
-                found[key] = text
-    return found
+                tokens[key] = text
+    return tokens

@@ -1,1 +1,1 @@
-"""A language model of another server: requests are passed on to an API of OpenAI's form."""
+"""Language models of other servers: requests are forwarded to an OpenAI-compatible API."""

@@ -1,5 +1,6 @@
-"""How much an answer of another server may be, by the tokens that were asked for.  Knows no
-connection and no clock.
+"""Limits on the answer of another server, by the tokens that were requested.
+
+Knows no connection and no clock.
 """
 
 from mindspore_serving.core.llm_messages import Chunk
@@ -8,19 +9,19 @@ from mindspore_serving.errors import Overloaded, UpstreamFailed
 TEXT_PER_TOKEN = 256  # characters; the longest tokens of vocabularies are runs of 128 spaces
 EVENTS_PER_TOKEN = 8
 BYTES_PER_TOKEN = 16 << 10  # of JSON with log-probabilities
-_SLACK = 64  # tokens, for what is not counted in tokens: roles, usage, ends
-_COUNTED_SLACK = 8  # tokens by which servers count differently
+_SLACK = 64  # tokens, for events that carry none: roles, usage, ends
+_COUNTED_SLACK = 8  # tokens by which counts of servers differ
 _TOKEN_WEIGHT = 512  # bytes of a `Token` in memory
-_MAX_KEPT = 256 << 20  # bytes of answers that are sent when they are complete, all together
-_MAX_SHARE = _MAX_KEPT // 4  # of one of them
+_MAX_BUFFERED = 256 << 20  # bytes of all answers that are sent when they are complete
+_MAX_SHARE = _MAX_BUFFERED // 4  # bytes of one answer
 
 
-class WrongPiece(UpstreamFailed):
-    """What is no piece of an answer to the request."""
+class InvalidChunk(UpstreamFailed):
+    """A chunk that does not belong to an answer to the request."""
 
 
 class AnswerBudget:
-    """Of a request for `count` answers of at most `max_tokens` tokens each."""
+    """Limits of a request for `count` answers of at most `max_tokens` tokens each."""
 
     def __init__(self, max_tokens: int, count: int) -> None:
         self._max_tokens = max_tokens
@@ -32,56 +33,60 @@ class AnswerBudget:
         self._tokens: dict[int, int] = {}  # by answer
 
     def take_event(self) -> None:
-        """Raises WrongPiece."""
+        """Count an event.  Raises InvalidChunk over the limit."""
         self._num_events += 1
         if self._num_events > self._max_events:
-            raise WrongPiece(f"it sent over {self._max_events} events, {self._reason}")
+            raise InvalidChunk(f"it sent over {self._max_events} events, {self._reason}")
 
     def take_chunk(self, chunk: Chunk, *, has_ids: bool) -> None:
-        """`has_ids`: the server itself says which tokens there are.  Raises WrongPiece."""
+        """Count a chunk.  Raises InvalidChunk over a limit.
+
+        `has_ids`: the server itself names the tokens, so they can be counted.
+        """
         self._text += _length(chunk)
         if self._text > self._max_text:
-            raise WrongPiece(f"it sent over {self._max_text} characters, {self._reason}")
+            raise InvalidChunk(f"it sent over {self._max_text} characters, {self._reason}")
         if has_ids:
             count = self._tokens.get(chunk.index, 0) + len(chunk.token_ids)
             self._tokens[chunk.index] = count
             if count > self._max_tokens + _COUNTED_SLACK:
-                raise WrongPiece(f"it sent {count} tokens, {self._reason}")
+                raise InvalidChunk(f"it sent {count} tokens, {self._reason}")
 
     @property
     def _reason(self) -> str:
-        return f"where an answer has at most {self._max_tokens} tokens"
+        return f"but an answer has at most {self._max_tokens} tokens"
 
 
-class KeptRoom:
-    """Memory for answers that are kept until they are complete, of all requests."""
+class BufferQuota:
+    """Memory quota of answers that are buffered until they are complete, over all requests."""
 
-    def __init__(self, max_kept: int = _MAX_KEPT, max_share: int = _MAX_SHARE) -> None:
-        self._max_kept, self._max_share = max_kept, max_share
-        self._kept = 0
+    def __init__(self, max_buffered: int = _MAX_BUFFERED, max_share: int = _MAX_SHARE) -> None:
+        self._max_buffered, self._max_share = max_buffered, max_share
+        self._buffered = 0  # bytes
 
     def take(self, size: int, share: int) -> None:
-        """`size` bytes more for a request that has `share` with them.  Raises Overloaded, and
-        takes nothing.
+        """Reserve `size` more bytes for a request that then has `share`.
+
+        Raises Overloaded over a limit, and then reserves nothing.
         """
-        if share > self._max_share or self._kept + size > self._max_kept:
+        if share > self._max_share or self._buffered + size > self._max_buffered:
             raise Overloaded(
-                f"there is no room for the answer, of which {share} bytes have come: ask for a "
+                f"no memory is left for the answer, of which {share} bytes have arrived: request a "
                 "stream, or for fewer tokens"
             )
-        self._kept += size
+        self._buffered += size
 
     def free(self, size: int) -> None:
-        self._kept -= size
+        self._buffered -= size
 
 
-def weight(chunk: Chunk) -> int:
-    """Bytes of memory that keeping it takes, about."""
+def memory_size(chunk: Chunk) -> int:
+    """Estimate the bytes of memory that the chunk takes."""
     tokens = sum(1 + len(token.top) for token in chunk.tokens or ())
     return 4 * _length(chunk) + 8 * len(chunk.token_ids) + _TOKEN_WEIGHT * tokens
 
 
 def _length(chunk: Chunk) -> int:
-    """Characters that are shown of it."""
+    """Return the characters of the chunk that clients see."""
     calls = sum(len(call.name or "") + len(call.arguments) for call in chunk.tool_calls)
     return len(chunk.text) + len(chunk.reasoning) + calls

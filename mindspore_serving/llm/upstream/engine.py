@@ -1,4 +1,4 @@
-"""A model of another server, as a worker has it: requests in from any thread, events out to sinks.
+"""A model of another server, as a worker sees it: requests from any thread, events to sinks.
 
 Does for an upstream what `serving.async_engine` does for a model that is loaded here.
 """
@@ -18,93 +18,98 @@ from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
-from mindspore_serving.llm.upstream.budget import KeptRoom
+from mindspore_serving.llm.upstream.budget import BufferQuota
 from mindspore_serving.llm.upstream.connection import Server
-from mindspore_serving.llm.upstream.exchange import find_models
-from mindspore_serving.llm.upstream.generation import Put, UpstreamGeneration, UpstreamTotals
+from mindspore_serving.llm.upstream.exchange import list_models
+from mindspore_serving.llm.upstream.generation import EventSink, UpstreamGeneration, UpstreamTotals
 from mindspore_serving.llm.upstream.options import UpstreamOptions, make_context, read_key
 from mindspore_serving.llm.upstream.outbox import EventOutbox
-from mindspore_serving.llm.upstream.pieces import MAX_COUNT
+from mindspore_serving.llm.upstream.response_types import MAX_COUNT
 
-_LONGEST = 1 << 20  # tokens, where nobody says how many it takes
-_MOST_LISTED = 8  # names in an error
+_DEFAULT_MAX_MODEL_LEN = 1 << 20  # tokens, if neither the option nor the upstream limits them
+_MAX_LISTED = 8  # names in an error
 
 
-_Given: TypeAlias = tuple[str, list[Event] | ServingError, bool]
-"""For which request, what, and whether it is the last."""
+_Delivery: TypeAlias = tuple[str, list[Event] | ServingError, bool]
+"""The id of a request, its events or error, and whether they are the last."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
-    """A request that is not answered in full."""
+class _OpenRequest:
+    """A request whose answer is not complete."""
 
     request: LLMRequest
-    sink: Put
+    sink: EventSink
     timeline: Timeline
 
 
 class NoAdapters:
-    """In place of `AdapterLoading`."""
+    """Stand-in for `AdapterLoading` that refuses all adapters."""
 
-    def set(self, wanted: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None]) -> None:
+    def set(self, adapters: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None]) -> None:
+        """Report each of `adapters` as refused."""
         error = InvalidInputs("adapters are loaded by the upstream, not here")
-        done(dict.fromkeys(wanted, error))
+        done(dict.fromkeys(adapters, error))
 
 
 class UpstreamModel:
-    """Has a thread, on which all requests are sent.  The surface is that of `AsyncEngine`.
+    """Client of an upstream's model, with the interface of `AsyncEngine`.
+
+    All requests are sent on one thread.
 
     Args:
-        options: where the server is, and how it is asked.
-        max_model_len: tokens of a prompt and its answer, for clients; None: what the server says.
-        wake: called from any thread when `collect` has something to deliver.
+        options: URL of the server and how to use it.
+        max_model_len: limit of tokens of a prompt and its answer; None: the one that the server
+            lists.
+        wake: called from any thread when `collect` has events to deliver.
 
-    Raises StartError for options that cannot be used.  A server that does not answer is no error:
-    `unready` says so, until it does.
+    Raises:
+        StartError: an option cannot be used. A server that does not reply is no error: `unready`
+            says so until it does.
     """
 
     def __init__(
         self, options: UpstreamOptions, max_model_len: int | None, wake: Callable[[], None]
     ) -> None:
-        self.unready = "the upstream was not asked yet"
+        self.unready = "the upstream was not probed yet"
         self.adapters = NoAdapters()
         self._options = options
         self._wake = wake
         self._model, self._length, self._max_model_len = options.model, 0, max_model_len
         self._server = _open_server(options)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._recorder, self._totals, self._room = (
+        self._recorder, self._totals, self._quota = (
             GenerationRecorder(),
             UpstreamTotals(),
-            KeptRoom(),
+            BufferQuota(),
         )
         self._ids = count(1)
         self._problem: BaseException | None = None
         self._loop = asyncio.new_event_loop()
-        self._outbox: EventOutbox[_Given] = EventOutbox(self._loop, wake)
+        self._outbox: EventOutbox[_Delivery] = EventOutbox(self._loop, wake)
         self._is_closing = asyncio.Event()
-        self._has_looked = threading.Event()
+        self._was_probed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upstream", daemon=True)
         self._thread.start()
-        self._has_looked.wait()
-        self.card = self._card(self._longest)
+        self._was_probed.wait()
+        self.card = self._card(self._context_length)
 
     @property
-    def _longest(self) -> int:
-        return self._max_model_len or self._length or _LONGEST
+    def _context_length(self) -> int:
+        return self._max_model_len or self._length or _DEFAULT_MAX_MODEL_LEN
 
     @property
     def num_open(self) -> int:
-        """Requests that are not answered in full."""
+        """Number of requests whose answer is not complete."""
         return len(self._open)
 
     @property
     def stats(self) -> EngineStats:
-        """What an engine counts, as far as it is known of another server."""
+        """Counters of an engine, as far as they are known of another server."""
         return EngineStats(
             num_running=len(self._open),
-            num_steps=self._totals.num_pieces,
+            num_steps=self._totals.num_chunks,
             num_prompt_tokens=self._totals.num_prompt_tokens,
             num_generated_tokens=self._totals.num_generated_tokens,
         )
@@ -112,47 +117,47 @@ class UpstreamModel:
     def accept(
         self,
         request: LLMRequest,
-        sink: Put,
+        sink: EventSink,
         item_id: int = 0,
         log_id: str = "",
         timeline: Timeline | None = None,
     ) -> str:
-        """As `AsyncEngine.accept`."""
+        """Accept a request as `AsyncEngine.accept` does."""
         request_id = str(next(self._ids))
-        self._open[request_id] = _Open(request, sink, timeline or Timeline())
+        self._open[request_id] = _OpenRequest(request, sink, timeline or Timeline())
         self._post(self._begin, request_id, log_id)
         return request_id
 
     def cancel(self, request_id: str) -> None:
-        """Nobody waits any more: the connection for it is closed."""
+        """Close the connection of a request whose client has left."""
         entry = self._open.pop(request_id, None)
         if entry is not None and isinstance(entry.request, Generate):
             self._recorder.answers[FinishReason.ABORT.value] += entry.request.params.n
         self._post(self._stop, request_id)
 
     def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
-        """As `AsyncEngine.counts`."""
+        """Return the counters as `AsyncEngine.counts` does."""
         return dict(self._recorder.answers), self._recorder.counts()
 
     def encoder_runner(self) -> NoReturn:
-        """There is none."""
+        """Raise InvalidInputs: an upstream has no encoder here."""
         raise InvalidInputs("an upstream has no encoder here")
 
     def collect(self) -> None:
-        """As `AsyncEngine.collect`."""
-        for request_id, found, is_last in self._outbox.collect():
+        """Deliver events as `AsyncEngine.collect` does."""
+        for request_id, outcome, is_last in self._outbox.collect():
             entry = self._open.get(request_id)
             if entry is None:
                 continue  # it was cancelled
             if is_last:
                 self._open.pop(request_id, None)
-            refused = to_refused(found) if isinstance(found, ServingError) else None
-            entry.sink(found if refused is None else [refused], is_last)
+            refused = to_refused(outcome) if isinstance(outcome, ServingError) else None
+            entry.sink(outcome if refused is None else [refused], is_last)
         if self._problem is not None:
-            raise RuntimeError(f"the upstream's thread broke: {self._problem!r}")
+            raise RuntimeError(f"the upstream's thread failed: {self._problem!r}")
 
     def close(self) -> None:
-        """End the thread, and close what is open."""
+        """End the thread and close all connections."""
         self._post(self._is_closing.set)
         self._thread.join()
 
@@ -177,7 +182,7 @@ class UpstreamModel:
             max_num_batched_tokens=1,
             max_num_waiting=None,
             created=int(time.time()),
-            summary=f"{self._model or 'a model'} of {self._server.where}",
+            summary=f"{self._model or 'a model'} of {self._server.origin}",
         )
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -191,14 +196,14 @@ class UpstreamModel:
             self._loop.run_until_complete(self._serve())
         except BaseException as error:
             self._problem = error
-            log.error("the upstream's thread broke", exc_info=True)
+            log.error("the upstream's thread failed", exc_info=True)
         finally:
-            self._has_looked.set()
+            self._was_probed.set()
             self._loop.close()
             self._wake()
 
     async def _serve(self) -> None:
-        watching = asyncio.ensure_future(self._watch())
+        watching = asyncio.ensure_future(self._watch_health())
         closing = asyncio.ensure_future(self._is_closing.wait())
         await asyncio.wait([watching, closing], return_when=asyncio.FIRST_COMPLETED)
         tasks = [watching, closing, *self._tasks.values()]
@@ -208,27 +213,27 @@ class UpstreamModel:
         if not watching.cancelled():
             watching.result()
 
-    async def _watch(self) -> None:
-        """Look whether the server answers, until the end."""
+    async def _watch_health(self) -> None:
+        """Probe the server every `health_interval` seconds until the end."""
         while not self._is_closing.is_set():
-            self._set_unready(await self._look())
-            self._has_looked.set()
+            self._set_unready(await self._probe())
+            self._was_probed.set()
             await asyncio.sleep(self._options.health_interval)
 
-    async def _look(self) -> str:
-        """Why no requests can be sent; "" if they can."""
-        options, where = self._options, self._server.where
+    async def _probe(self) -> str:
+        """Return the reason why no requests can be sent, "" if they can."""
+        options, origin = self._options, self._server.origin
         try:
-            found = await find_models(self._server, options.connect_timeout)
+            models = await list_models(self._server, options.connect_timeout)
         except ServingError as error:
             return str(error)
-        except Exception as error:  # whatever it sent, requests go on
-            log.error("asking the upstream for its models", exc_info=True)
-            return f"the upstream {where} cannot be asked for its models: {error!r}"
-        lengths = dict(found)
+        except Exception as error:  # requests go on, whatever the server sent
+            log.error("the upstream's models cannot be listed", exc_info=True)
+            return f"the models of the upstream {origin} cannot be listed: {error!r}"
+        lengths = dict(models)
         if not options.model and len(lengths) != 1:
-            listed = ", ".join(list(lengths)[:_MOST_LISTED]) or "no models"
-            return f"the upstream {where} lists {listed}: name one by the engine option 'model'"
+            listed = ", ".join(list(lengths)[:_MAX_LISTED]) or "no models"
+            return f"the upstream {origin} lists {listed}: name one by the engine option 'model'"
         self._model = options.model or next(iter(lengths))
         self._length = lengths.get(self._model, 0)
         return ""
@@ -253,23 +258,23 @@ class UpstreamModel:
         if request_id in self._tasks:
             self._tasks[request_id].cancel()
 
-    async def _answer(self, request_id: str, entry: _Open) -> None:
+    async def _answer(self, request_id: str, entry: _OpenRequest) -> None:
         try:
-            await self._ask(request_id, entry)
+            await self._forward(request_id, entry)
         except ServableUnavailable as error:
             self._set_unready(str(error))
             self._put(request_id, error, True)
         except ServingError as error:
             self._put(request_id, error, True)
         except Exception as error:
-            log.error("asking the upstream", exc_info=True)
-            problem = ServingError(f"asking the upstream failed: {error!r}")
+            log.error("the request to the upstream failed", exc_info=True)
+            problem = ServingError(f"the request to the upstream failed: {error!r}")
             self._put(request_id, problem, True)
 
-    async def _ask(self, request_id: str, entry: _Open) -> None:
+    async def _forward(self, request_id: str, entry: _OpenRequest) -> None:
         request = entry.request
         if not isinstance(request, Generate):
-            raise InvalidInputs(f"an upstream is not asked to {type(request).__name__.lower()}")
+            raise InvalidInputs(f"an upstream cannot {type(request).__name__.lower()}")
         if not self._model:
             raise ServableUnavailable(self.unready)
         generation = UpstreamGeneration(
@@ -277,23 +282,23 @@ class UpstreamModel:
             entry.timeline,
             self._recorder,
             self._totals,
-            max_tokens=self._longest,
-            room=self._room,
+            max_tokens=self._context_length,
+            quota=self._quota,
         )
 
-        async def give(events: list[Event], is_last: bool) -> None:
+        async def deliver(events: list[Event], is_last: bool) -> None:
             self._put(request_id, events, is_last)
             await self._outbox.drained()
 
-        await generation.run(self._server, self._model, self._options, give)
+        await generation.run(self._server, self._model, self._options, deliver)
 
-    def _put(self, request_id: str, found: list[Event] | ServingError, is_last: bool) -> None:
+    def _put(self, request_id: str, outcome: list[Event] | ServingError, is_last: bool) -> None:
         if request_id not in self._open:
-            self._stop(request_id)  # it was cancelled, also if a library lost that
-        self._outbox.put((request_id, found, is_last))
+            self._stop(request_id)  # cancelled; a library may have swallowed the cancellation
+        self._outbox.put((request_id, outcome, is_last))
 
 
 def _open_server(options: UpstreamOptions) -> Server:
-    """Raises StartError."""
+    """Return the server of the options.  Raises StartError for its key or its TLS options."""
     key = read_key(options.key_variable)
     return Server(options.url, make_context(options), key, options.connect_timeout)

@@ -1,14 +1,14 @@
-"""The pieces of another server's answer as events.  Knows no connection."""
+"""Conversion of another server's chunks to events.  Knows no connection."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, Generate, GeneratedToken, ToolCallDelta
-from mindspore_serving.llm.upstream.budget import AnswerBudget, WrongPiece
-from mindspore_serving.llm.upstream.pieces import (
+from mindspore_serving.llm.upstream.budget import AnswerBudget, InvalidChunk
+from mindspore_serving.llm.upstream.response_types import (
     AnswerDelta,
     CallDelta,
-    ChoicePiece,
+    ChoiceDelta,
     EventData,
     FunctionDelta,
     UpstreamUsage,
@@ -22,13 +22,14 @@ _REASONS = {
     "length": "length",
     "abort": "abort",
 }
-UNKNOWN = 0  # the id of a token whose id the server does not give
+UNKNOWN = 0  # stands for a token id that the server does not send
 _LOWEST = -9999.0  # log-probability
 
 
 class AnswerReader:
-    """Makes chunks of the pieces of the answers to `request`, within `budget`.  `usage` is the
-    newest.
+    """Converts the chunks of the answers to `request`, within `budget`.
+
+    `usage` is the latest that the server sent.
     """
 
     def __init__(self, request: Generate, budget: AnswerBudget) -> None:
@@ -36,24 +37,24 @@ class AnswerReader:
         self.budget = budget
         self._request = request
         self._open = set(range(request.params.n))
-        self._calls: dict[tuple[int, int], str] = {}  # names of tools, by answer and call
+        self._calls: dict[tuple[int, int], str] = {}  # tool names, by answer and call index
 
     @property
     def is_done(self) -> bool:
-        """Whether all answers have ended."""
+        """True if all answers have ended."""
         return not self._open
 
-    def take(self, piece: EventData) -> list[Chunk]:
-        """Raises WrongPiece."""
+    def take(self, event: EventData) -> list[Chunk]:
+        """Return the chunks with content of an event.  Raises InvalidChunk."""
         self.budget.take_event()
-        if piece.usage is not None:
-            self.usage = piece.usage
-        chunks = (self._chunk(choice) for choice in piece.choices)
+        if event.usage is not None:
+            self.usage = event.usage
+        chunks = (self._chunk(choice) for choice in event.choices)
         return [chunk for chunk in chunks if _has_content(chunk)]
 
-    def _chunk(self, choice: ChoicePiece) -> Chunk:
+    def _chunk(self, choice: ChoiceDelta) -> Chunk:
         if choice.index not in self._open:
-            raise WrongPiece(f"it sent a piece of answer {choice.index}, which is not open")
+            raise InvalidChunk(f"it sent a chunk of answer {choice.index}, which is not open")
         delta = choice.delta or AnswerDelta(content=choice.text)
         text, reasoning = delta.content or delta.refusal or "", _reasoning(delta)
         calls = tuple(self._tool_calls(choice.index, delta.tool_calls or ()))
@@ -67,24 +68,24 @@ class AnswerReader:
         self.budget.take_chunk(chunk, has_ids=bool(choice.token_ids or choice.logprobs))
         return chunk
 
-    def _reason(self, choice: ChoicePiece) -> tuple[Any, str | int | None]:
-        given = choice.finish_reason
-        if given is None:
+    def _reason(self, choice: ChoiceDelta) -> tuple[Any, str | int | None]:
+        finish_reason = choice.finish_reason
+        if finish_reason is None:
             return None, None
-        reason = _REASONS.get(given)
+        reason = _REASONS.get(finish_reason)
         if reason is None:
-            raise WrongPiece(f"it ended an answer for {given!r}")
+            raise InvalidChunk(f"it sent the unknown finish_reason {finish_reason!r}")
         if reason == "stop" and any(index == choice.index for index, _ in self._calls):
             reason = "tool_calls"
         return reason, choice.stop_reason
 
     def _tool_calls(self, index: int, deltas: Sequence[CallDelta]) -> Iterator[ToolCallDelta]:
         for delta in deltas:
-            place, function = (index, delta.index), delta.function or FunctionDelta()
-            if place not in self._calls:
+            key, function = (index, delta.index), delta.function or FunctionDelta()
+            if key not in self._calls:
                 if not function.name:
-                    raise WrongPiece("it sent a call of a tool without a name")
-                self._calls[place] = function.name
+                    raise InvalidChunk("it sent a tool call without a name")
+                self._calls[key] = function.name
                 yield ToolCallDelta(delta.index, function.name)
             if function.arguments:
                 yield ToolCallDelta(delta.index, None, function.arguments)
@@ -99,29 +100,34 @@ def _has_content(chunk: Chunk) -> bool:
     return any(parts)
 
 
-def _tokens(choice: ChoicePiece, text: str) -> tuple[GeneratedToken, ...]:
-    """With log-probabilities as far as they are given; without, the text is one token."""
-    found, ids = choice.logprobs, choice.token_ids or []
+def _tokens(choice: ChoiceDelta, text: str) -> tuple[GeneratedToken, ...]:
+    """Return the tokens of a chunk, with log-probabilities as far as the server sends them.
+
+    Without any, the text is one token.
+    """
+    logprobs, ids = choice.logprobs, choice.token_ids or []
     rows: list[tuple[str, bytes, float | None, tuple[GeneratedToken, ...]]] = []
-    if found is not None and found.content is not None:
-        for one in found.content:
-            tops = tuple(_top(top.token, top.bytes, top.logprob) for top in one.top_logprobs or ())
-            rows.append((one.token, _bytes(one.token, one.bytes), one.logprob, tops))
-    elif found is not None and found.tokens is not None:
-        for place, token in enumerate(found.tokens):
-            given = _at(found.top_logprobs, place) or {}
-            tops = tuple(_top(name, None, value) for name, value in given.items())
-            rows.append((token, token.encode(), _at(found.token_logprobs, place), tops))
+    if logprobs is not None and logprobs.content is not None:
+        for scored in logprobs.content:
+            tops = tuple(
+                _top(top.token, top.bytes, top.logprob) for top in scored.top_logprobs or ()
+            )
+            rows.append((scored.token, _bytes(scored.token, scored.bytes), scored.logprob, tops))
+    elif logprobs is not None and logprobs.tokens is not None:
+        for index, token in enumerate(logprobs.tokens):
+            alternatives = _at(logprobs.top_logprobs, index) or {}
+            tops = tuple(_top(name, None, value) for name, value in alternatives.items())
+            rows.append((token, token.encode(), _at(logprobs.token_logprobs, index), tops))
     elif text:
         rows.append((text, text.encode(), None, ()))
     return tuple(
-        GeneratedToken(_at(ids, place) or UNKNOWN, token, data, False, _finite(logprob), tops)
-        for place, (token, data, logprob, tops) in enumerate(rows)
+        GeneratedToken(_at(ids, index) or UNKNOWN, token, data, False, _finite(logprob), tops)
+        for index, (token, data, logprob, tops) in enumerate(rows)
     )
 
 
 def _finite(logprob: float | None) -> float | None:
-    """Some servers write the lowest number there is for what is impossible."""
+    """Clamp a log-probability: some servers send the lowest float for an impossible token."""
     return None if logprob is None else max(logprob, _LOWEST)
 
 
@@ -133,5 +139,5 @@ def _bytes(token: str, data: list[int] | None) -> bytes:
     return token.encode() if data is None else bytes(data)
 
 
-def _at(values: Sequence[Any] | None, place: int) -> Any:
-    return values[place] if values is not None and place < len(values) else None
+def _at(values: Sequence[Any] | None, index: int) -> Any:
+    return values[index] if values is not None and index < len(values) else None

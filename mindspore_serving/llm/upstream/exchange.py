@@ -1,6 +1,4 @@
-"""One request to the other server: sent again while nothing of its answer has come, then read
-piece by piece.
-"""
+"""The exchange of one request: sent, retried until a reply begins, then read chunk by chunk."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -10,151 +8,157 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk
 from mindspore_serving.errors import InvalidInputs, Overloaded, UpstreamFailed, UpstreamLate
-from mindspore_serving.llm.upstream.budget import WrongPiece
+from mindspore_serving.llm.upstream.budget import InvalidChunk
 from mindspore_serving.llm.upstream.connection import (
-    MOST_BODY,
-    MOST_HEAD,
-    Bounds,
+    MAX_BODY,
+    MAX_HEAD,
+    ReplyLimits,
     Server,
     UpstreamFailure,
     UpstreamReply,
 )
 from mindspore_serving.llm.upstream.events import AnswerReader
 from mindspore_serving.llm.upstream.options import UpstreamOptions
-from mindspore_serving.llm.upstream.pieces import decode_models, decode_piece
+from mindspore_serving.llm.upstream.response_types import decode_event, decode_models
 
-_FIRST_DELAY, _MOST_DELAY = 0.25, 4.0  # seconds between two tries
+_FIRST_DELAY, _MAX_DELAY = 0.25, 4.0  # seconds between two attempts
 _REFUSED = (400, 413, 422)
 _BUSY = (408, 429, 503)
 _KEY = (401, 403)
 _LATE = 504
-_LATER = (500, 502, _LATE, *_BUSY)  # another try may succeed
-_MOST_TEXT = 500  # characters of an error
+_RETRYABLE = (500, 502, _LATE, *_BUSY)  # another attempt may succeed
+_MAX_TEXT = 500  # characters of an error
 _DATA = b"data:"
 
 
-async def chunks(
+async def stream_chunks(
     server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
 ) -> AsyncIterator[list[Chunk]]:
-    """What `reader` makes of the answer to `body`.  Raises ServingError."""
+    """Send `body` and iterate over the chunks that `reader` makes of the reply.
+
+    A failed attempt is repeated with a doubled delay as long as no chunk has been passed on. Raises
+    ServingError.
+    """
     now = asyncio.get_running_loop().time
     end = now() + options.total_timeout
     delay = _FIRST_DELAY
     for is_last in (*(False,) * options.retries, True):
         has_begun = False
         try:
-            bounds = Bounds(
+            limits = ReplyLimits(
                 options.first_timeout, options.idle_timeout, end - now(), reader.budget.max_bytes
             )
-            async for found in _attempt(server, path, body, reader, bounds):
+            async for new in _attempt(server, path, body, reader, limits):
                 has_begun = True
-                yield found
+                yield new
             return
         except UpstreamFailure as failure:
             is_late = now() + delay >= end
             if has_begun or is_last or is_late or not failure.may_retry:
                 raise failure.error from None
         await asyncio.sleep(delay)
-        delay = min(2 * delay, _MOST_DELAY)
+        delay = min(2 * delay, _MAX_DELAY)
 
 
 async def _attempt(
-    server: Server, path: str, body: bytes, reader: AnswerReader, bounds: Bounds
+    server: Server, path: str, body: bytes, reader: AnswerReader, limits: ReplyLimits
 ) -> AsyncIterator[list[Chunk]]:
     headers = {"Accept": "text/event-stream"}
-    async with server.send(path, body, headers, bounds) as answer:
-        if answer.status != 200:
-            raise await read_failure(answer)
-        async for line in answer.lines():
+    async with server.send(path, body, headers, limits) as reply:
+        if reply.status != 200:
+            raise await read_failure(reply)
+        async for line in reply.lines():
             if not line.startswith(_DATA):
                 continue
             data = line[len(_DATA) :].strip()
             if data == b"[DONE]":
                 break
-            found = _read(answer, data, reader)
-            if found:
-                answer.clock.pause()
-                yield found
-                answer.clock.allow(bounds.next)
+            new = _read(reply, data, reader)
+            if new:
+                # The timeout is for the server: a slow client must not count against it.
+                reply.timer.pause()
+                yield new
+                reply.timer.allow(limits.next)
         if not reader.is_done:
-            raise answer.failed("it ended its answer early")
+            raise reply.failed("it ended its reply early")
 
 
-def _read(answer: UpstreamReply, data: bytes, reader: AnswerReader) -> list[Chunk]:
+def _read(reply: UpstreamReply, data: bytes, reader: AnswerReader) -> list[Chunk]:
     try:
-        piece = decode_piece(data)
-        error = bytes(piece.error)
+        event = decode_event(data)
+        error = bytes(event.error)
         if error != b"null":
-            raise answer.failed(f"it failed: {_message(error)}", may_retry=False)
-        return reader.take(piece)
+            raise reply.failed(f"it failed: {_message(error)}", may_retry=False)
+        return reader.take(event)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise answer.failed(f"it sent what is no piece of an answer: {error}") from None
-    except WrongPiece as error:
-        raise answer.failed(str(error), may_retry=False) from None
+        raise reply.failed(f"it sent an invalid chunk: {error}") from None
+    except InvalidChunk as error:
+        raise reply.failed(str(error), may_retry=False) from None
 
 
-async def read_failure(answer: UpstreamReply) -> UpstreamFailure:
-    """Why an answer has another status than 200."""
-    status = answer.status
+async def read_failure(reply: UpstreamReply) -> UpstreamFailure:
+    """Return the failure of a reply with another status than 200."""
+    status = reply.status
     if status in _KEY:
-        return answer.failed(f"it refuses the server's key ({status})", may_retry=False)
+        return reply.failed(f"it refuses the key ({status}), see key_variable", may_retry=False)
     if 300 <= status < 400:
-        where = answer.headers.get("location", "nowhere")[:_MOST_TEXT]
-        text = f"it answered {status}, to go to {where}: give that URL"
-        return answer.failed(text, may_retry=False)
-    text = _message(await answer.whole())
+        location = reply.headers.get("location", "nowhere")[:_MAX_TEXT]
+        text = f"it replied {status}, a redirect to {location}: set url to the target"
+        return reply.failed(text, may_retry=False)
+    text = _message(await reply.read_body())
     if status in _REFUSED:
-        refusal = InvalidInputs(answer.shown(text) or f"the upstream answered {status}")
+        refusal = InvalidInputs(reply.masked(text) or f"the upstream replied {status}")
         return UpstreamFailure(refusal, may_retry=False)
     kind = UpstreamLate if status == _LATE else UpstreamFailed
-    text = f"it answered {status}: {text}"
-    failure = answer.failed(text, may_retry=status in _LATER, kind=kind)
+    text = f"it replied {status}: {text}"
+    failure = reply.failed(text, may_retry=status in _RETRYABLE, kind=kind)
     if status in _BUSY:
-        busy = Overloaded(str(failure), _retry_after(answer.headers))
+        busy = Overloaded(str(failure), _retry_after(reply.headers))
         return UpstreamFailure(busy, may_retry=True)
     return failure
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    given = headers.get("retry-after", "")
-    return float(given) if given.isascii() and given.isdigit() and len(given) < 6 else None
+    value = headers.get("retry-after", "")
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else None
 
 
 def _message(body: bytes) -> str:
-    """What the body of an error says."""
+    """Return the message in the body of an error."""
     try:
-        found = msgspec.json.decode(body)
+        content = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return body[:_MOST_TEXT].decode(errors="replace")
-    return _text_of(found.get("error", found) if isinstance(found, dict) else found)
+        return body[:_MAX_TEXT].decode(errors="replace")
+    return _text_of(content.get("error", content) if isinstance(content, dict) else content)
 
 
 def _text_of(error: Any) -> str:
-    """Of the forms of errors that servers have."""
+    """Return the message of an error in any of the forms that servers use."""
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or error
-    return str(error)[:_MOST_TEXT]
+    return str(error)[:_MAX_TEXT]
 
 
-async def find_models(server: Server, timeout: float) -> list[tuple[str, int]]:
-    """The models that the server lists, and how many tokens each takes, 0 if it does not say; none
-    if it has no such list.  Raises ServingError if it is not ready.
+async def list_models(server: Server, timeout: float) -> list[tuple[str, int]]:
+    """List the models of the server with their context lengths, 0 for an unknown one.
+
+    Returns an empty list for a server without such a list. Raises ServingError if it is not ready.
     """
-    bounds = Bounds(timeout, timeout, timeout, MOST_HEAD + 2 * MOST_BODY)
+    limits = ReplyLimits(timeout, timeout, timeout, MAX_HEAD + 2 * MAX_BODY)
     try:
-        async with server.send("/models", None, {"Accept": "application/json"}, bounds) as answer:
-            if answer.status in (404, 405, 501):
+        async with server.send("/models", None, {"Accept": "application/json"}, limits) as reply:
+            if reply.status in (404, 405, 501):
                 return []
-            if answer.status != 200:
-                raise await read_failure(answer)
-            return _read_models(await answer.whole())
+            if reply.status != 200:
+                raise await read_failure(reply)
+            return _read_models(await reply.read_body())
     except UpstreamFailure as failure:
         raise failure.error from None
 
 
 def _read_models(body: bytes) -> list[tuple[str, int]]:
     try:
-        found = decode_models(body)
+        models = decode_models(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise UpstreamFailed(f"the upstream's list of models cannot be read: {error}") from None
-    return [(one.id, one.length) for one in found.data or ()]
+        raise UpstreamFailed(f"the upstream's list of models is invalid: {error}") from None
+    return [(model.id, model.length) for model in models.data or ()]

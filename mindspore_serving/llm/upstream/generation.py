@@ -1,4 +1,4 @@
-"""One request under way: what comes of the other server, as events and in numbers."""
+"""Generation of one request by the other server: its reply as events, and counted."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,18 +9,18 @@ from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
-from mindspore_serving.llm.upstream.budget import AnswerBudget, KeptRoom
+from mindspore_serving.llm.upstream.budget import AnswerBudget, BufferQuota
+from mindspore_serving.llm.upstream.buffering import BufferedAnswers
 from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.events import AnswerReader
-from mindspore_serving.llm.upstream.exchange import chunks
-from mindspore_serving.llm.upstream.gathering import GatheredChunks
+from mindspore_serving.llm.upstream.exchange import stream_chunks
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.requests import to_body
 
-Put: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
+EventSink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
-Give: TypeAlias = Callable[[list[Event], bool], Awaitable[None]]
-"""The same, and waits while there is no room for more."""
+Deliver: TypeAlias = Callable[[list[Event], bool], Awaitable[None]]
+"""The same for events, waiting while the receiver is full."""
 
 _REASONS = {
     "length": FinishReason.LENGTH,
@@ -30,18 +30,18 @@ _REASONS = {
 
 @dataclass(slots=True)
 class UpstreamTotals:
-    """Of all requests."""
+    """Totals of all requests."""
 
-    num_pieces: int = 0
+    num_chunks: int = 0
     num_prompt_tokens: int = 0
     num_generated_tokens: int = 0
 
 
 class UpstreamGeneration:
-    """Answers `request`: at once, or at the end if it is no stream.
+    """Forwards `request` and delivers its answer, at once or, without `is_stream`, at the end.
 
-    `max_tokens` is what an answer may have, if the request does not say; `room` is for what is kept
-    until the end.
+    `max_tokens` is the limit of an answer if the request has none; `quota` limits the memory of
+    buffered answers.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class UpstreamGeneration:
         totals: UpstreamTotals,
         *,
         max_tokens: int,
-        room: KeptRoom,
+        quota: BufferQuota,
     ) -> None:
         self._request = request
         self._line = line
@@ -60,36 +60,41 @@ class UpstreamGeneration:
         self._timing = Timing(recorder, line)
         budget = AnswerBudget(request.params.max_tokens or max_tokens, request.params.n)
         self._reader = AnswerReader(request, budget)
-        self._gathered = GatheredChunks(room)
+        self._buffered = BufferedAnswers(quota)
         self._has_started = False
 
-    async def run(self, server: Server, model: str, options: UpstreamOptions, give: Give) -> None:
-        """Raises ServingError."""
+    async def run(
+        self, server: Server, model: str, options: UpstreamOptions, deliver: Deliver
+    ) -> None:
+        """Send the request and deliver its events.  Raises ServingError."""
         path, body = to_body(self._request, model, options)
         self._line.ready = self._line.first_step = time.monotonic()
         self._timing.begin()
-        with self._gathered:
-            async for found in chunks(server, path, body, self._reader, options):
-                self._note(found)
+        with self._buffered:
+            async for new in stream_chunks(server, path, body, self._reader, options):
+                self._count(new)
                 if self._request.is_stream:
-                    await give([*self._started(), *found], False)
+                    await deliver([*self._started(), *new], False)
                 else:
-                    self._gathered.add(found)
+                    self._buffered.add(new)
             finished = self._end()
-            await give([*self._started(), *self._gathered.chunks(), finished], True)
+            await deliver([*self._started(), *self._buffered.chunks(), finished], True)
 
-    def _note(self, found: Sequence[Chunk]) -> None:
-        self._totals.num_pieces += 1
-        for chunk in found:
-            count, given = len(chunk.token_ids), chunk.finish_reason
-            reason = None if given is None else _REASONS.get(given, FinishReason.STOP)
+    def _count(self, chunks: Sequence[Chunk]) -> None:
+        self._totals.num_chunks += 1
+        for chunk in chunks:
+            count, finish_reason = len(chunk.token_ids), chunk.finish_reason
+            reason = finish_reason and _REASONS.get(finish_reason, FinishReason.STOP)
             self._timing.add(chunk.index, count, reason)
             self._line.num_generated_tokens += count
-            if given is not None:
-                self._line.finish_reasons.append(given)
+            if finish_reason is not None:
+                self._line.finish_reasons.append(finish_reason)
 
     def _started(self) -> list[Event]:
-        """The first event, once.  Servers may say only at the end how long the prompt was."""
+        """Return the first event, once.
+
+        Its prompt length may be 0: some servers send it only at the end.
+        """
         if self._has_started:
             return []
         self._has_started = True

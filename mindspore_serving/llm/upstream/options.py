@@ -1,4 +1,4 @@
-"""How another server is reached and asked: the engine options of a model that is there."""
+"""Engine options of an upstream: how another server is reached, and what it supports."""
 
 import os
 import ssl
@@ -16,14 +16,14 @@ _STANDARD = frozenset({
     "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed",
     "stop", "temperature", "top_p",
 })  # fmt: skip
-_OURS = frozenset(SAMPLING) - {"prompt_logprobs"}  # which servers do not give in a stream
+_OURS = frozenset(SAMPLING) - {"prompt_logprobs"}  # no server sends these in a stream
 _ONLY_OURS = frozenset({"typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
 DIALECTS: Mapping[str, frozenset[str]] = {
     "openai": _STANDARD,
     "vllm": _OURS - _ONLY_OURS,
     "ours": _OURS,
 }
-"""Which sampling parameters a server knows."""
+"""Sampling parameters that a server accepts."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
@@ -34,20 +34,20 @@ class UpstreamOptions(
     """Options of the engine.
 
     Args:
-        url: of the API, as http://host:port/v1.
-        model: what the server calls the model; "": the only one that it lists.
-        key_variable: the environment variable with the key that is sent; "": none is.
-        dialect: which parameters the server knows: "openai" those of OpenAI's API, "vllm" and
-            "ours" also those of these servers.
-        max_tokens_name: what it calls the most tokens of an answer to a chat.
-        retries: how often a request is sent again, if nothing of its answer has come.
+        url: base URL of the API, as http://host:port/v1.
+        model: name of the model on the server; "": the only model that it lists.
+        key_variable: environment variable with the API key; "": no key is sent.
+        dialect: sampling parameters that the server accepts: "openai" those of OpenAI's API, "vllm"
+            and "ours" also those of vLLM and of this server.
+        max_tokens_name: field for the token limit of a chat's answer.
+        retries: attempts after the first, as long as no content has arrived.
         connect_timeout: seconds to connect.
-        first_timeout: seconds to the first piece of an answer that has content.
-        idle_timeout: seconds from one such piece to the next.
-        total_timeout: seconds for a whole answer, tries included.
-        health_interval: seconds between two looks at whether the server answers.
-        tls_ca: a PEM file of authorities to trust in place of the system's.
-        tls_verify: false: its certificate may be anybody's.
+        first_timeout: seconds to the first content.
+        idle_timeout: seconds between two pieces of content.
+        total_timeout: seconds of a request, retries included.
+        health_interval: seconds between two health checks.
+        tls_ca: PEM file of the authorities to trust instead of the system's.
+        tls_verify: false: accept any certificate.
     """
 
     url: str
@@ -66,22 +66,22 @@ class UpstreamOptions(
 
     @property
     def known(self) -> frozenset[str]:
-        """The sampling parameters that the server knows."""
+        """Sampling parameters that the server accepts."""
         return DIALECTS[self.dialect]
 
     @property
     def has_extensions(self) -> bool:
-        """Whether it knows more than OpenAI's API."""
+        """True if the server accepts more than OpenAI's API."""
         return self.dialect != "openai"
 
 
-def read_options(given: Mapping[str, Any]) -> UpstreamOptions:
-    """Raises StartError naming an option that is wrong."""
-    for name in given.keys() - set(UpstreamOptions.__struct_fields__):
+def read_options(values: Mapping[str, Any]) -> UpstreamOptions:
+    """Read `engine_options`.  Raises StartError, naming the option that is wrong."""
+    for name in values.keys() - set(UpstreamOptions.__struct_fields__):
         near = did_you_mean(name, UpstreamOptions.__struct_fields__)
         raise StartError(f"engine {UPSTREAM!r} has no option {name!r} (engine_options){near}")
     try:
-        options = msgspec.convert(dict(given), UpstreamOptions)
+        options = msgspec.convert(dict(values), UpstreamOptions)
     except msgspec.ValidationError as error:
         raise StartError(f"engine {UPSTREAM!r}, engine_options: {error}") from None
     if options.dialect not in DIALECTS:
@@ -91,58 +91,62 @@ def read_options(given: Mapping[str, Any]) -> UpstreamOptions:
     return options
 
 
-def longest_of(options: Mapping[str, Any]) -> int | None:
-    """The `max_model_len` of what is not for the other server: all that may be there.  Raises
-    StartError.
+def read_max_model_len(options: Mapping[str, Any]) -> int | None:
+    """Return `max_model_len`, the only option of language models that an upstream has.
+
+    Raises StartError for other options.
     """
     for name in options:
         if name != "max_model_len":
             raise StartError(
-                f"engine {UPSTREAM!r} has no option {name}, expected max_model_len alone"
+                f"engine {UPSTREAM!r} has no option {name}, expected only max_model_len"
             )
-    longest: int | None = options.get("max_model_len")
-    if longest is not None and (type(longest) is not int or longest < 1):
-        raise StartError(f"max_model_len is {longest!r}, expected an int >= 1")
-    return longest
+    max_model_len: int | None = options.get("max_model_len")
+    if max_model_len is not None and (type(max_model_len) is not int or max_model_len < 1):
+        raise StartError(f"max_model_len is {max_model_len!r}, expected an int >= 1")
+    return max_model_len
 
 
-def check_options(given: Mapping[str, Any]) -> None:
-    """What can be known before a worker is started.  Raises StartError, as that would."""
-    options = read_options(given)
+def check_options(values: Mapping[str, Any]) -> None:
+    """Check the options as far as possible before a worker is started.  Raises StartError."""
+    options = read_options(values)
     read_key(options.key_variable)
     make_context(options)
 
 
 def split_url(url: str) -> SplitResult:
-    """Raises StartError unless it is http(s)://HOST[:PORT][/PATH] and nothing else."""
+    """Split a URL; raise StartError unless it is http(s)://HOST[:PORT][/PATH] and no more."""
     try:
-        found = urlsplit(url)
-        is_whole = found.scheme in ("http", "https") and bool(found.hostname)
+        parts = urlsplit(url)
+        has_host = parts.scheme in ("http", "https") and bool(parts.hostname)
         is_plain = url.isascii() and url.isprintable() and " " not in url
-        is_plain = is_plain and not (found.query or found.fragment or "@" in found.netloc)
-        if is_whole and is_plain and found.port != 0:
-            return found
+        is_plain = is_plain and not (parts.query or parts.fragment or "@" in parts.netloc)
+        if has_host and is_plain and parts.port != 0:
+            return parts
     except ValueError:
         pass
-    # There may be a password before an "@", and a key behind a "?".
-    shown = "a text with @ or ?" if {"@", "?"} & set(url) else repr(url)
-    raise StartError(f"the upstream's url is {shown}, expected one as http://host:port/v1")
+    # Do not log a password before "@" or a key after "?".
+    quoted = "a URL with @ or ?" if {"@", "?"} & set(url) else repr(url)
+    raise StartError(f"the upstream's url is {quoted}, expected http://host:port/v1")
 
 
 def read_key(variable: str) -> str:
-    """The key in the environment; "" without a variable.  Raises StartError, which has no key."""
+    """Return the key from the environment, "" without a variable.
+
+    Raises StartError, which never quotes the key.
+    """
     if not variable:
         return ""
     key = os.environ.get(variable, "")
     if not key:
-        raise StartError(f"key_variable is {variable!r}, which the environment does not have")
+        raise StartError(f"key_variable is {variable!r}, which is not set in the environment")
     if not (key.isascii() and key.isprintable()):
-        raise StartError(f"the key in {variable!r} has other characters than printable ASCII")
+        raise StartError(f"the key in {variable!r} has characters that are not printable ASCII")
     return key
 
 
 def make_context(options: UpstreamOptions) -> ssl.SSLContext | None:
-    """For TLS; None for http.  Raises StartError if authorities cannot be read."""
+    """Return the TLS context, None for http.  Raises StartError for an unreadable `tls_ca`."""
     if split_url(options.url).scheme == "http":
         return None
     try:

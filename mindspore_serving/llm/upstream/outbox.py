@@ -1,17 +1,20 @@
-"""What an event loop gives to another thread, which collects it: a bounded queue."""
+"""A bounded queue from an event loop to another thread, which collects it."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
-_MAX_LENGTH = 256  # items that wait to be collected; who gives more of them waits
+_MAX_LENGTH = 256  # items in the queue; `drained` waits above that
 
 T = TypeVar("T")
 
 
 class EventOutbox(Generic[T]):
-    """`wake` is called where there is something to collect."""
+    """Items of type `T` on their way to another thread.
+
+    `wake` is called when there is something to collect.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
         self._loop = loop
@@ -21,20 +24,21 @@ class EventOutbox(Generic[T]):
         self._is_drained = asyncio.Event()
 
     def put(self, item: T) -> None:
-        """On the loop."""
+        """Append an item.  Called on the loop."""
         self._items.append(item)
         self._wake()
 
     async def drained(self) -> None:
-        """On the loop: wait while too much is not collected."""
+        """Wait while the queue is too long.  Called on the loop."""
         while len(self._items) > _MAX_LENGTH:
             self._is_drained.clear()
             self._is_full = True
-            if len(self._items) > _MAX_LENGTH:  # what is collected from now on ends the wait
+            # Read the length again: `collect` may have emptied the queue before it saw `_is_full`.
+            if len(self._items) > _MAX_LENGTH:
                 await self._is_drained.wait()
 
     def collect(self) -> Iterator[T]:
-        """On the other thread: all that there is."""
+        """Iterate over all items, removing them.  Called on the other thread."""
         while self._items:
             yield self._items.popleft()
         if self._is_full:

@@ -1,4 +1,4 @@
-"""Operators on pictures: samples, boxes, windows as columns and columns as pictures."""
+"""Operators on images: samples, boxes, windows as columns and columns as images."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def _roi_align(
     sample_num: Int = 2,
     roi_end_mode: Value = 1,
 ) -> Any:
-    """A row of `rois` is (picture, x1, y1, x2, y2)."""
+    """A row of `rois` is (image, x1, y1, x2, y2)."""
     is_shifted = ROI_END_MODE.name("roi_end_mode", roi_end_mode, "legacy", "shifted") == "shifted"
     numbers = cast(op.gather(rois, ints_of([0]), op.constant(1)).output(0), ov.Type.i32)
     boxes = op.gather(rois, ints_of([1, 2, 3, 4]), op.constant(1)).output(0)
@@ -210,9 +210,9 @@ def _crop_and_resize(
     method: Value = "bilinear",
     extrapolation_value: Float = 0.0,
 ) -> Any:
-    """Parts of pictures (batch, height, width, channels), resized: (boxes, *crop_size, channels).
+    """Parts of images (batch, height, width, channels), resized: (boxes, *crop_size, channels).
 
-    A box is (top, left, bottom, right) in shares of the picture.
+    A box is (top, left, bottom, right) in shares of the image.
     """
     if method not in ("bilinear", "nearest"):
         raise UnsupportedTensor(f"method {method!r}")

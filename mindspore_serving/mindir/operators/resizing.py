@@ -1,4 +1,4 @@
-"""Resizing of pictures: by OpenVINO where it samples at the same points, else by weighted taps.
+"""Resizing of images: by OpenVINO where it samples at the same points, else by weighted taps.
 
 OpenVINO takes the step between points from the sizes.  A scale that does not divide them has a step
 of its own, and so have MindSpore's cubic weights: there every output position is a sum of input

@@ -1,1 +1,1 @@
-"""Front ends in processes of their own, before one master that decides, counts and dispatches."""
+"""Front ends in processes of their own, in front of one master that decides and dispatches."""

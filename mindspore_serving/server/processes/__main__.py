@@ -1,6 +1,6 @@
 """`python -m mindspore_serving.server.processes`: a front end, started by the master.
 
-The kernel ends it with the master.
+The kernel kills it when the master ends.
 """
 
 import argparse
@@ -13,6 +13,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def main() -> None:
+    """Run a front end until the master stops it."""
     from mindspore_serving.aio import new_loop
     from mindspore_serving.process.channel import connect
     from mindspore_serving.process.entry import enter
@@ -23,7 +24,7 @@ def main() -> None:
     parser.add_argument("--number", help="shown in process lists only")
     names = ("CONNECTIONS", "WRITES", "READS")
     parser.add_argument("--descriptors", required=True, type=int, nargs=3, metavar=names)
-    arguments = enter(parser, ignores_signals=True)  # the master gets them, and then tells us
+    arguments = enter(parser, ignores_signals=True)  # the master gets them, and sends `Exit`
     connections, writes, reads = arguments.descriptors
     gc.set_threshold(50_000, 20, 20)
     ends = Ends(connect(arguments.channel), writes, reads)

@@ -1,4 +1,4 @@
-"""The `Control` of a front-end process: what the master has said last of what is served."""
+"""The `Control` of a front-end process: the last state that the master has sent."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -7,16 +7,15 @@ from mindspore_serving import log
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Control, MethodCounts, ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
-from mindspore_serving.server.processes.messages import State
+from mindspore_serving.server.processes.messages import ServedState
 
 
-def state_of(control: Control, serial: int = 0) -> State:
-    """What `control` says now."""
+def current_state(control: Control, serial: int = 0) -> ServedState:
+    """Return the current state of `control` as a message."""
     rows = control.readiness()
-    signatures = [
-        found for name in dict.fromkeys(r.name for r in rows) for found in _of(control, name)
-    ]
-    return State(
+    names = dict.fromkeys(row.name for row in rows)
+    signatures = [version for name in names for version in _signatures(control, name)]
+    return ServedState(
         serial,
         control.is_ready,
         control.is_starting,
@@ -24,37 +23,41 @@ def state_of(control: Control, serial: int = 0) -> State:
         control.language_models(),
         signatures,
         [
-            (one.name, one.version, method)
-            for one in signatures
-            for method in one.methods
-            if control.streams(one.name, one.version, method)
+            (version.name, version.version, method)
+            for version in signatures
+            for method in version.methods
+            if control.streams(version.name, version.version, method)
         ],
         log.changed_level(),
     )
 
 
-def _of(control: Control, name: str) -> list[ServableSignature]:
-    """Each version of a servable, the newest that runs first."""
+def _signatures(control: Control, name: str) -> list[ServableSignature]:
+    """Return the signature of each version of a servable, the newest running one first."""
     newest = control.signature(name)
     if newest is None:
         return []
-    others = (control.signature(name, one) for one in newest.versions if one != newest.version)
-    return [newest, *(one for one in others if one is not None)]
+    older = (
+        control.signature(name, version) for version in newest.versions if version != newest.version
+    )
+    return [newest, *(signature for signature in older if signature is not None)]
 
 
 class Catalog:
-    """See `core.service.Control`.  What only the master knows is not asked here: the requests for
-    it are passed on.
+    """The `core.service.Control` of a front-end process.
+
+    Some methods are never called here: requests that need them are forwarded to the master.
     """
 
     def __init__(self) -> None:
-        self.set(State(0, False, True, [], [], [], []))
+        self.set(ServedState(0, False, True, [], [], [], []))
 
-    def set(self, state: State) -> None:
+    def set(self, state: ServedState) -> None:
+        """Replace the state."""
         self._state = state
-        self._signatures = {(one.name, one.version): one for one in state.signatures}
-        for one in reversed(state.signatures):
-            self._signatures[one.name, 0] = one
+        self._signatures = {(row.name, row.version): row for row in state.signatures}
+        for row in reversed(state.signatures):  # version 0 is the first, which is the newest
+            self._signatures[row.name, 0] = row
         self._streams = set(state.streams)
 
     @property
@@ -79,10 +82,10 @@ class Catalog:
         return self._signatures.get((servable, version))
 
     def streams(self, servable: str, version: int, method: str) -> bool | None:
-        found = self.signature(servable, version)
-        if found is None or method not in found.methods:
+        signature = self.signature(servable, version)
+        if signature is None or method not in signature.methods:
             return None
-        return (servable, found.version, method) in self._streams
+        return (servable, signature.version, method) in self._streams
 
     def describe(self) -> list[dict[str, Any]]:
         _passed_on()
@@ -98,4 +101,4 @@ class Catalog:
 
 
 def _passed_on() -> NoReturn:
-    raise AssertionError("a request that only the master can answer was not passed on to it")
+    raise AssertionError("a request that only the master can answer was not forwarded")

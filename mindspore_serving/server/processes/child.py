@@ -1,4 +1,4 @@
-"""Starts a front-end process: its command, what it inherits, and its end."""
+"""The child process of a front end: its command line and the descriptors that it inherits."""
 
 import asyncio
 import os
@@ -16,17 +16,17 @@ MODULE = "mindspore_serving.server.processes"
 
 
 class FrontEndProcess(Child):
-    """The child process of one front end.
+    """The child process of a front end.
 
-    `ends` are our ends of its channel, `connections` is where it takes those that we accept, and
-    `ended` is a task that is done at its end, with its exit status.
+    `ends` are our ends of its channel, `connections` is the socket over which it gets accepted
+    connections, and `ended` is a task that returns its exit status at its end.
     """
 
     ended: "asyncio.Task[int]"
     is_killed = False
 
     def __init__(self, number: int) -> None:
-        """Raises OSError."""
+        """Start the process.  Raises OSError."""
         with ExitStack() as inherited, ExitStack() as on_failure:
             self.connections, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             on_failure.callback(self.connections.close)
@@ -45,12 +45,12 @@ class FrontEndProcess(Child):
             on_failure.pop_all()
 
     def close(self) -> None:
-        """As `Child.close`, and close the socket for connections."""
+        """Kill and reap the process if necessary, and close descriptors, see `Child.close`."""
         super().close()
         self.connections.close()
 
     def kill(self) -> None:
-        """As `Child.kill`."""
+        """Kill the process and its descendants, see `Child.kill`."""
         self.is_killed = True
         super().kill()
 
@@ -60,6 +60,6 @@ async def start(number: int) -> FrontEndProcess:
     try:
         child = await on_thread("front ends", FrontEndProcess, number)
     except OSError as error:
-        raise StartError(f"a front-end process could not be started: {error}") from error
+        raise StartError(f"cannot start a front-end process: {error}") from error
     child.ended = asyncio.create_task(child.wait())
     return child

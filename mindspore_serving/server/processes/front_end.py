@@ -1,4 +1,4 @@
-"""A front-end process: takes connections, and answers or passes on what comes with them."""
+"""A front-end process: serves connections, and answers requests or forwards them to the master."""
 
 import asyncio
 import socket
@@ -16,17 +16,17 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.process.vocabulary import Exit, Failed, Ready, hello
 from mindspore_serving.server.processes import messages
-from mindspore_serving.server.processes.asking import MasterApp
 from mindspore_serving.server.processes.catalog import Catalog
 from mindspore_serving.server.processes.inference import RemoteInference
+from mindspore_serving.server.processes.master_app import MasterApp
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, ToFrontEnd
-from mindspore_serving.server.processes.parts import Door, Parts
 from mindspore_serving.server.processes.pipe import Ends, Pipe
+from mindspore_serving.server.processes.resources import AccessPolicy, FrontEndResources
 from mindspore_serving.tracing.options import TraceOptions
 
 
 class FrontEnd:
-    """Runs until the master says `Exit`, or is gone: then `ended` is done."""
+    """The state of a front-end process; `ended` is done after `Exit`, or when the master ends."""
 
     def __init__(self, ends: Ends, connections: socket.socket) -> None:
         self._loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ class FrontEnd:
         self._inference = RemoteInference(self._pipe, self._numbers)
         self._app = MasterApp(self._pipe, self._numbers)
         self._refreshing: dict[int, asyncio.Future[None]] = {}
-        self._parts = Parts(
+        self._resources = FrontEndResources(
             RequestLog(self._inference) if log.has_requests() else self._inference,
             Catalog(),
             self._app,
@@ -46,8 +46,8 @@ class FrontEnd:
             self._pipe.take_memory,
         )
         self._servers: list[HttpServer | GrpcServer] = []
-        self._admissions: list[messages.Admission] = []  # of each, also before it is started
-        self._doors: dict[int, Door] = {}
+        self._admissions: list[messages.Admission] = []  # of each server, also before it starts
+        self._policies: dict[int, AccessPolicy] = {}
         self._connecting: Connecting | None = None
         self._connections = connections
         self._connections.setblocking(False)
@@ -56,9 +56,11 @@ class FrontEnd:
     def _take(self, message: ToFrontEnd) -> None:
         if isinstance(message, messages.ControlAnswer):
             self._inference.take(message)
-        elif isinstance(message, messages.Wanted | messages.Sent | messages.Over):
+        elif isinstance(
+            message, messages.BodyRequest | messages.ResponseChunk | messages.AsgiCallEnd
+        ):
             self._app.take(message)
-        elif isinstance(message, messages.State):
+        elif isinstance(message, messages.ServedState):
             self._set(message)
         elif isinstance(message, messages.Refreshed):
             self._refreshing.pop(message.id).set_result(None)
@@ -75,14 +77,14 @@ class FrontEnd:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _set(self, state: messages.State) -> None:
-        self._parts.catalog.set(state)
+    def _set(self, state: messages.ServedState) -> None:
+        self._resources.catalog.set(state)
         if state.log_level != log.changed_level():
             log.set_level(state.log_level)
-        counts = self._parts.responses.counts
-        found = [(protocol, code, number) for (protocol, code), number in counts.items()]
+        counts = self._resources.responses.counts
+        rows = [(protocol, code, number) for (protocol, code), number in counts.items()]
         counts.clear()
-        self._pipe.send(messages.Synced(state.serial, found))
+        self._pipe.send(messages.Synced(state.serial, rows))
 
     async def _refresh(self) -> None:
         number = next(self._numbers)
@@ -91,54 +93,56 @@ class FrontEnd:
         await self._refreshing[number]
 
     def _admit(self, message: messages.Admit) -> None:
-        if message.server < len(self._admissions):  # else it comes with the admission
+        if message.server < len(self._admissions):  # else its ServeHttp or ServeGrpc has it
             self._admissions[message.server] = message.admission
-        door = self._doors.get(message.server)
-        if door is not None:
+        policy = self._policies.get(message.server)
+        if policy is not None:
             try:
-                door.replace(message.admission)
+                policy.replace(message.admission)
             except ServingError as error:
                 log.error("%s", error)
 
     async def _serve(self, message: ServeHttp | ServeGrpc, number: int) -> None:
         try:
             self._trace(message.traces)
-            door = self._doors[number] = Door.of(message.options, self._admissions[number])
+            policy = self._policies[number] = AccessPolicy.of(
+                message.options, self._admissions[number]
+            )
             if isinstance(message, ServeHttp):
-                self._start_http(message, door)
+                self._start_http(message, policy)
             else:
-                await self._start_grpc(message, door)
+                await self._start_grpc(message, policy)
         except (ServingError, OSError) as problem:
             self._pipe.send(Failed(str(problem)))
         else:
             self._pipe.send(Ready())
 
     def _trace(self, options: TraceOptions | None) -> None:
-        if options is not None and self._parts.tracer is None:
+        if options is not None and self._resources.tracer is None:
             from mindspore_serving.tracing.otlp import OtlpTracer
 
-            self._parts.tracer = OtlpTracer(options)
+            self._resources.tracer = OtlpTracer(options)
 
-    def _start_http(self, message: ServeHttp, door: Door) -> None:
+    def _start_http(self, message: ServeHttp, policy: AccessPolicy) -> None:
         from mindspore_serving.server.processes.serving_http import make_http_server
 
-        server = make_http_server(self._parts, message, door.keys)
-        self._connecting = server.start_connecting(door.certificates)
+        server = make_http_server(self._resources, message, policy.keys)
+        self._connecting = server.start_connecting(policy.certificates)
         self._servers.append(server)
         self._loop.add_reader(self._connections, self._accept)
 
-    async def _start_grpc(self, message: ServeGrpc, door: Door) -> None:
+    async def _start_grpc(self, message: ServeGrpc, policy: AccessPolicy) -> None:
         from mindspore_serving.server.processes.serving_grpc import make_grpc_server
 
-        server = make_grpc_server(self._parts, message, door.keys)
-        await server.start(message.options.max_message, door.certificates)
+        server = make_grpc_server(self._resources, message, policy.keys)
+        await server.start(message.options.max_message, policy.certificates)
         self._servers.append(server)
 
     def _accept(self) -> None:
-        """The connection that the master has given us."""
+        """Receive an accepted connection from the master and serve it."""
         try:
             name, (descriptor,), *_ = socket.recv_fds(self._connections, 8, 1)
-        except (BlockingIOError, ValueError):  # ValueError: the master is gone
+        except (BlockingIOError, ValueError):  # ValueError: the master has ended
             return
         connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
@@ -148,7 +152,7 @@ class FrontEnd:
 
     async def _stop(self, grace: float) -> None:
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
-        tracer: Any = self._parts.tracer
+        tracer: Any = self._resources.tracer
         if tracer is not None:
             await on_thread("traces", tracer.close)
         self._end()

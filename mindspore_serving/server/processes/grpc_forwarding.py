@@ -1,5 +1,6 @@
-"""gRPC calls of a front-end process that only the master can answer: passed to the master's own
-server, message by message, and its answers back.
+"""Forwarding of gRPC calls from a front-end process to the master's own gRPC server.
+
+Calls that only the master can answer are relayed message by message, in both directions.
 """
 
 import asyncio
@@ -20,14 +21,14 @@ _OPTIONS = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_metadata_size", 1 << 20),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),  # without a pause, while the master stops: they take gigabytes
+    ("grpc.enable_retries", 0),  # while the master stops, retries without a pause take gigabytes
 ]
 _CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
-_OWN = ("grpc-", "user-agent", "te", "content-type")  # metadata that each connection has
+_HOP_BY_HOP = ("grpc-", "user-agent", "te", "content-type")  # metadata of a single connection
 
 
-class Forwarding:
-    """A handler of all methods of `services`, which are on the server at `address`."""
+class Forwarder:
+    """A handler that forwards all methods of `services` to the server at `address`."""
 
     def __init__(
         self,
@@ -36,8 +37,14 @@ class Forwarding:
         refresh: Callable[[], Awaitable[None]],
         calls: Mapping[str, OpenCalls],
     ) -> None:
-        """`refresh` is awaited before a call ends that has changed what is served.  `calls` say how
-        many may be passed on, by the end of the method's name: the first that fits.
+        """Create the handler and its channel.
+
+        Args:
+            address: address of the master's gRPC server.
+            services: full names of the gRPC services.
+            refresh: awaited before the end of a call that loads or unloads a servable.
+            calls: limits of concurrent calls by suffix of the method's name; the first match
+                counts.
         """
         self._refresh = refresh
         self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
@@ -45,11 +52,12 @@ class Forwarding:
         self._calls = calls
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method, None if it belongs to no forwarded service."""
         method = details.method
         if method.strip("/").partition("/")[0] not in self._services:
             return None
         call = self._channel.stream_stream(method, None, None)
-        open_calls = next(one for end, one in self._calls.items() if method.endswith(end))
+        open_calls = next(calls for suffix, calls in self._calls.items() if method.endswith(suffix))
 
         async def answer(_: object, context: Context) -> AsyncIterator[bytes]:
             async with open_calls.holding(context):
@@ -65,7 +73,7 @@ async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
     metadata = [
         (name, value)
         for name, value in context.invocation_metadata() or ()
-        if not name.startswith(_OWN)
+        if not name.startswith(_HOP_BY_HOP)
     ]
     upstream = begin(_messages(context), metadata=metadata, timeout=context.time_remaining())
     has_begun = False
@@ -86,8 +94,10 @@ async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
 
 
 async def _refusal(empty: Any) -> grpc.aio.AioRpcError | None:
-    """Why the master refuses a call before it reads it, if it does; `empty` is one without a
-    message.  grpcio reports INTERNAL if it was about to send the message at that moment.
+    """Return the error with which the master refuses a call before reading it, None if it does not.
+
+    If the master refuses a call while grpcio is about to send a message, grpcio reports INTERNAL
+    instead of the master's error; `empty` is the same call without a message.
     """
     try:
         async for _ in empty:
@@ -106,8 +116,10 @@ async def _no_messages() -> AsyncIterator[bytes]:
 
 
 async def _messages(context: Context) -> AsyncIterator[Any]:
-    """Those of the client.  A call that is answered before it has sent all may still be read: gRPC
-    could not send the answer if the reading were cancelled.
+    """Iterate over the messages of the client.
+
+    A read is never cancelled: gRPC could not send the response of a call that ends before the
+    client has sent all its messages.
     """
     while True:
         reading = asyncio.ensure_future(_read(context))
@@ -122,69 +134,80 @@ async def _read(context: Context) -> Any:
         return await context.read()
 
 
-class Choosing:
-    """A handler of the methods that `own` has of `methods`: of calls that it `takes`, others are
-    passed on.
+class CallRouter:
+    """A handler that answers calls of some methods in this process, and forwards the rest.
+
+    `local` is the handler of `methods` in this process, for calls for which `takes` returns True;
+    `forwarding` handles the other calls.
     """
 
     def __init__(
-        self, own: Any, methods: Collection[str], forwarding: Any, takes: Callable[[Context], bool]
+        self,
+        local: Any,
+        methods: Collection[str],
+        forwarding: Any,
+        takes: Callable[[Context], bool],
     ) -> None:
-        self._own = own
+        self._local = local
         self._methods = methods
         self._forwarding = forwarding
         self._takes = takes
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Asked once for each method, whoever calls it."""
-        own = self._own.service(details) if details.method in self._methods else None
-        if own is None:
-            return None
-        pass_on = self._forwarding.service(details).stream_stream
-        if own.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._stream(own.stream_stream, pass_on))
-        return grpc.stream_unary_rpc_method_handler(self._unary(own.stream_unary, pass_on))
+        """Return the handler of a method, None if it is none of `methods`.
 
-    def _stream(self, own: Behavior, pass_on: Behavior) -> Behavior:
+        Called once per method, so the decision about a call is made in the handler.
+        """
+        local = self._local.service(details) if details.method in self._methods else None
+        if local is None:
+            return None
+        forward = self._forwarding.service(details).stream_stream
+        if local.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._stream(local.stream_stream, forward))
+        return grpc.stream_unary_rpc_method_handler(self._unary(local.stream_unary, forward))
+
+    def _stream(self, local: Behavior, forward: Behavior) -> Behavior:
         async def answer(requests: Any, context: Context) -> AsyncIterator[bytes]:
-            behavior = own if self._takes(context) else pass_on
+            behavior = local if self._takes(context) else forward
             async with aclosing(behavior(requests, context)) as responses:
                 async for response in responses:
                     yield response
 
         return answer
 
-    def _unary(self, own: Behavior, pass_on: Behavior) -> Behavior:
+    def _unary(self, local: Behavior, forward: Behavior) -> Behavior:
         async def answer(requests: Any, context: Any) -> Any:
             if self._takes(context):
-                context = Reread(context)
+                context = RereadableContext(context)
                 with suppress(RemoteRegionError):
-                    return await own(requests, context)
-                context.begin_again()
-            async with aclosing(pass_on(requests, context)) as responses:
-                found = [response async for response in responses]
-            return found[-1] if found else b""
+                    return await local(requests, context)
+                context.rewind()
+            async with aclosing(forward(requests, context)) as responses:
+                received = [response async for response in responses]
+            return received[-1] if received else b""
 
         return answer
 
 
-class Reread:
-    """The context of a call, whose messages can be read once more."""
+class RereadableContext:
+    """The context of a call whose messages can be read again after `rewind`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._messages: list[Any] = []
-        self._again: list[Any] = []
+        self._rewound: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
 
-    def begin_again(self) -> None:
-        self._again, self._messages = self._messages, []
+    def rewind(self) -> None:
+        """Let `read` return the messages read so far once more."""
+        self._rewound, self._messages = self._messages, []
 
     async def read(self) -> Any:
-        if self._again:
-            return self._again.pop(0)
+        """Return the next message."""
+        if self._rewound:
+            return self._rewound.pop(0)
         message = await self._context.read()
         self._messages.append(message)
         return message

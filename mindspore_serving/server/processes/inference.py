@@ -1,4 +1,4 @@
-"""The `Inference` of a front-end process: requests go to the master, and its answers come back."""
+"""The `Inference` of a front-end process, which sends requests to the master."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -6,29 +6,35 @@ from dataclasses import dataclass
 from mindspore_serving import log
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS
-from mindspore_serving.server.processes.messages import Abandon, ControlAnswer, Submit, ToFrontEnd
+from mindspore_serving.server.processes.messages import (
+    CancelRequest,
+    ControlAnswer,
+    Submit,
+    ToFrontEnd,
+)
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.tracing.span import METHOD, SERVABLE
 from mindspore_serving.wire import splitting
 
-MOST_PREFIX = 1 << 15  # characters of a prompt, or token ids: the master compares no more
+MAX_PREFIX = 1 << 15  # characters or token ids of a prompt; the master compares no more
 OnReply = Callable[[Reply], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedCall:
-    """A request that the master has."""
+    """A request that was sent to the master."""
 
     inference: "RemoteInference"
     id: int
 
     def cancel(self) -> None:
-        self.inference.abandon(self.id)
+        """Cancel the request, unless it has been answered."""
+        self.inference.cancel(self.id)
 
 
 class RemoteInference:
-    """See `core.service.Inference`.  What there is room for only the master knows."""
+    """The `core.service.Inference` of a front-end process; only the master refuses requests."""
 
     is_refusing = False
 
@@ -67,19 +73,19 @@ class RemoteInference:
             tracestate,
         )
 
-    def abandon(self, number: int) -> None:
-        """Nobody waits any more.  Harmless if it was answered."""
+    def cancel(self, number: int) -> None:
+        """Cancel a request, unless it has been answered."""
         if self._waiting.pop(number, None) is not None:
-            self._pipe.send(Abandon(number))
+            self._pipe.send(CancelRequest(number))
 
     def take(self, answer: ControlAnswer) -> None:
-        """The master has answered."""
+        """Handle a reply of the master."""
         on_reply, codec = self._waiting.get(answer.id, (None, ""))
         take = self._pipe.view if codec in ZERO_COPY_CODECS else self._pipe.take
         instances = list(map(take, answer.instances))
         reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
         if answer.faults is not None:
-            reply.faults = [None if one is None else one.to_error() for one in answer.faults]
+            reply.faults = [fault.to_error() if fault else None for fault in answer.faults]
         if answer.failure is not None:
             reply.failure = answer.failure.to_error()
         if on_reply is None:
@@ -90,13 +96,13 @@ class RemoteInference:
 
 
 def _beginning(texts: Iterable[str | Sequence[int]]) -> list[str | list[int]]:
-    """As much of a prompt as workers are chosen by."""
-    found: list[str | list[int]] = []
-    left = MOST_PREFIX
+    """Return the beginning of a prompt, at most MAX_PREFIX long, by which a worker is chosen."""
+    pieces: list[str | list[int]] = []
+    left = MAX_PREFIX
     for text in texts:
         piece = text[:left]
-        found.append(piece if isinstance(piece, str) else list(piece))
+        pieces.append(piece if isinstance(piece, str) else list(piece))
         left -= len(piece)
         if left <= 0:
             break
-    return found
+    return pieces

@@ -1,7 +1,16 @@
 """The messages between the master and a front-end process: tagged frozen structs, by direction.
 
-Two seams cross: `Inference.submit`, and the ASGI application of the master for all that only the
-master can answer.  Requests, calls and connections have numbers of the process.
+Two interfaces are forwarded: `Inference.submit`, and the ASGI application of the master for
+requests that only the master can answer.  Ids of requests, calls and connections are unique per
+front-end process.  An ASGI call:
+
+    front end                    master
+    AsgiCall                 ->
+                             <-  BodyRequest, as often as the application receives
+    BodyChunk                ->
+                             <-  ResponseChunk (the first one has status and headers)
+    ChunkAck, for each       ->
+                             <-  AsgiCallEnd
 """
 
 from typing import TypeAlias
@@ -21,7 +30,7 @@ from mindspore_serving.tracing.options import TraceOptions
 
 
 class Freed(Message, frozen=True, tag=10):
-    """What was sent at these offsets of the shared memory was read.  Both ways."""
+    """Notice that the payloads at these offsets of the arena were read; in both directions."""
 
     offsets: list[int]
 
@@ -30,7 +39,7 @@ class Freed(Message, frozen=True, tag=10):
 
 
 class Submit(Message, frozen=True, tag=11):
-    """A `core.service.Request`; `body` by `wire.splitting.pack`."""
+    """A `core.service.Request`, with the body packed by `wire.splitting.pack`."""
 
     id: int
     servable: str
@@ -46,8 +55,8 @@ class Submit(Message, frozen=True, tag=11):
     tracestate: str = ""
 
 
-class Abandon(Message, frozen=True, tag=12):
-    """Nobody waits for the answer to a `Submit` or an `Ask` any more."""
+class CancelRequest(Message, frozen=True, tag=12):
+    """A command to cancel a `Submit` or an `AsgiCall`."""
 
     id: int
 
@@ -66,7 +75,7 @@ class Scope(msgspec.Struct, frozen=True):
     headers: list[tuple[bytes, bytes]]
 
 
-class Ask(Message, frozen=True, tag=13):
+class AsgiCall(Message, frozen=True, tag=13):
     """A call of the master's application."""
 
     id: int
@@ -76,9 +85,10 @@ class Ask(Message, frozen=True, tag=13):
     tracestate: str = ""
 
 
-class Given(Message, frozen=True, tag=14):
-    """The answer to `Wanted`: a piece of the body, the last unless there is `more`; or the client
-    `has_left`.
+class BodyChunk(Message, frozen=True, tag=14):
+    """The answer to `BodyRequest`: a chunk of the body, the last one unless `more`.
+
+    `has_left` says that the client has disconnected instead.
     """
 
     id: int
@@ -87,8 +97,8 @@ class Given(Message, frozen=True, tag=14):
     has_left: bool = False
 
 
-class Taken(Message, frozen=True, tag=15):
-    """There is room for what follows a `Sent`."""
+class ChunkAck(Message, frozen=True, tag=15):
+    """Acknowledgement that a `ResponseChunk` was sent; the master may send the next one."""
 
     id: int
 
@@ -100,8 +110,9 @@ class Closed(Message, frozen=True, tag=16):
 
 
 class Synced(Message, frozen=True, tag=17):
-    """The answer to a `State`, which is in force; and the responses since the last one, by protocol
-    and code.
+    """The answer to a `ServedState`, which is in use now.
+
+    `responses` are the numbers of responses since the last `Synced`, by protocol and code.
     """
 
     serial: int
@@ -109,7 +120,7 @@ class Synced(Message, frozen=True, tag=17):
 
 
 class Refresh(Message, frozen=True, tag=18):
-    """All front ends are to know what is served now."""
+    """A request to send the current state to all front ends; the answer is `Refreshed`."""
 
     id: int
 
@@ -118,15 +129,16 @@ class Refresh(Message, frozen=True, tag=18):
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What connections and requests are let in by: the API keys, and the certificate."""
+    """The API keys and the certificate of a server."""
 
     keys: list[ApiKey]
     pem: Pem | None
 
 
 class ServeHttp(Message, frozen=True, tag=20):
-    """Serve the connections that come, and answer `Ready` or `Failed`.  Limits of memory and
-    connections are shared by `num_processes`.
+    """A command to serve HTTP connections; the answer is `Ready` or `Failed`.
+
+    `num_processes` front ends share the limits of memory and connections.
     """
 
     options: FrontEndOptions
@@ -136,7 +148,10 @@ class ServeHttp(Message, frozen=True, tag=20):
 
 
 class ServeGrpc(Message, frozen=True, tag=21):
-    """As `ServeHttp`, at an address that others have too; `upstream` is the master's own server."""
+    """A command to serve gRPC, as `ServeHttp`, on a port that all front ends share.
+
+    `upstream` is the address of the master's own gRPC server, for forwarded calls.
+    """
 
     options: FrontEndOptions
     admission: Admission
@@ -146,14 +161,14 @@ class ServeGrpc(Message, frozen=True, tag=21):
 
 
 class Admit(Message, frozen=True, tag=29):
-    """The admission to a server from now on: the first that was asked for is 0."""
+    """New API keys and certificate of a server; servers are numbered from 0 as they started."""
 
     server: int
     admission: Admission
 
 
 class ControlAnswer(Message, frozen=True, tag=22):
-    """A `core.service.Reply`."""
+    """A `core.service.Reply` to a `Submit`."""
 
     id: int
     instances: list[Payload] = []
@@ -163,15 +178,17 @@ class ControlAnswer(Message, frozen=True, tag=22):
     has_output: bool = True
 
 
-class Wanted(Message, frozen=True, tag=23):
-    """The application wants more of the body, or to know when the client leaves."""
+class BodyRequest(Message, frozen=True, tag=23):
+    """A request for the next chunk of the body, or for the end of the client's connection."""
 
     id: int
 
 
-class Sent(Message, frozen=True, tag=24):
-    """The application has sent the head of its answer, or with `status` 0 a piece of the body, the
-    last unless there is `more`.  `route` is that of the head, as it was declared.
+class ResponseChunk(Message, frozen=True, tag=24):
+    """The status and headers of a response, or with `status` 0 a chunk of its body.
+
+    A chunk is the last one unless `more`.  `route` is the declared path of the route, with status
+    and headers only.
     """
 
     id: int
@@ -182,16 +199,16 @@ class Sent(Message, frozen=True, tag=24):
     route: str = ""
 
 
-class Over(Message, frozen=True, tag=25):
-    """The application is done; `entry` is what it noted for the access log."""
+class AsgiCallEnd(Message, frozen=True, tag=25):
+    """The end of an ASGI call; `entry` is the application's entry for the access log."""
 
     id: int
     has_failed: bool
     entry: Entry
 
 
-class State(Message, frozen=True, tag=26):
-    """What is served now: what a `core.service.Control` says of it."""
+class ServedState(Message, frozen=True, tag=26):
+    """The state of the servables, with the data for a `core.service.Control`."""
 
     serial: int
     is_ready: bool
@@ -199,11 +216,13 @@ class State(Message, frozen=True, tag=26):
     readiness: list[ServableReadiness]
     language_models: list[tuple[str, int, ModelCard]]
     signatures: list[ServableSignature]  # of each version; the newest of a name first
-    streams: list[tuple[str, int, str]]  # the methods that do
+    streams: list[tuple[str, int, str]]  # servable, version and name of streaming methods
     log_level: str | None = None
 
 
 class Refreshed(Message, frozen=True, tag=28):
+    """The answer to `Refresh`: all front ends have the current state."""
+
     id: int
 
 
@@ -213,10 +232,10 @@ ToMaster: TypeAlias = (
     | Failed
     | Freed
     | Submit
-    | Abandon
-    | Ask
-    | Given
-    | Taken
+    | CancelRequest
+    | AsgiCall
+    | BodyChunk
+    | ChunkAck
     | Closed
     | Synced
     | Refresh
@@ -227,10 +246,10 @@ ToFrontEnd: TypeAlias = (
     | ServeGrpc
     | Admit
     | ControlAnswer
-    | Wanted
-    | Sent
-    | Over
-    | State
+    | BodyRequest
+    | ResponseChunk
+    | AsgiCallEnd
+    | ServedState
     | Refreshed
     | Exit
 )

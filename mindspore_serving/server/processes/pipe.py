@@ -1,5 +1,6 @@
-"""One end of the channel between the master and a front-end process: a socket, and an arena each
-way for large payloads.  What is sent in one turn of the event loop leaves together.
+"""The channel between master and front-end process: a socket, and an arena each way for payloads.
+
+Messages sent in one turn of the event loop are written together.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The descriptors of a process: its socket, and the arenas that it writes and reads."""
+    """The socket of a process, and the descriptors of the arenas that it writes and reads."""
 
     stream: socket.socket
     writes: int
@@ -36,8 +37,10 @@ class Ends:
 
 
 class Pipe(Generic[T]):
-    """Messages are a `kind`: `on_message` gets them, and `on_closed` is called once at the end of
-    the channel, also for what is no message.  Used on the event loop's thread.
+    """An end of the channel; use it on the event loop's thread.
+
+    `on_message` is called with each message of type `kind`, and `on_closed` once when the channel
+    is closed, also after an invalid message.
     """
 
     def __init__(
@@ -65,36 +68,36 @@ class Pipe(Generic[T]):
         return self._channel.is_closed
 
     def send(self, message: msgspec.Struct) -> None:
-        """At the end of this turn of the loop; nothing once it is closed."""
+        """Send a message at the end of this turn of the loop; do nothing once it is closed."""
         if not self.is_closed:
             self._unsent.append(encode(message))
             self._ticker.arm()
 
     def take_memory(self, size: int) -> memoryview | None:
-        """Memory for what will be `put`, which then stays where it is.  None if there is none."""
+        """Allocate memory in the arena, which `put` need not copy later; None if it is full."""
         return None if self.is_closed else self._arena.take(size)
 
     def put(self, data: "Buffer | Pieces") -> Payload:
-        """`data` for a message."""
+        """Return `data` as the payload of a message, in the arena if it is large."""
         return b"" if self.is_closed else self._arena.put(data)
 
     def take(self, payload: Payload) -> bytes:
-        """The bytes of a message; what lies in shared memory is copied and given back."""
+        """Return the bytes of a payload; copy them from the arena and free them there."""
         if isinstance(payload, bytes):
             return payload
         self._free_soon(payload.offset)
         return bytes(self._view.get(payload))
 
     def view(self, payload: Payload) -> bytes | memoryview:
-        """As `take`, but where it lies; it is given back when nothing refers to it any more."""
+        """Return a payload without a copy; its memory is freed with the last reference to it."""
         if isinstance(payload, bytes):
             return payload
         data = self._view.get(payload)
         assert isinstance(data, memoryview)
-        return lend(data, partial(self._give_back, payload.offset))
+        return lend(data, partial(self._release, payload.offset))
 
-    def _give_back(self, offset: int) -> None:
-        """On any thread, as that of a garbage collector."""
+    def _release(self, offset: int) -> None:
+        """Free memory of the peer; on any thread, as the garbage collector may call this."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._free_soon, offset)
 
@@ -103,7 +106,7 @@ class Pipe(Generic[T]):
         self._ticker.arm()
 
     def close(self) -> None:
-        """Harmless if it is closed."""
+        """Close the channel, if it is open."""
         self._channel.close()
 
     def _end(self) -> None:
@@ -125,7 +128,7 @@ class Pipe(Generic[T]):
         self._trimmer = self._loop.call_later(self._arena.trim(), self._trim)
 
     def _on_problem(self, problem: str) -> None:
-        log.error("another process of the server is left: %s", problem)
+        log.error("closing the channel to another process of the server: %s", problem)
         self.close()
 
     def _take_message(self, message: "T | Freed") -> None:

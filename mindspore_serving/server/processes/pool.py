@@ -1,4 +1,4 @@
-"""The front-end processes of a server: started, kept running, given connections, and stopped."""
+"""The pool of front-end processes: start, supervision, distribution of connections, and stop."""
 
 import asyncio
 import socket
@@ -20,28 +20,28 @@ from mindspore_serving.process.supervisor import Supervisor
 from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
-from mindspore_serving.server.processes.catalog import state_of
+from mindspore_serving.server.processes.catalog import current_state
 from mindspore_serving.server.processes.child import FrontEndProcess
 from mindspore_serving.server.processes.messages import (
     Admission,
     Admit,
+    ServedState,
     ServeGrpc,
     ServeHttp,
-    State,
 )
-from mindspore_serving.server.processes.session import Desk, Session
+from mindspore_serving.server.processes.session import Session, SharedServices
 
-LOOK_SECONDS = 0.1  # between two looks whether what is served has changed
-LOOKS_PER_SYNC = 10
-SYNC_SECONDS = 1.0  # that an answer waits for front ends, of which one may hang
-START_SECONDS = 120.0  # that a process has until it serves
-END_SECONDS = 1.0  # more than they have to let requests finish
+POLL_SECONDS = 0.1  # interval of checks for a changed state
+POLLS_PER_SYNC = 10
+SYNC_SECONDS = 1.0  # timeout of a sync, as a front end may hang
+START_SECONDS = 120.0  # timeout of a start
+END_SECONDS = 1.0  # for processes to exit, after the time for requests to finish
 
 
-class FrontEnds:
-    """`num_processes` of them.  What they are to serve comes later, and may be two things."""
+class FrontEndPool:
+    """A pool of `num_processes` front ends, for an HTTP server, a gRPC server or both."""
 
-    desk: Desk
+    services: SharedServices
 
     def __init__(
         self,
@@ -49,24 +49,24 @@ class FrontEnds:
         control: Control,
         admission: Callable[[FrontEndOptions], Admission],
     ) -> None:
-        """`admission` says what a server of these options lets in now."""
+        """Create the pool; `admission` returns the current keys and certificate of a server."""
         self.num_processes = num_processes
         self._admission = admission
         self._control = control
         self._serials = count(1)
-        self._state = State(0, False, True, [], [], [], [])
-        self._live: dict[Session, FrontEndProcess] = {}  # those that serve what they are to
+        self._state = ServedState(0, False, True, [], [], [], [])
+        self._live: dict[Session, FrontEndProcess] = {}  # those that serve
         self._children: set[FrontEndProcess] = set()
         self._supervisors: list[Supervisor[Session]] = []
         self._has_live = asyncio.Event()
-        self._services: list[ServeHttp | ServeGrpc] = []
+        self._servers: list[ServeHttp | ServeGrpc] = []
         self._listener: Listener | None = None
         self._reserved: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, desk: Desk) -> None:
-        """Raises StartError."""
-        self.desk = desk
+    async def start(self, services: SharedServices) -> None:
+        """Start the processes.  Raises StartError."""
+        self.services = services
         self._supervisors = [
             Supervisor(f"front end {number}", partial(self._open, number), self._wait, self._kill)
             for number in range(self.num_processes)
@@ -75,13 +75,11 @@ class FrontEnds:
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
 
     async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
-        """Accept connections, for front ends to serve; what they cannot answer `app` does.  Raises
-        StartError.
-        """
+        """Serve HTTP; `app` answers forwarded requests.  Raises StartError."""
         options = message.options
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
         listener = addresses.listen(where)
-        self.desk.app = app
+        self.services.app = app
         try:
             await self._serve(message)
         except BaseException:
@@ -91,33 +89,34 @@ class FrontEnds:
         self._listener = Listener(listener, options.limits, self._hand, has_tls=has_tls)
 
     async def start_grpc(self, message: ServeGrpc) -> None:
-        """Raises StartError."""
+        """Serve gRPC.  Raises StartError."""
         where = addresses.parse(message.options.address, "Serving gRPC", allow_unix=False)
         self._reserved = addresses.reserve(where, "Serving gRPC")
         await self._serve(message)
 
     async def sync(self) -> None:
-        """Returns when all front ends know what is served, and have said what they have counted; or
-        soon, if one hangs.
+        """Send the current state to all front ends, and wait until they have reported counts.
+
+        Waits at most SYNC_SECONDS, and not for a front end that hangs.
         """
         state = self._state = msgspec.structs.replace(
-            state_of(self._control), serial=next(self._serials)
+            current_state(self._control), serial=next(self._serials)
         )
         syncing = {
             asyncio.ensure_future(session.sync(state)): session for session in list(self._live)
         }
-        awaited = [one for one, session in syncing.items() if not session.pulse.is_silent]
+        awaited = [task for task, session in syncing.items() if not session.pulse.is_silent]
         if awaited:
             await asyncio.wait(awaited, timeout=SYNC_SECONDS)
 
     async def renew(self) -> None:
-        """Returns when all front ends let in what is to be let in now; or soon, if one hangs."""
+        """Send current keys and certificates to all front ends, and wait as `sync`."""
         for session in self._live:
             self._admit(session)
         await self.sync()
 
     async def stop(self, grace: float) -> None:
-        """Free the ports, let running requests finish within `grace` seconds, end the processes."""
+        """Close the ports, let requests finish within `grace` seconds, and end the processes."""
         for supervisor in self._supervisors:
             supervisor.cancel()
         for task in self._tasks:
@@ -132,7 +131,7 @@ class FrontEnds:
         await self._wait_for_end(None)
         for session in list(self._live):
             session.pipe.close()
-        self._has_live.set()  # for connections that wait for one
+        self._has_live.set()  # wakes connections that wait for a front end
         if self._reserved is not None:
             self._reserved.close()
 
@@ -143,10 +142,10 @@ class FrontEnds:
     # --- processes ----------------------------------------------------------------------------
 
     async def _open(self, number: int) -> Session:
-        """Return the session of a new process that serves what there is.  Raises StartError."""
+        """Start a process with all servers of the pool; return its session.  Raises StartError."""
         child = await children.start(number)
         self._children.add(child)
-        session = Session(child.ends, self.desk)
+        session = Session(child.ends, self.services)
         try:
             await asyncio.wait_for(self._begin(session), START_SECONDS)
         except BaseException as error:
@@ -154,7 +153,7 @@ class FrontEnds:
             session.pipe.close()
             self._children.discard(child)
             if isinstance(error, asyncio.TimeoutError):
-                text = f"front-end process {number} has not begun within {START_SECONDS:g} s"
+                text = f"front-end process {number} did not start within {START_SECONDS:g} s"
                 raise StartError(text) from None
             raise
         self._live[session] = child
@@ -162,14 +161,14 @@ class FrontEnds:
         return session
 
     async def _begin(self, session: Session) -> None:
-        """Returns when it serves what there is to serve.  Raises StartError."""
+        """Send state and servers to a new process and wait until it serves.  Raises StartError."""
         await session.begin(self._state)
-        for message in self._services:
+        for message in self._servers:
             await self._ask(session, message)
-        self._admit(session)  # what was renewed meanwhile
+        self._admit(session)  # keys or certificates may have changed meanwhile
 
     async def _wait(self, session: Session) -> str:
-        """Return how the process of `session` has ended, once it has."""
+        """Wait until the process of `session` has ended; return how."""
         child = self._live[session]
         status = await asyncio.shield(child.ended)
         session.pipe.close()
@@ -183,39 +182,40 @@ class FrontEnds:
         self._live[session].kill()
 
     async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
-        """Raises StartError."""
-        self._services.append(message)
+        """Start a server in all front ends, and in those that start later.  Raises StartError."""
+        self._servers.append(message)
         await asyncio.gather(*(self._ask(session, message) for session in self._live))
 
     async def _ask(self, session: Session, message: ServeHttp | ServeGrpc) -> None:
-        """Raises StartError."""
+        """Start a server in a front end, with current keys.  Raises StartError."""
         admission = self._admission(message.options)
         await session.serve(msgspec.structs.replace(message, admission=admission))
 
     def _admit(self, session: Session) -> None:
-        for number, message in enumerate(self._services):
+        for number, message in enumerate(self._servers):
             session.pipe.send(Admit(number, self._admission(message.options)))
 
     async def _follow(self) -> None:
-        """Have front ends know what is served, soon after it has changed; and at times in any case,
-        so that little of what they have counted is lost with one.
+        """Call `sync` when the state has changed, and periodically.
+
+        The latter collects their counts, so that few are lost with a process.
         """
-        for look in count(1):
-            await asyncio.sleep(LOOK_SECONDS)
-            has_changed = state_of(self._control, self._state.serial) != self._state
-            if has_changed or look % LOOKS_PER_SYNC == 0:
+        for number in count(1):
+            await asyncio.sleep(POLL_SECONDS)
+            has_changed = current_state(self._control, self._state.serial) != self._state
+            if has_changed or number % POLLS_PER_SYNC == 0:
                 await self.sync()
 
     async def _watch(self) -> None:
-        """End those that do not answer."""
+        """Kill front ends that do not answer."""
         loop = asyncio.get_running_loop()
         last = loop.time()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            # If we were stopped ourselves for a while, they are not to blame.
-            elapsed, last = min(loop.time() - last, 2 * LOOK_SECONDS), loop.time()
+            await asyncio.sleep(POLL_SECONDS)
+            # If this process was stopped for a while, the front ends are not to blame.
+            elapsed, last = min(loop.time() - last, 2 * POLL_SECONDS), loop.time()
             for session, child in self._live.items():
-                session.look(elapsed)
+                session.check_heartbeat(elapsed)
                 if session.pulse.is_dead and not child.is_killed:
                     log.error("a front end has not answered for %.0f s", session.pulse.silent_for)
                     child.kill()
@@ -223,17 +223,17 @@ class FrontEnds:
     # --- connections --------------------------------------------------------------------------
 
     async def _hand(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
-        """Give a connection to the front end that has the fewest."""
+        """Pass an accepted connection to the front end with the fewest connections."""
         with connection:
             await self._has_live.wait()
             if not self._live:  # the server stops
                 on_closed()
                 return
-            session = min(self._live, key=lambda one: (one.pulse.is_silent, one.num_connections))
-            child = self._live[session] = self._live.pop(session)  # among equals it is next last
+            session = min(self._live, key=lambda live: (live.pulse.is_silent, live.num_connections))
+            child = self._live[session] = self._live.pop(session)  # last in order: round robin
             number = session.add_connection(on_closed)
             with suppress(OSError):
                 name = number.to_bytes(8, "little")
                 socket.send_fds(child.connections, [name], [connection.fileno()])
                 return
-            session.remove_connection(number)  # it takes none, or has ended
+            session.remove_connection(number)  # the front end has ended, or its queue is full

@@ -1,4 +1,4 @@
-"""The gRPC server of a front-end process: calls of methods are its own, others are passed on."""
+"""The gRPC server of a front-end process: it answers inference calls, and forwards the rest."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.stream import MAX_CALLS
-from mindspore_serving.server.processes.grpc_forwarding import Choosing, Forwarding
+from mindspore_serving.server.processes.grpc_forwarding import CallRouter, Forwarder
 from mindspore_serving.server.processes.messages import ServeGrpc
-from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
+from mindspore_serving.server.processes.resources import FrontEndResources, LocalKeys, share_of
 
 _INFER = f"/{v2_service.SERVICE}/ModelInfer"
 _PREDICT = (f"/{ms_grpc.SERVICE}/Predict", f"/{ms_grpc.SERVICE}/PredictStream")
@@ -28,20 +28,24 @@ _SERVICES = (
 
 
 def calls_of(limits: ServerLimits, num_processes: int) -> dict[str, OpenCalls]:
-    """How many calls may be passed on at once, by the end of the method's name: no more than the
-    master takes, so that it refuses none whose client has few.
+    """Return limits of concurrent forwarded calls, by suffix of the method's name.
+
+    Together the front ends forward no more calls than the master accepts, so that the master does
+    not refuse a call of a client that has few.
     """
     of_master = {
         "/ModelStreamInfer": MAX_CALLS,
         "/Watch": grpc_health.MAX_WATCHES,
         "/ServerReflectionInfo": grpc_reflection.MAX_CALLS,
     }
-    found = {name: OpenCalls(most // num_processes) for name, most in of_master.items()}
-    return {**found, "": OpenCalls(limits.max_streams)}
+    shares = {name: OpenCalls(limit // num_processes) for name, limit in of_master.items()}
+    return {**shares, "": OpenCalls(limits.max_streams)}
 
 
-def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcServer:
-    """Not started yet."""
+def make_grpc_server(
+    resources: FrontEndResources, message: ServeGrpc, keys: LocalKeys
+) -> GrpcServer:
+    """Create the gRPC server, without starting it."""
     options = message.options
     limits = share_of(options, message.num_processes)
     count = message.num_processes
@@ -50,9 +54,9 @@ def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcSer
         max_connections=-(-limits.max_connections // count),
         max_connections_per_address=-(-limits.max_connections_per_address // count),
     )
-    gate = CallGate(keys.keys, limits, options.max_message, parts.tracer)
-    forwarding = Forwarding(message.upstream, _SERVICES, parts.refresh, calls_of(limits, count))
-    v2 = parts.v2(options)
+    gate = CallGate(keys.keys, limits, options.max_message, resources.tracer)
+    forwarding = Forwarder(message.upstream, _SERVICES, resources.refresh, calls_of(limits, count))
+    v2 = resources.v2(options)
 
     def takes(context: Context) -> bool:
         return keys.is_open or keys.accepts(
@@ -62,10 +66,10 @@ def make_grpc_server(parts: Parts, message: ServeGrpc, keys: OwnKeys) -> GrpcSer
             }
         )
 
-    own = ms_grpc.handler(parts.inference, gate), v2_service.handler(v2, gate)
+    local = ms_grpc.handler(resources.inference, gate), v2_service.handler(v2, gate)
     handlers = [
-        *(Choosing(one, (*_PREDICT, _INFER), forwarding, takes) for one in own),
+        *(CallRouter(handler, (*_PREDICT, _INFER), forwarding, takes) for handler in local),
         forwarding,
     ]
     where = addresses.parse(options.address, "Serving gRPC", allow_unix=False)
-    return GrpcServer(where, handlers, limits, [gate.close], parts.responses, shares_port=True)
+    return GrpcServer(where, handlers, limits, [gate.close], resources.responses, shares_port=True)

@@ -1,7 +1,7 @@
-"""The HTTP server of a front-end process: what it answers itself, and what it passes on.
+"""The HTTP server of a front-end process: it answers frequent requests and forwards the rest.
 
-Its own are calls of methods with one answer, and the most frequent requests to language models.
-They cross as `Inference.submit`.  All else is the master's, an unknown path, too.
+It answers inference calls with one reply, and the most frequent requests to language models, by
+`Inference.submit`.  All other requests are forwarded to the master, also those of unknown paths.
 """
 
 from contextlib import suppress
@@ -28,31 +28,37 @@ from mindspore_serving.frontends.routes import bind, to_app
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
 from mindspore_serving.server.processes.messages import ServeHttp
-from mindspore_serving.server.processes.parts import OwnKeys, Parts, share_of
+from mindspore_serving.server.processes.resources import FrontEndResources, LocalKeys, share_of
 
-OWN_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"})
+LOCAL_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"}
+)
 
 
-def make_http_server(parts: Parts, message: ServeHttp, keys: OwnKeys) -> HttpServer:
-    """Not started yet."""
+def make_http_server(
+    resources: FrontEndResources, message: ServeHttp, keys: LocalKeys
+) -> HttpServer:
+    """Create the HTTP server, without starting it."""
     options = message.options
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
     rest = MsRest(options.max_message, options.use_status_codes)
     origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-    v2 = parts.v2(options)
+    v2 = resources.v2(options)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
-    routes = bind([row for row in rows if row.path in OWN_PATHS], v2.state)
-    own = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
-    app = Divided(own, Noting(parts.app, origins), keys)
-    own_v2 = FastInfer(v2, partial(OwnInfer, parts.app))
-    path = OwnPath(parts.inference, rest, keys.keys, origins, own_v2, own_keys=keys)
+    routes = bind([row for row in rows if row.path in LOCAL_PATHS], v2.state)
+    local = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
+    app = PathRouter(local, HostRecorder(resources.app, origins), keys)
+    fast_v2 = FastInfer(v2, partial(LocalInfer, resources.app))
+    path = LocalFastPath(resources.inference, rest, keys.keys, origins, fast_v2, local_keys=keys)
     limits = share_of(options, message.num_processes)
-    pool = BodyPool(parts.take_memory)
-    return HttpServer(where, app, path, limits, parts.responses, tracer=parts.tracer, pool=pool)
+    pool = BodyPool(resources.take_memory)
+    return HttpServer(
+        where, app, path, limits, resources.responses, tracer=resources.tracer, pool=pool
+    )
 
 
-class OwnInfer(Infer):
-    """A call of protocol v2, which the application `master` answers if it names shared memory."""
+class LocalInfer(Infer):
+    """A call of protocol v2, forwarded to the application `master` if it uses shared memory."""
 
     __slots__ = ("_head", "_master")
 
@@ -65,11 +71,11 @@ class OwnInfer(Infer):
 
     def _refuse(self, error: Exception) -> None:
         if isinstance(error, RemoteRegionError):
-            self._pass_on(bytes(self._body))
+            self._forward(bytes(self._body))
         else:
             Infer._refuse(self, error)
 
-    def _pass_on(self, body: bytes) -> None:
+    def _forward(self, body: bytes) -> None:
         other = Application(self._master, self._head, self.output)
         other.request_id, other.keep_alive = self.request_id, self.keep_alive
         other.entry, other.span = self.entry, self.span
@@ -82,20 +88,21 @@ class OwnInfer(Infer):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnPath(FastPath):
-    """The fast path for clients whose requests a front end answers."""
+class LocalFastPath(FastPath):
+    """The fast path for requests that a front end answers itself."""
 
-    own_keys: OwnKeys = OwnKeys(Keys(), is_open=True)
+    local_keys: LocalKeys = LocalKeys(Keys(), is_open=True)
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
-        if not self.own_keys.accepts(head.fields):
+        if not self.local_keys.accepts(head.fields):
             return None
         return FastPath.open(self, head, output)
 
 
-class Noting:
-    """The application `master`, which answers what `origins` do not know: afterwards they know the
-    names by which clients rightly call the server.
+class HostRecorder:
+    """An ASGI application that checks a request against `origins`, then calls `master`.
+
+    By the check `origins` learns the host names of valid requests; the master refuses others.
     """
 
     def __init__(self, master: ASGIApp, origins: OriginPolicy) -> None:
@@ -103,22 +110,22 @@ class Noting:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(Forbidden):  # the master says so
+        with suppress(Forbidden):  # the master refuses it
             self._origins.check(scope["method"], dict(scope["headers"]))
         await self._master(scope, receive, send)
 
 
-class Divided:
-    """The application `own` for its paths, and that of the `master` for others."""
+class PathRouter:
+    """An ASGI application that calls `local` for LOCAL_PATHS, and `master` for other paths."""
 
-    def __init__(self, own: ASGIApp, master: ASGIApp, keys: OwnKeys) -> None:
-        self._own = own
+    def __init__(self, local: ASGIApp, master: ASGIApp, keys: LocalKeys) -> None:
+        self._local = local
         self._master = master
         self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_own = scope["path"] in OWN_PATHS and scope["method"] == "POST"
-        if is_own and self._keys.accepts(dict(scope["headers"])):
-            await self._own(scope, receive, send)
+        is_local = scope["path"] in LOCAL_PATHS and scope["method"] == "POST"
+        if is_local and self._keys.accepts(dict(scope["headers"])):
+            await self._local(scope, receive, send)
         else:
             await self._master(scope, receive, send)

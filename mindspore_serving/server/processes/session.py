@@ -1,4 +1,4 @@
-"""The master's side of one front-end process: its requests, its calls, its connections."""
+"""The master's side of a front-end process: its requests, forwarded calls and connections."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,21 +16,30 @@ from mindspore_serving.ipc.messages import to_fault, to_faults
 from mindspore_serving.master.liveness import HeartbeatMonitor
 from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
 from mindspore_serving.server.processes import messages
-from mindspore_serving.server.processes.asked import AskedCall
-from mindspore_serving.server.processes.messages import Ask, ControlAnswer, Submit, Synced, ToMaster
+from mindspore_serving.server.processes.forwarded_call import ForwardedCall
+from mindspore_serving.server.processes.messages import (
+    AsgiCall,
+    ControlAnswer,
+    Submit,
+    Synced,
+    ToMaster,
+)
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 from mindspore_serving.wire import splitting
 
-# Without an answer for so long, a front end gets no connections, and after MAX_TIMEOUTS as long it
-# is ended: its connections would hang.
+# A front end that is silent for so long gets no connections.  After several times as long (see
+# `HeartbeatMonitor`) it is killed, as its connections would hang.
 HEARTBEAT_SECONDS = 3.0
 
 
 @dataclass(slots=True)
-class Desk:
-    """What all front ends share.  `app` answers what they do not; `sync` brings them up to date."""
+class SharedServices:
+    """Services of the master for all front ends.
+
+    `app` answers forwarded requests, and `sync` sends the current state to all front ends.
+    """
 
     inference: Inference
     responses: ResponseCounter
@@ -38,8 +47,8 @@ class Desk:
     app: ASGIApp | None = None
     recorder: SpanRecorder | None = None
 
-    def span_of(self, message: Submit | Ask) -> RequestSpan | None:
-        """The span that a front end has begun, and will end."""
+    def span_of(self, message: Submit | AsgiCall) -> RequestSpan | None:
+        """Return the span that a front end has started, and will end; None if not traced."""
         if self.recorder is None or not message.traceparent:
             return None
         context = from_traceparent(message.traceparent, message.tracestate)
@@ -47,64 +56,69 @@ class Desk:
 
 
 class Session:
-    """`closed` is done at its end, with which everything of it is cancelled."""
+    """The session of a front-end process; `closed` is done at its end.
 
-    def __init__(self, ends: Ends, desk: Desk) -> None:
-        self._desk = desk
+    At the end all requests and calls of the front end are cancelled.
+    """
+
+    def __init__(self, ends: Ends, services: SharedServices) -> None:
+        self._services = services
         self.pipe: Pipe[ToMaster] = Pipe(ends, ToMaster, self._take, self._end)
         self.pulse = HeartbeatMonitor(HEARTBEAT_SECONDS)
         self._num_syncs = 0
-        self._version_mismatch = ""  # it cannot be understood
+        self._version_mismatch = ""
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._listening: list[asyncio.Future[None]] = []  # of what it was asked to serve
+        self._listening: list[asyncio.Future[None]] = []  # done when a server is ready, in order
         self._synced: dict[int, asyncio.Future[None]] = {}
         self._calls: dict[int, Call] = {}
-        self._asked: dict[int, AskedCall] = {}
+        self._forwarded: dict[int, ForwardedCall] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._connections: dict[int, Callable[[], None]] = {}
         self._last_connection = 0
 
-    # --- what the pool wants ------------------------------------------------------------------
+    # --- requests of the pool -----------------------------------------------------------------
 
     @property
     def num_connections(self) -> int:
         return len(self._connections)
 
-    async def begin(self, state: messages.State) -> None:
-        """As `sync`, for the first time.  Raises StartError if the process is of another version
-        of this package.
+    async def begin(self, state: messages.ServedState) -> None:
+        """Send the first state and wait as `sync`.
+
+        Raises StartError if the process runs another version of this package.
         """
         await self.sync(state)
         if self._version_mismatch:
             raise StartError(self._version_mismatch)
 
     async def serve(self, message: messages.ServeHttp | messages.ServeGrpc) -> None:
-        """Raises StartError."""
+        """Start a server in the front end and wait until it is ready.  Raises StartError."""
         listening = asyncio.get_running_loop().create_future()
         self._listening.append(listening)
         self.pipe.send(message)
         await listening
 
-    async def sync(self, state: messages.State) -> None:
-        """Returns when `state` is in force there, and all that it has counted is counted here."""
+    async def sync(self, state: messages.ServedState) -> None:
+        """Send `state` and wait until it is in use there, and its counts were added here."""
         synced = self._synced[state.serial] = asyncio.get_running_loop().create_future()
         self.pipe.send(state)
         await synced
 
-    def look(self, elapsed: float) -> None:
-        """Note whether it has answered since the last look, so many seconds ago."""
+    def check_heartbeat(self, elapsed: float) -> None:
+        """Record whether it has answered since the last call, `elapsed` seconds ago."""
         self.pulse.update(self._num_syncs, elapsed)
 
     def add_connection(self, on_closed: Callable[[], None]) -> int:
-        """The number of a connection that it gets."""
+        """Add a connection that is passed to the front end; return its number."""
         self._last_connection += 1
         self._connections[self._last_connection] = on_closed
         return self._last_connection
 
     def remove_connection(self, number: int) -> None:
+        """Remove a connection that has ended, and call its `on_closed`."""
         self._connections.pop(number)()
 
-    # --- what the front end wants -------------------------------------------------------------
+    # --- messages of the front end ------------------------------------------------------------
 
     def _take(self, message: ToMaster) -> None:
         self._ACTIONS[type(message)](self, message)
@@ -122,10 +136,10 @@ class Session:
             message.is_stream,
             message.prefix,
             message.request_id,
-            self._desk.span_of(message),
+            self._services.span_of(message),
         )
         answer = partial(self._answer, message.id)
-        self._calls[message.id] = self._desk.inference.submit(request, answer)
+        self._calls[message.id] = self._services.inference.submit(request, answer)
 
     def _answer(self, number: int, reply: Reply) -> None:
         if reply.is_last:
@@ -141,7 +155,7 @@ class Session:
             )
         )
 
-    def _abandon(self, message: messages.Abandon) -> None:
+    def _cancel(self, message: messages.CancelRequest) -> None:
         call = self._calls.pop(message.id, None)
         if call is not None:
             call.cancel()
@@ -149,25 +163,25 @@ class Session:
         if task is not None:
             task.cancel()
 
-    def _ask(self, message: Ask) -> None:
-        assert self._desk.app is not None
-        call = AskedCall(message, self.pipe, self._desk.app, self._desk.sync)
-        task = asyncio.get_running_loop().create_task(call.run(self._desk.span_of(message)))
-        self._asked[message.id], self._tasks[message.id] = call, task
+    def _on_call(self, message: AsgiCall) -> None:
+        assert self._services.app is not None
+        call = ForwardedCall(message, self.pipe, self._services.app, self._services.sync)
+        task = asyncio.get_running_loop().create_task(call.run(self._services.span_of(message)))
+        self._forwarded[message.id], self._tasks[message.id] = call, task
         task.add_done_callback(partial(self._forget, message.id))
 
     def _forget(self, number: int, _: object) -> None:
-        del self._asked[number], self._tasks[number]
+        del self._forwarded[number], self._tasks[number]
 
-    def _give(self, message: messages.Given) -> None:
-        if message.id in self._asked:
-            self._asked[message.id].give(message)
+    def _on_body(self, message: messages.BodyChunk) -> None:
+        if message.id in self._forwarded:
+            self._forwarded[message.id].on_body(message)
         else:
-            self.pipe.view(message.body)  # nobody's: it is given back at once
+            self.pipe.view(message.body)  # frees its memory at once
 
-    def _go_on(self, message: messages.Taken) -> None:
-        if message.id in self._asked:
-            self._asked[message.id].go_on()
+    def _on_ack(self, message: messages.ChunkAck) -> None:
+        if message.id in self._forwarded:
+            self._forwarded[message.id].on_ack()
 
     def _on_hello(self, message: Hello) -> None:
         if why := version_mismatch(message, messages, "front end"):
@@ -188,23 +202,23 @@ class Session:
     def _on_synced(self, message: Synced) -> None:
         self._num_syncs += 1
         for protocol, code, count in message.responses:
-            self._desk.responses.counts[protocol, code] += count
+            self._services.responses.counts[protocol, code] += count
         synced = self._synced.pop(message.serial, None)
         if synced is not None and not synced.done():
             synced.set_result(None)
 
     def _refresh(self, message: messages.Refresh) -> None:
-        task = asyncio.ensure_future(self._desk.sync())
+        task = asyncio.ensure_future(self._services.sync())
         answer = messages.Refreshed(message.id)
         task.add_done_callback(lambda _: self.pipe.send(answer))
 
-    # msgspec has checked what came: a message has the type of its row.
+    # msgspec has checked the message, so it has the type of its row.
     _ACTIONS: "dict[type, Callable[[Session, Any], None]]" = {
         Submit: _submit,
-        messages.Abandon: _abandon,
-        Ask: _ask,
-        messages.Given: _give,
-        messages.Taken: _go_on,
+        messages.CancelRequest: _cancel,
+        AsgiCall: _on_call,
+        messages.BodyChunk: _on_body,
+        messages.ChunkAck: _on_ack,
         Hello: _on_hello,
         Ready: _on_listening,
         Failed: _on_listening,
@@ -214,7 +228,7 @@ class Session:
     }
 
     def _end(self) -> None:
-        """The process has ended, or is to be."""
+        """Cancel everything, as the channel is closed."""
         calls: Sequence[Call] = list(self._calls.values())
         self._calls.clear()
         for call in calls:

@@ -171,7 +171,7 @@ def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_p
     from tests.llm import seeing as models
 
     models.build(tmp_path, "smolvlm")
-    image = models.picture(1)
+    image = models.image(1)
     cache = ("--llm-option", "kv_cache_memory=64e6")
     with serving(tmp_path, "smolvlm", *cache) as running:
         browser.open(running.url)

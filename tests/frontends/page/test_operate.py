@@ -128,7 +128,7 @@ def test_the_level_of_the_log_is_shown_and_changed(view: Browser, operated: Talk
     view.until("document.getElementById('log-level').value === 'warning'")
     for level, flag in (("error", False), ("warning", True)):
         choose(view, "#log-level", level)
-        view.until(f"document.getElementById('operate-said').innerText.includes('from {level}')")
+        view.until(f"document.getElementById('operate-said').innerText.includes('set to {level}')")
         url = f"{operated.url}/v2/logging"
         settings = httpx.get(url, headers=HEADERS, timeout=PATIENCE).json()
         assert settings["log_warning"] is flag

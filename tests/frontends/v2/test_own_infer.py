@@ -18,7 +18,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory
-from mindspore_serving.server.processes.serving_http import OwnInfer
+from mindspore_serving.server.processes.serving_http import LocalInfer
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import Web, post
 
@@ -47,7 +47,7 @@ async def master(scope: Any, receive: Any, send: Any) -> None:
 def web(background: Any) -> Iterator[Web]:
     models: Any = Models()
     v2 = V2(None, models, RemoteSharedMemory(), ServerLimits())  # type: ignore[arg-type]
-    made = Web(background, max_body=1 << 20, open_other=FastInfer(v2, partial(OwnInfer, master)))
+    made = Web(background, max_body=1 << 20, open_other=FastInfer(v2, partial(LocalInfer, master)))
     made.inference.holds = True
     yield made
     made.close()

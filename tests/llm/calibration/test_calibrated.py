@@ -78,11 +78,11 @@ def test_a_calibrated_model_is_nearer_to_the_floats(uneven, texts, tmp_path):
             for kind in ("plain", "scaled")
         )
         assert scaled < 0.8 * plain
-        assert max(one.gain for one in found.scaled) <= 1.0
-        assert found.left == ()
+        assert max(one.error_ratio for one in found.scaled) <= 1.0
+        assert found.unscaled == ()
 
 
-def test_groups_with_zeros_and_small_ones_are_nearer(texts, tmp_path):
+def test_zero_points_and_small_groups_are_nearer_to_the_floats(texts, tmp_path):
     wanted, errors = logits(MODEL, texts[1]), []
     for number, form in enumerate(
         (Rounding(128, "no"), Rounding(128, "auto"), Rounding(32, "yes"))
@@ -99,10 +99,10 @@ def test_adapters_of_the_float_model_are_refused(uneven, texts, tmp_path):
         open_part(tmp_path / "q", EngineConfig(max_loras=1))
 
 
-def test_what_cannot_be_calibrated_is_refused(texts, tmp_path):
+def test_invalid_calibrations_are_refused(texts, tmp_path):
     with pytest.raises(StartError, match="mode is 'float16', but int8 and int4 alone"):
         quantize(MODEL, tmp_path / "q", "float16", text=texts[0])
-    with pytest.raises(StartError, match=r"nowhere.txt cannot be read as a text"):
+    with pytest.raises(StartError, match=r"nowhere.txt cannot be read as UTF-8 text"):
         quantize(MODEL, tmp_path / "q", "int4", text=tmp_path / "nowhere.txt")
     (tmp_path / "short.txt").write_text("Too short.")
     with pytest.raises(StartError, match="tokens, expected at least 256"):
@@ -121,11 +121,13 @@ def test_windows_are_from_all_over_the_text():
     assert windows(range(600), 4096) == [list(range(512))]
 
 
-def test_the_command_says_what_was_scaled(texts, tmp_path, capsys):
+def test_the_command_counts_the_scaled_matrices(texts, tmp_path, capsys):
     given = ["--mode", "int4", "--group", "64", "--zeros", "auto", "--tokens", "512"]
     target = str(tmp_path / "q")
     assert serving(["quantize", str(MODEL), target, *given, "--calibrate", str(texts[0])]) == 0
     shown = capsys.readouterr().out
     layers = Checkpoint.open(MODEL).config["num_hidden_layers"]
-    expected = rf"Scaled the inputs of {7 * layers} matrices: errors of their products are 0\.\d\d"
+    expected = (
+        rf"Scaled the inputs of {7 * layers} matrices: the error of their products is 0\.\d\d"
+    )
     assert re.match(expected, shown)

@@ -9,7 +9,7 @@ pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 
 from mindspore_serving.llm.calibration.folds import find_folds
-from mindspore_serving.llm.calibration.scaling import Scaled, apply
+from mindspore_serving.llm.calibration.scaling import ScaledFold, apply_scales
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
@@ -49,7 +49,7 @@ def built(root, name):
     return root / name if (root / name).exists() else checkpoints.build(name, root)
 
 
-def found_in(checkpoint):
+def folds_of(checkpoint):
     spec, decoder = load_definition(checkpoint.config)
     return find_folds(trace(spec, decoder, checkpoint.has), checkpoint.shape)
 
@@ -59,9 +59,9 @@ def leaf(name):
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_inputs_are_scaled_where_the_architecture_allows_it(root, name):
+def test_inputs_are_scaled_where_the_architecture_allows_scaling(root, name):
     count, expected = FOUND[name]
-    folds = found_in(open_converted(built(root, name)))
+    folds = folds_of(open_converted(built(root, name)))
     pairs = {leaf(reader): leaf(fold.source) for fold in folds for reader in fold.readers}
     assert len(folds) == count
     assert expected.items() <= pairs.items()
@@ -71,13 +71,13 @@ def test_inputs_are_scaled_where_the_architecture_allows_it(root, name):
 def test_the_model_computes_the_same_with_any_scales(root, tmp_path, name):
     checkpoint, random = open_converted(built(root, name)), np.random.default_rng(0)
     scaled = []
-    for fold in found_in(checkpoint):
+    for fold in folds_of(checkpoint):
         of_channels = np.exp(random.uniform(-2, 2, fold.channels.max() + 1)).astype(np.float32)
-        scaled.append(Scaled(fold, of_channels[fold.channels], 1.0))
+        scaled.append(ScaledFold(fold, of_channels[fold.channels], 1.0))
     tensors = [
         (each, StoredTensor("F32", array.shape, array.astype(np.float32)))
         for each in checkpoint.names()
-        for array in [apply(scaled, each, checkpoint.f32(each))]
+        for array in [apply_scales(scaled, each, checkpoint.f32(each))]
     ]
     (tmp_path / "config.json").write_text(json.dumps(checkpoint.config))
     write_safetensors(tmp_path, tensors, {})

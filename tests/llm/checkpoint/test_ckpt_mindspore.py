@@ -38,7 +38,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("crc_check", [False, True])
-def test_what_mindspore_writes_is_read_bit_for_bit(directory: Path, crc_check: bool) -> None:
+def test_files_of_mindspore_are_read_bit_for_bit(directory: Path, crc_check: bool) -> None:
     random = np.random.default_rng(0)
     kinds = ["f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "?"]
     arrays = {kind: random.integers(0, 2, (3, 5)).astype(kind) for kind in kinds}
@@ -87,7 +87,7 @@ def test_a_damaged_file_with_a_checksum_is_refused(directory: Path) -> None:
         Checkpoint.open(directory)
 
 
-def test_an_encrypted_file_is_refused_as_such(directory: Path) -> None:
+def test_an_encrypted_file_is_refused(directory: Path) -> None:
     save(directory / "a.ckpt", {"w": np.zeros(4, np.float32)}, enc_key=b"0123456789abcdef")
     with pytest.raises(StartError, match="is encrypted"):
         Checkpoint.open(directory)
@@ -118,9 +118,7 @@ def test_a_model_in_a_ckpt_answers_as_the_reference(
 
 
 @pytest.mark.parametrize("extra", ["adam_m.model.norm.weight", "lm_head.bias"])
-def test_a_ckpt_with_states_of_an_optimizer_is_opened_and_one_with_a_bias_refused(
-    tmp_path: Path, extra: str
-) -> None:
+def test_optimizer_states_in_a_ckpt_are_ignored_but_not_biases(tmp_path: Path, extra: str) -> None:
     """Also with the notes that MindSpore writes beside."""
     model = checkpoints.build("llama", tmp_path)
     arrays = {name: t.numpy() for name, t in load_file(model / "model.safetensors").items()}

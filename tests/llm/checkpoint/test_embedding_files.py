@@ -18,7 +18,7 @@ def options(directory: Path, described: dict[str, Any], **config: Any) -> Any:
     return read_embedding_options(directory, config, 48)
 
 
-def test_a_directory_that_says_nothing_has_no_instructions_and_all_dimensions(
+def test_without_options_there_are_no_instructions(
     tmp_path: Path,
 ) -> None:
     found = read_embedding_options(tmp_path, {}, 48)
@@ -37,14 +37,14 @@ def test_instructions_and_dimensions_are_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("described", "config", "problem"),
     [
-        ({"prompts": ["q"]}, {}, "no object of texts"),
-        ({"prompts": {"q": 5}}, {}, "no object of texts"),
-        ({"default_prompt_name": "q"}, {}, "none of prompts"),
-        ({}, {"matryoshka_dimensions": [49]}, "numbers of 1 to 48"),
-        ({}, {"matryoshka_dimensions": 8}, "numbers of 1 to 48"),
+        ({"prompts": ["q"]}, {}, "expected an object of strings"),
+        ({"prompts": {"q": 5}}, {}, "expected an object of strings"),
+        ({"default_prompt_name": "q"}, {}, "none of its prompts"),
+        ({}, {"matryoshka_dimensions": [49]}, "numbers from 1 to 48"),
+        ({}, {"matryoshka_dimensions": 8}, "numbers from 1 to 48"),
     ],
 )
-def test_what_contradicts_itself_is_refused(
+def test_contradictory_options_are_refused(
     tmp_path: Path, described: dict[str, Any], config: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(StartError, match=problem):

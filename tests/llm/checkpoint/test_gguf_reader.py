@@ -54,7 +54,7 @@ def test_metadata_and_tensors_are_read(path: Path) -> None:
     assert file.tensors["b.weight"].shape == (4, 32)
 
 
-def test_a_file_is_mapped_once_until_it_changes(path: Path) -> None:
+def test_an_unchanged_file_is_mapped_once(path: Path) -> None:
     first = open_gguf(path)
     assert open_gguf(path) is first
     path.unlink()
@@ -62,7 +62,7 @@ def test_a_file_is_mapped_once_until_it_changes(path: Path) -> None:
     assert open_gguf(path).metadata["number"] == 8
 
 
-def test_what_is_asked_for_as_an_array_has_to_be_one(path: Path) -> None:
+def test_a_value_that_is_no_array_is_refused_as_an_array(path: Path) -> None:
     with pytest.raises(StartError, match="number 7, expected an array"):
         open_gguf(path).array("number")
 
@@ -187,7 +187,7 @@ def test_changed_bytes_are_refused_or_read(
 
 def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "model-00001-of-00003.gguf", **{"split.count": 3})
-    with pytest.raises(StartError, match="one of 3 files of a split model; join"):
+    with pytest.raises(StartError, match="one of 3 files of a split model; merge"):
         GgufFile(path)
 
 

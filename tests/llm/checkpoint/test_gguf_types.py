@@ -10,7 +10,7 @@ from gguf import GGUFWriter
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.packing import unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
@@ -25,7 +25,7 @@ ROUNDED = ("Q5_1", "Q5_K", "Q6_K")  # once more, to int8, where inputs are round
 
 
 def test_every_type_with_blocks_is_tried() -> None:
-    assert set(KINDS) == set(FORMS)
+    assert set(KINDS) == set(FORMATS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -37,7 +37,7 @@ def test_a_type_is_decoded_exactly(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_openvino_multiplies_and_gathers_what_the_blocks_say(kind: str, tmp_path: Path) -> None:
+def test_openvino_multiplies_and_gathers_decoded_blocks(kind: str, tmp_path: Path) -> None:
     rows = random_blocks(kind, 48, 512)
     x = np.random.default_rng(1).normal(0, 1, (3, 512)).astype(np.float32)
     expected = dequantized(kind, rows)
@@ -47,7 +47,7 @@ def test_openvino_multiplies_and_gathers_what_the_blocks_say(kind: str, tmp_path
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K"])
-def test_a_group_of_one_value_stays_that_value(kind: str, tmp_path: Path) -> None:
+def test_a_group_of_equal_values_stays_exact(kind: str, tmp_path: Path) -> None:
     rows = random_blocks(kind, 48, 512)
     rows.reshape(48, -1, {"Q4_1": 20, "Q4_K": 144}[kind])[::2, :, :2] = 0  # no scale
     x = np.random.default_rng(1).normal(0, 1, (3, 512)).astype(np.float32)
@@ -104,7 +104,7 @@ def test_floats_are_read_as_they_are(kind: str, tmp_path: Path) -> None:
         (250, "number 250", "Q8_0"),
     ],
 )
-def test_an_unsupported_type_is_refused_with_what_is_near(
+def test_an_unsupported_type_is_refused_with_a_suggestion(
     number: int, name: str, near: str, tmp_path: Path
 ) -> None:
     writer = GGUFWriter(tmp_path / "a.gguf", "llama")

@@ -16,7 +16,7 @@ from mindspore_serving.llm.checkpoint.packing import (
 )
 
 
-def test_int8_has_one_scale_per_output():
+def test_int8_has_a_scale_per_output():
     """Largest 127/64 and 0: scales 1/64 and 0."""
     weight = np.array([[127, -64, 1, 0], [0, 0, 0, 0]], np.float32) / 64
     packed = pack(weight, 8)
@@ -25,7 +25,7 @@ def test_int8_has_one_scale_per_output():
     np.testing.assert_array_equal(unpack(packed), weight)
 
 
-def test_int4_maps_what_is_largest_to_minus_eight_and_packs_low_nibbles_first():
+def test_int4_maps_the_largest_weight_to_minus_eight():
     """Group of 32 with 16 the largest: scale -2, so 16 -> -8, -14 -> 7, 2 -> -1."""
     weight = np.zeros((1, 32), np.float32)
     weight[0, :4] = [16, -14, 2, 4]

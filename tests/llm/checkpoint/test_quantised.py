@@ -13,7 +13,11 @@ import torch
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 from mindspore_serving.llm.checkpoint.packing import Packed, unpack
-from mindspore_serving.llm.checkpoint.quantized.methods import describe, present, read_config
+from mindspore_serving.llm.checkpoint.quantized.methods import (
+    describe,
+    merge_quantized,
+    read_config,
+)
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from tests.llm.quantised_files import CASES, KEPT, Case, Written, gptq
@@ -58,7 +62,7 @@ def config(case: Case, **changes: Any) -> dict[str, Any]:
 
 def read(tensors: Tensors, case: Case, **changes: Any) -> Packed | np.ndarray:
     """The one matrix that there is."""
-    found = present(config(case, **changes), tensors)
+    found = merge_quantized(config(case, **changes), tensors)
     assert list(found) == [f"{MODULE}.weight"]
     (matrix,) = found.values()
     assert isinstance(matrix, QuantizedTensor)
@@ -72,13 +76,13 @@ def floats(found: Packed | np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_matrix_is_what_its_format_says(name: str) -> None:
+def test_matrices_are_decoded_by_their_format(name: str) -> None:
     case = CASES[name]
     written = case.write(weight())
     found = read(tensors_of(written), case)
     np.testing.assert_array_equal(floats(found), written.floats)
     assert isinstance(found, Packed) == (name != "fp4")
-    assert describe(config(case)).is_kept == (name in KEPT)
+    assert describe(config(case)).has_kernels == (name in KEPT)
 
 
 def test_the_outputs_of_a_word_of_awq_are_interleaved() -> None:
@@ -92,7 +96,7 @@ def test_the_outputs_of_a_word_of_awq_are_interleaved() -> None:
     assert floats(found)[:, 0].tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
 
 
-def test_a_zero_of_0_is_read_where_the_format_has_it_less_1() -> None:
+def test_a_zero_of_0_is_read_in_formats_that_subtract_1() -> None:
     """Writers subtract 1 from the word, so that the next integer lends one."""
     case = gptq(symmetric=False)
     written = case.write(np.abs(weight()))  # so all zeros are 0
@@ -141,7 +145,7 @@ def test_scales_may_be_powers_of_two_in_a_byte() -> None:
 @pytest.mark.parametrize(
     ("name", "kind"), [("f8e4m3", ml_dtypes.float8_e4m3fn), ("f8e5m2", ml_dtypes.float8_e5m2)]
 )
-def test_every_float8_is_what_it_stands_for(name: str, kind: type) -> None:
+def test_every_float8_code_has_its_value(name: str, kind: type) -> None:
     expected = np.arange(256, dtype=np.uint8).view(kind).astype(np.float32)
     np.testing.assert_array_equal(CODEBOOKS[name], expected)
 
@@ -156,7 +160,7 @@ def test_mxfp4_has_a_power_of_two_for_32_inputs_of_each_expert() -> None:
         f"{name}.down_proj_scales": stored(scales),
         f"{name}.down_proj_bias": stored(np.zeros((3, 4), np.float32)),
     }
-    found = present({"quantization_config": {"quant_method": "mxfp4"}}, tensors)
+    found = merge_quantized({"quantization_config": {"quant_method": "mxfp4"}}, tensors)
     assert set(found) == {f"{name}.{i}.down_proj.weight" for i in range(3)} | {
         f"{name}.down_proj_bias"
     }
@@ -177,7 +181,7 @@ def test_mxfp4_has_a_power_of_two_for_32_inputs_of_each_expert() -> None:
 def test_tensors_that_are_not_quantised_stay() -> None:
     case = CASES["gptq"]
     tensors = tensors_of(case.write(weight())) | {"lm_head.weight": stored(weight())}
-    found = present(config(case), tensors)
+    found = merge_quantized(config(case), tensors)
     assert set(found) == {f"{MODULE}.weight", "lm_head.weight"}
     assert found["lm_head.weight"] is tensors["lm_head.weight"]
 
@@ -209,7 +213,7 @@ def test_a_format_is_told_in_words(name: str, words: str) -> None:
         ("quant_config.json", {"w_bit": 4, "q_group_size": 128, "version": "GEMM"}, "AWQ 4 bit"),
     ],
 )
-def test_an_older_file_beside_config_json_says_it_too(
+def test_quantisation_is_read_from_older_files(
     tmp_path: Path, file: str, options: dict[str, Any], words: str
 ) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64}))
@@ -273,24 +277,24 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("name", "change", "problem"), BROKEN)
-def test_a_broken_matrix_is_one_error_that_names_the_tensor(
+def test_the_error_of_a_broken_matrix_names_the_tensor(
     name: str, change: Callable[[Tensors], None], problem: str
 ) -> None:
     case = CASES[name]
     tensors = tensors_of(case.write(weight()))
     change(tensors)
     with pytest.raises(StartError, match=problem):
-        present(config(case), tensors)
+        merge_quantized(config(case), tensors)
 
 
 @pytest.mark.parametrize(
     ("name", "changes", "problem"),
     [
-        ("gptq", {"quant_method": "gptqq"}, "'gptqq', which is not supported; near it: gptq"),
+        ("gptq", {"quant_method": "gptqq"}, "'gptqq', which is not supported; did you mean gptq"),
         ("gptq", {"quant_method": None}, "quant_method None"),
         ("gptq", {"bits": 3}, "GPTQ with bits 3, expected 4 or 8"),
         ("gptq", {"bits": "4"}, "GPTQ with bits '4'"),
-        ("gptq", {"bits": 8}, "qzeros'.*4 bits, but the configuration has 8"),
+        ("gptq", {"bits": 8}, "qzeros'.*4 bits, but config.json has 8"),
         ("gptq", {"group_size": 16}, "scales'.*expected 4 groups of 16"),
         ("gptq", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin', expected one of"),
         ("awq", {"bits": 8}, "AWQ with bits 8, expected 4"),
@@ -309,4 +313,4 @@ def test_a_configuration_that_is_not_read_is_refused(
 ) -> None:
     case = CASES[name]
     with pytest.raises(StartError, match=problem):
-        present(config(case, **changes), tensors_of(case.write(weight())))
+        merge_quantized(config(case, **changes), tensors_of(case.write(weight())))

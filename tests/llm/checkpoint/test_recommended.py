@@ -40,7 +40,7 @@ def test_a_value_out_of_range_is_left_out_with_a_warning(tmp_path, capsys):
     write(tmp_path, temperature="hot", top_p=0.9, min_p=None)
     assert read_recommended(tmp_path) == {"top_p": 0.9}
     warning = capsys.readouterr().err
-    assert "generation_config.json is not followed: temperature is 'hot', expected" in warning
+    assert "generation_config.json is ignored: temperature is 'hot', expected" in warning
 
 
 def test_a_broken_file_is_refused(tmp_path):
@@ -49,7 +49,7 @@ def test_a_broken_file_is_refused(tmp_path):
         read_recommended(tmp_path)
 
 
-def test_the_card_tells_it_unless_it_is_to_be_ignored(model):
+def test_the_card_has_recommendations_unless_ignored(model):
     opened = open_model(model, "openvino", make_config(OPTIONS))
     assert opened.card().sampling == (("temperature", 1.5), ("top_k", 1))
     opened.engine.close()
@@ -58,7 +58,7 @@ def test_the_card_tells_it_unless_it_is_to_be_ignored(model):
     opened.engine.close()
 
 
-def test_offline_it_holds_where_no_parameters_are_given(model):
+def test_recommendations_apply_offline_without_parameters(model):
     with LLM(model, **OPTIONS) as llm:
         greedy = llm.generate(["Hello"], SamplingParams(temperature=0.0))
         assert llm.generate(["Hello"])[0].outputs == greedy[0].outputs

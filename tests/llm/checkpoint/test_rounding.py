@@ -7,7 +7,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import pack, packed_tensor, unpack
 
 
-def test_with_zeros_no_weight_is_further_off_than_half_a_step_and_zero_stays_zero():
+def test_with_zeros_errors_are_at_most_half_a_step_and_0_is_exact():
     random = np.random.default_rng(0)
     weight = random.uniform(-1, 3, (24, 256)).astype(np.float32)
     weight[:, ::7] = 0
@@ -21,7 +21,7 @@ def test_with_zeros_no_weight_is_further_off_than_half_a_step_and_zero_stays_zer
     assert (np.abs(found - weight) <= 0.51 * steps).mean() > 0.9
 
 
-def test_groups_of_one_sign_and_of_zeros_are_kept():
+def test_groups_of_a_single_sign_and_of_zeros_are_kept():
     weight = np.zeros((3, 64), np.float32)
     weight[0, :32], weight[1, 32:] = 2.0, -3.0
     np.testing.assert_allclose(unpack(pack(weight, 4, 32, has_zeros=True)), weight, atol=2e-3)

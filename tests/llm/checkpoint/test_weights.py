@@ -15,7 +15,7 @@ from mindspore_serving.llm.checkpoint import safetensors
 from mindspore_serving.llm.checkpoint.safetensors import (
     BITS,
     StoredTensor,
-    map_now,
+    prefault,
     read_safetensors,
     write_safetensors,
 )
@@ -39,7 +39,7 @@ def entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
 
-def test_what_the_library_writes_is_read_bit_for_bit(directory):
+def test_files_of_the_library_are_read_bit_for_bit(directory):
     random = np.random.default_rng(0)
     arrays = {
         "a": random.standard_normal((3, 5)).astype(np.float32),
@@ -67,7 +67,7 @@ def test_bfloat16_is_the_upper_half_of_float32(directory):
     np.testing.assert_array_equal(Checkpoint.open(directory).f32("w"), [1.0, -2.5, 0.0, np.inf])
 
 
-def test_what_we_write_is_read_by_the_library(tmp_path):
+def test_written_files_are_read_by_the_library(tmp_path):
     arrays = {"x": np.arange(3, dtype=np.int8), "y": np.arange(6, dtype=np.float32).reshape(2, 3)}
     stored = {"x": StoredTensor("I8", (3,), arrays["x"])}
     stored["y"] = StoredTensor("F32", (2, 3), arrays["y"])
@@ -243,7 +243,7 @@ def test_a_directory_must_have_weights_and_a_configuration(tmp_path):
     with pytest.raises(StartError, match="is not a directory"):
         Checkpoint.open(tmp_path / "nowhere")
     (tmp_path / "pytorch_model.bin").write_bytes(b"pickle")
-    with pytest.raises(StartError, match="converted to safetensors"):
+    with pytest.raises(StartError, match="to safetensors first"):
         Checkpoint.open(tmp_path)
     numpy_library.save_file({"w": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
     with pytest.raises(StartError, match=r"has no config\.json"):
@@ -270,7 +270,7 @@ def test_files_are_mapped_whole_when_their_arrays_are_needed_now(directory):
     checkpoint = Checkpoint.open(directory)
     before = resident(path)
     _, _, bits = checkpoint.raw("w")
-    map_now([bits, bits[3:5], np.zeros(4)])
+    prefault([bits, bits[3:5], np.zeros(4)])
     assert before < 2048 <= resident(path)
     assert bits.sum() == 64 * 2**15
 
@@ -279,7 +279,7 @@ def test_a_kernel_that_cannot_map_at_once_is_no_error(directory, monkeypatch):
     numpy_library.save_file({"w": np.ones(4, np.int8)}, directory / "model.safetensors")
     monkeypatch.setattr(safetensors, "MADV_POPULATE_READ", 12345)
     _, _, bits = Checkpoint.open(directory).raw("w")
-    map_now([bits])
+    prefault([bits])
     assert bits.tolist() == [1, 1, 1, 1]
 
 

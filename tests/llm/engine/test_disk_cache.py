@@ -209,7 +209,7 @@ def test_what_cannot_keep_blocks_on_disk_is_refused(tmp_path):
     config = EngineConfig(prefix_cache_dir=str(tmp_path))
     with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
         open_runner(tmp_path, "mindir", config)
-    with pytest.raises(StartError, match="has layers with a state"):
+    with pytest.raises(StartError, match="has layers with recurrent states"):
         open_blocks(tmp_path, "toy", config, ToyRunner(num_slots=3))
     with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         EngineConfig(prefix_cache_dir=str(tmp_path), enable_prefix_caching=False)

@@ -208,7 +208,7 @@ def test_what_does_not_fit_is_refused_by_name(bert: Path, entries: dict, text: s
 
 def test_weights_of_an_unknown_format_are_refused(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
-    with pytest.raises(StartError, match="have to be converted to safetensors first"):
+    with pytest.raises(StartError, match="convert its weights to safetensors first"):
         LLM(bert)
 
 

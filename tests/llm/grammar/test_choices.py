@@ -20,7 +20,7 @@ END = 1  # "</s>" of the byte-level tokenizer
     ],
     ids=["one", "a beginning of another", "signs", "thousands"],
 )
-def test_an_answer_is_one_of_the_choices(choices):
+def test_an_answer_equals_a_choice(choices):
     tokenizer = opened("byte_level")
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, (END,))
     compiled = compiler.compile(to_grammar(None, StructuredOutputs(choice=choices)))

@@ -14,7 +14,7 @@ from mindspore_serving.frontends.tgi.fields import schema_grammar
 from mindspore_serving.llm.grammar import probing
 from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
 from mindspore_serving.llm.grammar.source import (
-    place_special_tokens,
+    insert_special_tokens,
     regex_literal,
     rename_start,
 )
@@ -70,7 +70,7 @@ def write(state, eos_ids=(), seed=0, most=300):
         (Grammar("json_schema", '{"type": "integer", "multipleOf": 999983, "minimum": 1}'), "fuel"),
         (Grammar("regex", "(a"), "regex.*unclosed"),
         (Grammar("regex", "a(?=b)"), "look-ahead"),
-        (Grammar("regex", "()"), "nothing but the empty answer"),
+        (Grammar("regex", "()"), "only the empty answer"),
         (Grammar("lark", "start: x"), 'lark.*unknown name: "x"'),
         (Grammar("lark", "start: <|not_there|>"), "not_there"),
         (Grammar("lark", 'x: "a"'), "start"),
@@ -78,7 +78,7 @@ def write(state, eos_ids=(), seed=0, most=300):
         (Grammar("gbnf", "x"), "'gbnf', expected json_object"),
     ],
 )
-def test_what_cannot_be_followed_is_refused_with_the_reason(compiler, grammar, reason):
+def test_unusable_grammars_are_refused_with_the_reason(compiler, grammar, reason):
     with pytest.raises(InvalidInputs, match=f"(?s){reason}"):
         compiler.compile(grammar)
 
@@ -178,7 +178,7 @@ def test_tokens_that_must_follow_are_known(compiler):
     assert tokenizer.decode(state.forced(10)).startswith("The quick")
     assert state.forced(1) == state.forced(10)[:1]
     ids = tokenizer.encode("The quick green", add_special=False)
-    assert tokenizer.decode(state.possible(ids)).strip() == "The quick"
+    assert tokenizer.decode(state.valid_prefix(ids)).strip() == "The quick"
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma", "unigram", "metaspace"])
@@ -198,7 +198,7 @@ ANY = 'Żółta 你好 😀 {"a": [1, 2]}\n\t<|im_end|></s>'  # special tokens i
 
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma", "unigram"])
 @given(text=st.text(max_size=12) | st.just(ANY))
-def test_a_text_is_cut_into_tokens_that_spell_just_it(kind, text):
+def test_tokens_of_a_text_spell_exactly_its_bytes(kind, text):
     tokenizer = opened(kind)
     table = TokenTable(tokenizer, tokenizer.vocab_size, ())
     ids = table(text)
@@ -223,7 +223,7 @@ def test_special_tokens_are_placed_where_a_grammar_spells_them():
         'other: "<t>"\n'
         'json: %json {"const": "<s>"}'
     )
-    assert place_special_tokens(lark, {"<s>": 7}) == (
+    assert insert_special_tokens(lark, {"<s>": 7}) == (
         'start: begin "<s>" body\n'
         "begin: <[7]>\n"
         "think: TEXT <[7]>\n"
@@ -283,7 +283,7 @@ def test_json_is_compact_unless_its_schema_says_otherwise(compiler, grammar, mos
     assert count == most
 
 
-def test_an_untrusted_grammar_forces_no_texts_whatever_it_says():
+def test_an_untrusted_grammar_never_forces_tokens():
     tokenizer = opened("byte_level")
     compiler = GrammarCompiler(tokenizer, tokenizer.vocab_size, (END,), is_trusted=False)
     endless = "start: a\na: /x+/ a"  # a text that is forced and has no end is never found
@@ -304,7 +304,7 @@ class Slow:
         self.num_tokens = 0
 
     def compute_bitmask(self):
-        end = time.thread_time() + probing.MOST_SECONDS * (self.num_tokens == 2)
+        end = time.thread_time() + probing.MAX_SECONDS * (self.num_tokens == 2)
         while time.thread_time() <= end:
             pass
         return bytes([0b110])
@@ -325,6 +325,6 @@ def test_a_grammar_whose_steps_are_slow_is_found(compiler):
 
 
 def test_the_grammars_that_are_kept_are_known(compiler):
-    assert not compiler.knows(Grammar("regex", "known"))
+    assert not compiler.is_cached(Grammar("regex", "known"))
     compiler.compile(Grammar("regex", "known"))
-    assert compiler.knows(Grammar("regex", "known"))
+    assert compiler.is_cached(Grammar("regex", "known"))

@@ -1,4 +1,4 @@
-"""Models that take pictures compute what transformers computes, however their prompts are cut."""
+"""Models that take images compute what transformers computes, however their prompts are cut."""
 
 from dataclasses import replace
 
@@ -18,12 +18,12 @@ pytestmark = pytest.mark.torch
 
 RUNTIMES = ("openvino", "torch")
 GREEDY = SamplingParams(max_tokens=32, temperature=0, ignore_eos=True)
-ONE, TWO = seeing.picture(1), seeing.picture(2, 90, 30)
+ONE, TWO = seeing.image(1), seeing.image(2, 90, 30)
 CHATS = {
-    "one picture": ("What is ", ONE, " there?"),
-    "two pictures": (ONE, "Is it as ", TWO, "?"),
+    "one image": ("What is ", ONE, " there?"),
+    "two images": (ONE, "Is it as ", TWO, "?"),
     "the same twice": ("Are ", TWO, TWO, " the same?"),
-    "no picture": ("What is there?",),
+    "no image": ("What is there?",),
 }
 
 
@@ -60,12 +60,12 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
     try:
         processor = Processor(
             opened.tokenizer, opened.chat_template, opened.card(),
-            pictures=opened.pictures, tower=opened.tower,
+            images=opened.images, tower=opened.tower,
         )  # fmt: skip
-        messages = seeing.chat(*CHATS["two pictures"])
+        messages = seeing.chat(*CHATS["two images"])
         prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
         ids = prepared.prompt_ids
-        features = prepared.options["pictures"].between(0, len(ids))
+        features = prepared.options["images"].between(0, len(ids))
         blocks = range(-(-len(ids) // opened.engine.block_size))
         row = Row(ids, 0, blocks, len(ids), features=features)
         found = opened.engine.runner.run(Step((row,)))
@@ -81,11 +81,11 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_prompts_with_and_without_pictures_are_cut_batched_and_preempted(
+def test_prompts_with_and_without_images_are_cut_batched_and_preempted(
     runtime, directories, references
 ):
     path, reference = directories["smolvlm"], references["smolvlm"]
-    # A step has room for a part of a picture, and the cache not for all sequences.
+    # A step has room for a part of an image, and the cache not for all sequences.
     room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(runtime)}
     with LLM(path, runtime, dtype="f32", **room) as llm:
         found = ask(llm, *CHATS.values(), count=64)
@@ -102,9 +102,7 @@ def small_cache(runtime):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_blocks_are_shared_by_prompts_with_the_same_pictures_alone(
-    runtime, directories, references
-):
+def test_blocks_are_shared_by_prompts_with_the_same_images_alone(runtime, directories, references):
     first, second = ("Look at ", ONE, " and say"), ("Look at ", TWO, " and say")
     with LLM(directories["llava"], runtime, **config(runtime), block_size=block(runtime)) as llm:
         before = ask(llm, first)
@@ -119,11 +117,9 @@ def test_blocks_are_shared_by_prompts_with_the_same_pictures_alone(
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_a_picture_whose_tokens_see_one_another_is_computed_at_once(
-    runtime, directories, references
-):
-    """In steps with room for less than a picture; in a later turn; and from a block of the cache on
-    that ends within a picture."""
+def test_a_bidirectional_image_is_computed_in_a_single_step(runtime, directories, references):
+    """In steps with room for less than an image; in a later turn; and from a block of the cache on
+    that ends within an image."""
     earlier = seeing.chat("Hello") + [{"role": "assistant", "content": "Hi"}]
     asked = [*map(seeing.chat, ("What is it?",)), earlier + seeing.chat(ONE, " or ", TWO, "?")]
     first, second = ("Look at this", ONE, "and say"), ("Look at this", ONE, "or sing")
@@ -135,8 +131,8 @@ def test_a_picture_whose_tokens_see_one_another_is_computed_at_once(
         found += llm.chat(seeing.chat(*second), params, use_tqdm=False)
         assert llm.stats().num_cache_hits == hits + 32
     assert set(found[-1].prompt_token_ids[31:33]) == {seeing.IMAGE}
-    for answer, pictures in zip(found, ([], [ONE, TWO], [ONE], [ONE]), strict=True):
-        expected = references[seeing.SEES_WHOLE].greedy(answer.prompt_token_ids, pictures, 8)
+    for answer, images in zip(found, ([], [ONE, TWO], [ONE], [ONE]), strict=True):
+        expected = references[seeing.SEES_WHOLE].greedy(answer.prompt_token_ids, images, 8)
         assert list(answer.outputs[0].token_ids) == expected
 
 
@@ -144,12 +140,12 @@ def block(runtime):
     return {"openvino": 32, "torch": 8}[runtime]
 
 
-def test_a_picture_is_computed_once(directories):
+def test_an_image_is_computed_once(directories):
     opened = open_model(directories["llava"], "torch", make_config(config("torch")))
     try:
         processor = Processor(
             opened.tokenizer, opened.chat_template, opened.card(),
-            pictures=opened.pictures, tower=opened.tower,
+            images=opened.images, tower=opened.tower,
         )  # fmt: skip
         for chat in CHATS.values():
             processor.prepare(Generate(messages=seeing.chat(*chat)))
@@ -159,8 +155,8 @@ def test_a_picture_is_computed_once(directories):
 
 
 @pytest.mark.parametrize("runtime", ["mindspore", "mindir", "toy"])
-def test_a_runtime_that_takes_no_pictures_is_refused_by_name(runtime, directories):
-    with pytest.raises(StartError, match=rf"runtime '{runtime}' takes no pictures, expected one of "
+def test_a_runtime_that_takes_no_images_is_refused_by_name(runtime, directories):
+    with pytest.raises(StartError, match=rf"runtime '{runtime}' takes no images, expected one of "
                        r"openvino, torch; max_images=0 serves its texts alone"):  # fmt: skip
         open_model(directories["llava"], runtime, make_config({}))
 
@@ -172,7 +168,7 @@ def test_without_an_image_processor_only_texts_are_served(directories, tmp_path)
     with pytest.raises(StartError, match=r"no preprocessor_config.json.*max_images=0"):
         LLM(tmp_path, "torch", **config("torch"))
     with LLM(tmp_path, "torch", **config("torch", max_images=0)) as llm:
-        assert len(ask(llm, CHATS["no picture"])[0][1]) == 32
+        assert len(ask(llm, CHATS["no image"])[0][1]) == 32
 
 
 def test_weights_of_the_tower_that_are_missing_are_named(directories, tmp_path):

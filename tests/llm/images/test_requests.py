@@ -1,4 +1,4 @@
-"""Pictures of requests: limits before work, and a clear answer to what cannot be used."""
+"""Images of requests: limits before work, and a clear answer to what cannot be used."""
 
 import base64
 import io
@@ -12,11 +12,11 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import hash_block
-from mindspore_serving.llm.engine.pictures import PromptPictures
-from mindspore_serving.llm.images.forms import find_form
-from mindspore_serving.llm.images.messages import find_pictures
+from mindspore_serving.llm.engine.images import PromptImages
+from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import open_reader
-from mindspore_serving.llm.processing.picture_prompt import PicturePrompt
+from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.frontends.openai.serving import CARD
@@ -25,7 +25,7 @@ from tests.llm import seeing
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.torch
 
-ONE = seeing.picture(1)
+ONE = seeing.image(1)
 PLACE = "messages[0].content[0].image_url"
 
 
@@ -41,7 +41,7 @@ def reader(directory, **options):
 def processor(directory, **options):
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    return Processor(tokenizer, template, CARD, pictures=reader(directory, **options))
+    return Processor(tokenizer, template, CARD, images=reader(directory, **options))
 
 
 def chat(url):
@@ -61,57 +61,57 @@ def header_of(width, height):
 @pytest.mark.parametrize(
     ("url", "options", "told"),
     [
-        ("data:image/png;base64,@@@", {}, "is no base64"),
-        ("data:image/png,abc", {}, "is no data URI of base64"),
-        ("data:image/png;base64,aGVsbG8=", {}, "is no file of JPEG, PNG, WEBP, BMP, GIF"),
+        ("data:image/png;base64,@@@", {}, "is no valid base64"),
+        ("data:image/png,abc", {}, "is no base64 data URI"),
+        ("data:image/png;base64,aGVsbG8=", {}, "is no JPEG, PNG, WEBP, BMP or GIF file"),
         (header_of(900, 900), {}, "is broken"),
         (header_of(8000, 8000), {}, "8000 x 8000 pixels, expected at most 32,000,000"),
         (seeing.uri(ONE), {"max_image_pixels": 1999}, "50 x 40 pixels, expected at most 1,999"),
         (seeing.uri(ONE), {"max_image_bytes": 100}, "bytes, expected at most 100"),
-        ("http://localhost/a.png", {}, "this server fetches nothing: send the picture as a data"),
-        ("file:///etc/passwd", {}, "is no URL of http or https"),
+        ("http://localhost/a.png", {}, "this server fetches no images: send the image as a data"),
+        ("file:///etc/passwd", {}, "is no http or https URL"),
         ("", {}, "has no url"),
     ],
 )
-def test_what_is_no_picture_or_too_large_is_refused_by_its_place(url, options, told, directory):
+def test_invalid_and_too_large_images_are_refused_by_their_field(url, options, told, directory):
     with pytest.raises(InvalidField) as found:
-        PicturePrompt(reader(directory, **options), chat(url))
+        ImagePrompt(reader(directory, **options), chat(url))
     assert found.value.field == PLACE
     assert told in str(found.value)
 
 
-def test_more_pictures_than_allowed_are_refused_before_any_is_read(directory):
+def test_more_images_than_allowed_are_refused_before_any_is_read(directory):
     messages = [{"role": "user", "content": [seeing.part("data:,wrong")] * 3}]
-    with pytest.raises(InvalidField, match="messages have 3 pictures, expected at most 2"):
-        PicturePrompt(reader(directory, max_images=2), messages)
+    with pytest.raises(InvalidField, match="messages have 3 images, expected at most 2"):
+        ImagePrompt(reader(directory, max_images=2), messages)
 
 
-def test_a_model_that_takes_no_pictures_says_so():
-    with pytest.raises(InvalidField, match="is a picture: the model reads no images"):
-        PicturePrompt(None, chat(seeing.uri(ONE)))
+def test_a_model_that_takes_no_images_says_so():
+    with pytest.raises(InvalidField, match="is an image: the model reads no images"):
+        ImagePrompt(None, chat(seeing.uri(ONE)))
 
 
-def test_text_that_stands_for_a_picture_is_refused_beside_pictures(directory):
-    with pytest.raises(InvalidInputs, match="1 pictures and 2 times '<image>'"):
+def test_text_that_stands_for_an_image_is_refused_beside_images(directory):
+    with pytest.raises(InvalidInputs, match="1 images and 2 times '<image>'"):
         processor(directory).read(Generate(messages=seeing.chat("an <image> and ", ONE)))
     found = processor(directory).read(Generate(messages=seeing.chat("an <image>")))
     assert found.ids.count(3) == 1
 
 
-def test_a_prompt_with_pictures_is_not_cut(directory):
+def test_a_prompt_with_images_is_not_cut(directory):
     with pytest.raises(InvalidField, match="truncate is given, expected none"):
         processor(directory).read(Generate(messages=seeing.chat(ONE), truncate=5))
 
 
-def test_oldest_turns_leave_with_their_pictures(directory):
+def test_oldest_turns_leave_with_their_images(directory):
     answer = {"role": "assistant", "content": "x" * 200}
-    messages = [*seeing.chat(ONE), answer, *seeing.chat("now ", ONE, seeing.picture(2))]
+    messages = [*seeing.chat(ONE), answer, *seeing.chat("now ", ONE, seeing.image(2))]
     found = processor(directory).read(Generate(messages=messages, drop_turns=True))
-    assert len(found.pictures) == 2
+    assert len(found.images) == 2
     assert found.text.startswith("user:now <image>")
 
 
-def test_tokens_of_a_chat_are_counted_with_its_pictures(directory):
+def test_tokens_of_a_chat_are_counted_with_its_images(directory):
     class Outputs:
         def prompt(self, ids):
             return tuple(ids)
@@ -120,15 +120,15 @@ def test_tokens_of_a_chat_are_counted_with_its_pictures(directory):
     assert found.tokens.count(3) == 16
 
 
-def test_each_mark_of_a_picture_in_a_text_is_followed_to_the_next_one_only():
-    found = find_pictures((), "![](data:![](data:image/png;base64,AA)")
+def test_an_image_mark_is_matched_up_to_the_next_mark_only():
+    found = find_images((), "![](data:![](data:image/png;base64,AA)")
     assert [source.url for source in found] == ["data:image/png;base64,AA"]
-    (one,) = find_pictures((), "![](https://here/a![b]!.png)")
+    (one,) = find_images((), "![](https://here/a![b]!.png)")
     assert one.url == "https://here/a![b]!.png"
-    assert find_pictures((), "![](data:" * 300_000) == [], "in hours, if each is followed"
+    assert find_images((), "![](data:" * 300_000) == [], "in hours, if each is followed"
 
 
-def test_a_picture_for_which_the_memory_is_not_enough_is_not_called_broken(directory, monkeypatch):
+def test_an_image_for_which_the_memory_is_not_enough_is_not_called_broken(directory, monkeypatch):
     found = reader(directory)
 
     def grow(*args, **options):
@@ -136,17 +136,17 @@ def test_a_picture_for_which_the_memory_is_not_enough_is_not_called_broken(direc
 
     monkeypatch.setattr(found, "_processor", grow)
     with pytest.raises(MemoryError):
-        found.read(find_pictures(chat(seeing.uri(ONE))))
+        found.read(find_images(chat(seeing.uri(ONE))))
 
 
-def test_pictures_of_small_files_are_recognised_whatever_their_format(directory):
+def test_images_of_small_files_are_recognised_whatever_their_format(directory):
     for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
         url = f"data:;base64,{seeing.encoded(ONE, kind)}"
-        (picture,) = PicturePrompt(reader(directory), chat(url)).of(chat(url))
-        assert picture.count == 16
+        (image,) = ImagePrompt(reader(directory), chat(url)).of(chat(url))
+        assert image.count == 16
 
 
-def test_a_template_of_texts_gets_the_token_in_place_of_a_picture():
+def test_a_template_of_texts_gets_the_token_in_place_of_an_image():
     template = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
     messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " hi"}]}]
     assert template.render(messages, image_token="<image>") == "user: <image> hi"
@@ -160,40 +160,40 @@ def test_a_template_of_parts_gets_texts_as_parts():
     assert template.render(goes_on, continue_final_message=True).endswith("assistant:you")
 
 
-def test_pictures_are_found_in_order_with_their_places():
+def test_images_are_found_in_order_with_their_places():
     first, second = chat("data:,a")[0], seeing.chat("text", "more")[0]
-    found = find_pictures([second, first, {"role": "user", "content": "text"}])
-    assert [(one.place, one.url) for one in found] == [
+    found = find_images([second, first, {"role": "user", "content": "text"}])
+    assert [(one.field, one.url) for one in found] == [
         ("messages[1].content[0].image_url", "data:,a")
     ]
 
 
-def test_a_model_without_pictures_has_no_form():
-    assert find_form({"architectures": ["LlamaForCausalLM"]}) is None
+def test_a_model_without_images_has_no_form():
+    assert find_prompt_format({"architectures": ["LlamaForCausalLM"]}) is None
 
 
-def test_a_piece_ends_before_a_picture_that_is_seen_whole_or_behind_it():
+def test_a_chunk_never_ends_within_a_bidirectional_image():
     seen = [(b"a", np.zeros((3, 2), np.float32)), (b"b", np.zeros((4, 2), np.float32))]
     places = [2, 3, 4, 8, 9, 10, 11]
-    whole = PromptPictures(places, seen, is_seen_whole=True)
+    whole = PromptImages(places, seen, is_bidirectional=True)
     pieces = {(0, 2): 2, (0, 3): 2, (2, 3): 5, (3, 4): 5, (0, 5): 5, (0, 10): 8, (8, 9): 12}
     assert {piece: whole.end_of_piece(*piece) for piece in pieces} == pieces
     assert whole.end_of_piece(11, 30) == 30
-    assert PromptPictures(places, seen).end_of_piece(0, 3) == 3
+    assert PromptImages(places, seen).end_of_piece(0, 3) == 3
     assert whole.between(3, 12).ends().tolist() == [2, 2, 9, 9, 9, 9]
 
 
-def test_a_block_is_known_by_what_it_has_of_which_picture():
+def test_the_hash_of_a_block_covers_its_part_of_an_image():
     vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
-    pictures = PromptPictures([2, 3, 4, 8, 9, 10], [(b"a", vectors[:4]), (b"b", vectors[4:])])
-    assert pictures.identity(0, 2) == b""
-    assert pictures.identity(0, 4) != pictures.identity(4, 8)
-    assert pictures.identity(8, 12).count(b"a") == pictures.identity(8, 12).count(b"b") == 1
-    other = PromptPictures([2, 3, 4, 8, 9, 10], [(b"c", vectors[:4]), (b"b", vectors[4:])])
+    images = PromptImages([2, 3, 4, 8, 9, 10], [(b"a", vectors[:4]), (b"b", vectors[4:])])
+    assert images.identity(0, 2) == b""
+    assert images.identity(0, 4) != images.identity(4, 8)
+    assert images.identity(8, 12).count(b"a") == images.identity(8, 12).count(b"b") == 1
+    other = PromptImages([2, 3, 4, 8, 9, 10], [(b"c", vectors[:4]), (b"b", vectors[4:])])
     tokens = [3, 3, 3, 3]
-    hashes = {hash_block(b"", tokens, one.identity(2, 6)) for one in (pictures, other)}
+    hashes = {hash_block(b"", tokens, one.identity(2, 6)) for one in (images, other)}
     assert len(hashes) == 2
-    found = pictures.between(4, 10)
+    found = images.between(4, 10)
     assert found.places.tolist() == [0, 4, 5]
     assert found.vectors.tolist() == vectors[2:5].tolist()
-    assert pictures.between(5, 8) is None
+    assert images.between(5, 8) is None

@@ -127,7 +127,7 @@ def test_junk_values_raise_start_error_only(architecture, name, inner, value):
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_special_file_is_refused_without_waiting(make, tmp_path):
     make(tmp_path / "config.json")
-    with pytest.raises(StartError, match=r"config\.json is no file"):
+    with pytest.raises(StartError, match=r"config\.json is no regular file"):
         read_json(tmp_path / "config.json")
 
 

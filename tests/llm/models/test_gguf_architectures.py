@@ -1,5 +1,4 @@
-"""GGUF files of many architectures compute what transformers computes of the checkpoints that they
-were made of."""
+"""GGUF files of many architectures, converted from checkpoints, against transformers."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Models in GGUF files compute what transformers computes of the same files."""
+"""Models in GGUF files, against transformers on the same files."""
 
 from pathlib import Path
 from typing import Any
@@ -168,7 +168,7 @@ def test_rope_factors_in_a_tensor_divide_the_frequencies(tmp_path: Path) -> None
 
 def test_unknown_gguf_architecture_names_similar(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf", "qwen36")
-    with pytest.raises(StartError, match=r"'qwen36'.* near it: .*qwen3"):
+    with pytest.raises(StartError, match=r"'qwen36'.* did you mean .*qwen3"):
         Checkpoint.open(path)
 
 
@@ -191,7 +191,7 @@ def test_sizes_of_heads_that_are_no_numbers_are_refused(
         (
             {"attention.sliding_window_pattern": [True, False, False],
              "attention.head_count_kv": [2, 2, 1]},
-            r"different gemma4\.attention\.head_count_kv \[2, 2, 1\]",
+            r"has gemma4\.attention\.head_count_kv \[2, 2, 1\]",
         ),
     ],
 )  # fmt: skip

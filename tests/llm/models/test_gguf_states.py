@@ -1,5 +1,7 @@
-"""GGUF files of models whose layers have a state: what is computed token by token, quantised
-columns in another order, and files that are refused."""
+"""GGUF files of models with recurrent states.
+
+Greedy tokens, quantised columns in another order, and files that are refused.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Tensors as the definitions want them, where an architecture stores them otherwise."""
+"""Conversion of checkpoint tensors to the layout that the definitions read."""
 
 import json
 from dataclasses import replace

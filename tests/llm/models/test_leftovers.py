@@ -1,4 +1,4 @@
-"""Tensors of checkpoints are read, known not to be for inference, or the checkpoint is refused."""
+"""Tensors of checkpoints are read, known to be for training, or refused with the checkpoint."""
 
 import json
 import re
@@ -236,7 +236,7 @@ def test_vision_tensors_are_left_out_for_text_only_serving(
     (path / "config.json").write_text(json.dumps(config))
     if "vision" in extra:
         assert extra not in open_definition(path)[0].names()
-        assert "left out: 1 of pictures or sounds" in capfd.readouterr().err
+        assert "left out: 1 of images or sounds" in capfd.readouterr().err
     else:
         with pytest.raises(StartError, match=r"does not have: 'model\.surprise\.weight'"):
             open_definition(path)

@@ -1,7 +1,7 @@
 """Longrope: one rotary table for texts up to the original context, another for longer ones.
 
 The reference decides by the length of a text at every token; when it has grown beyond the original
-context it forgets its keys and computes all of it anew.
+context, it drops its keys and computes all of them again.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Models in quantised checkpoints compute what the float checkpoint of the same numbers does."""
+"""Models in quantised checkpoints, against float checkpoints of the same numbers."""
 
 import json
 import shutil

@@ -1,7 +1,7 @@
-"""Every setting of config.json that changes what is computed is read, or refused.
+"""Every setting of config.json that changes results is read or refused.
 
-Each setting of each architecture is changed: the model's description changes with it, or the
-configuration is refused; what may change neither is listed here, with its reason.
+Each setting of each architecture is changed: then the model's spec changes as well, or the
+configuration is refused; exceptions are listed here, with the reason.
 """
 
 from collections.abc import Iterator
@@ -132,7 +132,7 @@ def test_larger_gemma_4_heads_are_set_for_all_layers() -> None:
         (
             "Gemma3ForConditionalGeneration",
             {"sliding_window": 24, "vision_config": {"image_size": 8}},
-            "sliding_window 24, expected at least the 256 tokens of a picture",
+            "sliding_window 24, expected at least the 256 tokens of an image",
         ),
         ("Gemma3nForCausalLM", {**UNSHARED, "altup_active_idx": 4}, "idx 4, expected less than"),
         ("Gemma3nForCausalLM", {**UNSHARED, SPARSITY: [0.5]}, "a number below 1 for each"),
@@ -141,7 +141,11 @@ def test_larger_gemma_4_heads_are_set_for_all_layers() -> None:
         ("Gemma4ForCausalLM", {"use_bidirectional_attention": "all"}, "bidirectional_attention 'a"),
         ("Gemma4ForCausalLM", {"vocab_size_per_layer_input": 9}, "9, expected at least vocab_size"),
         ("Gemma4ForCausalLM", {"num_kv_shared_layers": 2}, "num_kv_shared_layers 2 of 2, expected"),
-        ("Gemma4ForCausalLM", {"per_layer_config": {"0": {"head_dim": 8}}}, "nothing for others"),
+        (
+            "Gemma4ForCausalLM",
+            {"per_layer_config": {"0": {"head_dim": 8}}},
+            "nothing for layers with",
+        ),
         ("Qwen3ForCausalLM", {"layer_types": ["linear_attention"] * 2}, "'linear_attention'"),
         ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_d_head": 8}, "expected 128 features together"),
         ("BambaForCausalLM", {**MAMBA_SIZES, "mamba_n_groups": 3}, "multiple of mamba_n_groups=3"),
@@ -150,8 +154,12 @@ def test_larger_gemma_4_heads_are_set_for_all_layers() -> None:
         ("FalconH1ForCausalLM", {**MAMBA_SIZES, "mlp_multipliers": [1]}, "1 mlp_mult.* expected 2"),
         ("GraniteMoeHybridForCausalLM", {"layer_types": ["rwkv"] * 2}, "'rwkv' in layer_types"),
         ("NemotronHForCausalLM", {"hybrid_override_pattern": "MX"}, "pattern 'MX', expected"),
-        ("ChatGLMModel", {"position_encoding_2d": True}, "the first ChatGLM, whose positions"),
-        ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with pictures"),
+        (
+            "ChatGLMModel",
+            {"position_encoding_2d": True},
+            "the first ChatGLM, which is",
+        ),
+        ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with images"),
         ("ChatGLMModel", {}, "has no multi_query_attention"),
         ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, which is not"),
         ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, which is not"),

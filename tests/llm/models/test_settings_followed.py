@@ -1,5 +1,7 @@
-"""Settings of config.json that change what is computed, against transformers; and those that an
-architecture does not have, which transformers does not follow either."""
+"""Settings of config.json that change results, against transformers.
+
+Also settings that an architecture does not have, which transformers ignores as well.
+"""
 
 import json
 from collections.abc import Iterator

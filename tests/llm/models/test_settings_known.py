@@ -1,5 +1,6 @@
-"""Every setting of transformers' configuration classes is read, refused, or known to change
-nothing; what no class has is said at load.
+"""Every setting of transformers' configuration classes is read, refused, or known to be neutral.
+
+Settings that no class has are logged at load.
 """
 
 import json
@@ -18,7 +19,7 @@ from mindspore_serving.llm.descriptions.settings import (
     NEUTRAL,
     OPTIONAL,
     WITHOUT_EFFECT,
-    Noted,
+    TrackedSettings,
     flattened,
     settings_of,
 )
@@ -35,7 +36,7 @@ UNUSUAL = {"DeepseekV2ForCausalLM", "Gemma4ForCausalLM", "Gemma4ForConditionalGe
 
 
 def read_of(config: dict[str, Any]) -> set[str]:
-    noted = Noted(config)
+    noted = TrackedSettings(config)
     load_definition(noted)
     return noted.read
 
@@ -59,7 +60,7 @@ def test_no_setting_of_a_configuration_class_is_unknown(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_no_setting_of_a_tiny_checkpoint_is_unknown(name: str) -> None:
     config = checkpoints.configuration(name)
-    noted = Noted(config)
+    noted = TrackedSettings(config)
     spec, _ = load_definition(noted)
     assert unknown_settings(noted, spec.architecture.settings) == []
 

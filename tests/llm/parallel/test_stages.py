@@ -118,9 +118,9 @@ def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):
 
 
 @pytest.mark.parametrize("option", [PIPELINE, "tensor_parallel"])
-def test_ranks_refuse_pictures_by_name(built, option):
+def test_ranks_refuse_images_by_name(built, option):
     path = seeing.build(built, "llava", f"llava-{option}")
-    with pytest.raises(StartError, match=f"{option} is 2, but vectors of pictures .* max_images=0"):
+    with pytest.raises(StartError, match=f"{option} is 2, but vectors of images .* max_images=0"):
         LLM(path, "torch", **{option: 2})
 
 

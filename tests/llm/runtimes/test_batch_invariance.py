@@ -1,8 +1,9 @@
-"""What an answer is does not depend on who else is answered at the same time.
+"""Answers do not depend on concurrent requests.
 
 The matrix kernels of OpenVINO and PyTorch choose the order of their sums by the number of rows, so
-logits agree to rounding and not to the bit; tokens differ only where two are that close.  A cache
-of f16 or u8 rounds more: how much of a prompt is read back from it depends on the other prompts.
+logits agree to rounding and not to the bit; tokens differ only where two logits are that close.  A
+cache of f16 or u8 rounds more: how much of a prompt is read back from it depends on the other
+prompts.
 """
 
 from dataclasses import replace

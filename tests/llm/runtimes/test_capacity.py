@@ -1,4 +1,4 @@
-"""How many blocks a cache has, worked out by hand."""
+"""Number of cache blocks, computed by hand."""
 
 from pathlib import Path
 

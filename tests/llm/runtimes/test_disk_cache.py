@@ -1,5 +1,7 @@
-"""The prefix cache on disk with real runtimes: a model that is opened again computes only what it
-has not seen, and says the same; another model finds nothing."""
+"""The prefix cache on disk with real runtimes.
+
+A reopened model computes only new prefixes, with the same results; another model has no hits.
+"""
 
 import shutil
 

@@ -1,5 +1,4 @@
-"""Draft models on real runtimes: what is guessed changes no token, and what cannot guess is refused
-at the start."""
+"""Draft models on real runtimes: draft tokens change no answer; unsuitable models are refused."""
 
 import json
 import shutil

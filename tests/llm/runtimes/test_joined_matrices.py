@@ -1,4 +1,4 @@
-"""Queries, keys and values are computed by one matrix where they are stored alike."""
+"""Queries, keys and values are computed by one matrix if they are stored alike."""
 
 import os
 import re

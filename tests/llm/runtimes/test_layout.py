@@ -1,4 +1,4 @@
-"""Where each token of a step lies, worked out by hand; and steps that do not fit."""
+"""Positions and slots of a step's tokens, computed by hand, and steps that do not fit."""
 
 import pytest
 

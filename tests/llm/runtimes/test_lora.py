@@ -259,11 +259,11 @@ def test_the_scale_of_rank_stabilised_adapters_is_by_the_root(llama: Path, tmp_p
         ({"bias": "all"}, "bias 'all', which is not supported"),
         (
             {"init_lora_weights": "pissa_niter_16"},
-            "'pissa_niter_16', which changes the model's own",
+            "'pissa_niter_16', which changes the model's",
         ),
         (
             {"init_lora_weights": "olora"},
-            "'olora', which changes the model's own weights: save the",
+            "'olora', which changes the model's weights: save the",
         ),
         ({"init_lora_weights": "corda"}, "path_initial_model_for_weight_conversion"),
         ({"init_lora_weights": "loftq"}, "merge it into the model with PEFT's merge_and_unload"),

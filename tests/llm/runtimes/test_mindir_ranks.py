@@ -1,4 +1,4 @@
-"""A language model as MindIR files that are cut for ranks: tokens of the whole model, refusals."""
+"""Language models as MindIR files that are split over ranks: tokens and refusals."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Which graphs are compiled, and which of them a step is put into, worked out by hand."""
+"""Buckets of graphs, and the assignment of steps to them, computed by hand."""
 
 import numpy as np
 import pytest

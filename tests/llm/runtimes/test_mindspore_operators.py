@@ -1,4 +1,4 @@
-"""The tables of operators: what they compute, by numpy, and a model computed with Ascend's."""
+"""Tables of operators, against numpy; and a model computed with Ascend's table."""
 
 import math
 from contextlib import suppress

@@ -1,5 +1,7 @@
-"""The whole engine on real runtimes and real (tiny) models: what the reference answers to each
-prompt alone is what the engine answers in a crowd, with a cache that is too small for it."""
+"""The complete engine on real runtimes and tiny models, with a cache that is too small.
+
+Answers to concurrent requests are those of the reference to each prompt alone.
+"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Dense blocks are built as the CPU plugin fuses them, and fused where the processor has AMX."""
+"""Dense blocks in the pattern that the CPU plugin fuses, and their fusion with AMX."""
 
 import mmap
 

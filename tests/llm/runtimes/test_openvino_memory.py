@@ -1,4 +1,4 @@
-"""What the OpenVINO runtime holds of memory when a model is open, each in a process of its own."""
+"""Memory of an open model in the OpenVINO runtime, measured in separate processes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the OpenVINO runtime refuses before it serves: options, configurations, checkpoints."""
+"""Options, configurations and checkpoints that the OpenVINO runtime refuses at the start."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The real model computes what transformers computes of the same file, dequantised to float32."""
+"""The real model, against transformers on the same file, dequantised to float32."""
 
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What OpenVINO has packed of a quantised file is given back, and not read when it is gone."""
+"""Release of a quantised file's memory after OpenVINO has packed it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the runners of PyTorch and MindSpore have in common: tables, copies, what they refuse."""
+"""Common behaviour of the runners of PyTorch and MindSpore: block tables, copies, refusals."""
 
 from dataclasses import dataclass
 from pathlib import Path

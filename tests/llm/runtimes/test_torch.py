@@ -1,4 +1,7 @@
-"""The torch runner: chunks, mixed batches, forks, guesses, options; see test_runners.py as well."""
+"""The torch runner: chunks, mixed batches, forks, draft tokens, options.
+
+Tests of both runners are in `test_runners`.
+"""
 
 import json
 from pathlib import Path

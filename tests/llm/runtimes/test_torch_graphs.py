@@ -1,5 +1,8 @@
-"""Decoding steps as graphs.  On a CPU they are recorded and repeated by a stand-in, which like a
-CUDA graph keeps every number that the host had; on a GPU they are CUDA graphs."""
+"""Decoding steps as graphs.
+
+On a CPU they are recorded and repeated by a substitute, which like a CUDA graph keeps every number
+that the host had; on a GPU they are CUDA graphs.
+"""
 
 import json
 import sys

@@ -1,5 +1,4 @@
-"""The attention kernels: what they compute, in Triton's interpreter and on a GPU, and whether they
-can be compiled for GPUs that are not here."""
+"""The attention kernels, in Triton's interpreter and on a GPU, and compiled for absent GPUs."""
 
 import json
 import os

@@ -50,7 +50,7 @@ def names(directory, suffix=SUFFIX):
     return sorted(path.name for path in directory.iterdir() if path.name.endswith(suffix))
 
 
-def test_a_block_is_read_back_by_whoever_has_the_same_model(tmp_path):
+def test_a_block_is_read_back_with_the_same_model(tmp_path):
     files(tmp_path).write(digest(1), block(1))
     assert bytes(files(tmp_path).read(digest(1))) == bytes(block(1))
     assert files(tmp_path).has(digest(1))
@@ -77,7 +77,7 @@ def test_files_are_of_the_user_alone(tmp_path):
         lambda content: b"x" * FILE,
     ],
 )
-def test_a_damaged_file_is_not_read_and_goes(tmp_path, damage, warnings_logged):
+def test_a_damaged_file_is_not_read_but_removed(tmp_path, damage, warnings_logged):
     own = files(tmp_path)
     own.write(digest(1), block(1))
     (path,) = tmp_path.iterdir()
@@ -87,7 +87,7 @@ def test_a_damaged_file_is_not_read_and_goes(tmp_path, damage, warnings_logged):
     assert "is damaged" in warnings_logged[0]
 
 
-def test_a_file_under_the_name_of_another_is_not_read(tmp_path):
+def test_a_file_under_the_name_of_another_block_is_not_read(tmp_path):
     own = files(tmp_path)
     own.write(digest(1), block(1))
     (path,) = tmp_path.iterdir()
@@ -108,7 +108,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path, make, warnings_logged):
+def test_directories_and_fifos_are_neither_read_nor_waited_for(tmp_path, make, warnings_logged):
     own = files(tmp_path, most=4 * FILE)
     own.write(digest(1), block(1))
     (path,) = tmp_path.iterdir()
@@ -124,7 +124,7 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path, make, warnings
     assert os.listdir("/proc/self/fd") == open_before
 
 
-def test_the_files_used_least_recently_go_when_there_is_no_room(tmp_path):
+def test_the_least_recently_used_files_are_evicted(tmp_path):
     own = files(tmp_path, most=16 * FILE)
     for number in range(16):
         own.write(digest(number), block(number))
@@ -139,7 +139,7 @@ def test_the_files_used_least_recently_go_when_there_is_no_room(tmp_path):
     assert own.has(digest(15))
 
 
-def test_reading_is_using(tmp_path):
+def test_reading_a_block_is_a_use(tmp_path):
     own = files(tmp_path)
     own.write(digest(1), block(1))
     own.touch(digest(1), 5)
@@ -149,7 +149,7 @@ def test_reading_is_using(tmp_path):
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9, 40])
-def test_all_files_together_are_never_more_than_is_allowed(tmp_path, most):
+def test_all_files_together_stay_within_the_limit(tmp_path, most):
     owns = [files(tmp_path, most * FILE), files(tmp_path, most * FILE, b"other")]
     for number in range(100):
         owns[number % 2 if most > 8 else 0].write(digest(number), block(number))
@@ -177,7 +177,7 @@ own.write(digest(2), block(2))
 """
 
 
-def test_what_a_killed_process_was_writing_goes_and_what_one_is_writing_stays(tmp_path):
+def test_unfinished_files_of_killed_processes_are_removed(tmp_path):
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -212,9 +212,9 @@ def test_a_full_disk_is_logged_once_and_leaves_nothing(tmp_path, monkeypatch, wa
     assert files(tmp_path).has(digest(9))
 
 
-def test_a_directory_that_others_can_write_to_is_refused(tmp_path):
+def test_a_directory_writable_by_other_users_is_refused(tmp_path):
     tmp_path.chmod(0o777)
-    with pytest.raises(StartError, match="nobody else can write"):
+    with pytest.raises(StartError, match="no other user can write"):
         open_directory(tmp_path)
 
 
@@ -224,12 +224,12 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path):
         open_directory(tmp_path / "file")
 
 
-def test_room_for_no_block_is_refused(tmp_path):
-    with pytest.raises(StartError, match=f"prefix_cache_disk is 9, expected at least {FILE}"):
+def test_a_limit_smaller_than_a_block_is_refused(tmp_path):
+    with pytest.raises(StartError, match=f"prefix_cache_disk is 9 bytes, expected at least {FILE}"):
         files(tmp_path, most=9)
 
 
-def test_a_checkpoint_is_another_when_any_byte_of_it_is(tmp_path):
+def test_a_changed_byte_changes_the_fingerprint(tmp_path):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
@@ -258,7 +258,7 @@ def test_a_checkpoint_is_another_when_any_byte_of_it_is(tmp_path):
         os.mkfifo,
     ],
 )
-def test_a_list_of_checkpoints_that_is_broken_is_as_good_as_none(tmp_path, spoil):
+def test_a_broken_list_of_checkpoints_is_ignored(tmp_path, spoil):
     checkpoint = tmp_path / "model.gguf"
     checkpoint.write_bytes(b"x")
     expected = fingerprint(checkpoint, tmp_path)

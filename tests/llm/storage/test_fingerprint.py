@@ -7,9 +7,9 @@ from mindspore_serving.llm.storage import fingerprint as fingerprints
 from mindspore_serving.llm.storage.fingerprint import fingerprint
 
 
-def test_two_that_write_the_list_of_checkpoints_at_once_do_not_share_a_file(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(fingerprints.log, "warning", lambda *words: told.append(words))
+def test_concurrent_writers_of_the_checkpoint_list_share_no_file(tmp_path, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(fingerprints.log, "warning", lambda *words: warnings.append(words))
     one, two = (tmp_path / name for name in ("one.gguf", "two.gguf"))
     for checkpoint in (one, two):
         checkpoint.write_bytes(b"weights")
@@ -25,12 +25,12 @@ def test_two_that_write_the_list_of_checkpoints_at_once_do_not_share_a_file(tmp_
 
     monkeypatch.setattr(fingerprints.json, "dump", write_slowly)
     fingerprint(one, cache)
-    assert told == []
+    assert warnings == []
     assert list(json.loads((cache / fingerprints.REMEMBERED).read_text())) == [str(one)]
     assert [path.name for path in cache.iterdir()] == [fingerprints.REMEMBERED]
 
 
-def test_what_a_killed_process_was_writing_of_the_list_is_removed(tmp_path):
+def test_unfinished_checkpoint_lists_of_killed_processes_are_removed(tmp_path):
     checkpoint = tmp_path / "model.gguf"
     checkpoint.write_bytes(b"weights")
     cache = tmp_path / "cache"

@@ -193,8 +193,8 @@ def test_a_file_of_ranks_cuts_texts_as_tiktoken_does(tmp_path: Path) -> None:
     [
         ({b"never": 9999}, None, "expected each rank and each token once"),
         ({b"never": 300}, None, "expected each rank and each token once"),
-        ({}, 9999, "expected the special tokens of ChatGLM behind them"),
-        ({}, 0, "expected the special tokens of ChatGLM behind them"),
+        ({}, 9999, "expected ChatGLM's special tokens after them"),
+        ({}, 0, "expected ChatGLM's special tokens after them"),
     ],
 )
 def test_a_file_of_ranks_with_gaps_is_refused(
@@ -204,20 +204,20 @@ def test_a_file_of_ranks_with_gaps_is_refused(
         Tokenizer.open(rank_directory(tmp_path, ranks() | change, first))
 
 
-def test_a_file_of_ranks_without_what_it_needs_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_file_of_ranks_is_refused(tmp_path: Path) -> None:
     path = rank_directory(tmp_path, {b"a": 0})
-    with pytest.raises(StartError, match="no token for some byte"):
+    with pytest.raises(StartError, match="lacks the token of a byte"):
         Tokenizer.open(path)
     (path / "tokenizer.model").write_text("YQ== 0\nno\n")
-    with pytest.raises(StartError, match="line 2 is no token in base64 with a rank"):
+    with pytest.raises(StartError, match="line 2 is no base64 token with a rank"):
         Tokenizer.open(path)
     rank_directory(tmp_path, ranks())
     (path / "tokenizer_config.json").write_text('{"tokenizer_class": "ChatGLM4Tokenizer"}')
-    with pytest.raises(StartError, match="expected the special tokens of ChatGLM"):
+    with pytest.raises(StartError, match="expected ChatGLM's special tokens"):
         Tokenizer.open(path)
 
 
-def test_a_gguf_file_has_what_a_text_begins_with_and_what_ends_an_answer(tmp_path: Path) -> None:
+def test_a_gguf_file_has_begin_and_end_tokens(tmp_path: Path) -> None:
     source = Tokenizer.open(directory(tmp_path))
     tokens = [source.token(index) or "" for index in range(source.vocab_size)]
     types = [3 if token in SPECIAL or index < 3 else 1 for index, token in enumerate(tokens)]

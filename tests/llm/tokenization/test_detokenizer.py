@@ -24,7 +24,7 @@ def of_tokens(kind, *tokens, **options):
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=100)
 @given(st.lists(st.integers(0, 460), max_size=25), st.booleans())
-def test_any_tokens_become_what_the_library_makes_of_them(kind, ids, skips):
+def test_any_tokens_are_decoded_as_by_the_library(kind, ids, skips):
     inner = trained(kind)
     found = "".join(pieces(opened(kind), ids, skip_special_tokens=skips))
     assert found == inner.decode(ids, skip_special_tokens=skips)
@@ -46,7 +46,7 @@ def test_any_text_comes_back_without_half_characters(kind, text):
 @given(
     st.lists(st.sampled_from([0x41, 0x80, 0xBF, 0xC3, 0xE2, 0xED, 0xA0, 0xF0, 0x9F, 0xF5, 0xFF]))
 )
-def test_any_bytes_become_what_the_library_makes_of_them(values):
+def test_any_bytes_are_decoded_as_by_the_library(values):
     for kind in ("llama", "byte_level"):
         inner = trained(kind)
         ids = byte_ids(inner, kind, values)
@@ -60,7 +60,7 @@ def byte_ids(inner, kind, values):
     return [spelled[bytes([value])] for value in values]
 
 
-def test_bytes_of_a_character_are_held_until_it_is_complete():
+def test_bytes_of_an_incomplete_character_are_held_back():
     inner = trained("byte_level")
     ids = byte_ids(inner, "byte_level", "a😀b".encode())
     assert pieces(opened("byte_level"), ids) == ["a", "", "", "", "😀", "b", ""]
@@ -105,7 +105,7 @@ def test_a_word_piece_that_continues_a_text_is_a_word_of_its_own():
     assert of_tokens("word_piece", "T", "##h", continues=True) == [" T", "h", ""]
 
 
-def test_added_tokens_stand_for_themselves_among_byte_level_ones():
+def test_added_tokens_are_their_own_text_among_byte_level_tokens():
     assert of_tokens("byte_level", "a", "<tool 你>", "b") == ["a", "<tool 你>", "b", ""]
 
 
@@ -157,7 +157,7 @@ def test_chains_with_strip_and_replace_are_the_librarys(chain, ids):
 
 @settings(max_examples=100)
 @given(st.text(max_size=30))
-def test_the_decoder_that_transformers_gives_a_converted_gguf_file_is_known(text):
+def test_the_decoder_of_a_gguf_file_converted_by_transformers_is_known(text):
     inner = Inner.from_str(trained("byte_level").to_str())
     inner.decoder = decoders.Sequence(
         [

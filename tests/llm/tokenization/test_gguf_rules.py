@@ -119,7 +119,7 @@ def test_kimi_cuts_text_as_tiktoken_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rule", ["gpt-2", "smollm"])
-def test_rules_cut_text_as_the_built_in_ones_of_the_library(rule: str) -> None:
+def test_rules_split_text_as_the_library_does(rule: str) -> None:
     ours = pre_tokenizers.Sequence([split(pattern) for pattern in PATTERNS[rule]])
     to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     mine = pre_tokenizers.Sequence([ours, to_bytes])

@@ -178,7 +178,7 @@ def test_sampling_that_the_file_recommends_is_read(tmp_path: Path) -> None:
     assert read_recommended(path) == {"temperature": 0.5, "top_k": 20}
 
 
-def test_a_chat_template_is_read_and_one_for_tools(tmp_path: Path) -> None:
+def test_the_chat_templates_for_chats_and_tools_are_read(tmp_path: Path) -> None:
     extra = {
         "tokenizer.chat_template": "plain {{ messages[0].content }}{{ eos_token }}",
         "tokenizer.chat_template.tool_use": "tools {{ messages[0].content }}",
@@ -195,8 +195,8 @@ def test_a_file_without_a_template_has_none(tmp_path: Path) -> None:
     assert ChatTemplate.open(write_model(tmp_path / "model.gguf")) is None
 
 
-def test_an_unknown_rule_is_refused_with_what_is_near(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="rule 'llama4-bpe'.*near it: llama-bpe"):
+def test_an_unknown_rule_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="rule 'llama4-bpe'.*did you mean llama-bpe"):
         opened(simple(tmp_path / "t.gguf", pre="llama4-bpe"))
 
 
@@ -227,12 +227,12 @@ def test_a_broken_tokenizer_is_refused(
         opened(path)
 
 
-def test_a_directory_with_one_gguf_file_means_that_file(tmp_path: Path) -> None:
+def test_a_directory_with_a_single_gguf_file_means_that_file(tmp_path: Path) -> None:
     path = write_model(tmp_path / "model.gguf")
     assert find_gguf(tmp_path) == path
     assert find_gguf(path) == path
     write_model(tmp_path / "other.gguf")
-    with pytest.raises(StartError, match=r"model.gguf, other.gguf; give the path"):
+    with pytest.raises(StartError, match=r"model.gguf, other.gguf\): give the path"):
         find_gguf(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert find_gguf(tmp_path) is None, "its other files say which weights are meant"

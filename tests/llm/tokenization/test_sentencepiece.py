@@ -60,7 +60,7 @@ def test_a_space_comes_before_the_text_alone_or_behind_each_special_token(tmp_pa
         ({"add_eos_token": True}, [1], [2]),
     ],
 )
-def test_what_is_put_around_a_text_is_an_option(
+def test_tokens_around_a_text_are_an_option(
     config: dict[str, Any], before: list[int], after: list[int], tmp_path: Path
 ) -> None:
     tokenizer = Tokenizer.open(directory(tmp_path, config=config))
@@ -68,7 +68,7 @@ def test_what_is_put_around_a_text_is_an_option(
     assert tokenizer.encode("the sea") == [*before, *bare, *after]
 
 
-def test_tokens_that_files_beside_it_add_are_found(tmp_path: Path) -> None:
+def test_tokens_of_neighbouring_files_are_added(tmp_path: Path) -> None:
     size = Tokenizer.open(directory(tmp_path)).vocab_size
     end = {"content": "<|im_end|>", "special": True}
     config = {"added_tokens_decoder": {str(size + 1): end}, "eos_token": "<|im_end|>"}
@@ -84,7 +84,7 @@ def test_a_tokenizer_json_comes_first(tmp_path: Path) -> None:
     assert tokenizer.encode("sea") == [0]
 
 
-def test_a_class_that_changes_ids_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_class_that_changes_ids_is_refused_with_advice(tmp_path: Path) -> None:
     config = {"tokenizer_class": "XLMRobertaTokenizerFast"}
     with pytest.raises(StartError, match=r"'XLMRobertaTokenizer', whose ids may .* LlamaTokenizer"):
         Tokenizer.open(directory(tmp_path, config=config))

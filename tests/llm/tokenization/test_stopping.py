@@ -72,7 +72,7 @@ def test_a_stop_string_over_three_tokens_is_never_shown():
     ]
 
 
-def test_include_stop_shows_the_stop_string_and_nothing_after_it():
+def test_include_stop_ends_the_text_with_the_stop_string():
     assert run(["one E", "N", "D two"], stop=["END"], include_stop=True) == [
         Emitted("one "),
         Emitted(""),
@@ -80,7 +80,7 @@ def test_include_stop_shows_the_stop_string_and_nothing_after_it():
     ]
 
 
-def test_what_looked_like_a_stop_string_is_shown_when_it_is_none():
+def test_a_partial_stop_string_is_sent_after_a_mismatch():
     assert run(["E", "EN", "Q", "E"], stop=["END"]) == [
         Emitted(""),
         Emitted("E"),
@@ -110,7 +110,7 @@ def test_an_end_token_is_shown_if_stops_are():
     assert check(StopChecker(params, [EOS], Spelled(["</s>"])), EOS) == Emitted("</s>", STOP)
 
 
-def test_what_the_detokenizer_holds_is_shown_before_an_end_token():
+def test_bytes_held_by_the_detokenizer_are_sent_before_an_end_token():
     checker = StopChecker(SamplingParams(), [EOS], Spelled(["</s>", "a"], rest="\ufffd"))
     assert check(checker, EOS) == Emitted("\ufffd", STOP)
 
@@ -150,7 +150,7 @@ def test_a_stop_that_begins_too_early_and_ends_late_enough_counts():
     assert run(["xE", "ND"], stop=["END"], min_tokens=1)[-1] == Emitted("", STOP, "END")
 
 
-def test_without_a_detokenizer_only_tokens_end_it():
+def test_without_a_detokenizer_only_tokens_end_a_sequence():
     checker = StopChecker(SamplingParams(max_tokens=2, stop=["a"]), [EOS])
     assert check(checker, 5) == Emitted("")
     assert check(checker, 5) == Emitted("", LENGTH)
@@ -159,7 +159,7 @@ def test_without_a_detokenizer_only_tokens_end_it():
 def test_a_token_after_the_last_is_a_bug():
     checker = StopChecker(SamplingParams(), [EOS])
     check(checker, EOS)
-    with pytest.raises(AssertionError, match="after the last"):
+    with pytest.raises(AssertionError, match="after the finish reason"):
         check(checker, 1)
 
 
@@ -200,7 +200,7 @@ def cut(pieces, rest, stops, early, include):
 @settings(max_examples=300)
 @given(PIECES, st.lists(STOPS, min_size=1, max_size=4))
 @example(["aaa", "b"], ["aab"])
-def test_what_may_become_a_stop_is_held_back_and_nothing_else(pieces, stops):
+def test_only_a_possible_stop_string_is_held_back(pieces, stops):
     text = shown = ""
     for piece, each in zip(pieces, run(pieces, stop=stops), strict=False):
         if each.finish_reason:

@@ -48,7 +48,7 @@ def test_truncation_and_padding_of_the_file_are_turned_off():
     assert Tokenizer(narrow).encode("The quick fox") == inner.encode("The quick fox").ids
 
 
-def test_end_tokens_are_those_of_the_tokenizer_and_of_the_generation_config(directory):
+def test_end_tokens_come_from_tokenizer_and_generation_config(directory):
     end, im_end = (trained("llama").token_to_id(token) for token in ("</s>", "<|im_end|>"))
     assert Tokenizer.open(directory).eos_ids == ()
     write(directory, "config.json", {"eos_token_id": end})
@@ -104,7 +104,7 @@ def test_bad_words_are_encoded_at_the_start_of_a_text_and_after_a_space():
     assert [tokenizer.decode(ids) for ids in found] == ["fox", " fox", "the", " the"]
 
 
-def test_a_missing_tokenizer_says_how_to_make_one(tmp_path):
+def test_a_missing_tokenizer_is_refused_with_advice(tmp_path):
     with pytest.raises(StartError, match=r"tokenizer\.json does not exist; .*save_pretrained"):
         Tokenizer.open(tmp_path)
 

@@ -11,8 +11,8 @@ from tests.llm.upstream.faulty import DONE, HEAD, Asked, Script, event, piece, u
 KIB, MIB = 1 << 10, 1 << 20
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\n"
-WRONG, ENDLESS = "no piece of an answer", "it sent over"
-BEYOND = "where an answer has at most 8"
+WRONG, ENDLESS = "it sent an invalid chunk", "it sent over"
+BEYOND = "but an answer has at most 8"
 GOOD = (piece("Good "), piece("day", "stop"), usage(3, 2), DONE)
 
 
@@ -93,7 +93,7 @@ EVENTS: dict[str, tuple[Script, str]] = {
     "many answers": (sends(HEAD, event(choices=[{}] * 90_000)), WRONG),
     "many ids": (sends(HEAD, choice(token_ids=[1] * 70_000)), WRONG),
     "a long name": (sends(HEAD, call("f" * 2 * KIB, "{}")), WRONG),
-    "unknown end": (sends(HEAD, choice(finish_reason="burnt")), "ended an answer for 'burnt'"),
+    "unknown end": (sends(HEAD, choice(finish_reason="burnt")), "unknown finish_reason 'burnt'"),
     "tokens beyond max_tokens": (sends(HEAD, *[choice(token_ids=[1, 2, 3])] * 20), BEYOND),
     "an endless answer": (forever(piece("more ") * 100, HEAD), BEYOND),
     "endless long pieces": (forever(piece("a" * 100 * KIB), HEAD), BEYOND),
@@ -116,7 +116,7 @@ FRAMES: dict[str, tuple[Script, str]] = {
     "endless 100": (forever(b"HTTP/1.1 100 Continue\r\n\r\n" * 100), "a head of over 65,536"),
     "another protocol": (
         sends(b"HTTP/1.1 101 S\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"),
-        "101, to change the protocol",
+        "101 to switch protocols",
     ),
     "no HTTP": (sends(b"SSH-2.0-OpenSSH\r\n\r\n"), "does not speak HTTP"),
     "status 9999": (sends(b"HTTP/1.1 9999 OK\r\n\r\n"), "does not speak HTTP"),
@@ -125,28 +125,31 @@ FRAMES: dict[str, tuple[Script, str]] = {
     "a negative length": (sends(OK, b"Content-Length: -1\r\n\r\n"), "does not speak HTTP"),
     "two lengths": (sends(OK, b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n"), "HTTP"),
     "a huge chunk": (sends(CHUNKED, b"f" * 17 + b"\r\na"), "does not speak HTTP"),
-    "an endless extension": (forever(b"a" * 64 * KIB, CHUNKED, b"5;"), "no part of its body"),
-    "endless trailers": (forever(b"A: b\r\n" * KIB, CHUNKED, b"0\r\n"), "no part of its body"),
-    "an endless trailer": (forever(b"a" * 64 * KIB, CHUNKED, b"0\r\nA: "), "no part of its body"),
+    "an endless extension": (forever(b"a" * 64 * KIB, CHUNKED, b"5;"), "outside its body"),
+    "endless trailers": (forever(b"A: b\r\n" * KIB, CHUNKED, b"0\r\n"), "outside its body"),
+    "an endless trailer": (forever(b"a" * 64 * KIB, CHUNKED, b"0\r\nA: "), "outside its body"),
     "a bomb": (sends(whole(200, BOMB, "Content-Encoding: gzip")), "a compressed body"),
     "a bomb by its transfer": (
         sends(OK, b"Transfer-Encoding: gzip, chunked\r\n\r\n", *chunked(BOMB)),
-        "ended its answer early",
+        "ended its reply early",
     ),
     "an endless error": (forever(b"a" * 64 * KIB, b"HTTP/1.1 500 X\r\n\r\n"), "a body of over"),
-    "a redirect to itself": (sends(whole(307, b"", "Location: /v1/completions")), "to go to /v1"),
-    "a long redirect": (sends(whole(301, b"", "Location: " + "a" * 50 * KIB)), "to go to aaa"),
+    "a redirect to itself": (
+        sends(whole(307, b"", "Location: /v1/completions")),
+        "a redirect to /v1",
+    ),
+    "a long redirect": (sends(whole(301, b"", "Location: " + "a" * 50 * KIB)), "a redirect to aaa"),
 }
 SLOW: dict[str, tuple[Script, str]] = {
-    "silence": (slowly(b""), "nothing of an answer"),
-    "a slow head": (slowly(b"A: b\r\n", OK), "nothing of an answer"),
-    "slow comments": (slowly(b": wait\n", HEAD), "nothing of an answer"),
-    "slow empty lines": (slowly(b"\n\n", HEAD, piece("Good ")), "nothing of an answer"),
-    "slow roles": (slowly(event(choices=[{"delta": {"role": "x"}}]), HEAD), "nothing of an answer"),
-    "slow empty texts": (slowly(piece(""), HEAD, piece("Good ")), "nothing of an answer"),
-    "a slow line": (slowly(b"a", HEAD, b"data: "), "nothing of an answer"),
-    "a slow end": (slowly(b"\n", HEAD, *GOOD[:2]), "nothing of an answer"),
-    "a slow error": (slowly(b"a", b"HTTP/1.1 500 X\r\n\r\n"), "nothing of an answer"),
+    "silence": (slowly(b""), "no content for"),
+    "a slow head": (slowly(b"A: b\r\n", OK), "no content for"),
+    "slow comments": (slowly(b": wait\n", HEAD), "no content for"),
+    "slow empty lines": (slowly(b"\n\n", HEAD, piece("Good ")), "no content for"),
+    "slow roles": (slowly(event(choices=[{"delta": {"role": "x"}}]), HEAD), "no content for"),
+    "slow empty texts": (slowly(piece(""), HEAD, piece("Good ")), "no content for"),
+    "a slow line": (slowly(b"a", HEAD, b"data: "), "no content for"),
+    "a slow end": (slowly(b"\n", HEAD, *GOOD[:2]), "no content for"),
+    "a slow error": (slowly(b"a", b"HTTP/1.1 500 X\r\n\r\n"), "no content for"),
     "a late gateway": (sends(whole(504, {"error": "too late"})), "504: too late"),
 }
 ODD: dict[str, Script] = {

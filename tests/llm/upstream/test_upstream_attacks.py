@@ -103,7 +103,7 @@ def test_an_upstreams_impossible_tokens_have_the_lowest_logprob_of_ours() -> Non
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_list_of_models_that_is_an_attack_says_that_the_upstream_is_not_ready(name: str) -> None:
+def test_a_hostile_list_of_models_leaves_the_upstream_unready(name: str) -> None:
     with faulty(sends(HEAD, *GOOD)) as server:
         good = server.models
         server.models = lambda: MODELS[name]
@@ -123,14 +123,14 @@ def test_a_model_of_an_upstream_is_no_longer_than_a_number_of_ours() -> None:
 
 
 def test_plain_answers_of_an_upstream_have_room_together(monkeypatch) -> None:
-    monkeypatch.setattr(budget.KeptRoom.__init__, "__defaults__", (4000, 3000))
+    monkeypatch.setattr(budget.BufferQuota.__init__, "__defaults__", (4000, 3000))
     pieces = [choice(text="a" * 100) for _ in range(6)]
     with faulty(sends(HEAD, *pieces, *GOOD)) as server, asking(url=server.url) as asked:
         assert text_of(asked.ask(prompt(is_stream=False))) == "a" * 600 + "Good day"
         server.script = sends(HEAD, *pieces, *pieces, *GOOD)
         (refused,) = asked.ask(prompt(is_stream=False))  # type: ignore[misc]
         assert refused.reason == Overloaded.__name__.lower()
-        assert "ask for a stream" in refused.text
+        assert "request a stream" in refused.text
         assert text_of(asked.ask(prompt())) == "a" * 1200 + "Good day"
         for _ in range(3):  # what was taken is free again
             server.script = sends(HEAD, *pieces, *GOOD)
@@ -149,4 +149,4 @@ def test_an_upstream_is_read_no_faster_than_its_answer_is_taken() -> None:
         eventually(lambda: asked.model._outbox._is_full)
         assert memory(os.getpid()) - before < MOST_GROWTH
         asked.until(lambda: ends)
-        assert "where an answer" in str(ends[0])
+        assert "but an answer has at most" in str(ends[0])

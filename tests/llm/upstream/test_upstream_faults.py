@@ -7,7 +7,7 @@ import pytest
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started, Tokenize
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
-from mindspore_serving.llm.upstream.connection import MOST_BODY, MOST_HEAD, MOST_LINE
+from mindspore_serving.llm.upstream.connection import MAX_BODY, MAX_HEAD, MAX_LINE
 from mindspore_serving.llm.upstream.options import read_options
 from tests.llm.upstream.asking import Asking, asking, prompt, text_of
 from tests.llm.upstream.faulty import (
@@ -36,40 +36,43 @@ def good(_: Asked) -> Iterable[bytes]:
 
 
 BROKEN = {
-    "closed at once": (sends(), "closed the connection before its answer was complete"),
+    "closed at once": (sends(), "closed the connection before its reply was complete"),
     "no HTTP": (sends(b"SSH-2.0-OpenSSH\r\n\r\n"), "does not speak HTTP"),
     "endless head": (
-        sends(b"HTTP/1.1 200 OK\r\n", b"A: " + b"a" * (2 * MOST_HEAD)),
+        sends(b"HTTP/1.1 200 OK\r\n", b"A: " + b"a" * (2 * MAX_HEAD)),
         "a head of over 65,536 bytes",
     ),
     "compressed": (sends(whole(200, b"", "Content-Encoding: gzip")), "a compressed body"),
-    "redirect": (sends(whole(307, b"", "Location: http://other/v1")), "to go to http://other/v1"),
+    "redirect": (
+        sends(whole(307, b"", "Location: http://other/v1")),
+        "a redirect to http://other/v1",
+    ),
     "status 500": (sends(whole(500, {"error": {"message": "it burns"}})), "500: it burns"),
     "status 404": (sends(whole(404, {"detail": "no such model"})), "404: no such model"),
     "endless error": (
-        sends(b"HTTP/1.1 500 X\r\n\r\n", b"a" * (MOST_BODY + 1)),
+        sends(b"HTTP/1.1 500 X\r\n\r\n", b"a" * (MAX_BODY + 1)),
         "a body of over 1,048,576 bytes",
     ),
-    "empty": (sends(whole(200, b"")), "ended its answer early"),
-    "no end": (sends(HEAD, piece("Good")), "ended its answer early"),
-    "cut inside a chunk": (sends(CHUNKED, b"ff\r\ndata: "), "before its answer was complete"),
-    "endless line": (sends(HEAD, b"data: " + b"a" * (MOST_LINE + 7)), "a line of over 1,048,576"),
-    "no JSON": (sends(HEAD, b"data: {oops}\n\n"), "no piece of an answer"),
-    "nested": (sends(HEAD, b"data: " + b"[" * 50_000 + b"\n\n"), "no piece of an answer"),
-    "no object": (sends(HEAD, b"data: 7\n\n"), "no piece of an answer"),
-    "wrong type": (sends(HEAD, event(choices=[{"text": 7}])), "no piece of an answer"),
+    "empty": (sends(whole(200, b"")), "ended its reply early"),
+    "no end": (sends(HEAD, piece("Good")), "ended its reply early"),
+    "cut inside a chunk": (sends(CHUNKED, b"ff\r\ndata: "), "before its reply was complete"),
+    "endless line": (sends(HEAD, b"data: " + b"a" * (MAX_LINE + 7)), "a line of over 1,048,576"),
+    "no JSON": (sends(HEAD, b"data: {oops}\n\n"), "sent an invalid chunk"),
+    "nested": (sends(HEAD, b"data: " + b"[" * 50_000 + b"\n\n"), "sent an invalid chunk"),
+    "no object": (sends(HEAD, b"data: 7\n\n"), "sent an invalid chunk"),
+    "wrong type": (sends(HEAD, event(choices=[{"text": 7}])), "sent an invalid chunk"),
     "unknown answer": (sends(HEAD, piece("a", index=5)), "answer 5, which is not open"),
     "piece behind the end": (sends(HEAD, piece("a", "stop"), piece("b")), "answer 0, which is not"),
     "error event": (sends(HEAD, piece("a"), event(error={"message": "lost"})), "it failed: lost"),
     "nameless call": (
         sends(HEAD, event(choices=[{"delta": {"tool_calls": [{"index": 0}]}}])),
-        "a call of a tool without a name",
+        "a tool call without a name",
     ),
 }
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_a_broken_server_did_is_said(case: str) -> None:
+def test_the_error_names_the_fault_of_a_broken_server(case: str) -> None:
     script, text = BROKEN[case]
     with faulty(script) as server, asking(url=server.url) as asked:
         assert text in asked.fails(prompt())
@@ -94,7 +97,7 @@ def test_a_refusal_is_the_clients_with_the_words_of_the_server() -> None:
         assert len(server.asked) == 1
 
 
-def test_a_busy_server_is_overloaded_for_as_long_as_it_says() -> None:
+def test_a_busy_server_is_overloaded_with_its_retry_after() -> None:
     script = sends(whole(429, {"error": "slow down"}, "Retry-After: 7"))
     with faulty(script) as server, asking(url=server.url, retries=1) as asked:
         (refused,) = asked.ask(prompt())  # type: ignore[misc]
@@ -116,7 +119,7 @@ def test_a_request_without_an_answer_yet_is_sent_again(first: str) -> None:
 def test_a_request_that_has_an_answer_is_not_sent_again() -> None:
     with faulty(sends(HEAD, piece("Good"))) as server:
         with asking(url=server.url, retries=5) as asked:
-            assert "ended its answer early" in asked.fails(prompt())
+            assert "ended its reply early" in asked.fails(prompt())
         assert len(server.asked) == 1
 
 
@@ -133,10 +136,10 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
     with faulty(silent) as server:
         with asking(url=server.url, first_timeout=0.05, idle_timeout=0.05) as asked:
-            assert "sent nothing of an answer for 0.05 s" in asked.fails(prompt())
+            assert "sent no content for 0.05 s" in asked.fails(prompt())
         server.script = stuck
         with asking(url=server.url, idle_timeout=0.05) as asked:
-            assert "sent nothing of an answer for 0.05 s" in asked.fails(prompt())
+            assert "sent no content for 0.05 s" in asked.fails(prompt())
         is_over.set()
 
 
@@ -157,7 +160,7 @@ def test_a_client_that_leaves_closes_the_connection() -> None:
         assert asked.model.counts()[0] == {"abort": 1}
 
 
-def test_a_server_that_is_not_there_is_not_ready_until_it_is() -> None:
+def test_an_unreachable_server_is_unready_until_reachable() -> None:
     port = free_port()
     with asking(url=f"http://127.0.0.1:{port}/v1", connect_timeout=PATIENCE) as asked:
         assert "cannot be reached" in asked.model.unready
@@ -170,7 +173,7 @@ def test_a_server_that_is_not_there_is_not_ready_until_it_is() -> None:
         assert "cannot be reached" in asked.fails(prompt())
 
 
-def test_a_server_with_several_models_is_not_ready_until_one_is_named() -> None:
+def test_a_server_with_several_models_is_unready_without_a_name() -> None:
     with faulty(good) as server:
         server.models = lambda: whole(200, {"data": [{"id": "a"}, {"id": "b"}]})
         with asking(url=server.url) as asked:
@@ -184,8 +187,8 @@ def test_a_server_with_several_models_is_not_ready_until_one_is_named() -> None:
 def test_lists_of_models_that_cannot_be_read_are_no_crash() -> None:
     with faulty(good) as server, asking(url=server.url, model="b") as asked:
         for answer, text in (
-            (whole(200, b"<html>"), "list of models cannot be read"),
-            (whole(401, {"error": "who?"}), "refuses the server's key (401)"),
+            (whole(200, b"<html>"), "list of models is invalid"),
+            (whole(401, {"error": "who?"}), "refuses the key (401)"),
             (whole(503, {"error": "starting"}), "503: starting"),
         ):
             server.models = lambda answer=answer: answer  # type: ignore[misc]
@@ -209,17 +212,17 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_requests_that_generate_nothing_are_refused() -> None:
     with faulty(good) as server, asking(url=server.url) as asked:
         (refused,) = asked.ask(Tokenize(prompt="a"))  # type: ignore[misc]
-        assert refused == Refused("input", "an upstream is not asked to tokenize")
+        assert refused == Refused("input", "an upstream cannot tokenize")
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"url": "ftp://far/v1"}, "url is 'ftp://far/v1', expected one as http"),
-        ({"url": "http://key@far/v1"}, "url is a text with @ or ?, expected"),
-        ({"url": "http://far/v1?key=1"}, "expected one as http"),
-        ({"url": "http://far:x/v1"}, "expected one as http"),
-        ({"url": "http://far/v1\r\nA: b"}, "expected one as http"),
+        ({"url": "ftp://far/v1"}, "url is 'ftp://far/v1', expected http:"),
+        ({"url": "http://key@far/v1"}, "url is a URL with @ or ?, expected"),
+        ({"url": "http://far/v1?key=1"}, "expected http:"),
+        ({"url": "http://far:x/v1"}, "expected http:"),
+        ({"url": "http://far/v1\r\nA: b"}, "expected http:"),
         ({"url": "http://far/v1", "retires": 1}, "no option 'retires'"),
         ({"url": "http://far/v1", "retries": -1}, "retries"),
         ({"url": "http://far/v1", "dialect": "french"}, "dialect is 'french'"),

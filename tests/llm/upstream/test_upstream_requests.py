@@ -28,7 +28,7 @@ def chat(**fields: Any) -> Generate:
     return Generate(**{"messages": HELLO, "params": params, **fields})
 
 
-def test_a_prompt_is_sent_as_it_is() -> None:
+def test_a_prompt_is_sent_unchanged() -> None:
     for prompt in ("Hello", [1, 2, 3]):
         found = sent(Generate(prompt=prompt, params=SamplingParams(max_tokens=5, temperature=0.5)))
         assert found == {
@@ -54,7 +54,7 @@ def test_parameters_have_the_names_of_openai() -> None:
 
 
 @pytest.mark.parametrize("name", ["top_k", "min_p", "typical_p"])
-def test_what_changes_nothing_where_nothing_is_drawn_is_left_out(name: str) -> None:
+def test_parameters_without_effect_on_greedy_sampling_are_left_out(name: str) -> None:
     value = 3 if name == "top_k" else 0.5
     assert name not in sent(chat(params={name: value, "temperature": 0}))
 
@@ -75,7 +75,7 @@ def test_what_changes_nothing_where_nothing_is_drawn_is_left_out(name: str) -> N
         ({"has_prompt_tokens": True}, "has_prompt_tokens", ["openai", "vllm", "ours"]),
     ],
 )
-def test_what_has_no_counterpart_is_refused_by_its_name(
+def test_fields_without_a_counterpart_are_refused_by_name(
     fields: dict[str, Any], name: str, dialects: list[str]
 ) -> None:
     for dialect in ("openai", "vllm", "ours"):
@@ -88,7 +88,7 @@ def test_what_has_no_counterpart_is_refused_by_its_name(
 
 
 def test_a_raw_prompt_needs_a_number_of_tokens() -> None:
-    with pytest.raises(InvalidField, match="max_tokens is not given"):
+    with pytest.raises(InvalidField, match="max_tokens is not set"):
         sent(Generate(prompt="a", params=SamplingParams(max_tokens=None)))
     assert "max_tokens" not in sent(chat(params={"max_tokens": None}))
 
@@ -134,7 +134,7 @@ def test_calls_of_earlier_turns_get_ids_and_arguments_as_text() -> None:
     ]
 
 
-def test_a_server_needs_no_library_of_language_models_for_it() -> None:
+def test_an_upstream_needs_no_library_of_language_models() -> None:
     source = """
 import sys
 for name in ("tokenizers", "jinja2", "llguidance", "openvino", "safetensors", "tqdm"):

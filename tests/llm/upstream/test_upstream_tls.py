@@ -104,7 +104,7 @@ def test_a_certificate_for_another_name_is_refused(upstream: Upstream) -> None:
         assert "Hostname mismatch" in asked.model.unready
 
 
-def test_a_server_without_tls_is_said_to_be_one(upstream: Upstream) -> None:
+def test_a_server_without_tls_is_named_in_the_error(upstream: Upstream) -> None:
     with (
         answering(None) as port,
         asking(url=f"https://127.0.0.1:{port}/v1", tls_ca=upstream.ca) as asked,

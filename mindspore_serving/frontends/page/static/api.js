@@ -1,11 +1,11 @@
-// Asking the server: relative addresses, the API key, errors with the server's own words.
+// Requests to the server: relative addresses, the API key, errors with the server's text.
 
 const KEY = "mindspore-serving-key"; // kept until the tab is closed
 let key = sessionStorage.getItem(KEY) ?? "";
 let tellLocked = () => {};
 
 export class Refused extends Error {
-  // `field` is that of the request which is wrong, if the server says one.
+  // `field` is the request's invalid field, if the server names one.
   constructor(status, message, field = null) {
     super(message);
     this.status = status;
@@ -18,12 +18,12 @@ export function setKey(text) {
   sessionStorage.setItem(KEY, text);
 }
 
-// `callback(wasGiven)` is called when the server wants a key, or another one than was given.
+// `callback(wasGiven)` is called when the server needs an API key, or refuses the present one.
 export function onLocked(callback) {
   tellLocked = callback;
 }
 
-// The response to a request, whatever its status; `body` is JSON.
+// Return the response to a request, whatever its status; `body` is JSON.
 export function send(method, path, body, signal) {
   const headers = {};
   if (key) headers.authorization = `Bearer ${key}`;
@@ -31,7 +31,7 @@ export function send(method, path, body, signal) {
   return fetch(path, { method, body, headers, signal, cache: "no-store" });
 }
 
-// The response to a GET, or to a POST of `body` as JSON.  Throws Refused; AbortError by `signal`.
+// Return the response to a GET, or to a POST of `body` as JSON.  Throws Refused; AbortError by `signal`.
 export async function call(path, { body, signal } = {}) {
   const hasBody = body !== undefined;
   const response = await send(hasBody ? "POST" : "GET", path, hasBody ? JSON.stringify(body) : undefined, signal);
@@ -49,13 +49,13 @@ function refusal(status, text) {
   }
 }
 
-// What an error's JSON says, in any of the server's protocols; undefined if it is no error.
+// Return the text of an error's JSON in any of the server's protocols; undefined if it is no error.
 export function message(json) {
   if (json.error?.message) return String(json.error.message);
   return json.error ?? json.error_msg ?? json.message;
 }
 
-// The objects of a stream of server-sent events, until its end or [DONE].
+// Iterate over the objects of a stream of server-sent events, until its end or [DONE].
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,9 +1,9 @@
-// Pictures, drawn on canvases, as the page may load none by an address.
+// Images on canvases: the page's security policy forbids to load images by URL.
 
 import { make } from "./make.js";
 import { t } from "./texts.js";
 
-// An empty one with a name for those who do not see it.
+// Return an empty canvas with a name for screen readers.
 export function drawing(name) {
   const canvas = make("canvas", "picture");
   canvas.setAttribute("role", "img");
@@ -11,7 +11,7 @@ export function drawing(name) {
   return canvas;
 }
 
-// The picture in a Blob, at most so many pixels a side.
+// Return the image of a Blob, at most `most` pixels wide and high.
 export function drawn(blob, name, most = Infinity) {
   const canvas = drawing(name);
   createImageBitmap(blob).then((image) => {

@@ -1,11 +1,11 @@
-// Copying a text, also where the browser does not trust the page with the clipboard (no https).
+// Copying text, also where the clipboard API is missing (no https).
 
 import { iconButton, icon, make } from "./make.js";
 import { t } from "./texts.js";
 
 const SHOWN = 1500; // milliseconds
 
-// A button that copies what `text()` gives.
+// Return a button that copies the result of `text()`.
 export function copyButton(text, name = t("copy")) {
   const made = iconButton("copy", name, async () => {
     const isDone = await copy(text());

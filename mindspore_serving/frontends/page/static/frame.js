@@ -1,4 +1,4 @@
-// What is around the views: texts, language, theme, and the list that a phone opens.
+// Frame around the views: texts, language, theme, and the list that a phone opens.
 
 import { keep, recall } from "./kept.js";
 import { icon } from "./make.js";

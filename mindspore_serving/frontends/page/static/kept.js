@@ -1,4 +1,4 @@
-// Small settings that the browser keeps as JSON.  Where it refuses, they last as long as the page.
+// Small settings, stored as JSON in the browser; where it refuses, they last as long as the page.
 
 const PREFIX = "mindspore-serving-";
 
@@ -14,6 +14,6 @@ export function keep(name, value) {
   try {
     localStorage.setItem(PREFIX + name, JSON.stringify(value));
   } catch {
-    // a private window may refuse
+    // private windows may refuse
   }
 }

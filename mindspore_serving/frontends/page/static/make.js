@@ -1,8 +1,8 @@
-// Elements, without markup in texts.
+// Builders of elements; text is never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// An element with a class and a text.
+// Return an element with a class and a text.
 export function make(tag, className = "", text = "") {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -10,7 +10,7 @@ export function make(tag, className = "", text = "") {
   return element;
 }
 
-// Lines on a field of 24 by 24.
+// Icons as lines on a grid of 24 by 24.
 const ICONS = {
   auto: "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16M12 4v16M12 8l5-2.5M12 12l8-1M12 16l7.5-1",
   check: "M5 13l4 4L19 7",
@@ -45,7 +45,7 @@ export function svg(tag, attributes = {}) {
   return element;
 }
 
-// A button with a text.
+// Return a button with a text.
 export function button(text, act, className = "") {
   const element = make("button", className, text);
   element.type = "button";
@@ -53,7 +53,7 @@ export function button(text, act, className = "") {
   return element;
 }
 
-// A button with a picture, and a name for those who do not see it.
+// Return a button with an icon, and a name for screen readers.
 export function iconButton(picture, name, act, className = "") {
   const element = button("", act, `quiet ${className}`.trim());
   element.append(icon(picture));

@@ -1,4 +1,4 @@
-// Starts the page: its views, and the key that all may need.
+// Entry point of the page: its views, and the API key that they share.
 
 import { onLocked, setKey } from "./api.js";
 import { CallView } from "./call/call_view.js";

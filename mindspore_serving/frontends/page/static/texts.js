@@ -1,4 +1,4 @@
-// The texts of the page in the language of its reader: a table for each language.
+// Texts of the page in the user's language: one table per language.
 
 import { keep, recall } from "./kept.js";
 import en from "./texts/en.js";
@@ -16,19 +16,19 @@ function chosen() {
   return globalThis.navigator?.language?.startsWith("zh") ? "zh" : "en";
 }
 
-// Shown from the next time the page is loaded.
+// Takes effect when the page is loaded again.
 export function choose(name) {
   keep("language", name);
 }
 
-// The text of a key, with `values` at their {names}.
+// Return the text of a key, with `values` in place of their {names}.
 export function t(key, values = {}) {
   const text = TABLES[language][key];
   if (text === undefined) throw new Error(`there is no text ${key}`);
   return text.replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
-// A count with the form that its language has for it: the key is `stem.one` or `stem.other`.
+// Return a count in its plural form: the key is `stem.one` or `stem.other`.
 export function counted(stem, count) {
   return t(`${stem}.${count === 1 ? "one" : "other"}`, { count: number(count) });
 }
@@ -37,7 +37,7 @@ export function number(value) {
   return value.toLocaleString("en");
 }
 
-// Fill in what has a key: data-t is for the text, data-t-title and the like for attributes.
+// Fill in elements that have a key: data-t is the text, data-t-title and the like are attributes.
 export function translate(root) {
   for (const one of root.querySelectorAll("[data-t]")) one.textContent = t(one.dataset.t);
   for (const name of ATTRIBUTES) {

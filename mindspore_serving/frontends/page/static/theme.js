@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it.  A classic script, so that it runs before the first paint.
+// Theme: light, dark or the system's.  A classic script, so that it runs before the first paint.
 
 const THEME = "mindspore-serving-theme";
 

@@ -1,11 +1,11 @@
-// Times and counts in words.  Pure but for the language.
+// Durations and counts as text.  Pure except for the language.
 
 import { counted, t } from "./texts.js";
 
-const LEAST = 0.1; // seconds; of pieces that came all at once no speed can be told
+const LEAST = 0.1; // seconds; chunks that arrived all at once have no rate
 
-// The numbers of an answer: tokens, tokens per second, time to the first, the prompt.  `usage` is
-// what the server counted, missing if it was stopped before it could.
+// Describe an answer: tokens, tokens per second, time to the first, prompt.  `usage` is what the
+// server counted, missing if the answer was stopped before that.
 export function describe({ usage, times }) {
   if (!times) return "";
   const count = usage?.completion ?? times.pieces;
@@ -23,7 +23,7 @@ export function duration(milliseconds) {
   return `${(milliseconds / 1000).toFixed(2)} s`;
 }
 
-// A number in about three digits: 0.25, 3.1, 42, 1,234, 56.7k.
+// Format a number with about three digits: 0.25, 3.1, 42, 1,234, 56.7k.
 export function rounded(value) {
   if (value === 0) return "0";
   if (value < 1) return value.toFixed(2);

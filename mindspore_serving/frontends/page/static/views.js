@@ -1,4 +1,4 @@
-// Which part of the page is shown: the one that the address names behind its #.
+// Selects the visible view by the fragment of the URL.
 
 const NAMES = [...document.querySelectorAll("#views a")].map((one) => one.hash.slice(1));
 
@@ -10,14 +10,14 @@ export class Views {
     this.#show();
   }
 
-  // Whether there is a model to talk to; without one the chat is not offered.
+  // True if there is a model that can chat; otherwise the chat is hidden.
   offerChat(isThere) {
     document.body.dataset.chat = isThere ? "yes" : "no";
     this.#first = isThere ? "chat" : NAMES[1];
     this.#show();
   }
 
-  // Whether who looks may operate the server; else that view is not there.
+  // True if the user may operate the server; otherwise that view is hidden.
   offerOperation(isThere) {
     if (isThere === (document.body.dataset.operator === "yes")) return;
     document.body.dataset.operator = isThere ? "yes" : "no";

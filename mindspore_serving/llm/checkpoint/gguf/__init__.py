@@ -1,1 +1,1 @@
-"""GGUF files: one file has weights, configuration, tokenizer and chat template."""
+"""GGUF files: weights, configuration, tokenizer and chat template in a single file."""

@@ -1,7 +1,7 @@
-"""llama.cpp's architectures as rows: which of config.json's they are, and what differs.
+"""llama.cpp's architectures as rows: their class in config.json, and differences.
 
-Names of tensors follow from the description of the architecture (`descriptions`); a row says
-what the converter of llama.cpp does beside that, as it was found in its files.  Knows no tensor.
+Names of tensors follow from the architecture's description (`descriptions`); a row names what
+llama.cpp's converter does differently, as its files show. Knows no tensor.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,27 +16,27 @@ Settings = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One architecture of llama.cpp.
+    """An architecture of llama.cpp.
 
-    Args:
-        name: the first of config.json's `architectures`.
-        own: what config.json has that the file does not say.
-        sizes: config.json's name -> the key behind "{architecture}.", beyond those of all.
-        tensors: role -> name, where the description's is another's.
-        pairs: rows of queries and keys are in the order of pairs.
-        read: what config.json has that follows from more than one key.
-        state_head: what config.json calls the size of a head of values, of layers with a state.
-        in_turns: heads of values that read different heads of keys take turns.
+    Attributes:
+        name: the first of `architectures` in config.json.
+        fixed: settings of config.json that the file does not have.
+        sizes: key of config.json -> that after "{architecture}.", in addition to the common ones.
+        tensors: role -> name, where it differs from the description's.
+        pairs: rows of queries and keys are in the order of rotated pairs.
+        read: returns the settings that follow from more than one key.
+        state_head: key of config.json for the size of a value head, for layers with a state.
+        in_turns: value heads that share a key head are interleaved.
     """
 
     name: str
-    own: Settings = field(default_factory=dict)
+    fixed: Settings = field(default_factory=dict)
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
     read: Callable[[GgufFile], Settings] | None = None
     state_head: str = ""
-    in_turns: bool = False
+    interleaved: bool = False
 
 
 SUMMED: Settings = {"norm_topk_prob": True}
@@ -73,21 +73,21 @@ UNCAPPED: Settings = {**GELU, "final_logit_softcapping": None}
 
 
 def _baichuan(file: GgufFile) -> Settings:
-    """13B has ALiBi, which nothing but the number of its layers says."""
-    is_turned = file.metadata.get("baichuan.block_count") != 40
-    longest = "max_position_embeddings" if is_turned else "model_max_length"
+    """Return the context length; 13B has ALiBi, which only its number of layers shows."""
+    is_rotated = file.metadata.get("baichuan.block_count") != 40
+    longest = "max_position_embeddings" if is_rotated else "model_max_length"
     return {longest: file.metadata.get("baichuan.context_length")}
 
 
 LFM2 = Family(
-    name="Lfm2ForCausalLM", own={"block_auto_adjust_ff_dim": False},
+    name="Lfm2ForCausalLM", fixed={"block_auto_adjust_ff_dim": False},
     sizes={"conv_L_cache": "shortconv.l_cache"},
     tensors={f"shortconv.{part}": f"conv.{part}" for part in ("in_proj", "conv", "out_proj")},
 )  # fmt: skip
 QWEN3_NEXT = Family(
     name="Qwen3NextForCausalLM", sizes=DELTA_RULE, state_head="linear_value_head_dim"
 )
-QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", in_turns=True)
+QWEN3_5 = replace(QWEN3_NEXT, name="Qwen3_5ForCausalLM", interleaved=True)
 MAMBA_2 = Family(
     name="Mamba2ForCausalLM", state_head="head_dim",
     sizes={
@@ -96,24 +96,24 @@ MAMBA_2 = Family(
     },
 )  # fmt: skip
 NEMOTRON_H = Family(
-    name="NemotronHForCausalLM", own={"topk_group": 1}, state_head="mamba_head_dim",
+    name="NemotronHForCausalLM", fixed={"topk_group": 1}, state_head="mamba_head_dim",
     sizes={
         "conv_kernel": MAMBA["mamba_d_conv"], "n_groups": "ssm.group_count",
         "ssm_state_size": "ssm.state_size", "mamba_num_heads": "ssm.time_step_rank",
         "moe_latent_size": "moe_latent_size",
     },
 )  # fmt: skip
-# architecture -> the end of a tensor's name, and what a file that has such a tensor is.
+# Architecture -> (suffix of a tensor's name, the family of files with such a tensor).
 VARIANTS: dict[str, tuple[str, Family]] = {
     "llama": (".ffn_gate_inp.weight", Family(name="MixtralForCausalLM", pairs=True)),
     "deepseek2": (
         ".exp_probs_b.bias",
-        Family(name="DeepseekV3ForCausalLM", own={**UNGROUPED, **APART}, sizes=LATENT),
+        Family(name="DeepseekV3ForCausalLM", fixed={**UNGROUPED, **APART}, sizes=LATENT),
     ),
     "falcon": (
         ".attn_norm_2.weight",
         Family(
-            name="FalconForCausalLM", own={"new_decoder_architecture": True},
+            name="FalconForCausalLM", fixed={"new_decoder_architecture": True},
             sizes={"num_kv_heads": "attention.head_count_kv"},
             tensors={"attn_norm": "ln_mlp", "attn_norm_2": "ln_attn"},
         ),
@@ -127,17 +127,17 @@ FAMILIES: dict[str, Family] = {
     ),
     "qwen2": Family(name="Qwen2ForCausalLM"),
     "qwen3": Family(name="Qwen3ForCausalLM"),
-    "qwen3moe": Family(name="Qwen3MoeForCausalLM", own=SUMMED),
+    "qwen3moe": Family(name="Qwen3MoeForCausalLM", fixed=SUMMED),
     "qwen2moe": Family(name="Qwen2MoeForCausalLM"),
     "phi3": Family(name="Phi3ForCausalLM"),
-    "gemma": Family(name="GemmaForCausalLM", own=GELU),
-    "gemma2": Family(name="Gemma2ForCausalLM", own=GELU),
-    "gemma3": Family(name="Gemma3ForCausalLM", own=GELU),
+    "gemma": Family(name="GemmaForCausalLM", fixed=GELU),
+    "gemma2": Family(name="Gemma2ForCausalLM", fixed=GELU),
+    "gemma3": Family(name="Gemma3ForCausalLM", fixed=GELU),
     "gemma3n": Family(
-        name="Gemma3nForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_3N, read=gemma.read_3n
+        name="Gemma3nForCausalLM", fixed=UNCAPPED, sizes=gemma.SIZES_3N, read=gemma.read_3n
     ),
     "gemma4": Family(
-        name="Gemma4ForCausalLM", own=UNCAPPED, sizes=gemma.SIZES_4, read=gemma.read_4
+        name="Gemma4ForCausalLM", fixed=UNCAPPED, sizes=gemma.SIZES_4, read=gemma.read_4
     ),
     "gpt-oss": Family(name="GptOssForCausalLM"),
     "chatglm": Family(name="GlmForCausalLM"),
@@ -165,7 +165,7 @@ FAMILIES: dict[str, Family] = {
     "arcee": Family(name="ArceeForCausalLM", pairs=True),
     "internlm2": Family(name="InternLM2ForCausalLM", pairs=True),
     "dots1": Family(name="Dots1ForCausalLM"),
-    "deepseek2": Family(name="DeepseekV2ForCausalLM", own=UNGROUPED, sizes=LATENT),
+    "deepseek2": Family(name="DeepseekV2ForCausalLM", fixed=UNGROUPED, sizes=LATENT),
     "minicpm3": Family(name="MiniCPM3ForCausalLM", sizes=LATENT),
     "lfm2": LFM2,
     "lfm2moe": replace(LFM2, name="Lfm2MoeForCausalLM"),
@@ -175,13 +175,13 @@ FAMILIES: dict[str, Family] = {
     "mamba2": MAMBA_2,
     "falcon-h1": Family(
         name="FalconH1ForCausalLM",
-        own={"mamba_norm_before_gate": False},
+        fixed={"mamba_norm_before_gate": False},
         sizes=MAMBA,
         state_head="mamba_d_head",
     ),
     "granitehybrid": Family(
         name="GraniteMoeHybridForCausalLM",
-        own={"num_local_experts": 0},
+        fixed={"num_local_experts": 0},
         pairs=True,
         sizes={**GRANITE, **MAMBA, **SHARED},
         state_head="mamba_d_head",
@@ -198,7 +198,7 @@ FAMILIES: dict[str, Family] = {
     "bloom": Family(name="BloomForCausalLM"),
     "baichuan": Family(
         name="BaichuanForCausalLM",
-        own={"is_packed": False},
+        fixed={"is_packed": False},
         pairs=True,
         read=_baichuan,
         sizes={"max_position_embeddings": ""},

@@ -1,7 +1,7 @@
-"""A GGUF file as a directory: the JSON files that its model has in Hugging Face's format.
+"""A GGUF file as a directory of the JSON files that its model has in Hugging Face's format.
 
-A path of such a file is the GGUF file's with the name behind it: `model.gguf/config.json`.  Knows
-which key has what; each file is made when it is asked for.
+The path of such a file is that of the GGUF file followed by its name: `model.gguf/config.json`.
+Knows the meaning of keys; each file is built when it is read.
 """
 
 from collections.abc import Callable
@@ -15,55 +15,58 @@ from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
 
 SUFFIX = ".gguf"
 TEMPLATE = "tokenizer.chat_template"
-# Roles of special tokens -> the key's name for them.
+# Special token -> its name in keys.
 SPECIAL = {
     "bos_token": "bos",
     "eos_token": "eos",
     "unk_token": "unknown",
     "pad_token": "padding",
-    "sep_token": "seperator",  # so it is written in the format
+    "sep_token": "seperator",  # the format's spelling
     "cls_token": "cls",
 }
-# Further ends of an answer: their keys, and how they are called where the file does not say.
+# Keys of tokens that end an answer, and the texts of such tokens.
 ENDS = ("eos", "eot", "eom")
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>")
-# The ends of gpt-oss's answers, whose messages, several of an answer, end with <|end|>.
+# Ends of gpt-oss's answers: <|end|> ends only one of their messages.
 HARMONY = ("<|return|>", "<|call|>")
-# Sampling that the file recommends.
+# Recommended sampling.
 SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The GGUF file that `path` means: itself, or the only one in a directory without other
-    weights; None if there is none.  Raises StartError if it could be several.
+    """Return the GGUF file that `path` means, None if there is none.
+
+    That is `path` itself, or the only one in a directory without other weights. Raises StartError
+    for several files.
     """
     if is_gguf(path):
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    found = sorted(path.glob(f"*{SUFFIX}"))
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found)
-        raise StartError(f"{path} has several GGUF files: {names}; give the path of one of them")
-    return found[0] if found else None
+    files = sorted(path.glob(f"*{SUFFIX}"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files)
+        raise StartError(f"{path} has several GGUF files ({names}): give the path of a single file")
+    return files[0] if files else None
 
 
 def is_gguf(path: Path) -> bool:
+    """Return whether `path` is a GGUF file, by its suffix."""
     return path.suffix == SUFFIX and path.is_file()
 
 
 def has_file(path: Path) -> bool:
-    """Whether `path` is one of the files below."""
+    """Return whether `path` is one of the files in a GGUF file."""
     return path.name in FILES and is_gguf(path.parent)
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """What is in the file `path`.  Raises StartError naming the GGUF file and what is wrong."""
+    """Build the file `path`.  Raises StartError naming the GGUF file and what is wrong."""
     return FILES[path.name](open_gguf(path.parent))
 
 
 def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
-    """Special tokens, and chat templates by name."""
+    """Return special tokens, and chat templates by name."""
     tokens = file.texts("tokenizer.ggml.tokens")
     config: dict[str, Any] = {}
     for role, key in SPECIAL.items():
@@ -82,7 +85,7 @@ def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
 
 
 def _generation_config(file: GgufFile) -> dict[str, Any]:
-    """The tokens that end an answer, and recommended sampling."""
+    """Return the tokens that end an answer, and recommended sampling."""
     tokens = file.texts("tokenizer.ggml.tokens")
     ends = [_token_id(file, key, len(tokens)) for key in ENDS]
     is_harmony = set(HARMONY) <= set(tokens)
@@ -99,12 +102,12 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
 
 
 def _token_id(file: GgufFile, key: str, count: int) -> int | None:
-    found = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
-    if found is not None and (type(found) is not int or not 0 <= found < count):
+    token_id = file.metadata.get(f"tokenizer.ggml.{key}_token_id")
+    if token_id is not None and (type(token_id) is not int or not 0 <= token_id < count):
         raise StartError(
-            f"{file.path} has {key}_token_id {found!r}, expected one of its {count} tokens"
+            f"{file.path} has {key}_token_id {token_id!r}, expected an id below {count}"
         )
-    return found
+    return token_id
 
 
 FILES: dict[str, Callable[[GgufFile], dict[str, Any]]] = {

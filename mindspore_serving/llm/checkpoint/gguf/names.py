@@ -1,7 +1,7 @@
-"""What checkpoints in Hugging Face's format call the tensors of a GGUF file.
+"""Names of a GGUF file's tensors in checkpoints of Hugging Face's format.
 
-llama.cpp has one name for each role, whatever the architecture; the description of an architecture
-(`descriptions.architecture`) has the checkpoint's.  Knows no numbers.
+llama.cpp has one name for each role, whatever the architecture; the checkpoint's names are in an
+architecture's description (`descriptions.architecture`). Knows no numbers.
 """
 
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from mindspore_serving.llm.descriptions.architecture import (
     DELTA_RULE,
     MAMBA,
     Architecture,
-    Beside,
     Experts,
     Names,
+    ParallelMixture,
 )
 
-# The parts of each expert that a tensor has, below one another.
+# Role -> the matrices of each expert that the tensor stacks.
 EXPERTS = {
     "ffn_gate_exps": ("gate",),
     "ffn_up_exps": ("up",),
@@ -30,7 +30,7 @@ LATENT = {
     "attn_kv_a_norm": "kv_a_layernorm",
     "attn_kv_b": "kv_b_proj",
 }
-# Of Gemma 3n and 4: inputs of layers, and several hidden states.
+# Gemma 3n and 4: inputs of layers, and several hidden states.
 LATER_TOP = {
     "per_layer_token_embd": "embed_tokens_per_layer",
     "per_layer_model_proj": "per_layer_model_projection",
@@ -51,12 +51,12 @@ LATER = {
     "laurel_post_norm": "laurel.post_laurel_norm",
 }
 LATER_BARE = {"altup_correct_scale": "altup.correct_output_scale"}
-RATE = "ssm_a"  # of all states but convolutions alone
-# The end of a tensor's name -> the ends of a checkpoint's, which has it in as many parts.
+RATE = "ssm_a"  # decay rates, of all states except mere convolutions
+# End of a tensor's name -> ends of the names of the checkpoint's tensors that it splits into.
 DELTA = {
     "attn_qkv.weight": ("in_proj_qkv.weight",),
     "attn_gate.weight": ("in_proj_z.weight",),
-    "ssm_in.weight": ("in_proj_qkv.weight", "in_proj_z.weight"),  # of older files
+    "ssm_in.weight": ("in_proj_qkv.weight", "in_proj_z.weight"),  # in older files
     "ssm_alpha.weight": ("in_proj_a.weight",),
     "ssm_beta.weight": ("in_proj_b.weight",),
     "ssm_ba.weight": ("in_proj_b.weight", "in_proj_a.weight"),
@@ -77,9 +77,11 @@ MAMBA_2 = {
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """Names by role: `top` of the model, `layer` of each layer, below its number, `bare` as well
-    but without "weight" behind them, `experts` of the parts of each expert, below its number, and
-    `states` of layers with one, whose roles have what is behind them.
+    """Names by role.
+
+    `top` are those of the model and `layer` those of each layer, below its number; `bare` are layer
+    names without "weight" at the end. `experts` are the parts of each expert, below its number.
+    `states` are those of layers with a state, whose roles include the rest of the name.
     """
 
     top: dict[str, str]
@@ -89,12 +91,12 @@ class Roles:
     states: dict[str, tuple[str, ...]]
 
 
-def roles_of(form: Architecture) -> Roles:
-    """The roles that an architecture has."""
-    names = form.names
+def roles_of(architecture: Architecture) -> Roles:
+    """Return the roles that an architecture has."""
+    names = architecture.names
     top = {
         "token_embd": names.embedding,
-        "token_embd_norm": names.embedding_norm or names.norm,  # LFM2's last one
+        "token_embd_norm": names.embedding_norm or names.norm,  # LFM2's final norm
         "position_embd": names.positions,
         "output_norm": names.norm,
         "output": names.head,
@@ -106,33 +108,33 @@ def roles_of(form: Architecture) -> Roles:
         stem = names.embedding.removesuffix("embed_tokens")
         top |= {role: f"{stem}{name}" for role, name in LATER_TOP.items()}
         layer, bare = {**layer, **LATER}, {**bare, **LATER_BARE}
-    if form.experts:
-        bare["exp_probs_b"] = form.experts.correction
-        layer |= _mixture(form.experts)
-        if form.experts.shares_dense:
+    if architecture.experts:
+        bare["exp_probs_b"] = architecture.experts.correction
+        layer |= _mixture(architecture.experts)
+        if architecture.experts.shares_dense:
             layer |= {f"{role}_shexp": name for role, name in _feed_forward(names).items()}
         stored = {
-            role: tuple(getattr(form.experts, part) for part in parts)
+            role: tuple(getattr(architecture.experts, part) for part in parts)
             for role, parts in EXPERTS.items()
         }
         experts = {role: parts for role, parts in stored.items() if all(parts)}
-        beside = form.experts.beside
-        layer |= _norms_of(beside) if beside else {}
-        bare["ffn_gate_inp.scale"] = beside.router_gain if beside else ""
-        bare["ffn_down_exps.scale"] = beside.gains if beside else ""
-    return Roles(_named(top), _named(layer), _named(bare), experts, _states(form))
+        dense = architecture.experts.parallel
+        layer |= _norms_of(dense) if dense else {}
+        bare["ffn_gate_inp.scale"] = dense.router_gain if dense else ""
+        bare["ffn_down_exps.scale"] = dense.gains if dense else ""
+    return Roles(_named(top), _named(layer), _named(bare), experts, _states(architecture))
 
 
-def _states(form: Architecture) -> dict[str, tuple[str, ...]]:
-    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (form.names.mamba, MAMBA_2)}
-    stem, found = kinds.get(form.state, ("", {}))
-    return {end: tuple(f"{stem}.{part}" for part in parts) for end, parts in found.items()}
+def _states(architecture: Architecture) -> dict[str, tuple[str, ...]]:
+    kinds = {DELTA_RULE: ("linear_attn", DELTA), MAMBA: (architecture.names.mamba, MAMBA_2)}
+    stem, roles = kinds.get(architecture.state, ("", {}))
+    return {end: tuple(f"{stem}.{part}" for part in parts) for end, parts in roles.items()}
 
 
 def _attention(names: Names) -> dict[str, str]:
-    whole = len(names.qkv) == 1
-    parts = ("attn_qkv",) if whole else ("attn_q", "attn_k", "attn_v")
-    latent = {} if whole else {role: f"self_attn.{name}" for role, name in LATENT.items()}
+    is_fused = len(names.qkv) == 1
+    parts = ("attn_qkv",) if is_fused else ("attn_q", "attn_k", "attn_v")
+    latent = {} if is_fused else {role: f"self_attn.{name}" for role, name in LATENT.items()}
     return {
         **latent,
         **dict(zip(parts, names.qkv, strict=True)),
@@ -140,7 +142,7 @@ def _attention(names: Names) -> dict[str, str]:
         "attn_q_norm": names.q_norm,
         "attn_k_norm": names.k_norm,
         "attn_output": names.output,
-        # A name for two norms: behind attention, or before the feed-forward block.
+        # One name for two norms: after attention, or before the feed-forward block.
         "post_attention_norm": names.after_attention or names.mlp_norm,
     }
 
@@ -167,11 +169,11 @@ def _mixture(experts: Experts) -> dict[str, str]:
     }
 
 
-def _norms_of(beside: Beside) -> dict[str, str]:
+def _norms_of(mixture: ParallelMixture) -> dict[str, str]:
     return {
-        "post_ffw_norm_1": beside.dense_norm,
-        "pre_ffw_norm_2": beside.input_norm,
-        "post_ffw_norm_2": beside.output_norm,
+        "post_ffw_norm_1": mixture.dense_norm,
+        "pre_ffw_norm_2": mixture.input_norm,
+        "post_ffw_norm_2": mixture.output_norm,
     }
 
 

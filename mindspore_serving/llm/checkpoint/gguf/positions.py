@@ -1,21 +1,21 @@
-"""What a GGUF file says of rotary positions, in the words of config.json."""
+"""Rotary positions of a GGUF file, as in config.json."""
 
 from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 
-# A key of yarn -> config.json's name.
+# YaRN's keys -> those of config.json.
 YARN = {
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
     "yarn_attn_factor": "attention_factor",
 }
-LOG_MULTIPLIER = 0.1  # of mscale_all_dim, in files of DeepSeek
+LOG_MULTIPLIER = 0.1  # factor of mscale_all_dim in DeepSeek's files
 
 
 def positions_of(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, Any]:
-    """rope_scaling, and which share of a head is rotated."""
+    """Return rope_scaling, and the share of a head that is rotated."""
     head_dim = config.get("head_dim") or 0
     rotated = file.metadata.get(f"{family}.rope.dimension_count") or head_dim
     if not type(rotated) is type(head_dim) is int:
@@ -56,9 +56,9 @@ def _scaling(file: GgufFile, family: str, config: dict[str, Any]) -> dict[str, A
 
 
 def divisors_of(file: GgufFile) -> list[list[float]]:
-    """Tensors that divide the frequencies: for all texts, or for short and for long ones."""
+    """Return divisors of the frequencies: a list for all texts, or for short and long ones."""
     names = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
-    found = [file.tensors[name] for name in names if name in file.tensors]
-    if any(tensor.kind != "F32" for tensor in found):
+    tensors = [file.tensors[name] for name in names if name in file.tensors]
+    if any(tensor.kind != "F32" for tensor in tensors):
         raise StartError(f"{file.path} has rope factors that are not F32")
-    return [tensor.rows.view("<f4").ravel().tolist() for tensor in found]
+    return [tensor.rows.view("<f4").ravel().tolist() for tensor in tensors]

@@ -1,6 +1,6 @@
-r"""How BPE tokenizers cut text before they merge, by the name that GGUF files have for it.
+"""Pre-tokenizer rules of BPE, by their name in GGUF files: how text is split before merging.
 
-A rule is a list of patterns, applied one after another; each match is a piece of its own.  The
+A rule is a list of patterns that are applied one after another; each match becomes a piece. The
 patterns are those of the models' tokenizer.json.
 """
 
@@ -39,7 +39,7 @@ _DEEPSEEK3 = [
 ]
 _EAST_ASIAN = r"[一-龥ࠀ-一가-퟿]+"
 _DEEPSEEK_CODER = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _EAST_ASIAN, r"\p{N}"]
-# Letters with case, but those that the rule's list leaves out.
+# Letters with case, except those that the rule's list lacks.
 _CASED = (
     r"[\p{Lu}\p{Ll}\p{Lt}&&[^\x{560}-\x{588}\x{10C7}-\x{10FF}\x{1C80}-\x{1C8F}\x{2D00}-\x{2D2D}"
     r"\x{A78F}-\x{AB6F}\x{10500}-\x{105BC}\x{10D00}-\x{10DFF}\x{11900}-\x{1E8FF}]]"
@@ -86,26 +86,26 @@ _NAMES: list[tuple[list[str], str]] = [
     (_KIMI, "kimi-k2"),
 ]
 PATTERNS = {name: patterns for patterns, names in _NAMES for name in names.split()}
-# The text begins with the token <s>; a piece that is a token is taken whole, whatever merges say.
+# The text begins with <s>, and a piece that is a token is not split, whatever the merges.
 BEGINS_WITH_BOS = frozenset(
     ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1")
     + ("pixtral", "midm-2.0", "lfm2", "tekken")
 )
-TAKES_WHOLE = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe", "minicpm5"}
-# Tokens that the text begins with, whatever else a file says.
+IGNORES_MERGES = BEGINS_WITH_BOS | {"glm4", "chatglm-bpe", "minicpm5"}
+# Tokens that begin the text, whatever the file says.
 _SOP = ("[gMASK]", "<sop>")
 BEGINNINGS = {"glm4": _SOP, "chatglm-bpe": _SOP, "chatglm-spm": ("[gMASK]", "sop")}
-COMPOSES = frozenset(["qwen2", "qwen35", "deepseek-r1-qwen"])  # Unicode's NFC before all
+COMPOSES = frozenset(["qwen2", "qwen35", "deepseek-r1-qwen"])  # normalise to NFC first
 
 
-def patterns_of(name: object, where: str) -> list[str]:
-    """The patterns of the rule `name`.  Raises StartError, which begins with `where`."""
-    found = PATTERNS.get(str(name))
-    if found is None:
+def patterns_of(name: object, path: str) -> list[str]:
+    """Return the patterns of the rule `name`.  Raises StartError, which begins with `path`."""
+    patterns = PATTERNS.get(str(name))
+    if patterns is None:
         near = get_close_matches(str(name), PATTERNS, 3, 0.4)
-        hint = f"near it: {', '.join(near)}; " if near else ""
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise StartError(
-            f"{where} cuts text by the rule {name!r} (tokenizer.ggml.pre), which is not "
-            f"known here; {hint}known: {', '.join(PATTERNS)}"
+            f"{path} has the pre-tokenizer rule {name!r} (tokenizer.ggml.pre), which is not "
+            f"supported; {hint}Supported: {', '.join(PATTERNS)}"
         )
-    return found
+    return patterns

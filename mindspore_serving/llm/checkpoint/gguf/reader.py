@@ -1,8 +1,8 @@
-"""The GGUF format: the metadata and the tensors of a mapped file.
+"""The GGUF format: metadata and tensors of a mapped file.
 
-Every count, length, offset and type is checked when a file is opened, before memory is taken for
-it.  Texts of arrays (a vocabulary) are read when they are asked for.  Does not know what keys and
-tensors mean.
+Every count, length, offset and type is checked when a file is opened, before memory is allocated
+for it. Arrays of texts (a vocabulary) are read on demand. Does not know the meaning of keys and
+tensors.
 """
 
 import mmap
@@ -18,13 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.types import TENSOR_TYPES, TensorType, refuse_type
+from mindspore_serving.llm.checkpoint.gguf.types import TENSOR_TYPES, TensorType, unsupported_type
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 MAX_KEYS, MAX_TENSORS, MAX_DIMS = 2**16, 2**17, 4
 MAX_NAME, MAX_TEXT = 2**16, 2**26  # bytes of a key or a tensor's name, and of a text
-MAX_HEAD = 2**28  # bytes of all metadata: a file may be sparse, and have more than is stored of it
+MAX_HEAD = 2**28  # bytes of all metadata: a sparse file may claim more than it stores
 MAX_ELEMENTS = 2**22  # of an array, and of all arrays of texts together
 ALIGNMENT = "general.alignment"
 TEXT, ARRAY, BOOL = 8, 9, 7
@@ -36,7 +36,7 @@ NUMBERS = {
 
 @dataclass(frozen=True, slots=True)
 class UnreadArray:
-    """An array of the metadata that is not read yet: where its `count` elements begin."""
+    """An array of the metadata that is not read yet; its `count` elements start at byte `begin`."""
 
     kind: int
     count: int
@@ -45,7 +45,7 @@ class UnreadArray:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A tensor as it is stored: uint8 [rows, bytes of a row].  `shape` ends with a row's length."""
+    """A tensor as stored: uint8 [rows, bytes of a row].  `shape` ends with the length of a row."""
 
     kind: str
     shape: tuple[int, ...]
@@ -53,10 +53,10 @@ class Blocks:
 
 
 class GgufFile:
-    """One mapped file.  `metadata` has texts, numbers, bools and `UnreadArray`s by key."""
+    """A mapped file.  `metadata` holds texts, numbers, bools and `UnreadArray`s by key."""
 
     def __init__(self, path: Path) -> None:
-        """Raises StartError naming the file, and the key or tensor that is wrong."""
+        """Open a file.  Raises StartError naming it, and the key or tensor that is wrong."""
         self.path = path
         with path.open("rb") as file:
             size = path.stat().st_size
@@ -66,41 +66,41 @@ class GgufFile:
         self.metadata: dict[str, Any] = dict(self._keys(num_keys))
         if self.metadata.get("split.count", 0) not in (0, 1):
             raise StartError(
-                f"{path} is one of {self.metadata['split.count']} files of a split model; join "
-                "them with `llama-gguf-split --merge`, or take the file that is whole"
+                f"{path} is one of {self.metadata['split.count']} files of a split model; merge "
+                "them with `llama-gguf-split --merge`"
             )
         self.tensors: dict[str, Blocks] = self._tensors(num_tensors)
 
     def array(self, key: str) -> list[Any]:
-        """The elements of an array.  Raises StartError if there is none of that name."""
-        found = self.metadata.get(key)
-        if not isinstance(found, UnreadArray):
-            raise StartError(f"{self.path} has {key} {found!r}, expected an array")
-        if found.kind != TEXT:
-            dtype = np.dtype(NUMBERS[found.kind])
-            numbers: list[Any] = np.frombuffer(self._map, dtype, found.count, found.begin).tolist()
+        """Return the elements of an array.  Raises StartError if there is none."""
+        array = self.metadata.get(key)
+        if not isinstance(array, UnreadArray):
+            raise StartError(f"{self.path} has {key} {array!r}, expected an array")
+        if array.kind != TEXT:
+            dtype = np.dtype(NUMBERS[array.kind])
+            numbers: list[Any] = np.frombuffer(self._map, dtype, array.count, array.begin).tolist()
             return numbers
-        self._at = found.begin
-        return [self._text(MAX_TEXT) for _ in range(found.count)]
+        self._at = array.begin
+        return [self._text(MAX_TEXT) for _ in range(array.count)]
 
     def texts(self, key: str) -> list[str]:
-        """The elements of an array of texts.  Raises StartError if there is none of that name."""
-        found = self.metadata.get(key)
-        if isinstance(found, UnreadArray) and found.kind != TEXT:
-            raise StartError(f"{self.path} has {key} of type {found.kind}, expected texts")
+        """Return the elements of an array of texts.  Raises StartError if there is none."""
+        array = self.metadata.get(key)
+        if isinstance(array, UnreadArray) and array.kind != TEXT:
+            raise StartError(f"{self.path} has {key} of type {array.kind}, expected texts")
         return self.array(key)
 
     def _read_head(self) -> tuple[int, int]:
-        """(number of tensors, of keys)."""
+        """Read the head; return (number of tensors, of keys)."""
         if self._map[:4] != MAGIC:
             raise StartError(f"{self.path} does not begin with {MAGIC.decode()}: no GGUF file")
         self._at = 4
         version = self._number("<I")
         if version not in VERSIONS:
-            found = "of big-endian numbers" if version & 0xFFFF == 0 else f"version {version}"
+            variant = "big-endian" if version & 0xFFFF == 0 else f"version {version}"
             raise StartError(
-                f"{self.path} is GGUF {found}, expected version 2 or 3, little-endian; convert the "
-                "model again with today's llama.cpp"
+                f"{self.path} is GGUF {variant}, expected version 2 or 3, little-endian; convert "
+                "the model again with a current llama.cpp"
             )
         num_tensors, num_keys = self._number("<Q"), self._number("<Q")
         if num_tensors > MAX_TENSORS or num_keys > MAX_KEYS:
@@ -164,12 +164,12 @@ class GgufFile:
             raise self._broken(f"tensor {name!r} of {num_dims} dimensions")
         dims = tuple(self._number("<Q") for _ in range(num_dims))[::-1]  # a row's length is first
         kind, offset = self._number("<I"), self._number("<Q")
-        found = TENSOR_TYPES.get(kind)
-        if found is None or not found.is_supported:
-            raise refuse_type(f"{self.path}: tensor {name!r}", kind)
-        if not all(dims) or prod(dims) >= 2**60 or dims[-1] % found.block:
-            raise self._broken(f"tensor {name!r} of {list(dims)} in blocks of {found.block}")
-        return name, (found, dims, offset)
+        tensor_type = TENSOR_TYPES.get(kind)
+        if tensor_type is None or not tensor_type.is_supported:
+            raise unsupported_type(f"{self.path}: tensor {name!r}", kind)
+        if not all(dims) or prod(dims) >= 2**60 or dims[-1] % tensor_type.block:
+            raise self._broken(f"tensor {name!r} of {list(dims)} in blocks of {tensor_type.block}")
+        return name, (tensor_type, dims, offset)
 
     def _placed(
         self, entries: dict[str, tuple[TensorType, tuple[int, ...], int]], start: int
@@ -213,12 +213,12 @@ class GgufFile:
     def _skip_text(self) -> None:
         self._skip(self._number("<Q"))
 
-    def _broken(self, found: str) -> StartError:
-        return StartError(f"{self.path} has {found}: cut off, damaged, or no GGUF file")
+    def _broken(self, fault: str) -> StartError:
+        return StartError(f"{self.path} has {fault}: it is truncated, damaged, or no GGUF file")
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """The file, mapped once in a process as long as it does not change.  Raises StartError."""
+    """Open a file, which is mapped once per process until it changes.  Raises StartError."""
     try:
         stat = path.stat()
     except OSError as error:

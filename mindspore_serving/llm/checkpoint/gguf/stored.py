@@ -1,9 +1,9 @@
-"""A tensor of a GGUF file as a checkpoint stores it, rows or columns in another order.
+"""Tensors of a GGUF file as a checkpoint stores them, with rows or columns in another order.
 
-Floats are put in that order at once, quantised matrices when they are read.  Knows no name but
-those of DeepSeek's latent attention, whose matrix that widens keys and values llama.cpp has in two
-parts for each head, keys [heads, rank, features], turned, and values [heads, features, rank];
-checkpoints have one matrix, head by head the rows of keys, then of values.
+Floats are reordered at once, quantised matrices when they are read. Knows no names except those of
+DeepSeek's latent attention. There llama.cpp has the matrix that expands keys and values in two
+parts, keys [heads, rank, features], transposed, and values [heads, features, rank]; checkpoints
+have one matrix with, head by head, the rows of keys and then of values.
 """
 
 from functools import partial
@@ -13,37 +13,40 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMS, decode
+from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS, decode
 from mindspore_serving.llm.checkpoint.gguf.reader import Blocks
 from mindspore_serving.llm.checkpoint.packing import Packed, merged, unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, floats
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
 LATENT = LATENT_KEYS, LATENT_VALUES = "attn_k_b", "attn_v_b"
-Order: TypeAlias = npt.NDArray[np.intp]  # which of the file's is the first, the second ..
+Order: TypeAlias = npt.NDArray[np.intp]  # indices into the file's rows or columns
 
 
 def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = None) -> StoredTensor:
-    """The tensor, its `rows` alone if there are any.  `columns` is the order of parts of a row,
-    which are all as wide.
+    """Return the tensor, or only its `rows`.
+
+    `columns` is the order of equally wide parts of a row.
     """
     shape = blocks.shape if rows is None else (len(rows), *blocks.shape[1:])
-    if blocks.kind not in FORMS:
+    if blocks.kind not in FORMATS:
         bits: npt.NDArray[Any] = _rows(blocks, rows).view(BITS[blocks.kind])
-        return StoredTensor(blocks.kind, shape, bits if columns is None else _turn(bits, columns))
+        return StoredTensor(
+            blocks.kind, shape, bits if columns is None else _reorder(bits, columns)
+        )
     parts = 1 if columns is None else len(columns)
-    is_packed = shape[-1] // parts % FORMS[blocks.kind].group == 0  # no scale is of two of them
+    is_packed = shape[-1] // parts % FORMATS[blocks.kind].group == 0  # no scale spans two parts
     read = partial(_decoded, blocks, rows, columns, is_packed)
     gather = partial(_gathered, blocks) if rows is None and columns is None else None
     return QuantizedTensor(blocks.kind, shape, blocks.rows, read, is_packed, gather)
 
 
 def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
-    """Two matrices, the second below the first.  Where their types differ they become floats."""
+    """Return two matrices, the second below the first; of floats if their types differ."""
     first, second = blocks
     shape = (first.shape[0] + second.shape[0], *first.shape[1:])
     if first.kind == second.kind:
-        if first.kind not in FORMS:
+        if first.kind not in FORMATS:
             return stored(Blocks(first.kind, shape, np.concatenate([first.rows, second.rows])))
         return QuantizedTensor(first.kind, shape, first.rows, partial(_joined, blocks))
     read = partial(_joined_floats, blocks)
@@ -51,20 +54,20 @@ def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
 
 
 def floats_of(blocks: Blocks) -> npt.NDArray[np.float32]:
-    """The numbers of a tensor, in its shape."""
-    if blocks.kind in FORMS:
+    """Return the numbers of a tensor, in its shape."""
+    if blocks.kind in FORMATS:
         return unpack(decode(blocks.kind, blocks.rows, blocks.shape[-1])).reshape(blocks.shape)
-    found = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
-    return np.asarray(found, np.float32).reshape(blocks.shape)
+    numbers = floats(blocks.kind, blocks.rows.view(BITS[blocks.kind]))
+    return np.asarray(numbers, np.float32).reshape(blocks.shape)
 
 
 def _joined(blocks: tuple[Blocks, Blocks]) -> Packed:
-    parts = [decode(one.kind, one.rows, one.shape[-1]) for one in blocks]
+    parts = [decode(part.kind, part.rows, part.shape[-1]) for part in blocks]
     return merged(parts, np.concatenate)
 
 
 def _joined_floats(blocks: tuple[Blocks, Blocks]) -> npt.NDArray[np.float32]:
-    both: npt.NDArray[np.float32] = np.concatenate([floats_of(one) for one in blocks])
+    both: npt.NDArray[np.float32] = np.concatenate([floats_of(part) for part in blocks])
     return both
 
 
@@ -72,34 +75,35 @@ def _rows(blocks: Blocks, rows: Order | None) -> npt.NDArray[np.uint8]:
     return blocks.rows if rows is None else blocks.rows.reshape(blocks.shape[0], -1)[rows]
 
 
-def _turn(array: npt.NDArray[Any], columns: Order) -> npt.NDArray[Any]:
+def _reorder(array: npt.NDArray[Any], columns: Order) -> npt.NDArray[Any]:
     parts = array.reshape(len(array), len(columns), -1)
-    turned: npt.NDArray[Any] = np.take(parts, columns, 1)
-    return turned.reshape(array.shape)
+    reordered: npt.NDArray[Any] = np.take(parts, columns, 1)
+    return reordered.reshape(array.shape)
 
 
 def _decoded(
     blocks: Blocks, rows: Order | None, columns: Order | None, is_packed: bool
 ) -> Packed | npt.NDArray[np.float32]:
-    found = decode(blocks.kind, _rows(blocks, rows), blocks.shape[-1])
+    packed = decode(blocks.kind, _rows(blocks, rows), blocks.shape[-1])
     if not is_packed:
-        return unpack(found) if columns is None else _turn(unpack(found), columns)
-    return found if columns is None else merged([found], lambda some: _turn(some[0], columns))
+        return unpack(packed) if columns is None else _reorder(unpack(packed), columns)
+    return packed if columns is None else merged([packed], lambda some: _reorder(some[0], columns))
 
 
 def _gathered(blocks: Blocks, some: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     return unpack(decode(blocks.kind, blocks.rows[some], blocks.shape[-1]))
 
 
-def widening(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
-    """The matrix, made when it is read.  Raises StartError unless both parts are of as many heads
-    and as wide.
+def latent_expansion(layer: str, keys: Blocks, values: Blocks | None) -> StoredTensor:
+    """Return the matrix that expands latent vectors to keys and values, built when it is read.
+
+    Raises StartError unless both parts have as many heads and the same rank.
     """
     shape = keys.shape
     if values is None or len(shape) != 3 or values.shape[::2] != shape[:2]:
-        found = values.shape if values else None
+        other = values.shape if values else None
         raise StartError(
-            f"{layer} has {LATENT_KEYS} {list(shape)} and {LATENT_VALUES} {found}, expected "
+            f"{layer} has {LATENT_KEYS} {list(shape)} and {LATENT_VALUES} {other}, expected "
             "[heads, rank, features] and [heads, features, rank]"
         )
     rows = shape[0] * (shape[2] + values.shape[1])

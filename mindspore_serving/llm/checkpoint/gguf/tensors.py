@@ -1,9 +1,9 @@
-"""The tensors of a GGUF file as checkpoints in Hugging Face's format have them.
+"""Tensors of a GGUF file as checkpoints in Hugging Face's format have them.
 
-Names are translated; the rows of Llama's queries and keys are put back in the order of halves,
-from that of pairs; norms to which the definition adds 1 have a 1 taken off; stacked experts, and
-queries, keys and values where they are one, become one tensor each; `states` has what layers with a
-state have.  No number of a quantised tensor is decoded.
+Names are translated. The rows of Llama's queries and keys are reordered from pairs to halves. From
+norms to which the definition adds 1, a 1 is subtracted. Stacked experts, and fused queries, keys
+and values, are split into tensors. `states` does this for layers with a state. No number of a
+quantised tensor is decoded.
 """
 
 import re
@@ -16,9 +16,9 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import (
     ARCHITECTURE,
+    architecture_of,
     config_of,
     family_of,
-    form_of,
 )
 from mindspore_serving.llm.checkpoint.gguf.families import Family
 from mindspore_serving.llm.checkpoint.gguf.names import RATE, Roles, roles_of
@@ -30,8 +30,8 @@ from mindspore_serving.llm.checkpoint.gguf.stored import (
     LATENT_VALUES,
     Order,
     joined,
+    latent_expansion,
     stored,
-    widening,
 )
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.descriptions.architecture import (
@@ -49,32 +49,33 @@ Named = Iterator[tuple[str, StoredTensor]]
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What the names of a file mean."""
+    """A file with its architecture and the meaning of its names."""
 
     file: GgufFile
     config: dict[str, Any]
     family: Family
-    form: Architecture
+    architecture: Architecture
     roles: Roles
 
 
 def read_tensors(file: GgufFile) -> dict[str, StoredTensor]:
-    """The tensors by Hugging Face's names.  Raises StartError naming one that is not known, or what
-    is wrong of the numbers of layers and heads.
+    """Return the tensors by Hugging Face's names.
+
+    Raises StartError naming an unknown tensor, or wrong numbers of layers or heads.
     """
     config = config_of(file)
     size(config, "num_hidden_layers")
     family = family_of(file)
-    form = form_of(family, config)
-    roles = roles_of(form)
+    architecture = architecture_of(family, config)
+    roles = roles_of(architecture)
     roles = replace(roles, layer={**roles.layer, **family.tensors})
-    model = _Model(file, config, family, form, roles)
+    model = _Model(file, config, family, architecture, roles)
     tensors: dict[str, StoredTensor] = {}
     for name, blocks in file.tensors.items():
         if name not in NOT_READ:
             tensors |= _renamed(model, name, blocks)
-    if form.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
-        tensors = {name: _less_one(name, one) for name, one in tensors.items()}
+    if architecture.norm in (RMS_PLUS_ONE, LAYER_PLUS_ONE):
+        tensors = {name: _minus_one(name, tensor) for name, tensor in tensors.items()}
     return tensors
 
 
@@ -91,26 +92,26 @@ class _Tensor:
 
     @property
     def layer(self) -> str:
-        """The layer as checkpoints call it."""
-        return f"{self.model.form.names.layers}.{self.number}"
+        """Name of the layer in checkpoints."""
+        return f"{self.model.architecture.names.layers}.{self.number}"
 
     @property
     def end(self) -> str:
-        """The name without its layer."""
+        """Name without the layer."""
         return self.name.split(".", 2)[2]
 
-    def beside(self, old: str, new: str) -> Blocks | None:
-        """The tensor with `new` in its name for `old`, if there is one."""
+    def sibling(self, old: str, new: str) -> Blocks | None:
+        """Return the tensor whose name has `new` instead of `old`, if there is one."""
         return self.model.file.tensors.get(self.name.replace(old, new))
 
     @property
     def has_state(self) -> bool:
-        """Whether its layer has one that decays, as all but convolutions alone."""
+        """True if the layer's state decays, as all states do except mere convolutions."""
         return f"blk.{self.number}.{RATE}" in self.model.file.tensors
 
     @property
     def is_stack(self) -> bool:
-        """Whether it has a matrix, or a bias, of each expert."""
+        """True if it has a matrix, or a bias, per expert."""
         return len(self.blocks.shape) == (3 if self.leaf == "weight" else 2)
 
 
@@ -129,35 +130,37 @@ def _renamed(model: _Model, name: str, blocks: Blocks) -> Named:
                 return read(tensor)
     family = model.file.metadata[ARCHITECTURE]
     raise StartError(
-        f"{model.file.path} has a tensor {name!r}, which models of architecture {family!r} do "
-        "not have here: it is made for a newer or another kind of model"
+        f"{model.file.path} has a tensor {name!r}, which architecture {family!r} does not have "
+        "here: the file is of a newer or another model"
     )
 
 
 def _check_predicts(file: GgufFile, name: str, layer: int) -> None:
-    """Raises StartError for a tensor of a layer that the file does not say predicts more tokens:
-    these are behind all others, and counted with them.
+    """Raise StartError for a tensor of a layer after the last, unless it predicts more tokens.
+
+    Such layers follow all others, and block_count includes them.
     """
     count = file.metadata.get(f"{file.metadata[ARCHITECTURE]}.block_count")
     if not isinstance(count, int) or layer >= count:
         raise StartError(
-            f"{file.path} has a tensor {name!r}, but block_count {count}: it is damaged, or says "
-            "that it has fewer layers than it has"
+            f"{file.path} has a tensor {name!r}, but block_count {count}: it is damaged, or "
+            "block_count is too small"
         )
 
 
 def _outside(stem: str, leaf: str, blocks: Blocks) -> Named:
-    """A tensor that is not a layer's; matrices that are one are by their numbers."""
+    """Rename a tensor outside of layers; stacked matrices get numbers."""
     if len(blocks.shape) < 3:
         yield f"{stem}.{leaf}", stored(blocks)
         return
-    for index, one in enumerate(_cut(blocks)):
-        yield f"{stem}.{index}.{leaf}", stored(one)
+    for index, matrix in enumerate(_slices(blocks)):
+        yield f"{stem}.{index}.{leaf}", stored(matrix)
 
 
-def _cut(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
-    """The matrices of a tensor [count, out, in], each in `parts` of as many rows, or the vectors of
-    one [count, out].
+def _slices(blocks: Blocks, parts: int = 1) -> Iterator[Blocks]:
+    """Iterate over the matrices of a tensor [count, out, in], or the vectors of [count, out].
+
+    Each matrix is split into `parts` with as many rows each.
     """
     count, shape = blocks.shape[0] * parts, blocks.shape[1:]
     each = blocks.rows.reshape(count, -1, blocks.rows.shape[-1])
@@ -177,10 +180,11 @@ def _bare(tensor: _Tensor) -> Named:
 
 
 def _of_experts(tensor: _Tensor) -> Named:
-    """The matrices of a tensor [experts, out, in], or the biases of one [experts, out].  Raises
-    StartError if the parts of an expert are not as large as each other.
+    """Split a tensor [experts, out, in], or the biases [experts, out], into experts.
+
+    Raises StartError unless the rows of an expert can be divided by its parts.
     """
-    experts = tensor.model.form.experts
+    experts = tensor.model.architecture.experts
     assert experts is not None
     parts = tensor.model.roles.experts[tensor.role]
     count = tensor.blocks.shape[1]
@@ -189,15 +193,16 @@ def _of_experts(tensor: _Tensor) -> Named:
             f"tensor {tensor.role}.{tensor.leaf} of {tensor.layer} has {count} rows for each "
             f"expert, expected a multiple of {len(parts)}"
         )
-    for index, matrix in enumerate(_cut(tensor.blocks, len(parts))):
+    for index, matrix in enumerate(_slices(tensor.blocks, len(parts))):
         expert, part = divmod(index, len(parts))
         name = f"{tensor.layer}.{experts.prefix}.{expert}.{parts[part]}.{tensor.leaf}"
         yield name, stored(matrix)
 
 
 def _packed(tensor: _Tensor) -> Named:
-    """Queries, keys and values, whose rows are below one another.  Raises StartError unless there
-    are as many as heads need.
+    """Split queries, keys and values, which follow each other as rows.
+
+    Raises StartError unless the rows fit the heads.
     """
     config, blocks = tensor.model.config, tensor.blocks
     heads, features = config.get("num_attention_heads"), config.get("head_dim")
@@ -212,7 +217,7 @@ def _packed(tensor: _Tensor) -> Named:
             "each"
         )
     begin = 0
-    for name, count in zip(tensor.model.form.names.qkv, (heads, keys, keys), strict=True):
+    for name, count in zip(tensor.model.architecture.names.qkv, (heads, keys, keys), strict=True):
         part = rows[begin : begin + count * features]
         begin += len(part)
         shape = (len(part), *blocks.shape[1:])
@@ -220,30 +225,35 @@ def _packed(tensor: _Tensor) -> Named:
 
 
 def _latent(tensor: _Tensor) -> Named:
-    """Of the keys' part, which the values' is beside."""
+    """Join the keys' part and the values' part of latent attention; called for both."""
     if LATENT_KEYS in tensor.name:
-        values = tensor.beside(LATENT_KEYS, LATENT_VALUES)
-        matrix = widening(tensor.layer, tensor.blocks, values)
+        values = tensor.sibling(LATENT_KEYS, LATENT_VALUES)
+        matrix = latent_expansion(tensor.layer, tensor.blocks, values)
         yield f"{tensor.layer}.self_attn.kv_b_proj.weight", matrix
 
 
 def _has_gate(tensor: _Tensor) -> bool:
-    """Whether it is the gate or the other half of a block that checkpoints have as one matrix."""
-    form, half = tensor.model.form, tensor.role.replace("ffn_gate", "ffn_up")
+    """Return whether it is a gate, or its other half, of a block that checkpoints fuse."""
+    architecture, half = tensor.model.architecture, tensor.role.replace("ffn_gate", "ffn_up")
     is_half = half in ("ffn_up", "ffn_up_shexp") and half in tensor.model.roles.layer
-    is_one = form.gated and len(form.names.gate_up) == 1 and tensor.leaf == "weight"
-    return is_one and is_half and tensor.beside("ffn_up", "ffn_gate") is not None
+    is_fused = (
+        architecture.gated and len(architecture.names.gate_up) == 1 and tensor.leaf == "weight"
+    )
+    return is_fused and is_half and tensor.sibling("ffn_up", "ffn_gate") is not None
 
 
 def _gated(tensor: _Tensor) -> Named:
-    """Of the gate, which the other half is below.  Raises StartError unless that is as large."""
+    """Join the gate and its other half; called for both.  Raises StartError for other shapes."""
     if "ffn_gate" not in tensor.name:
         return
-    up, shape = tensor.beside("ffn_gate", "ffn_up"), tensor.blocks.shape
+    up, shape = tensor.sibling("ffn_gate", "ffn_up"), tensor.blocks.shape
     if up is None or up.shape != shape:
-        found = list(up.shape) if up else None
-        raise StartError(f"tensor {tensor.name!r} is {list(shape)}, and its other half {found}")
-    yield f"{tensor.layer}.{tensor.model.form.names.gate_up[0]}.weight", joined((tensor.blocks, up))
+        other = list(up.shape) if up else None
+        raise StartError(f"tensor {tensor.name!r} is {list(shape)}, but its other half {other}")
+    yield (
+        f"{tensor.layer}.{tensor.model.architecture.names.gate_up[0]}.weight",
+        joined((tensor.blocks, up)),
+    )
 
 
 def _of_layer(tensor: _Tensor) -> Named:
@@ -251,10 +261,10 @@ def _of_layer(tensor: _Tensor) -> Named:
     rows = None
     if model.family.pairs and tensor.role in ("attn_q", "attn_k"):
         rows = _halves(blocks.shape[0], _heads(tensor))
-    if tensor.role == CONVOLUTION and tensor.leaf == "weight":  # of each feature by itself
+    if tensor.role == CONVOLUTION and tensor.leaf == "weight":  # depthwise
         blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
     is_matrix = tensor.leaf == "weight" and len(blocks.shape) == 2
-    kind = model.form.names.matrix if is_matrix else tensor.leaf
+    kind = model.architecture.names.matrix if is_matrix else tensor.leaf
     yield f"{tensor.layer}.{model.roles.layer[tensor.role]}.{kind}", stored(blocks, rows)
 
 
@@ -262,16 +272,19 @@ _KINDS: tuple[tuple[Callable[[_Tensor], bool], Callable[[_Tensor], Named]], ...]
     (lambda tensor: tensor.end in tensor.model.roles.states and tensor.has_state, _of_states),
     (lambda tensor: tensor.role in tensor.model.roles.bare, _bare),
     (lambda tensor: tensor.role in tensor.model.roles.experts and tensor.is_stack, _of_experts),
-    (lambda tensor: tensor.role == "attn_qkv" and len(tensor.model.form.names.qkv) == 3, _packed),
+    (
+        lambda tensor: tensor.role == "attn_qkv" and len(tensor.model.architecture.names.qkv) == 3,
+        _packed,
+    ),
     (lambda tensor: tensor.role in LATENT and "kv_lora_rank" in tensor.model.config, _latent),
     (_has_gate, _gated),
     (lambda tensor: tensor.role in tensor.model.roles.layer, _of_layer),
 )
-"""Kinds of tensors of a layer, and what checkpoints have of each; the first that fits counts."""
+"""Kinds of tensors of a layer, and how each is converted; the first match counts."""
 
 
 def _heads(tensor: _Tensor) -> int:
-    """How many there are.  Raises StartError unless the rows are theirs."""
+    """Return the number of heads.  Raises StartError unless it fits the rows."""
     config = tensor.model.config
     key = "num_attention_heads" if tensor.role == "attn_q" else "num_key_value_heads"
     heads = config.get(key) or config.get("num_attention_heads")
@@ -284,15 +297,16 @@ def _heads(tensor: _Tensor) -> int:
 
 
 def _halves(count: int, heads: int) -> Order:
-    """Rows of each head in the order 0, 2, 4 .. 1, 3, 5: what is rotated together is half a head
-    apart.  llama.cpp has it side by side.
+    """Return the order 0, 2, 4 .. 1, 3, 5 of the rows of each head.
+
+    Rotated pairs are adjacent in llama.cpp and half a head apart in checkpoints.
     """
     return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
-def _less_one(name: str, one: StoredTensor) -> StoredTensor:
-    """A norm's weight, to which the definition adds 1; not that of what a state gives."""
-    is_such = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
-    if not is_such or one.dtype != "F32":
-        return one
-    return StoredTensor("F32", one.shape, one.bits - np.float32(1))
+def _minus_one(name: str, tensor: StoredTensor) -> StoredTensor:
+    """Subtract the 1 that the definition adds to a norm's weight; not from norms of states."""
+    is_norm = name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight")
+    if not is_norm or tensor.dtype != "F32":
+        return tensor
+    return StoredTensor("F32", tensor.shape, tensor.bits - np.float32(1))

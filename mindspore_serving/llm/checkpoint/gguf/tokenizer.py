@@ -1,8 +1,8 @@
-"""The tokenizer of a GGUF file as the tokenizer.json of the `tokenizers` library.
+"""The tokenizer of a GGUF file as tokenizer.json of the `tokenizers` library.
 
-The kinds are those of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece's BPE,
-whose merges follow from the scores), gemma4 (the same with merges in the file), t5 (SentencePiece's
-unigram) and bert (WordPiece).
+Kinds are those of `tokenizer.ggml.model`: gpt2 (byte-level BPE), llama (SentencePiece's BPE, whose
+merges follow from scores), gemma4 (the same with merges in the file), t5 (SentencePiece's unigram)
+and bert (WordPiece).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from mindspore_serving.llm.checkpoint.gguf.pre_tokenizers import (
     BEGINNINGS,
     BEGINS_WITH_BOS,
     COMPOSES,
-    TAKES_WHOLE,
+    IGNORES_MERGES,
     patterns_of,
 )
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class TokenizerSource(Protocol):
-    """A file with the metadata of a tokenizer, by the keys that GGUF has for them."""
+    """A file with the metadata of a tokenizer under GGUF's keys."""
 
     path: Path
     metadata: dict[str, Any]
@@ -37,7 +37,7 @@ class TokenizerSource(Protocol):
 
 
 def tokenizer_of(file: TokenizerSource) -> Json:
-    """tokenizer.json.  Raises StartError naming what is missing, broken or not supported."""
+    """Build tokenizer.json.  Raises StartError naming what is missing, broken or unsupported."""
     kind = file.metadata.get(f"{KEYS}model")
     build = KINDS.get(str(kind))
     if build is None:
@@ -58,18 +58,17 @@ def tokenizer_of(file: TokenizerSource) -> Json:
 
 
 def added_token(index: int, content: str, *, is_special: bool) -> Json:
-    """One that is found in a text before it is cut."""
+    """Return the entry of a token that is matched in a text before it is split."""
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
-    is_word = (
-        is_special and content.isascii() and content.isalpha()
-    )  # ChatGLM's "sop", which is not in "philosophy"
+    # ChatGLM's "sop" must not match in "philosophy".
+    is_word = is_special and content.isascii() and content.isalpha()
     return {
         "id": index, "content": content, "special": is_special, "single_word": is_word, **flags
     }  # fmt: skip
 
 
 class _Vocabulary:
-    """The arrays of the file that belong to tokens, of one length each."""
+    """Arrays of the file with an element per token."""
 
     def __init__(self, file: TokenizerSource) -> None:
         self.file = file
@@ -81,10 +80,10 @@ class _Vocabulary:
         return self.file.metadata.get(f"{KEYS}{name}", default)
 
     def scores(self) -> list[float]:
-        found = self._of_tokens("scores")
-        if not found:
+        scores = self._of_tokens("scores")
+        if not scores:
             raise StartError(f"{self.file.path} has no {KEYS}scores, which its tokenizer needs")
-        return found
+        return scores
 
     def merges(self) -> list[list[str]]:
         merges = [text.split(" ") for text in self.file.texts(f"{KEYS}merges")]
@@ -94,7 +93,7 @@ class _Vocabulary:
         return merges
 
     def added_tokens(self) -> list[Json]:
-        """Those that are found in a text before it is cut."""
+        """Return the tokens that are matched in a text before it is split."""
         return [
             added_token(index, self.tokens[index], is_special=kind != USER)
             for index, kind in enumerate(self.types)
@@ -102,21 +101,22 @@ class _Vocabulary:
         ]
 
     def added_ids(self, begins: bool, ends: bool) -> tuple[list[int], list[int]]:
-        """The tokens that are put before and after a text; the file's options come first, but for
-        tokens that models of the kind always have.
+        """Return the tokens before and after a text.
+
+        Options of the file take precedence, except over tokens that models of the kind always have.
         """
         begins = begins or self.option("pre") in BEGINS_WITH_BOS
-        found = []
-        for role, other, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):
-            token_id = self.option(f"{role}_token_id", self.option(f"{other}_token_id"))
+        around = []
+        for role, alias, is_default in (("bos", "cls", begins), ("eos", "seperator", ends)):
+            token_id = self.option(f"{role}_token_id", self.option(f"{alias}_token_id"))
             is_added = self.option(f"add_{role}_token", is_default)
-            found.append([token_id] if is_added and self._is_id(token_id) else [])
+            around.append([token_id] if is_added and self._is_id(token_id) else [])
         always = [self.ids.get(token) for token in BEGINNINGS.get(str(self.option("pre")), ())]
-        return [index for index in always if index is not None] or found[0], found[1]
+        return [index for index in always if index is not None] or around[0], around[1]
 
     def unknown(self) -> int | None:
-        found = self.option("unknown_token_id")
-        return found if self._is_id(found) else None
+        token_id = self.option("unknown_token_id")
+        return token_id if self._is_id(token_id) else None
 
     def _is_id(self, value: object) -> bool:
         return type(value) is int and 0 <= value < len(self.tokens)
@@ -124,22 +124,22 @@ class _Vocabulary:
     def _of_tokens(self, name: str) -> list[Any]:
         if f"{KEYS}{name}" not in self.file.metadata:
             return []
-        found = self.file.array(f"{KEYS}{name}")
-        if len(found) != len(self.tokens):
+        values = self.file.array(f"{KEYS}{name}")
+        if len(values) != len(self.tokens):
             raise StartError(
-                f"{self.file.path} has {len(found)} {KEYS}{name}, expected {len(self.tokens)}"
+                f"{self.file.path} has {len(values)} {KEYS}{name}, expected {len(self.tokens)}"
             )
-        return found
+        return values
 
 
 def _byte_level(vocabulary: _Vocabulary) -> Json:
     name = vocabulary.option("pre")
-    where = str(vocabulary.file.path)
+    path = str(vocabulary.file.path)
     if name is None:
-        log.warning("%s does not say how it cuts text; it is cut as for GPT-2", where)
+        log.warning("%s has no pre-tokenizer rule; that of GPT-2 is used", path)
     is_ranked = vocabulary.option("merges") is None and vocabulary.option("scores") is not None
     merges = _merges_of(vocabulary) if is_ranked else vocabulary.merges()
-    pieces = [_split(pattern) for pattern in patterns_of(name or "default", where)]
+    pieces = [_split(pattern) for pattern in patterns_of(name or "default", path)]
     is_spaced = bool(vocabulary.option("add_space_prefix", False))
     to_bytes = {"type": "ByteLevel", "add_prefix_space": is_spaced, "trim_offsets": True}
     to_bytes["use_regex"] = False
@@ -147,7 +147,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
         "normalizer": {"type": "NFC"} if name in COMPOSES else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*pieces, to_bytes]},
         "decoder": dict(to_bytes),
-        "model": _bpe(vocabulary, merges, ignore_merges=name in TAKES_WHOLE),
+        "model": _bpe(vocabulary, merges, ignore_merges=name in IGNORES_MERGES),
     }
 
 
@@ -185,27 +185,27 @@ def _sentence_piece(vocabulary: _Vocabulary, merges: list[list[str]] | None = No
     return {**_spaced(vocabulary), "model": _bpe(vocabulary, merges, **options)}
 
 
-def _merged_pieces(vocabulary: _Vocabulary) -> Json:
+def _sentence_piece_with_merges(vocabulary: _Vocabulary) -> Json:
     return _sentence_piece(vocabulary, vocabulary.merges())
 
 
 def _merges_of(vocabulary: _Vocabulary) -> list[list[str]]:
-    """Every way to make a token of two, the tokens with the best scores first."""
+    """Return every split of a token into two tokens, those of the best scores first."""
     scores, ids = vocabulary.scores(), vocabulary.ids
-    found = []
+    merges = []
     for index, token in enumerate(vocabulary.tokens):
         if vocabulary.types[index] != 1 or len(token) < 2:
             continue
         pairs = ((token[:at], token[at:]) for at in range(1, len(token)))
         known = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
         known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        found += [(-scores[index], list(pair)) for pair in known]
-    found.sort(key=lambda one: one[0])
-    return [pair for _, pair in found]
+        merges += [(-scores[index], list(pair)) for pair in known]
+    merges.sort(key=lambda merge: merge[0])
+    return [pair for _, pair in merges]
 
 
 def _spaced(vocabulary: _Vocabulary) -> Json:
-    """Spaces are marked, one more before the text, and bytes stand for unknown characters."""
+    """Return the parts that mark spaces, prepend a space, and decode byte tokens."""
     is_spaced = bool(vocabulary.option("add_space_prefix", True))
     mark = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
     prefix = [{"type": "Prepend", "prepend": SPACE}] if is_spaced else []
@@ -228,7 +228,7 @@ def _unigram(vocabulary: _Vocabulary) -> Json:
 
 
 def _word_piece(vocabulary: _Vocabulary) -> Json:
-    """The file marks what begins a word; the library marks what continues one."""
+    """Build WordPiece: the file marks tokens that begin a word, the library other tokens."""
     words = {}
     for index, token in enumerate(vocabulary.tokens):
         is_word = token.startswith(SPACE) or vocabulary.types[index] != 1
@@ -255,7 +255,7 @@ def _word_piece(vocabulary: _Vocabulary) -> Json:
 def template(
     tokens: Sequence[str] | Mapping[int, str], begin: Sequence[int], end: Sequence[int]
 ) -> Json | None:
-    """What is put around a text."""
+    """Return the post-processor that puts tokens around a text, None without any."""
     if not begin and not end:
         return None
 
@@ -280,9 +280,9 @@ def template(
 KINDS: dict[str, Callable[[_Vocabulary], Json]] = {
     "gpt2": _byte_level,
     "llama": _sentence_piece,
-    "gemma4": _merged_pieces,
+    "gemma4": _sentence_piece_with_merges,
     "t5": _unigram,
     "bert": _word_piece,
 }
-# Whether a text begins with <s> and ends with </s>, where the file does not say.
+# Defaults: whether a text begins with <s>, and whether it ends with </s>.
 ADDED = {"llama": (True, False), "t5": (False, True), "bert": (True, True)}

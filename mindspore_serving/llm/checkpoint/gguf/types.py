@@ -1,4 +1,4 @@
-"""The tensor types of GGUF files: how many numbers a block has, and how many bytes."""
+"""Tensor types of GGUF files: numbers and bytes of a block."""
 
 from dataclasses import dataclass
 
@@ -54,17 +54,17 @@ TENSOR_TYPES: dict[int, TensorType] = {
     39: TensorType("MXFP4", 32, 17),
     40: TensorType("NVFP4"),
 }
-BY_NAME = {found.name: found for found in TENSOR_TYPES.values()}
+BY_NAME = {row.name: row for row in TENSOR_TYPES.values()}
 
 
-def refuse_type(where: str, kind: int) -> StartError:
-    """The error for a type that is unknown or not supported; what is near it comes first."""
-    found = TENSOR_TYPES.get(kind)
-    name = found.name if found else f"number {kind}"
+def unsupported_type(label: str, kind: int) -> StartError:
+    """Return the error for an unknown or unsupported type, with a similar supported one."""
+    tensor_type = TENSOR_TYPES.get(kind)
+    name = tensor_type.name if tensor_type else f"number {kind}"
     near = {"IQ1": "Q2_K", "IQ2": "Q2_K", "IQ3": "Q3_K", "TQ1": "Q2_K", "TQ2": "Q2_K"}
-    known = [one.name for one in TENSOR_TYPES.values() if one.is_supported]
+    known = [row.name for row in TENSOR_TYPES.values() if row.is_supported]
     best = near.get(name[:3], "Q4_K" if "FP4" in name else "Q8_0")
     return StartError(
-        f"{where} has type {name}, which is not supported; take a file of this model in {best}, "
-        f"or in another of {', '.join(known)}"
+        f"{label} has type {name}, which is not supported; use a file of this model in {best}, "
+        f"or in any of {', '.join(known)}"
     )

@@ -1,1 +1,1 @@
-"""Quantised checkpoints of other software: which tensors make a matrix, and what they stand for."""
+"""Quantised checkpoints of other software: the tensors that make up a matrix, and their meaning."""

@@ -1,10 +1,10 @@
-"""bitsandbytes: numbers of a codebook in blocks of the flattened matrix, and int8 by outputs.
+"""bitsandbytes: codes of a codebook in blocks of the flattened matrix, and int8 per output.
 
 4 bit   weight uint8 [outputs * inputs / 2, 1], high nibble first; weight.absmax float32
         [blocks]; weight.quant_map float32 [16]; weight.quant_state.bitsandbytes__nf4 (or fp4):
         JSON with shape and blocksize.  Doubly quantised: absmax uint8, weight.nested_absmax,
         weight.nested_quant_map float32 [256]
-8 bit   weight int8 [outputs, inputs]; SCB float32 [outputs], of 127
+8 bit   weight int8 [outputs, inputs]; SCB float32 [outputs], the maximum that 127 stands for
 """
 
 import json
@@ -17,26 +17,26 @@ from mindspore_serving.llm.checkpoint.codebooks import CODEBOOKS
 from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     Array,
+    FormatName,
     Matrix,
     QuantizedTensor,
     TensorParts,
-    Words,
 )
 
 STATE = "weight.quant_state.bitsandbytes__"
-MOST_JSON = 2**16
+MAX_JSON = 2**16  # bytes
 
 
-def check_bitsandbytes(config: Mapping[str, Any]) -> Words:
-    """What it is, in words."""
+def check_bitsandbytes(config: Mapping[str, Any]) -> FormatName:
+    """Return the name of the format."""
     if config.get("load_in_8bit"):
-        return Words("bitsandbytes int8, a scale per output")
+        return FormatName("bitsandbytes int8, a scale per output")
     kind = str(config.get("bnb_4bit_quant_type") or "fp4").upper()
-    return Words(f"bitsandbytes {kind}", kind == "NF4")
+    return FormatName(f"bitsandbytes {kind}", kind == "NF4")
 
 
 def bitsandbytes(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
-    """Raises StartError naming a tensor that is missing or does not fit the others."""
+    """Build a matrix.  Raises StartError naming a tensor that is missing or does not fit."""
     if parts.dtype("weight") == "I8":
         return _int8(parts)
     kind = "nf4" if parts.has(f"{STATE}nf4") else "fp4"
@@ -47,13 +47,13 @@ def bitsandbytes(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTens
     code = parts.take("weight.quant_map", ("F32",), (16,))
     stored = _Blocks(parts, state, values, code)
     is_rowwise = inputs % size == 0
-    is_kept = is_rowwise and kind == "nf4" and bool((code == CODEBOOKS["nf4"]).all())
-    read = stored.packed if is_kept else stored.matrix
-    return QuantizedTensor(kind.upper(), (outputs, inputs), values, read, is_packed=is_kept)
+    has_kernels = is_rowwise and kind == "nf4" and bool((code == CODEBOOKS["nf4"]).all())
+    read = stored.packed if has_kernels else stored.matrix
+    return QuantizedTensor(kind.upper(), (outputs, inputs), values, read, is_packed=has_kernels)
 
 
 class _Blocks:
-    """A matrix of 4 bits whose flattened numbers are in blocks with a scale each."""
+    """A 4-bit matrix whose flattened codes are in blocks with a scale each."""
 
     def __init__(
         self, parts: TensorParts, state: dict[str, Any], values: Array, code: Array
@@ -71,7 +71,7 @@ class _Blocks:
         self.scales: Matrix = parts.take("weight.absmax", (kind,), (count,))
 
     def absmax(self) -> Matrix:
-        """The scale of each block."""
+        """Return the scale of each block."""
         if self.nested is None:
             return self.scales
         outer, table, size, offset = self.nested
@@ -94,24 +94,24 @@ class _Blocks:
 
 
 def _state(parts: TensorParts, leaf: str) -> dict[str, Any]:
-    """The JSON object in a tensor.  Raises StartError naming the tensor."""
+    """Return the JSON object in a tensor.  Raises StartError naming the tensor."""
     text = parts.take(leaf, ("U8",))
-    found: Any = None
-    if text.size <= MOST_JSON:
+    state: Any = None
+    if text.size <= MAX_JSON:
         try:
-            found = json.loads(text.tobytes())
+            state = json.loads(text.tobytes())
         except (ValueError, RecursionError):
-            found = None
-    if not isinstance(found, dict):
+            state = None
+    if not isinstance(state, dict):
         raise parts.wrong(leaf, "expected a JSON object")
-    shape, sizes = found.get("shape"), [found.get("blocksize"), found.get("nested_blocksize", 256)]
+    shape, sizes = state.get("shape"), [state.get("blocksize"), state.get("nested_blocksize", 256)]
     if not isinstance(shape, list) or len(shape) != 2:
         raise parts.wrong(leaf, f"has shape {shape!r}, expected two sizes")
     if not all(type(n) is int and 0 < n < 2**31 for n in (*shape, *sizes)):
         raise parts.wrong(leaf, f"has shape {shape} and blocks of {sizes}, expected sizes over 0")
-    if not isinstance(found.get("nested_offset", 0.0), int | float):
+    if not isinstance(state.get("nested_offset", 0.0), int | float):
         raise parts.wrong(leaf, "has a nested_offset that is no number")
-    return {"nested_blocksize": 256, "nested_offset": 0.0, **found}
+    return {"nested_blocksize": 256, "nested_offset": 0.0, **state}
 
 
 def _int8(parts: TensorParts) -> QuantizedTensor:

@@ -1,12 +1,13 @@
-"""compressed-tensors: integers of 4 and 8 bits in words, int8, and float8.
+"""compressed-tensors: packed integers of 4 and 8 bits, int8, and float8.
 
     pack-quantized    weight_packed int32 [outputs, inputs * bits / 32], weight_shape,
                       weight_zero_point int32 [outputs * bits / 32, groups]
     int-quantized     weight int8 [outputs, inputs], weight_zero_point int8
-    float-quantized   weight float8, as `float8` has it
+    float-quantized   weight float8, as in `float8`
 
-and weight_scale: one number, [outputs, 1] or [outputs, groups].  Words have integers less the least
-one.  What a module is follows from its tensors: `targets` and `ignore` say the same.
+and weight_scale: one number, [outputs, 1] or [outputs, groups]. Packed integers are stored minus
+the smallest one, so unsigned. The format of a module follows from its tensors: `targets` and
+`ignore` say the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,20 +21,21 @@ from mindspore_serving.llm.checkpoint.quantized.gptq import groups_of
 from mindspore_serving.llm.checkpoint.quantized.grouped import Grouped, fields
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     Array,
+    FormatName,
     QuantizedTensor,
     TensorParts,
-    Words,
 )
 
 FORMATS = ("pack-quantized", "int-quantized", "float-quantized", "naive-quantized")
-MIXED = ("mixed-precision", "dense")  # of which each group has a format of its own
+MIXED = ("mixed-precision", "dense")  # each group has its own format
 FLOAT8 = "compressed-tensors FP8"
 BITS = {"int": (4, 8), "float": (8,)}
 
 
-def check_compressed(config: Mapping[str, Any]) -> Words:
-    """What it is, in words.  Raises StartError for a format, bits or a transform that is not
-    read.
+def check_compressed(config: Mapping[str, Any]) -> FormatName:
+    """Return the names of the formats.
+
+    Raises StartError for an unsupported format, number of bits, or transform.
     """
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not groups:
@@ -44,21 +46,21 @@ def check_compressed(config: Mapping[str, Any]) -> Words:
                 f"config.json has compressed-tensors with {key}, which is not supported"
             )
     kinds = [_check_group(name, group, config) for name, group in groups.items()]
-    return Words(", ".join(dict.fromkeys(kinds)), any(kind != FLOAT8 for kind in kinds))
+    return FormatName(", ".join(dict.fromkeys(kinds)), any(kind != FLOAT8 for kind in kinds))
 
 
 def _check_group(name: str, group: Any, config: Mapping[str, Any]) -> str:
-    where = f"config.json has compressed-tensors whose {name}"
+    label = f"config.json has compressed-tensors whose {name}"
     weights = group.get("weights") if isinstance(group, dict) else None
     if not isinstance(weights, dict):
-        raise StartError(f"{where} has no weights")
+        raise StartError(f"{label} has no weights")
     kind = group.get("format") or config.get("format")
     if kind not in (*FORMATS, *MIXED):
-        raise StartError(f"{where} has format {kind!r}, expected one of {', '.join(FORMATS)}")
+        raise StartError(f"{label} has format {kind!r}, expected one of {', '.join(FORMATS)}")
     bits, numbers = weights.get("num_bits"), weights.get("type") or "int"
     if numbers not in BITS or type(bits) is not int or bits not in BITS[numbers]:
         raise StartError(
-            f"{where} has {bits!r} bits of type {numbers!r}, expected int of 4 or 8, or float of 8"
+            f"{label} has {bits!r} bits of type {numbers!r}, expected int of 4 or 8, or float of 8"
         )
     if numbers == "float":
         return FLOAT8
@@ -68,22 +70,22 @@ def _check_group(name: str, group: Any, config: Mapping[str, Any]) -> str:
 
 
 def compressed(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
-    """Raises StartError naming a tensor that is missing or does not fit the others."""
+    """Build a matrix.  Raises StartError naming a tensor that is missing or does not fit."""
     parts.drop(*float8.INPUT_SCALES, "input_zero_point", "input_global_scale", "output_zero_point")
     if parts.has("weight_packed"):
         return _packed(parts)
     if parts.dtype("weight") == "I8":
         return _int8(parts)
     blocks = [_structure(group) for group in config["config_groups"].values()]
-    block = next((one for one in blocks if one), None)
+    block = next(filter(None, blocks), None)
     return float8.fp8(parts, {"weight_block_size": block})
 
 
 def _structure(group: Mapping[str, Any]) -> Any:
-    found = group["weights"].get("block_structure")
-    if isinstance(found, str):  # "128x128", of older files
-        return [int(part) if part.isdigit() else 0 for part in found.split("x")]
-    return found
+    structure = group["weights"].get("block_structure")
+    if isinstance(structure, str):  # "128x128", in older files
+        return [int(part) if part.isdigit() else 0 for part in structure.split("x")]
+    return structure
 
 
 def _packed(parts: TensorParts) -> QuantizedTensor:
@@ -106,15 +108,15 @@ def _packed(parts: TensorParts) -> QuantizedTensor:
 
 
 def _index(parts: TensorParts, inputs: int, groups: int) -> Array | None:
-    """The group of each input, None if they follow each other."""
+    """Return the group of each input, None if groups are of consecutive inputs."""
     if not parts.has("weight_g_idx"):
         return None
     index = parts.take("weight_g_idx", ("I32", "I64"), (inputs,))
-    if (index == -1).all():  # of a module that was not reordered
+    if (index == -1).all():  # the module was not reordered
         return None
     if index.min() < 0 or index.max() >= groups:
-        found = f"has groups {index.min()} to {index.max()}, expected 0 to {groups - 1}"
-        raise parts.wrong("weight_g_idx", found)
+        problem = f"has groups {index.min()} to {index.max()}, expected 0 to {groups - 1}"
+        raise parts.wrong("weight_g_idx", problem)
     return index
 
 
@@ -133,13 +135,13 @@ def _int8(parts: TensorParts) -> QuantizedTensor:
 
 
 def _scales(parts: TensorParts, outputs: int, inputs: int) -> tuple[int, Callable[[], Array]]:
-    """How many groups of inputs there are, and what gives their scales [outputs, groups]."""
-    found = parts.take("weight_scale", ("F32", "F16", "BF16"))
-    groups = found.shape[1] if found.ndim == 2 else 1
+    """Return the number of groups, and a function that returns their scales [outputs, groups]."""
+    stored = parts.take("weight_scale", ("F32", "F16", "BF16"))
+    groups = stored.shape[1] if stored.ndim == 2 else 1
     if groups < 1 or inputs % groups:
         raise parts.wrong("weight_scale", f"expected groups that divide {inputs} inputs")
     numbers = parts.numbers("weight_scale", (outputs, groups), (outputs,), (), (1,), (1, 1))
-    is_single = found.size == 1
+    is_single = stored.size == 1
 
     def scales() -> Array:
         some = numbers().reshape(-1, groups)
@@ -149,8 +151,9 @@ def _scales(parts: TensorParts, outputs: int, inputs: int) -> tuple[int, Callabl
 
 
 def _zeros(parts: TensorParts, shape: tuple[int, int], bits: int) -> Callable[[], Array]:
-    """What gives the zeros [outputs, groups] as unsigned integers; in the middle if none are
-    stored.
+    """Return a function that returns the zeros [outputs, groups] as unsigned integers.
+
+    Without stored zeros they are in the middle of the range.
     """
     middle, leaf = 1 << (bits - 1), "weight_zero_point"
     if not parts.has(leaf):

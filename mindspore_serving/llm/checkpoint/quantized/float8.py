@@ -1,10 +1,10 @@
-"""FP8: matrices of float8 with a scale for each matrix, each output, or each block.
+"""FP8: matrices of float8 with a scale per matrix, per output, or per block.
 
     weight F8_E4M3 or F8_E5M2 [outputs, inputs]
-    weight_scale or weight_scale_inv, which a weight is multiplied by in either case: one number,
+    weight_scale or weight_scale_inv, a factor of the weights in either case: one number,
     [outputs], [outputs, 1], [outputs, groups of inputs] or [blocks of outputs, blocks of inputs]
 
-Scales of inputs are not read: inputs stay what they are, which is more exact.
+Scales of inputs are ignored: inputs are not quantised, which is more accurate.
 """
 
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     FLOATS,
     Array,
+    FormatName,
     QuantizedTensor,
     TensorParts,
-    Words,
     floats,
 )
 
@@ -30,13 +30,13 @@ BLOCK = [128, 128]
 INPUT_SCALES = ("input_scale", "activation_scale", "input_scale_ub", "output_scale")
 
 
-def check_fp8(config: Mapping[str, Any]) -> Words:
-    """What it is, in words.  Raises StartError for blocks that are none."""
+def check_fp8(config: Mapping[str, Any]) -> FormatName:
+    """Return the name of the format.  Raises StartError for invalid block sizes."""
     block = config.get("weight_block_size")
     if block is None:
-        return Words("FP8", is_kept=False)
+        return FormatName("FP8", has_kernels=False)
     rows, columns = _block(block)
-    return Words(f"FP8 in blocks of {rows}x{columns}", is_kept=False)
+    return FormatName(f"FP8 in blocks of {rows}x{columns}", has_kernels=False)
 
 
 def _block(block: object) -> tuple[int, int]:
@@ -48,7 +48,7 @@ def _block(block: object) -> tuple[int, int]:
 
 
 def fp8(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
-    """Raises StartError naming a tensor that is missing or does not fit the others."""
+    """Build a matrix.  Raises StartError naming a tensor that is missing or does not fit."""
     bits = parts.matrix("weight", KINDS)
     outputs, inputs = bits.shape
     block = _block(config.get("weight_block_size") or BLOCK)
@@ -57,7 +57,7 @@ def fp8(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     size = _covered(scales.shape, (outputs, inputs), block)
     if size is None:
         raise parts.wrong(
-            leaf, f"expected one number, [{outputs}, 1], or one for each block of "
+            leaf, f"expected a single number, [{outputs}, 1], or a number for each block of "
             f"{block[0]}x{block[1]}"
         )  # fmt: skip
     parts.drop(*INPUT_SCALES)
@@ -69,7 +69,7 @@ def fp8(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
 def _covered(
     scales: tuple[int, ...], shape: tuple[int, int], block: tuple[int, int]
 ) -> tuple[int, int] | None:
-    """How many outputs and inputs share a scale; None if that is not a form of them."""
+    """Return how many outputs and inputs share a scale, None for scales of another shape."""
     outputs, inputs = shape
     if prod(scales) == 1:
         return shape
@@ -82,14 +82,17 @@ def _covered(
 
 
 def _packed(bits: Array, scales: Array, kinds: tuple[str, str], block: tuple[int, int]) -> Packed:
-    """`kinds` are the types of `bits` and of `scales`, one for each `block`."""
+    """Return the matrix.
+
+    `kinds` are the dtypes of `bits` and of `scales`, each of which is for one `block`.
+    """
     rows, columns = block
     if kinds[1] == "F8_E8M0":
         wide = np.ldexp(np.float32(1), scales.astype(np.int32) - 127)
     else:
         wide = floats(kinds[1], scales).astype(np.float32)
     outputs, inputs = bits.shape
-    group = gcd(columns, inputs)  # smaller where the last block is cut off
+    group = gcd(columns, inputs)  # smaller than a block if the last one is partial
     wide = wide.reshape(-(-outputs // rows), -1).repeat(rows, 0)[:outputs]
     wide = wide.repeat(columns // group, 1)[:, : inputs // group]
     codebook = kinds[0].replace("_", "").lower()

@@ -1,6 +1,6 @@
-"""Integers of 4 and 8 bits with a scale, and mostly a zero, for each group of inputs.
+"""Integers of 4 and 8 bits with a scale, and usually a zero, for each group of inputs.
 
-What GPTQ, AWQ and compressed-tensors have in common, whatever the order of their words.  Knows no
+This is common to GPTQ, AWQ and compressed-tensors, whatever the order of their words. Knows no
 tensor's name.
 """
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, halves, pairs
+from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, pack_nibbles, unpack_nibbles
 from mindspore_serving.llm.checkpoint.quantized.parts import Array, Matrix, QuantizedTensor
 
 
@@ -17,8 +17,8 @@ from mindspore_serving.llm.checkpoint.quantized.parts import Array, Matrix, Quan
 class Grouped:
     """A matrix [outputs, inputs] of `bits`; a weight is scale * (integer - zero).
 
-    `rows` gives the bytes of some outputs [some, inputs * bits / 8], low nibble first.  `scales`
-    and `zeros` give [outputs, groups].  `index` is the group of each input, None if groups are of
+    `rows` returns the bytes of some outputs [some, inputs * bits / 8], low nibble first. `scales`
+    and `zeros` return [outputs, groups]. `index` is the group of each input, None if groups are of
     consecutive inputs.
     """
 
@@ -31,30 +31,31 @@ class Grouped:
     index: Array | None = None
 
     def tensor(self, kind: str, bits: Array) -> QuantizedTensor:
-        """It, stored as `kind` in `bits`.  As floats if groups differ in size."""
+        """Return the matrix as a tensor of format `kind`; of floats if groups differ in size."""
         counts = np.bincount(self.index, minlength=self.groups) if self.index is not None else None
         if counts is not None and (counts != self.shape[1] / self.groups).any():
             return QuantizedTensor(kind, self.shape, bits, self.matrix, is_packed=False)
         return QuantizedTensor(kind, self.shape, bits, self.packed)
 
     def packed(self) -> Packed:
+        """Return the integers, with inputs in the order of their groups."""
         outputs, inputs = self.shape
         order = None if self.index is None else np.argsort(self.index, kind="stable")
         values = np.empty((outputs, inputs * self.bits // 8), np.uint8)
         for some in self._pieces():
             rows = self.rows(some)
             if order is not None and self.bits == 4:
-                rows = pairs(halves(rows)[:, order])
+                rows = pack_nibbles(unpack_nibbles(rows)[:, order])
             elif order is not None:
                 rows = rows[:, order]
             values[some] = rows
         scales, zeros = self.scales(), self.zeros()
         group = inputs // self.groups
         packed = Packed(values, scales, self.bits, self.shape, group, zeros=zeros, order=order)
-        return centred(packed)
+        return without_middle_zeros(packed)
 
     def matrix(self) -> Matrix:
-        """The weights as float32."""
+        """Return the weights as float32."""
         scales, zeros = self.scales().astype(np.float32), self.zeros()
         index = self.index
         if index is None:
@@ -62,20 +63,20 @@ class Grouped:
         result = np.empty(self.shape, np.float32)
         for some in self._pieces():
             rows = self.rows(some)
-            integers = halves(rows) if self.bits == 4 else rows
+            integers = unpack_nibbles(rows) if self.bits == 4 else rows
             result[some] = integers.astype(np.float32) - zeros[some][:, index]
             result[some] *= scales[some][:, index]
         return result
 
     def _pieces(self) -> list[slice]:
-        """Some outputs at a time, so that intermediate arrays stay small; in whole words."""
+        """Return slices of outputs in whole words, small enough for intermediate arrays."""
         outputs, inputs = self.shape
         step = max(8, CHUNK // inputs // 8 * 8)
         return [slice(at, min(at + step, outputs)) for at in range(0, outputs, step)]
 
 
-def centred(packed: Packed) -> Packed:
-    """The same as signed integers without zeros, if all zeros are in the middle."""
+def without_middle_zeros(packed: Packed) -> Packed:
+    """Return signed integers without zeros, if all zeros are in the middle of the range."""
     middle = 1 << (packed.bits - 1)
     if packed.zeros is None or (packed.zeros != middle).any():
         return packed
@@ -84,6 +85,6 @@ def centred(packed: Packed) -> Packed:
 
 
 def fields(words: Array, bits: int) -> Array:
-    """Words of 32 bits [rows, n] as the integers in them [rows, n * 32 / bits], lowest first."""
-    found = np.ascontiguousarray(words).view(np.uint8)
-    return halves(found) if bits == 4 else found
+    """Unpack 32-bit words [rows, n] to integers [rows, n * 32 / bits], lowest first."""
+    data = np.ascontiguousarray(words).view(np.uint8)
+    return unpack_nibbles(data) if bits == 4 else data

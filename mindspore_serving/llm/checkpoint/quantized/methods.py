@@ -1,4 +1,4 @@
-"""Which quantised formats there are, by the name that configurations have for them."""
+"""Supported quantised formats, by their quant_method."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,16 +19,20 @@ from mindspore_serving.llm.checkpoint.quantized.compressed_tensors import (
 )
 from mindspore_serving.llm.checkpoint.quantized.float8 import KINDS, check_fp8, fp8
 from mindspore_serving.llm.checkpoint.quantized.gptq import awq, check_awq, check_gptq, gptq
-from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, TensorParts, Words
+from mindspore_serving.llm.checkpoint.quantized.parts import (
+    FormatName,
+    QuantizedTensor,
+    TensorParts,
+)
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 
 Config: TypeAlias = Mapping[str, Any]
 Tensors: TypeAlias = dict[str, StoredTensor]
 
 OURS = "mindspore_serving"  # of a checkpoint that `llm.quantize` wrote
-SCALED = "scaled"  # of ours: whether inputs of matrices were scaled, so that adapters do not fit
+SCALED = "scaled"  # a key of ours: inputs of matrices were scaled, so adapters do not fit
 GGUF = "gguf"  # of a GGUF file with quantised tensors
-# Files beside config.json that older writers made in place of its quantization_config.
+# Files of older writers -> their quant_method; they replace quantization_config in config.json.
 OLDER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 
@@ -36,11 +40,11 @@ OLDER_FILES = {"quantize_config.json": "gptq", "quant_config.json": "awq"}
 class QuantizationMethod:
     """A format.
 
-    `check` says in words what a configuration means, or refuses it.  `build` makes a matrix of the
-    tensors of a module, if it has one of the `leaves`, of one of their types if those are named.
+    `check` returns a configuration's name, or refuses it. `build` makes a matrix from the tensors
+    of a module that has one of the `leaves`, with one of their dtypes if those are listed.
     """
 
-    check: Callable[[Config], Words]
+    check: Callable[[Config], FormatName]
     leaves: Mapping[str, tuple[str, ...]]
     build: Callable[[TensorParts, Config], QuantizedTensor] | None
 
@@ -59,38 +63,39 @@ METHODS: dict[str, QuantizationMethod] = {
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """config.json, with what a file beside it says of the quantisation; empty if there is none."""
+    """Read config.json with the quantisation from another file; empty if there is none."""
     config = read_optional_json(directory / CONFIG)
     if not config or quantization_of(config):
         return config
     for name, method in OLDER_FILES.items():
-        found = read_optional_json(directory / name)
-        if found:
-            return {**config, "quantization_config": {"quant_method": method, **found}}
+        options = read_optional_json(directory / name)
+        if options:
+            return {**config, "quantization_config": {"quant_method": method, **options}}
     return config
 
 
 def quantization_of(config: Config) -> Config:
-    """What config.json says of the checkpoint's quantisation; empty for floats."""
-    found = config.get("quantization_config") or config.get("compression_config") or {}
-    return found if isinstance(found, dict) else {"quant_method": found}
+    """Return the quantisation in config.json, empty for floats."""
+    options = config.get("quantization_config") or config.get("compression_config") or {}
+    return options if isinstance(options, dict) else {"quant_method": options}
 
 
-def describe(config: Config) -> Words:
-    """A checkpoint of another format in words; no text for others.  Raises StartError for a format
-    that is not read.
+def describe(config: Config) -> FormatName:
+    """Return the name of a checkpoint's format, "" for floats and formats of this package.
+
+    Raises StartError for an unsupported format.
     """
-    found = quantization_of(config)
-    if not found or found.get("quant_method") in (OURS, GGUF):
-        return Words("", is_kept=False)
-    return _method(found).check(found)
+    options = quantization_of(config)
+    if not options or options.get("quant_method") in (OURS, GGUF):
+        return FormatName("", has_kernels=False)
+    return _method(options).check(options)
 
 
-def present(config: Config, tensors: Tensors) -> Tensors:
-    """`tensors` with each quantised matrix in place of the tensors that it is stored in.
+def merge_quantized(config: Config, tensors: Tensors) -> Tensors:
+    """Replace the tensors of each quantised matrix by the matrix.
 
-    Nothing is decoded.  Raises StartError for a format that is not read, and naming a tensor that
-    is missing or does not fit the others.
+    Nothing is decoded. Raises StartError for an unsupported format, and naming a tensor that is
+    missing or does not fit.
     """
     if not describe(config).text:
         return tensors
@@ -118,10 +123,10 @@ def _method(options: Config) -> QuantizationMethod:
     name = options.get("quant_method")
     if not isinstance(name, str) or name not in METHODS:
         near = get_close_matches(str(name), METHODS, 1, 0.5)
-        hint = f"; near it: {near[0]}" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else ""
         raise StartError(
             f"config.json has quant_method {name!r}, which is not supported{hint} (supported: "
-            f"{', '.join(METHODS)}); take the model's float checkpoint and quantise it with "
+            f"{', '.join(METHODS)}); quantise the model's float checkpoint with "
             "mindspore_serving.llm.quantize"
         )
     return METHODS[name]

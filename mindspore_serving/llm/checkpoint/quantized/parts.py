@@ -1,6 +1,6 @@
-"""A matrix that is stored as several tensors, and the checks that every format shares.
+"""A matrix that is stored as several tensors, and the checks that all formats share.
 
-Shapes and types are checked when a checkpoint is opened; nothing is decoded before it is used.
+Shapes and dtypes are checked when a checkpoint is opened; nothing is decoded before it is used.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,11 +22,11 @@ FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor(StoredTensor):
-    """A matrix [outputs, inputs] of another format.
+    """A matrix [outputs, inputs] in another format.
 
-    `dtype` is the format's name and `bits` the largest array in it.  `read` makes integers and
-    scales of it if `is_packed`, else floats.  `gather` makes float32 of the outputs of some numbers
-    (int32) alone, in a format where that reads no others.
+    `dtype` is the format's name, and `bits` its largest array. `read` returns integers and scales
+    if `is_packed`, else floats. `gather` returns float32 rows for int32 indices, in a format where
+    it need not read other rows.
     """
 
     read: Callable[[], Packed | Matrix]
@@ -34,25 +34,25 @@ class QuantizedTensor(StoredTensor):
     gather: Callable[[npt.NDArray[np.int32]], Matrix] | None = None
 
     def rows(self, some: slice) -> "QuantizedTensor":
-        """Some of its outputs."""
+        """Return some of the outputs."""
         count = len(range(*some.indices(self.shape[0])))
 
         def read() -> Packed | Matrix:
-            found = self.read()
-            return found.rows(some) if isinstance(found, Packed) else found[some]
+            matrix = self.read()
+            return matrix.rows(some) if isinstance(matrix, Packed) else matrix[some]
 
         return replace(self, shape=(count, *self.shape[1:]), read=read, gather=None)
 
 
-class Words(NamedTuple):
-    """A checkpoint's quantisation in words, and whether a runtime may have kernels for it."""
+class FormatName(NamedTuple):
+    """Name of a checkpoint's format, and whether a runtime may have kernels for it."""
 
     text: str
-    is_kept: bool = True
+    has_kernels: bool = True
 
 
 class TensorParts:
-    """The tensors of the matrix `module`.weight: those named `module` + "." and more."""
+    """Tensors of the matrix `module`.weight: those with names below `module`."""
 
     def __init__(self, module: str, tensors: Mapping[str, StoredTensor]) -> None:
         self.module = module
@@ -60,52 +60,53 @@ class TensorParts:
         self._tensors = tensors
 
     def has(self, leaf: str) -> bool:
+        """Return whether there is such a tensor."""
         return f"{self.module}.{leaf}" in self._tensors
 
     def dtype(self, leaf: str) -> str:
-        """Of a tensor that is there."""
+        """Return the dtype of an existing tensor."""
         return self._tensors[f"{self.module}.{leaf}"].dtype
 
     def take(self, leaf: str, dtypes: tuple[str, ...], *shapes: tuple[int, ...]) -> Array:
-        """The bits of a tensor of one of `dtypes`, and of one of `shapes` if there are any.
+        """Return the bits of a tensor with one of `dtypes` and, if there are any, one of `shapes`.
 
-        Raises StartError naming a tensor that is missing or another.
+        Raises StartError naming a tensor that is missing or different.
         """
         name = f"{self.module}.{leaf}"
         stored = self._tensors.get(name)
         if stored is None:
-            raise StartError(f"tensor {name!r} is missing, without which {self.module!r} is broken")
+            raise StartError(f"tensor {name!r} is missing, which {self.module!r} needs")
         if stored.dtype not in dtypes:
             raise StartError(f"tensor {name!r} is {stored.dtype}, expected {' or '.join(dtypes)}")
         if shapes and stored.shape not in shapes:
-            raise self.wrong(leaf, f"expected {' or '.join(str(list(one)) for one in shapes)}")
+            raise self.wrong(leaf, f"expected {' or '.join(str(list(shape)) for shape in shapes)}")
         self.taken.add(name)
         return stored.bits.reshape(stored.shape)
 
     def matrix(self, leaf: str, dtypes: tuple[str, ...]) -> Array:
-        """As `take`, of two sizes over 0."""
+        """Return the bits of a tensor with two sizes over 0, as `take` does."""
         bits = self.take(leaf, dtypes)
         if bits.ndim != 2 or 0 in bits.shape:
             raise self.wrong(leaf, "expected a matrix")
         return bits
 
     def numbers(self, leaf: str, *shapes: tuple[int, ...]) -> Callable[[], Array]:
-        """As `take`, of floats: what gives them, float16 as stored and others as float32."""
+        """Return a function that returns a tensor of floats, as `floats` does."""
         bits, dtype = self.take(leaf, FLOATS, *shapes), self.dtype(leaf)
         return lambda: floats(dtype, bits)
 
     def drop(self, *leaves: str) -> None:
-        """Take what is not needed to compute with floats, if it is there."""
+        """Mark tensors as used that are not needed to compute with floats."""
         self.taken.update(f"{self.module}.{leaf}" for leaf in leaves if self.has(leaf))
 
     def wrong(self, leaf: str, expected: str) -> StartError:
-        """The error for a tensor that is there."""
+        """Return the error for an existing tensor."""
         name = f"{self.module}.{leaf}"
         return StartError(f"tensor {name!r} is {list(self._tensors[name].shape)}: {expected}")
 
 
 def floats(dtype: str, bits: Array) -> Array:
-    """float16 as stored, F32 and BF16 as float32."""
+    """Return F16 as float16, F32 and BF16 as float32."""
     if dtype == "F16":
         return bits.view(np.float16)
     if dtype == "BF16":

@@ -1,5 +1,6 @@
-"""The descriptions of the architectures that generate: the first of config.json's `architectures`
--> its `Architecture`.  Another one that differs by names, norms or scales is one more row.
+"""Descriptions of generating architectures: first entry of `architectures` -> `Architecture`.
+
+An architecture that differs by names, norms or scales is one more row.
 """
 
 from mindspore_serving.llm.descriptions.architecture import Architecture
@@ -7,10 +8,10 @@ from mindspore_serving.llm.descriptions.families import (
     chatglm,
     gemma,
     gpt,
+    images,
     llama,
     mamba,
     mixtures,
-    pictures,
     states,
 )
 
@@ -21,6 +22,6 @@ FAMILIES: dict[str, Architecture] = {
     **mixtures.ROWS,
     **states.ROWS,
     **mamba.ROWS,
-    **pictures.ROWS,
+    **images.ROWS,
     **chatglm.ROWS,
 }

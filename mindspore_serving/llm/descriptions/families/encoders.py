@@ -1,7 +1,7 @@
-"""Encoders, by the beginning of the names of their architectures: BERT and its like, ModernBERT,
-EmbeddingGemma.  Every token sees the whole text, or in some layers the tokens nearby on both sides.
+"""Encoders by the prefix of their architectures' names: BERT's family, ModernBERT, EmbeddingGemma.
 
-A row says only what differs from Llama.  Knows no runtime.
+Every token attends to the whole text, or in some layers to nearby tokens on both sides. A row names
+only differences from Llama. Knows no runtime.
 """
 
 from dataclasses import replace
@@ -13,8 +13,8 @@ from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.descriptions.families.gemma import GEMMA3
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
-DISTANCES = 32  # of MPNet
-PREFIXES = ("bert.", "roberta.", "mpnet.", "distilbert.", "model.")  # where there is a head as well
+NUM_BUCKETS = 32  # of MPNet's relative positions
+PREFIXES = ("bert.", "roberta.", "mpnet.", "distilbert.", "model.")  # in files with a head
 
 
 def _bert(config: Config) -> Config:
@@ -37,11 +37,14 @@ def _roberta(config: Config) -> Config:
 
 
 def rows_before_first(config: Config) -> int:
-    """Of RoBERTa's table of positions: up to that of the padding token."""
-    found = config.get("pad_token_id", 1)
-    if not isinstance(found, int) or found < 0:
-        raise StartError(f"config.json has pad_token_id {found!r}, expected an int of 0 or more")
-    return 1 + found
+    """Return the rows of RoBERTa's position table before that of the first token.
+
+    They end with that of the padding token.
+    """
+    pad_id = config.get("pad_token_id", 1)
+    if not isinstance(pad_id, int) or pad_id < 0:
+        raise StartError(f"config.json has pad_token_id {pad_id!r}, expected an int of 0 or more")
+    return 1 + pad_id
 
 
 def _modern_bert(config: Config) -> Config:
@@ -58,8 +61,8 @@ def _modern_bert(config: Config) -> Config:
     }
 
 
-def _modern_bert_form(form: Architecture, config: Config) -> Architecture:
-    return replace(form, norm_bias=bool(config.get("norm_bias")))
+def _modern_bert_form(architecture: Architecture, config: Config) -> Architecture:
+    return replace(architecture, norm_bias=bool(config.get("norm_bias")))
 
 
 def _gemma(config: Config) -> Config:
@@ -79,7 +82,7 @@ BERT = Architecture(
         mlp_norm="", gate_up=("intermediate.dense",), down="output.dense",
         after_mlp="output.LayerNorm",
     ),
-    norm=LAYER, norm_bias=True, **_BIASED, gated=False, rope="", norms_sums=True, read=_bert,
+    norm=LAYER, norm_bias=True, **_BIASED, gated=False, rope="", post_norm=True, read=_bert,
     fixed={"position_embedding_type": ("absolute",), "is_decoder": (False,),
            "add_cross_attention": (False,)},
     defaults={"hidden_act": "gelu"},
@@ -108,7 +111,7 @@ ENCODERS: dict[str, Architecture] = {
             qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
             output="attention.attn.o", after_attention="attention.LayerNorm",
         ),
-        fixed={**BERT.fixed, "relative_attention_num_buckets": (DISTANCES,)},
+        fixed={**BERT.fixed, "relative_attention_num_buckets": (NUM_BUCKETS,)},
     ),
     "ModernBert": Architecture(
         names=Names(
@@ -123,7 +126,7 @@ ENCODERS: dict[str, Architecture] = {
     "Gemma3Text": replace(
         GEMMA3,
         names=replace(GEMMA3.names, embedding="embed_tokens", norm="norm", layers="layers"),
-        read=_gemma, cut=False,
+        read=_gemma, shardable=False,
         fixed={**GEMMA3.fixed, "use_bidirectional_attention": (True,)},
     ),
 }  # fmt: skip

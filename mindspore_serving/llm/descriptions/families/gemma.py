@@ -1,8 +1,8 @@
-"""The Gemmas: Llama's blocks with norms on both sides, embeddings that are scaled.
+"""The Gemma family: Llama's blocks with norms on both sides and scaled embeddings.
 
-The fourth has larger heads in layers without a window, last layers that share the keys and values
-of others, and inputs of its own for each layer; 3n has the latter two, several hidden states, and
-gates that are mostly 0.  Knows no runtime.
+Gemma 4 has larger heads in layers without a window, last layers that share the keys and values of
+earlier ones, and an input per layer; Gemma 3n has the latter two, several hidden states (AltUp),
+and sparse gates. Knows no runtime.
 """
 
 from dataclasses import replace
@@ -14,9 +14,9 @@ from mindspore_serving.llm.descriptions.architecture import (
     RMS,
     RMS_PLUS_ONE,
     Architecture,
-    Beside,
     Config,
     Experts,
+    ParallelMixture,
 )
 from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families.llama import ATTENTION_BIASED, PLAIN, SANDWICH
@@ -26,19 +26,19 @@ from mindspore_serving.llm.descriptions.settings import LAYER_INPUTS, PATTERN, T
 def _gemma(config: Config) -> Config:
     hidden = size(config, "hidden_size")
     act = config.get("hidden_activation") or config.get("hidden_act")
-    tanh = "gelu_pytorch_tanh"  # what the first Gemma's "gelu" means
+    tanh = "gelu_pytorch_tanh"  # the first Gemma means this by "gelu"
     return {
         "embedding_multiplier": hidden**0.5,
         "hidden_activation": tanh if act in (None, "gelu") else act,
     }
 
 
-SPARSE = 10  # first layers of Gemma 3n whose gates are sparse, where config.json does not say
+SPARSE = 10  # first layers of Gemma 3n with sparse gates, unless config.json says otherwise
 GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 1e-6}
 CAPPED = ("final_logit_softcapping", "query_pre_attn_scalar")
 GEMMA = Architecture(
     norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
-    cut=True,
+    shardable=True,
 )  # fmt: skip
 GEMMA2 = replace(
     GEMMA,
@@ -75,17 +75,17 @@ GEMMA3 = replace(
 )
 
 
-def _gemma3_pictures(form: Architecture, config: Config) -> Architecture:
-    """A checkpoint of the text part alone may have the same class."""
+def _gemma3_images(architecture: Architecture, config: Config) -> Architecture:
+    """Add images, unless the checkpoint is of the text part only, which may have the same class."""
     if not config.get("vision_config"):
-        return form
+        return architecture
     count, window = size(config, "mm_tokens_per_image", default=256), config["sliding_window"]
     if window < count:
         raise StartError(
-            f"config.json has sliding_window {window}, expected at least the {count} tokens of a "
-            "picture (mm_tokens_per_image), which see one another"
+            f"config.json has sliding_window {window}, expected at least the {count} tokens of an "
+            "image (mm_tokens_per_image), which attend to each other"
         )
-    return replace(form, has_pictures=True, sees_pictures_whole=True)
+    return replace(architecture, takes_images=True, has_bidirectional_images=True)
 
 
 def _gemma4(config: Config) -> Config:
@@ -100,35 +100,38 @@ def _gemma4(config: Config) -> Config:
         )
     return {
         **_gemma(config),
-        **_whole_heads(config, [i for i, kind in enumerate(kinds) if kind == layer_kinds.FULL]),
+        **_global_heads(config, [i for i, kind in enumerate(kinds) if kind == layer_kinds.FULL]),
         "num_experts": size(config, "num_experts") if config.get("enable_moe_block") else None,
         "num_experts_per_tok": config.get("top_k_experts"),
         "norm_topk_prob": True,
-        "layer_types": [*kinds[:-1], layer_kinds.FULL],  # whatever it says of the last one
+        "layer_types": [*kinds[:-1], layer_kinds.FULL],  # the last layer never has a window
     }
 
 
-def _whole_heads(config: Config, layers: list[int]) -> Config:
-    """The heads of `layers`, those without a window: `per_layer_config` has them one by one."""
-    given = config.get("per_layer_config")
-    if given is None:
-        own = config.get("num_global_key_value_heads") if config["attention_k_eq_v"] else None
-        return {"num_global_key_value_heads": own}
-    found = {
-        (one.get("num_key_value_heads"), one.get("head_dim"))
-        for one in (given.get(str(layer)) or {} for layer in layers)
+def _global_heads(config: Config, layers: list[int]) -> Config:
+    """Return the heads of `layers`, which have no window.
+
+    `per_layer_config` lists them one by one.
+    """
+    per_layer = config.get("per_layer_config")
+    if per_layer is None:
+        heads = config.get("num_global_key_value_heads") if config["attention_k_eq_v"] else None
+        return {"num_global_key_value_heads": heads}
+    sizes = {
+        (layer.get("num_key_value_heads"), layer.get("head_dim"))
+        for layer in (per_layer.get(str(number)) or {} for number in layers)
     }
-    others = sorted(set(given) - set(map(str, layers)))
-    if len(found) > 1 or others:
+    is_extra = bool(set(per_layer) - set(map(str, layers)))
+    if len(sizes) > 1 or is_extra:
         raise StartError(
-            f"config.json has per_layer_config {given!r:.80}, expected the same for all layers "
-            "without a window, and nothing for others"
+            f"config.json has per_layer_config {per_layer!r:.80}, expected the same for all layers "
+            "without a window, and nothing for layers with a window"
         )
-    kv_heads, dim = found.pop() if found else (None, None)
+    kv_heads, dim = sizes.pop() if sizes else (None, None)
     return {"num_global_key_value_heads": kv_heads, "global_head_dim": dim}
 
 
-LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, cut=False)
+LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, shardable=False)
 LATER_SETTINGS = (
     *TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping", "rope_local_base_freq",
 )  # fmt: skip
@@ -140,10 +143,10 @@ GEMMA4 = replace(
     names=replace(SANDWICH, scalar="layer_scalar"),
     experts=Experts(
         router="router.proj", prefix="experts", joined=("gate_up_proj", "down_proj"),
-        joined_rows=True, beside=Beside(),
+        joined_rows=True, parallel=ParallelMixture(),
     ),
     read=_gemma4,
-    fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # of pictures alone
+    fixed={**PLAIN, "use_bidirectional_attention": (False, "vision")},  # only for images
     defaults={
         **GEMMA_DEFAULTS,
         "attention_multiplier": 1.0,
@@ -165,7 +168,7 @@ GEMMA4 = replace(
 
 
 def _gemma3n(config: Config) -> Config:
-    """Feed-forward blocks may have sizes of their own, which nothing depends on."""
+    """Reduce lists to what is read: nothing depends on the width of each feed-forward block."""
     count, width = size(config, "num_hidden_layers"), config.get("intermediate_size")
     shares = config.get("activation_sparsity_pattern")
     return {
@@ -211,7 +214,7 @@ ROWS: dict[str, Architecture] = {
     "GemmaForCausalLM": GEMMA,
     "Gemma2ForCausalLM": GEMMA2,
     "Gemma3ForCausalLM": GEMMA3,
-    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_pictures),
+    "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_images),
     "Gemma3nForCausalLM": GEMMA3N,
     "Gemma3nForConditionalGeneration": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,

@@ -1,5 +1,6 @@
-"""Architectures with layer norms, most of them with biases and feed-forward blocks without gates:
-GPT-2 and those before and beside Llama, Cohere's, and Nemotron.
+"""Architectures with layer norms: GPT-2 and its relatives, Cohere's, and Nemotron.
+
+Most of them have biases and feed-forward blocks without gates.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.descriptions.families.llama import PLAIN, WINDOWED
 from mindspore_serving.llm.descriptions.settings import PATTERN, TYPED_WINDOW, WINDOW
 
-QKV = ("self_attention.query", "self_attention.key", "self_attention.value")  # cut by `layouts`
+QKV = ("self_attention.query", "self_attention.key", "self_attention.value")  # split by `layouts`
 BIASED: dict[str, Any] = {
     "norm": LAYER, "norm_bias": True, "qkv_bias": True, "output_bias": True, "mlp_bias": True
 }  # fmt: skip
@@ -43,13 +44,13 @@ GPT2 = Architecture(
 
 
 def _neox(config: Config) -> Config:
-    """The names of the first checkpoints (Pythia)."""
+    """Translate the setting names of the first checkpoints (Pythia)."""
     names = {"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"}
     return {new: config[old] for old, new in names.items() if config.get(old) is not None}
 
 
-def _neox_variant(form: Architecture, config: Config) -> Architecture:
-    return replace(form, parallel=bool(config.get("use_parallel_residual", True)))
+def _neox_variant(architecture: Architecture, config: Config) -> Architecture:
+    return replace(architecture, parallel=bool(config.get("use_parallel_residual", True)))
 
 
 def _gptj(config: Config) -> Config:
@@ -68,24 +69,24 @@ def _opt(config: Config) -> Config:
     return {}
 
 
-def _stablelm(form: Architecture, config: Config) -> Architecture:
+def _stablelm(architecture: Architecture, config: Config) -> Architecture:
     if not config.get("use_parallel_residual"):
-        return form
-    return replace(form, parallel=True, names=replace(form.names, mlp_norm=""))
+        return architecture
+    return replace(architecture, parallel=True, names=replace(architecture.names, mlp_norm=""))
 
 
-def _falcon(form: Architecture, config: Config) -> Architecture:
-    """Two norms in a layer of the second generation, one in the first, or one after the other."""
+def _falcon(architecture: Architecture, config: Config) -> Architecture:
+    """Choose the norms of a layer: two in the second generation, one or a sequence in the first."""
     is_new = bool(config.get("new_decoder_architecture"))
     alibi = bool(config.get("alibi"))
     count = config.get("num_ln_in_parallel_attn")
     if is_new and count in (None, 2):
-        names = replace(form.names, attention_norm="ln_attn", mlp_norm="ln_mlp")
-        return replace(form, names=names, parallel=True, alibi=alibi)
+        names = replace(architecture.names, attention_norm="ln_attn", mlp_norm="ln_mlp")
+        return replace(architecture, names=names, parallel=True, alibi=alibi)
     if is_new or config.get("parallel_attn", True):
-        names = replace(form.names, mlp_norm="")
-        return replace(form, names=names, parallel=True, alibi=alibi)
-    return replace(form, alibi=alibi)
+        names = replace(architecture.names, mlp_norm="")
+        return replace(architecture, names=names, parallel=True, alibi=alibi)
+    return replace(architecture, alibi=alibi)
 
 
 def _falcon_heads(config: Config) -> Config:
@@ -100,7 +101,7 @@ def _cohere(config: Config) -> Config:
 
 
 def _cohere2(config: Config) -> Config:
-    """Only layers with a window have positions."""
+    """Give positions only to layers with a window."""
     count = size(config, "num_hidden_layers")
     sizes = layer_kinds.windows(config, count, COHERE)
     return {**_cohere(config), "no_rope_layers": [int(bool(window)) for window in sizes]}

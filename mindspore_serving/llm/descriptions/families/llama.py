@@ -1,6 +1,6 @@
-"""Architectures near Llama: RMS norms, gated feed-forward blocks, rotary positions.
+"""Architectures like Llama: RMS norms, gated feed-forward blocks, rotary positions.
 
-A row says only what differs.  Knows no runtime.
+A row names only differences. Knows no runtime.
 """
 
 from dataclasses import replace
@@ -24,12 +24,12 @@ from mindspore_serving.llm.descriptions.settings import (
     WINDOW,
 )
 
-# config.json's name -> what is accepted, of what no row computes otherwise.
+# Key of config.json -> the accepted values, for settings that no row supports otherwise.
 PLAIN = {"pretraining_tp": (1,), "use_bidirectional_attention": (False,), "clip_qkv": ()}
 ERNIE = {**PLAIN, "compression_ratio": (1.0,)}
-LATENT_HEADS = ("head_dim", "num_key_value_heads")  # of keys that are not cached as they are
+LATENT_HEADS = ("head_dim", "num_key_value_heads")  # unused: latent attention has other sizes
 ATTENTION_BIASED: dict[str, Any] = {"qkv_bias": "attention_bias", "output_bias": "attention_bias"}
-AFTER: dict[str, Any] = {  # norms behind the blocks
+AFTER: dict[str, Any] = {  # norms after the blocks
     "after_attention": "post_attention_layernorm",
     "after_mlp": "post_feedforward_layernorm",
 }
@@ -39,18 +39,18 @@ FUSED_GATE = ("mlp.gate_up_proj",)
 
 LLAMA = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", fixed=PLAIN,
-    cut=True,
+    shardable=True,
 )  # fmt: skip
-WINDOWED: dict[str, Any] = {"sliding_window": 4096}  # where config.json does not say
+WINDOWED: dict[str, Any] = {"sliding_window": 4096}  # default
 SWITCHED: dict[str, Any] = {**WINDOWED, "use_sliding_window": False, "max_window_layers": 28}
-MISTRAL = Architecture(fixed=PLAIN, follows=TYPED_WINDOW, defaults=WINDOWED, cut=True)
+MISTRAL = Architecture(fixed=PLAIN, follows=TYPED_WINDOW, defaults=WINDOWED, shardable=True)
 MINISTRAL3 = replace(MISTRAL, follows=WINDOW, defaults={})
 QWEN2 = Architecture(
-    qkv_bias=True, follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, cut=True,
+    qkv_bias=True, follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, shardable=True,
 )  # fmt: skip
 QWEN3 = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=OF_HEAD,
-    follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, cut=True,
+    follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, shardable=True,
 )  # fmt: skip
 INTERNLM2 = Architecture(
     names=Names(
@@ -59,25 +59,30 @@ INTERNLM2 = Architecture(
         output="attention.wo", mlp_norm="ffn_norm",
         gate_up=("feed_forward.w1", "feed_forward.w3"), down="feed_forward.w2",
     ),
-    qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True,
+    qkv_bias="bias", output_bias="bias", fixed=PLAIN, shardable=True,
 )  # fmt: skip
 
 
-def _mistral3(form: Architecture, config: Config) -> Architecture:
-    """The text model is a Ministral 3, or a Mistral."""
-    return replace(form, defaults=WINDOWED) if config.get("model_type") == "mistral" else form
+def _mistral3(architecture: Architecture, config: Config) -> Architecture:
+    """Use Mistral's window unless the text model is a Ministral 3."""
+    return (
+        replace(architecture, defaults=WINDOWED)
+        if config.get("model_type") == "mistral"
+        else architecture
+    )
 
 
-def _baichuan(form: Architecture, config: Config) -> Architecture:
-    """13B has ALiBi, and no limit of positions but that of its tokenizer.  GGUF files have queries,
-    keys and values apart.
+def _baichuan(architecture: Architecture, config: Config) -> Architecture:
+    """Give ALiBi to 13B, which limits positions only in its tokenizer.
+
+    In GGUF files queries, keys and values are separate.
     """
-    names = form.names if config.get("is_packed", True) else Names()
-    return replace(form, names=names, alibi="max_position_embeddings" not in config)
+    names = architecture.names if config.get("is_packed", True) else Names()
+    return replace(architecture, names=names, alibi="max_position_embeddings" not in config)
 
 
 def _olmo3(config: Config) -> Config:
-    """Layers with a window have positions without any scaling, if config.json has one for all."""
+    """Leave positions of layers with a window unscaled, whatever config.json says for all."""
     return {"rope_local_base_freq": config.get("rope_theta") or 10000.0}
 
 
@@ -89,18 +94,18 @@ OLMO3 = replace(
     defaults={**WINDOWED, PATTERN: 4, "rope_theta": 500_000.0},
 )  # fmt: skip
 EXAONE4 = Architecture(
-    names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, cut=True,
+    names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, shardable=True,
     follows=(*TYPED_WINDOW, PATTERN), defaults={**WINDOWED, PATTERN: 4},
 )  # fmt: skip
 
 
 def _smollm3(config: Config) -> Config:
-    """Where layers are not listed, those without positions have a window, if it is switched on."""
+    """List the layers: those without positions have a window, if windows are switched on."""
     window, kinds = config.get("sliding_window"), config.get("layer_types")
     if kinds is None:
         count, step = size(config, "num_hidden_layers"), size(config, "no_rope_layer_interval")
-        turned = config.get("no_rope_layers") or [(i + 1) % step for i in range(count)]
-        kinds = [FULL if turns or not config["use_sliding_window"] else SLIDING for turns in turned]
+        rotates = config.get("no_rope_layers") or [(i + 1) % step for i in range(count)]
+        kinds = [FULL if has or not config["use_sliding_window"] else SLIDING for has in rotates]
     return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
 
@@ -134,18 +139,18 @@ ROWS: dict[str, Architecture] = {
         defaults={"attention_bias": True, "head_dim": 128},
     ),
     "InternLMForCausalLM": Architecture(
-        qkv_bias="bias", output_bias="bias", fixed=PLAIN, cut=True
+        qkv_bias="bias", output_bias="bias", fixed=PLAIN, shardable=True
     ),
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": Architecture(
-        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN, cut=True
+        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN, shardable=True
     ),
     "BaichuanForCausalLM": Architecture(
         names=Names(qkv=("self_attn.W_pack",)), variant=_baichuan, fixed=PLAIN
     ),
     "Phi3ForCausalLM": Architecture(
         names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), follows=WINDOW, fixed=PLAIN,
-        cut=True,
+        shardable=True,
     ),
     "GraniteForCausalLM": replace(
         LLAMA, follows=SCALES, defaults={"attention_multiplier": 1.0}
@@ -155,11 +160,11 @@ ROWS: dict[str, Architecture] = {
     "Exaone4ForCausalLM": EXAONE4,
     "Ernie4_5ForCausalLM": Architecture(
         rope=PAIRS, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", fixed=ERNIE,
-        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0}, cut=True,
+        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0}, shardable=True,
     ),
     "HunYuanDenseV1ForCausalLM": Architecture(
         names=Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
-        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, cut=True,
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, shardable=True,
         fixed={**PLAIN, "use_cla": (False,), "use_mla": (False,), "use_qk_norm": (True,),
                "norm_type": ("rms",), "use_rotary_pos_emb": (True,)},
         unused=("cla_share_factor", "attention_head_dim", "add_classification_head",
@@ -167,14 +172,15 @@ ROWS: dict[str, Architecture] = {
     ),
     "GlmForCausalLM": Architecture(
         names=Names(gate_up=FUSED_GATE), rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN,
-        defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128}, cut=True,
+        shardable=True,
+        defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
     ),
     "Glm4ForCausalLM": Architecture(
         names=Names(
             gate_up=FUSED_GATE, after_attention="post_self_attn_layernorm",
             after_mlp="post_mlp_layernorm",
         ),
-        rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN, cut=True,
+        rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN, shardable=True,
         defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
     ),
     "MiniCPM3ForCausalLM": Architecture(

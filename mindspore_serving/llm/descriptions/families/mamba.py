@@ -1,6 +1,6 @@
-"""Architectures with layers of Mamba-2, beside layers that attend or alone.
+"""Architectures with Mamba-2 layers, some of them with attention.
 
-A row says only what differs from Llama.
+A row names only differences from Llama.
 """
 
 from dataclasses import replace
@@ -20,10 +20,10 @@ from mindspore_serving.llm.descriptions.families.mixtures import GRANITE_EXPERTS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL
 from mindspore_serving.llm.descriptions.settings import GROUPED, PROJECTION_SCALES, SCALES
 
-KINDS = {"linear_attention": MAMBA, "attention": FULL}  # what else layers are called
+KINDS = {"linear_attention": MAMBA, "attention": FULL}  # other names of kinds of layers
 LETTERS = {"M": MAMBA, "*": FULL, "-": "mlp", "E": "moe"}
 NORMED = {"mamba_rms_norm": True, "mamba_norm_before_gate": False}
-STATE_SETTINGS = ("mamba_d_head", "mamba_proj_bias", "time_step_limit")  # without such layers
+STATE_SETTINGS = ("mamba_d_head", "mamba_proj_bias", "time_step_limit")  # unused without states
 SIZES = {
     **NORMED, "mamba_expand": 2, "mamba_d_conv": 4, "mamba_n_groups": 1, "mamba_conv_bias": True,
 }  # fmt: skip
@@ -41,16 +41,16 @@ def _granite4_kinds(config: Config) -> list[str]:
     return [KINDS.get(kind, kind) for kind in kinds]
 
 
-def _granite4_form(form: Architecture, config: Config) -> Architecture:
+def _granite4_form(architecture: Architecture, config: Config) -> Architecture:
     kind = config.get("position_embedding_type")
     if kind not in (None, "nope", "rope"):
         raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
     has_experts, has_states = config["num_local_experts"] != 0, MAMBA in _granite4_kinds(config)
     return replace(
-        form,
+        architecture,
         rope=HALVES if kind == "rope" else "",
-        experts=form.experts if has_experts else None,
-        cut=not (has_experts or has_states),
+        experts=architecture.experts if has_experts else None,
+        shardable=not (has_experts or has_states),
     )
 
 
@@ -65,7 +65,7 @@ def _falcon_h1(config: Config) -> Config:
 
 
 def _nemotron_h(config: Config) -> Config:
-    """A layer is one block; sizes have names of their own."""
+    """Translate the names of sizes; a layer has a single block."""
     kinds = _nemotron_h_kinds(config)
     heads, width = size(config, "mamba_num_heads"), size(config, "mamba_head_dim")
     return {
@@ -99,13 +99,13 @@ def _nemotron_h_kinds(config: Config) -> list[str]:
     return [LETTERS[letter] for letter in letters]
 
 
-def _nemotron_h_form(form: Architecture, config: Config) -> Architecture:
+def _nemotron_h_form(architecture: Architecture, config: Config) -> Architecture:
     has_experts = "moe" in _nemotron_h_kinds(config)
-    return replace(form, experts=form.experts if has_experts else None)
+    return replace(architecture, experts=architecture.experts if has_experts else None)
 
 
 def _mamba2(config: Config) -> Config:
-    """No layer attends: heads and positions are of nothing."""
+    """Translate the names of sizes; no layer attends, so heads are nominal."""
     return {
         "layer_types": [MAMBA] * size(config, "num_hidden_layers"),
         "num_attention_heads": 1,
@@ -125,8 +125,8 @@ def _mamba2(config: Config) -> Config:
 GRANITE4 = Architecture(
     names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     experts=replace(GRANITE_EXPERTS, shares_dense=True),
-    **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN, cut=True,
-    follows=(*SCALES, "layer_types"), unused=STATE_SETTINGS,
+    **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN,
+    shardable=True, follows=(*SCALES, "layer_types"), unused=STATE_SETTINGS,
     defaults={**SIZES, "attention_multiplier": 1.0, "num_local_experts": 8,
               "num_experts_per_tok": 2, "norm_topk_prob": True, "mamba_n_heads": 128,
               "mamba_d_state": 256},

@@ -1,6 +1,6 @@
-"""Architectures with experts, some of them with latent attention (DeepSeek's MLA).
+"""Mixtures of experts, some of them with latent attention (DeepSeek's MLA).
 
-A row says only what differs from Llama.
+A row names only differences from Llama.
 """
 
 from dataclasses import replace
@@ -42,7 +42,7 @@ CORRECTION = "mlp.gate.e_score_correction_bias"
 
 
 def _ernie(config: Config) -> Config:
-    """Experts are in every so many layers, from one to another."""
+    """List the layers with experts: every `moe_layer_interval`-th, from a first to a last one."""
     num_layers = size(config, "num_hidden_layers")
     step = size(config, "moe_layer_interval", default=1)
     first = config.get("moe_layer_start_index") or 0
@@ -55,7 +55,7 @@ def _ernie(config: Config) -> Config:
 
 
 def _qwen2_moe(config: Config) -> Config:
-    """Where layers are not listed, every second one of the first has a window."""
+    """List the layers: every second one of the first `max_window_layers` has a window."""
     first = config["max_window_layers"] if config["use_sliding_window"] else 0
     count = size(config, "num_hidden_layers")
     kinds = [FULL if i % 2 or i >= first else SLIDING for i in range(count)]
@@ -63,7 +63,7 @@ def _qwen2_moe(config: Config) -> Config:
 
 
 def _llama4(config: Config) -> Config:
-    """Layers attend to the whole text up to the length of a chunk; longer texts are refused."""
+    """Limit the context to one attention chunk: longer texts are refused."""
     for kind in config.get("layer_types") or ():
         if kind not in ("chunked_attention", "full_attention"):
             raise StartError(
@@ -98,7 +98,7 @@ DEEPSEEK2 = Architecture(
     fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
            "norm_topk_prob": (False,)},
 )  # fmt: skip
-UNGROUPED = {"n_group": 1, "topk_group": 1}  # where config.json does not say
+UNGROUPED = {"n_group": 1, "topk_group": 1}  # defaults
 SIGMOID = {"scoring_func": ("sigmoid",), "moe_layer_freq": (1,)}
 SIGMOID_EXPERTS = Experts(scores="sigmoid", by_pairs=True, correction=CORRECTION, shared=SHARED)
 GRANITE_EXPERTS = Experts(
@@ -112,7 +112,7 @@ ROWS: dict[str, Architecture] = {
             router="block_sparse_moe.gate", prefix="block_sparse_moe.experts", gate="w1",
             up="w3", down="w2",
         ),
-        follows=WINDOW, fixed=PLAIN, cut=True,
+        follows=WINDOW, fixed=PLAIN, shardable=True,
         defaults={"norm_topk_prob": True, "rope_theta": 1_000_000.0},
     ),
     "GraniteMoeForCausalLM": Architecture(
@@ -140,7 +140,7 @@ ROWS: dict[str, Architecture] = {
         rope=PAIRS, read=_ernie, qkv_bias="use_bias", output_bias="use_bias",
         mlp_bias="use_bias", head_bias="use_bias", fixed=ERNIE,
         follows=("moe_layer_end_index", "moe_num_shared_experts", "n_shared_experts",
-                 "moe_norm_min"),  # as GGUF files have it
+                 "moe_norm_min"),  # names in GGUF files
         defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "moe_layer_start_index": 1,
                   "moe_norm_min": 1e-12},
     ),

@@ -1,6 +1,6 @@
-"""Architectures of which most layers have a state in place of keys and values.
+"""Architectures most of whose layers have a state instead of keys and values.
 
-A row says only what differs from Llama.
+A row names only differences from Llama.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ from mindspore_serving.llm.descriptions.settings import SPARSE
 
 
 def _lfm2(config: Config) -> Config:
-    """Where layers are not listed, those that attend are; the feed-forward block is narrowed."""
+    """List the layers by those that attend, and narrow the feed-forward block."""
     full = config.get("full_attn_idxs")
     kinds = config.get("layer_types")
     if kinds is None and full is not None:
@@ -48,16 +48,16 @@ def _lfm2_width(config: Config) -> int:
 
 
 def _qwen3_next(config: Config) -> Config:
-    """Where layers are not listed, one of so many attends."""
+    """List the layers: every `full_attention_interval`-th attends."""
     count, every = size(config, "num_hidden_layers"), size(config, "full_attention_interval")
     kinds = [DELTA_RULE if (i + 1) % every else FULL for i in range(count)]
     return {"layer_types": config.get("layer_types") or kinds}
 
 
-def _lfm2_moe(form: Architecture, config: Config) -> Architecture:
-    assert form.experts is not None
+def _lfm2_moe(architecture: Architecture, config: Config) -> Architecture:
+    assert architecture.experts is not None
     correction = "feed_forward.expert_bias" if config["use_expert_bias"] else ""
-    return replace(form, experts=replace(form.experts, correction=correction))
+    return replace(architecture, experts=replace(architecture.experts, correction=correction))
 
 
 LFM2 = Architecture(

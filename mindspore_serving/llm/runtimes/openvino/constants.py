@@ -16,7 +16,7 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Constant
 
-from mindspore_serving.llm.checkpoint.packing import Packed, pairs
+from mindspore_serving.llm.checkpoint.packing import Packed, pack_nibbles
 from mindspore_serving.llm.runtimes.openvino.nodes import name_of
 
 Node: TypeAlias = Any  # of OpenVINO
@@ -132,7 +132,7 @@ class Constants:
         """Return the zero points; those of 4 bits are two in a byte if their number is even."""
         flat = zeros.reshape(1, -1)
         if bits == 4 and flat.size % 2 == 0:
-            return self.of(pairs(flat), shape, _INTEGERS[4, False])
+            return self.of(pack_nibbles(flat), shape, _INTEGERS[4, False])
         return self.of(flat, shape, _INTEGERS[8, False])
 
     def _releasable(

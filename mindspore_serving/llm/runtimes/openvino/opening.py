@@ -14,7 +14,7 @@ import openvino as ov
 from mindspore_serving import loading, log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, quantization_of
-from mindspore_serving.llm.checkpoint.safetensors import map_now
+from mindspore_serving.llm.checkpoint.safetensors import prefault
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
@@ -120,7 +120,7 @@ def _checked_options(part: RankPart, config: EngineConfig) -> PluginOptions:
 
 
 def _has_bidirectional_images(part: RankPart, config: EngineConfig) -> bool:
-    return part.spec.architecture.sees_pictures_whole and config.max_images > 0
+    return part.spec.architecture.has_bidirectional_images and config.max_images > 0
 
 
 def _weights(
@@ -148,7 +148,7 @@ def _ops_of(
     `sums` are those over ranks.
     """
     spec, switches = part.spec, bool(part.spec.rope.switch)
-    has_images = spec.architecture.has_pictures and config.max_images > 0
+    has_images = spec.architecture.takes_images and config.max_images > 0
     if sums is not None:
         return OpenVINORankOps(weights, sums, switches=switches)
     return OpenVINOOps(
@@ -197,7 +197,7 @@ def _release_file_pages(checkpoint: Checkpoint, weights: OpenVINOWeights) -> Non
     if weights.constants.releasable:
         checkpoint.release()  # what is still needed is decoded, or read again
     elif weights.constants.group and plugin_fuses_mlp():
-        map_now(weights.constants.kept)
+        prefault(weights.constants.kept)
 
 
 def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
@@ -215,8 +215,8 @@ def _log_dequantised(
     weights: OpenVINOWeights, checkpoint: Checkpoint, options: PluginOptions
 ) -> None:
     """Log which quantised matrices became floats, as the line about the model does not tell."""
-    is_kept = describe(checkpoint.config).is_kept
-    if is_kept and weights.dequantised:
+    has_kernels = describe(checkpoint.config).has_kernels
+    if has_kernels and weights.dequantised:
         log.warning(
             "%d quantised matrices of %s are dequantised to %s, the first %r: groups of different "
             "sizes, a code without kernels, or experts that are reordered or not quantised alike",

@@ -15,7 +15,7 @@ import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, rounded_8
+from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, requantize_8
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
 from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, MatrixForm
 from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
@@ -187,7 +187,9 @@ class OpenVINOWeights:
             return pack(self._checkpoint.f32(name), self._bits)
         if packed is None or is_table or self._is_exact or not packed.is_plain:
             return packed
-        return rounded_8(packed, MIN_GROUP) if self._is_rounded(packed, other_weights) else packed
+        return (
+            requantize_8(packed, MIN_GROUP) if self._is_rounded(packed, other_weights) else packed
+        )
 
     def _is_rounded(self, packed: Packed, other_weights: int) -> bool:
         if packed.shape[1] % MIN_GROUP or packed.zeros is not None:

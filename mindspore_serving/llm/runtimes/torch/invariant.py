@@ -60,7 +60,7 @@ def check_deterministic(
         f"tensor_parallel is {config.tensor_parallel}, expected 1": config.tensor_parallel > 1,
         f"{name} has states beside keys and values, expected none": bool(spec.state),
         "images are not supported, expected max_images=0": (
-            spec.architecture.has_pictures and config.max_images > 0
+            spec.architecture.takes_images and config.max_images > 0
         ),
         f"{name} has a mixture of experts, expected none": spec.mixture is not None,
     }

@@ -105,7 +105,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
     if model.is_invariant:
         check_kernels(model.weights.names())
     kernels = None
-    is_bidirectional = spec.architecture.sees_pictures_whole and config.max_images > 0
+    is_bidirectional = spec.architecture.has_bidirectional_images and config.max_images > 0
     if is_bidirectional and model.device != "cpu":
         log.warning("the attention kernel has no bidirectional attention, %s", FALLBACK)
     elif model.device != "cpu":

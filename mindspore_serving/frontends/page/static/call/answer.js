@@ -1,4 +1,4 @@
-// The answer to a call: a table of its instances with pictures in it, or the error in words.
+// Answer to a call: a table of its instances, with images, or the text of the error.
 
 import { make } from "../make.js";
 import { counted, t } from "../texts.js";
@@ -6,7 +6,7 @@ import { picture } from "./picture.js";
 
 const MOST = 160; // characters of a value
 
-// Elements for a reply of `status` with `text` as its body.
+// Return elements for a reply of `status` with the body `text`.
 export function showAnswer(status, text, milliseconds) {
   const json = parsed(text);
   const head = make("p", "hint", t("call.took", { status, time: Math.round(milliseconds) }));
@@ -18,7 +18,7 @@ export function showAnswer(status, text, milliseconds) {
   return [head, table(json.instances), raw];
 }
 
-// An error where the answer would be.
+// Return an error in place of the answer.
 export function fault(text) {
   const made = make("p", "error", typeof text === "string" ? text : JSON.stringify(text));
   made.setAttribute("role", "alert");

@@ -1,4 +1,4 @@
-// Calling a method: which one, what it is given, its answer, and programs that do the same.
+// View for calling a method: its inputs, its answer, and the same call as a program.
 
 import { send } from "../api.js";
 import { copyButton } from "../copy.js";
@@ -30,7 +30,7 @@ export class CallView {
     find("languages").append(copyButton(() => find("program").textContent));
   }
 
-  // Offer the methods of `servables`; classic ones come first.
+  // Offer the methods of `servables`, classic servables first.
   show(servables) {
     const sorted = [...servables].sort((one, other) => Boolean(one.model) - Boolean(other.model));
     const before = find("method").value;

@@ -1,10 +1,10 @@
-// Programs that make the same call.  Pure.  `values` are those of fields.js by their names.
+// The same call as a program.  Pure.  `values` are those of fields.js by name.
 
 import { quoted } from "./example.js";
 
 const MARK = (at) => `\u0001${at}\u0001`; // for a file, until it has its expression
 
-// {curl, python, javascript}; a file is read from where the program runs.
+// Return {curl, python, javascript}; files are read from the program's directory.
 export function programs(url, values) {
   const files = Object.values(values).filter((one) => one.file).map((one) => one.file);
   return { curl: curl(url, body(values), files), python: python(url, values), javascript: javascript(url, body(values), files) };
@@ -15,7 +15,7 @@ export function instance(values) {
   return Object.fromEntries(Object.entries(values).map(([name, one]) => [name, toJson(one)]));
 }
 
-// The body as text, with a mark in the place of each file.
+// Return the body as text, with a mark in place of each file.
 function body(values) {
   let at = 0;
   const marked = Object.entries(values).map(([name, one]) => [name, one.file ? { ...one, b64: MARK(at++) } : one]);
@@ -48,7 +48,7 @@ function expression({ file, json }) {
 
 const WORDS = new Map([[true, "True"], [false, "False"], [null, "None"]]);
 
-// A literal of Python.
+// Return a Python literal.
 function literal(json) {
   if (WORDS.has(json)) return WORDS.get(json);
   if (Array.isArray(json)) return `[${json.map(literal).join(", ")}]`;

@@ -1,10 +1,10 @@
-// An instance that a method takes, as text: JSON, or a Python program that prints it if it is long.
+// Example instance of a method, as text: JSON, or a Python program that prints it if it is long.
 // The specs are those of /servables.
 
 const FEW = 32; // numbers that a line may show one by one
 const VALUES = { str: '"text"', bytes: '{"b64": ""}', bool: "true", null: "1.5" };
 
-// The command that calls the URL with one instance.
+// Return the command that calls the URL with one instance.
 export function callLine(url, specs) {
   const needed = specs.filter((spec) => !spec.optional);
   if (needed.every((spec) => product(sizes(spec)) <= FEW)) {
@@ -14,7 +14,7 @@ export function callLine(url, specs) {
   return `python3 -c ${quoted(program)} | curl ${url} -d @-`;
 }
 
-// For a POSIX shell.
+// Quote for a POSIX shell.
 export function quoted(text) {
   return `'${text.replaceAll("'", `'\\''`)}'`;
 }
@@ -24,7 +24,7 @@ function body(specs, write) {
   return `{"instances": [{${items.join(", ")}}]}`;
 }
 
-// The dimensions; one that is free is 1.
+// Return the dimensions; free dimensions are 1.
 function sizes(spec) {
   return (spec.shape ?? []).map((size) => size ?? 1);
 }
@@ -43,7 +43,7 @@ function short(spec) {
   return sizes(spec).reduceRight(repeat, value(spec));
 }
 
-// A Python expression.
+// Return a Python expression.
 function long(spec) {
   return sizes(spec).reduceRight((text, size) => `[${text}] * ${size}`, value(spec));
 }

@@ -1,4 +1,4 @@
-// What a person fills in for an input of a method, and the value that it makes.  Pure.
+// Input fields of a method, and the values that they yield.  Pure.
 //
 // A spec is {name, dtype, shape, optional, schema} as GET servables has it.  A value is {json: ...}
 // or {file: name, b64: text}.
@@ -35,21 +35,21 @@ export function limitsOf({ dtype, schema = {} }) {
   };
 }
 
-// The specs that are shown at once, and those that are folded: all optional ones but the first, if
-// they are many.
+// Split the specs into those shown at once and those folded: if there are many, all optional ones but
+// the first are folded.
 export function fold(specs) {
   const optional = specs.filter((spec) => spec.optional);
   const folded = optional.length > OPEN + 1 ? optional.slice(OPEN) : [];
   return [specs.filter((spec) => !folded.includes(spec)), folded];
 }
 
-// The rows and columns of a grid.
+// Return the rows and columns of a grid.
 export function gridOf({ shape }) {
   const sizes = shape.map((size) => size ?? 1);
   return sizes.length === 1 ? [1, sizes[0]] : sizes;
 }
 
-// The numbers of a grid's boxes, row by row, in the shape of the input.
+// Return the numbers of a grid's inputs, row by row, in the shape of the tensor.
 export function fromGrid(spec, texts) {
   const numbers = texts.map((text) => toNumber(spec, text));
   if (spec.shape.length === 1) return numbers;
@@ -57,14 +57,14 @@ export function fromGrid(spec, texts) {
   return Array.from({ length: rows }, (_, row) => numbers.slice(row * columns, (row + 1) * columns));
 }
 
-// What was typed for one of the other kinds.  Throws SyntaxError with a reason.
+// Parse the text of an input of another kind.  Throws SyntaxError with a reason.
 export function fromText(spec, kind, text) {
   if (kind === "number") return toNumber(spec, text);
   if (kind === "json") return JSON.parse(text);
   return kind === "any" ? loose(text) : text;
 }
 
-// A value to begin with.
+// Return an initial value.
 export function example({ name, shape }, kind) {
   if (kind === "number" || kind === "grid") return "1";
   if (kind === "text" || kind === "any") return /prompt|text/i.test(name) ? "Hello" : "";
@@ -77,7 +77,7 @@ function toNumber({ name }, text) {
   return Number(text);
 }
 
-// JSON if it is some, else a text.
+// Parse JSON; other text stays text.
 function loose(text) {
   try {
     return JSON.parse(text);

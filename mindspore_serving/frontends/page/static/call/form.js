@@ -1,11 +1,11 @@
-// A form for the inputs of a method, made from its signature.
+// Form for the inputs of a method, built from its signature.
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
 import { example, fold, fromGrid, fromText, gridOf, kindOf, limitsOf } from "./fields.js";
 
-// {element, values()}: `values` are those of code.js, and throw SyntaxError for what cannot be sent.
-// `changed()` is called when something else is filled in.
+// Return {element, values()}: `values` are those of code.js, and throw SyntaxError for invalid input.
+// `changed()` is called at every change.
 export function inputForm(specs, changed) {
   const element = make("div", "inputs");
   const [shown, folded] = fold(specs);
@@ -61,7 +61,7 @@ function typed(spec, kind, area) {
   return { parts: [area], value };
 }
 
-// "0 to 100, default 1".
+// Describe a range: "0 to 100, default 1".
 function range({ min, max, over, value }) {
   const words = [];
   if (min !== "" && max !== "" && !over) words.push(t("range.both", { low: min, high: max }));
@@ -93,7 +93,7 @@ function grid(spec, kind) {
   return { parts: [table], value: () => ({ json: fromGrid(spec, cells.map((one) => one.value)) }) };
 }
 
-// Dropped in, pasted or chosen.
+// Input for a file that is dropped, pasted or chosen.
 function file(spec, _, changed) {
   let given = null;
   const input = make("input");
@@ -121,7 +121,7 @@ function file(spec, _, changed) {
   return { parts: [drop], value };
 }
 
-// A text or JSON, or a file in its place.
+// Input for a text or JSON, or a file in its place.
 function anything(spec, kind, changed) {
   const written = text(spec, kind);
   const chosen = file(spec, kind, changed);

@@ -1,4 +1,4 @@
-// Pictures in an answer: files, and numbers that are one.
+// Images in an answer: files, and arrays of pixels.
 
 import { drawing, drawn, toBlob } from "../canvas.js";
 import { t } from "../texts.js";
@@ -6,7 +6,7 @@ import { t } from "../texts.js";
 const LEAST = 8; // pixels a side, below which numbers are shown as numbers
 const STARTS = { png: "iVBORw0KGgo", jpeg: "/9j/", gif: "R0lGOD", webp: "UklGR" };
 
-// An element for a value that is a picture, null for others.
+// Return an element for a value that is an image, null for other values.
 export function picture(value) {
   const kind = Object.keys(STARTS).find((one) => value?.b64?.startsWith?.(STARTS[one]));
   if (kind) return drawn(toBlob(value.b64, `image/${kind}`), t("picture"));
@@ -14,7 +14,7 @@ export function picture(value) {
   return size && fromNumbers(value, ...size);
 }
 
-// Height and width of rows of numbers, or of rows of pixels of 1 or 3 numbers.
+// Return height and width of rows of numbers, or of rows of pixels of 1 or 3 numbers.
 function sizeOf(value) {
   const width = value?.[0]?.length;
   if (!Array.isArray(value?.[0]) || value.length < LEAST || width < LEAST) return null;
@@ -23,7 +23,7 @@ function sizeOf(value) {
   return isWhole ? [value.length, width] : null;
 }
 
-// Dark for the least number and light for the greatest.
+// Draw the smallest number dark and the largest light.
 function fromNumbers(value, height, width) {
   const canvas = drawing(t("picture"));
   canvas.width = width;

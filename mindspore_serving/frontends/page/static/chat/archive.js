@@ -1,4 +1,4 @@
-// Conversations to a file, and back from one that may hold anything.  Pure.
+// Export and import of conversations; imported files are not trusted.  Pure.
 
 import { isImageUrl } from "./kept_images.js";
 
@@ -11,7 +11,7 @@ export function write(conversations) {
   return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
 }
 
-// The conversations of a file's text.  Throws Error with what is wrong.
+// Return the conversations of a file's text.  Throws Error with the reason.
 export function read(text) {
   const found = JSON.parse(text);
   if (found?.kind !== KIND) throw new Error(`kind is ${JSON.stringify(found?.kind)}, expected "${KIND}"`);
@@ -46,7 +46,7 @@ function message(given) {
   return made;
 }
 
-// One without a url was dropped before it was written.
+// Images without a URL were dropped before the export.
 function image(given) {
   const made = { name: string(given?.name, "name") };
   if (given.url === undefined) return made;

@@ -1,4 +1,4 @@
-// The pictures that go with the next message: chosen, dropped or pasted, and taken away again.
+// Images of the next message: chosen, dropped or pasted, and removed.
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
@@ -11,8 +11,8 @@ export class Attachments {
   #all = [];
   #hooks;
 
-  // Of `hooks`, `refuse()` says why no picture can be taken now, "" if one can; `fail(text)` shows an
-  // error, and "" none.
+  // Hooks: `refuse()` returns why images cannot be added now, "" if they can; `fail(text)` shows an
+  // error, and "" clears it.
   constructor(hooks) {
     this.#hooks = hooks;
     find("pictures").accept = TYPES.join();

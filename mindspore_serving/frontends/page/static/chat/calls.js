@@ -1,9 +1,9 @@
-// Calls of tools in an answer, and the results that a person gives in the tool's place.
+// Tool calls in an answer, and the results that the user enters.
 
 import { button, make } from "../make.js";
 import { t } from "../texts.js";
 
-// One call with its arguments, as far as they have come.
+// Return an element for a call with the arguments received so far.
 export function showCall({ name, arguments: given }) {
   const box = make("div", "call");
   const pre = make("pre", "", pretty(given));
@@ -14,7 +14,7 @@ export function showCall({ name, arguments: given }) {
   return box;
 }
 
-// A form for the results of `calls`; `send` gets a message for each.
+// Return a form for the results of `calls`; `send` gets a message for each.
 export function resultForm(calls, send) {
   const form = make("form", "results");
   const areas = calls.map((call) => resultArea(call, form));

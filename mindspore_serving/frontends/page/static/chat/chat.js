@@ -1,4 +1,4 @@
-// The chat: which conversation is shown, and what the parts of the view do together.
+// Chat view: the open conversation, and how the parts of the view work together.
 
 import { Refused, call } from "../api.js";
 import { keep, recall } from "../kept.js";
@@ -24,7 +24,7 @@ export class Chat {
   #list;
   #composer;
 
-  // Chats that the browser has kept, and then the chat.
+  // Load the stored conversations, then show the chat.
   static async open() {
     const chat = new Chat();
     chat.#list = new ConversationList(await chat.#store.open(), {
@@ -57,8 +57,8 @@ export class Chat {
     setInterval(() => this.#lanes.some((one) => one.isBusy) && this.#save(), SAVED);
   }
 
-  // Ask for the models again, and offer those that can talk: `servables` may say that one cannot.
-  // Whether there is one.
+  // Fetch the models again and offer those that can chat; `servables` may rule some out.
+  // Return whether there is one.
   async refreshModels(servables) {
     const silent = servables.filter((row) => row.model?.can_generate === false).map((row) => row.name);
     try {
@@ -77,7 +77,7 @@ export class Chat {
     return this.#models.length > 0;
   }
 
-  // Why no picture can be sent, "" if one can.
+  // Return why images cannot be sent, "" if they can.
   #refuse() {
     const names = this.#lanes.filter((one) => !one.takesImages).map((one) => one.model);
     return names.length ? t("image.unsupported", { model: names.join(", ") }) : "";
@@ -97,7 +97,7 @@ export class Chat {
     if (conversation === this.#conversation && !document.activeElement.matches("input, textarea")) this.#composer.focus();
   }
 
-  // A question that nobody has answered is where it was typed again, and not part of what was said.
+  // A question without an answer returns to the input, and is no part of the conversation.
   #takeBack(conversation, text, images) {
     for (const lane of conversation.lanes) lane.messages.pop();
     touch(conversation);
@@ -169,7 +169,7 @@ export class Chat {
     this.#put(conversation);
   }
 
-  // Browsers have room for some pictures: the oldest ones leave first.
+  // Browsers have limited storage for images: the oldest are dropped first.
   async #put(conversation) {
     const smaller = dropImages(this.#list.all);
     try {
@@ -198,7 +198,7 @@ export class Chat {
     this.#show(start(recall("model", "")));
   }
 
-  // The same questions to another model, beside the first.
+  // Send the same questions to a second model, beside the first.
   #compare() {
     const [first] = this.#conversation.lanes;
     const other = this.#models.find((one) => one.id !== first.model) ?? this.#models[0];

@@ -1,4 +1,4 @@
-// Where people type, with pictures or without, and send or stop.
+// Input of messages, with or without images; sends and stops.
 
 import { Attachments } from "./attachments.js";
 
@@ -9,8 +9,8 @@ export class Composer {
   #area = find("text");
   #attachments;
 
-  // Of `acts`, `send(text, images)` is called for what was typed, `stop()` to end the answer, and
-  // `again()` when somebody presses Up where nothing is typed; `refuse()` and `fail(text)` as for
+  // Acts: `send(text, images)` is called with the input, `stop()` ends the answer, and `again()` is
+  // called when the user presses Up in an empty input; `refuse()` and `fail(text)` are as for
   // Attachments.
   constructor(acts) {
     this.#attachments = new Attachments(acts);
@@ -53,7 +53,7 @@ export class Composer {
     this.#attachments.all = value;
   }
 
-  // Whether pictures can be sent.
+  // True if images can be sent.
   set takesImages(value) {
     find("attach").hidden = !value;
   }

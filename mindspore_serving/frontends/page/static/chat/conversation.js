@@ -1,4 +1,4 @@
-// Conversations as data, and what can be done to them.  Pure: no page, no server, no store.
+// Conversations as data, and operations on them.  Pure: no page, no server, no store.
 //
 // A conversation is {id, title, isNamed, changed, lanes}: a lane for each model that answers, one or
 // two.  A lane is {model, messages}.  A message is {role, content} and, by its role:
@@ -20,7 +20,7 @@ export function ask(conversation, content, images = []) {
   touch(conversation);
 }
 
-// It was changed now, and is called by its first question unless somebody has named it.
+// Set the time of the change, and title the conversation by its first question unless it is named.
 export function touch(conversation, now = Date.now()) {
   conversation.changed = now;
   if (conversation.isNamed) return;
@@ -34,19 +34,19 @@ export function rename(conversation, title) {
   else touch(conversation, conversation.changed);
 }
 
-// Answer anew what the message at `index` answers, or asks: everything behind that is gone.
+// Answer again the question that the message at `index` answers or asks; drop everything after it.
 export function rewind(lane, index) {
   let end = index;
   while (end >= 0 && lane.messages[end].role === "assistant") end -= 1;
   return lane.messages.splice(end + 1);
 }
 
-// Ask the question at `index` in other words, about the same pictures.
+// Replace the text of the question at `index`; it keeps its images.
 export function edit(lane, index, content) {
   lane.messages.splice(index, lane.messages.length, { ...lane.messages[index], content });
 }
 
-// Delete a message, and with a question or a call its answers.
+// Delete a message; with a question or a call, its answers as well.
 export function remove(lane, index) {
   const { role, calls } = lane.messages[index];
   const behind = lane.messages.slice(index + 1);
@@ -56,7 +56,7 @@ export function remove(lane, index) {
   lane.messages.splice(index, 1 + (count < 0 ? behind.length : count));
 }
 
-// Calls of the last answer that nobody has answered yet.
+// Return the calls of the last answer that have no result yet.
 export function openCalls(lane) {
   const last = lane.messages.findLastIndex((one) => one.role === "assistant");
   if (last < 0 || lane.messages.slice(last + 1).some((one) => one.role !== "tool")) return [];
@@ -64,7 +64,7 @@ export function openCalls(lane) {
   return (lane.messages[last].calls ?? []).filter((one) => !answered.includes(one.id));
 }
 
-// Whether the words of a search are all in the title or in a message.
+// Return whether all words of a search are in the title or in a message.
 export function matches(conversation, search) {
   const texts = conversation.lanes.flatMap((lane) => lane.messages.map((one) => one.content));
   const whole = [conversation.title, ...texts].join("\n").toLowerCase();

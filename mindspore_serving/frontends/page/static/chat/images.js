@@ -1,6 +1,6 @@
-// Pictures of messages: {name, url}, of which `url` is a data URI; one that is no longer kept has none.
+// Images of messages: {name, url}, where `url` is a data URI, missing if the image was dropped.
 //
-// Read from files, drawn, and dropped where a browser would have to keep too much.
+// They are read from files, drawn, and dropped when they exceed the browser's storage.
 
 import { drawn, toBlob } from "../canvas.js";
 import { make } from "../make.js";
@@ -10,7 +10,7 @@ import { MOST_BYTES, TYPES } from "./kept_images.js";
 const MEGA = 1e6;
 const SHOWN = 480; // pixels a side, at most
 
-// The picture in a file.  Throws Error with what is wrong.
+// Return the image of a file.  Throws Error with the reason.
 export async function readImage(file) {
   const { name, size, type } = file;
   if (!TYPES.includes(type)) throw new Error(t("image.type", { name }));
@@ -23,7 +23,7 @@ export async function readImage(file) {
   return { name, url: await toUrl(file) };
 }
 
-// An element for it.
+// Return an element for an image.
 export function showImage({ name, url }) {
   if (!url) return make("p", "note", t("image.gone", { name }));
   const [head, base64] = url.split(",");

@@ -1,4 +1,4 @@
-// Which pictures may be in a message, and which of them the browser goes on keeping.  Pure.
+// Which images a message may have, and which the browser keeps.  Pure.
 
 export const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
 export const MOST_BYTES = 8e6; // of a picture's file
@@ -8,8 +8,8 @@ export function isImageUrl(url) {
   return TYPES.some((type) => url.startsWith(`data:${type};base64,`)) && /^[^,]*,[A-Za-z0-9+/]*=*$/.test(url);
 }
 
-// Drop what is too much, the oldest pictures first; `conversations` begin with the newest.  Those
-// that have lost some.
+// Drop images over the limit, the oldest first; `conversations` begin with the newest.  Return the
+// conversations that have lost some.
 export function dropImages(conversations, most = MOST_KEPT) {
   let room = most;
   const changed = new Set();

@@ -1,4 +1,4 @@
-// The column of one model: which it is, what was said, and the answer that comes.
+// Column of one model: its name, its messages, and the answer being streamed.
 
 import { iconButton, make } from "../make.js";
 import { number, t } from "../texts.js";
@@ -24,9 +24,9 @@ export class LaneView {
   #log = make("div", "log");
   #error = make("div", "failure");
 
-  // `data` is a lane of a conversation.  Of `hooks`, `settings()` gives those of the chat, `changed()`
-  // is called when messages are others, `busy()` when answers begin and end, `explain(error)` gives
-  // words, `suggest(text)` puts a question where people type, `place` is 1 or 2, and `close`, if there is one, ends the lane.
+  // `data` is a lane of a conversation.  Hooks: `settings()` returns those of the chat, `changed()` is
+  // called when the messages change, `busy()` when answers begin and end, `explain(error)` returns a
+  // text, `suggest(text)` fills the input, `place` is 1 or 2, and `close`, if given, removes the lane.
   constructor(data, hooks) {
     this.#data = data;
     this.#hooks = hooks;
@@ -59,7 +59,7 @@ export class LaneView {
     return this.#models.find((one) => one.id === this.#data.model);
   }
 
-  // `models` are those that can talk: {id, max_model_len, input_modalities}.
+  // `models` are those that can chat: {id, max_model_len, input_modalities}.
   setModels(models) {
     this.#models = models;
     const names = models.map((one) => one.id);
@@ -74,7 +74,7 @@ export class LaneView {
     this.#running?.abort();
   }
 
-  // Ask for the next answer, or for more of the last.  Whether anything came.
+  // Request the next answer, or more of the last.  Return whether anything arrived.
   async answer(isContinued = false) {
     this.fail(null);
     let message;
@@ -94,7 +94,7 @@ export class LaneView {
     return isAnswered;
   }
 
-  // Say what is wrong, just above where people type; null if nothing is.
+  // Show an error just above the input; null clears it.
   fail(error) {
     this.#error.replaceChildren();
     if (error === null) return;
@@ -134,7 +134,7 @@ export class LaneView {
     this.#hooks.busy();
   }
 
-  // What has come: laid out once per picture, as a fast model says more words than there are pictures.
+  // Render what has arrived once per frame, as fast models send more chunks than there are frames.
   #show() {
     if (!this.isBusy) return this.#showCount();
     const isAtEnd = this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR;

@@ -1,8 +1,8 @@
-// Markdown to a tree of tokens, with formulas of LaTeX left as they are.  Pure.
+// Markdown to a tree of tokens; LaTeX formulas are left unchanged.  Pure.
 
 import { Marked } from "../vendor/marked.js";
 
-// Where a formula may begin, and the whole of it from there.
+// Where a formula may begin, and the complete formula from there.
 const BLOCK = [/(?:^|\n)(?:\$\$|\\\[)/, /^(?:\$\$[^]+?\$\$|\\\[[^]+?\\\])/];
 const INLINE = [/\$|\\\(/, /^(?:\$\$[^]+?\$\$|\\\([^]+?\\\)|\$(?![\s$])[^$\n]*?[^\s\\$]\$(?!\d))/];
 
@@ -27,7 +27,7 @@ export function lex(text) {
 
 const NAMED = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
 
-// Text with its character references resolved, as far as they are common.
+// Return text with the common character references resolved.
 export function decode(text) {
   return text.replace(/&(?:#(\d{1,6})|#x([\da-f]{1,5})|(\w+));/gi, (whole, decimal, hex, name) => {
     if (name) return NAMED[name.toLowerCase()] ?? whole;
@@ -36,7 +36,7 @@ export function decode(text) {
   });
 }
 
-// An address that a link may have; null for javascript: and the like.
+// Return a URL that a link may have; null for javascript: and the like.
 export function safeAddress(text) {
   return /^(?:https?:\/\/|mailto:)/i.test(text) ? text : null;
 }

@@ -1,4 +1,4 @@
-// The list of conversations: found, opened, named, deleted, to a file and from one.
+// List of conversations: search, open, rename, delete, export and import.
 
 import { button, iconButton, make } from "../make.js";
 import { counted, t } from "../texts.js";
@@ -13,8 +13,8 @@ export class ConversationList {
   #hooks;
   #open = null;
 
-  // `all` are conversations, the newest first.  Of `hooks`, `open(conversation)` shows one, `save`
-  // and `forget` get one that has changed or is gone, and `start()` begins one.
+  // `all` are conversations, newest first.  Hooks: `open(conversation)` shows one, `save` and `forget`
+  // get one that was changed or deleted, and `start()` begins one.
   constructor(all, hooks) {
     this.all = all;
     this.#hooks = hooks;
@@ -26,14 +26,14 @@ export class ConversationList {
     this.show();
   }
 
-  // Put a conversation that has changed in its place.
+  // Move a conversation that has changed to its position.
   keep(conversation) {
     this.all = [conversation, ...this.all.filter((one) => one !== conversation)];
     this.all.sort((one, other) => other.changed - one.changed);
     this.show();
   }
 
-  // `open` is the conversation that is shown.
+  // `open` is the visible conversation.
   show(open = this.#open) {
     this.#open = open;
     const found = this.all.filter((one) => matches(one, find("search").value));
@@ -112,7 +112,7 @@ export class ConversationList {
     this.show();
   }
 
-  // Something about what is kept.
+  // Show a message about the storage.
   say(text, isBad) {
     find("list-said").textContent = text;
     find("list-said").classList.toggle("bad", isBad);

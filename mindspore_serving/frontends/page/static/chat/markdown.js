@@ -1,5 +1,5 @@
-// Markdown as elements.  They are made one by one: no text is ever read as markup, markup in an
-// answer is shown as text, and pictures of other hosts are links.
+// Markdown as elements, created one by one: text is never parsed as HTML, HTML in an
+// answer is shown as text, and images of other hosts become links.
 
 import { copyButton } from "../copy.js";
 import { make } from "../make.js";
@@ -16,7 +16,7 @@ export class MarkdownView {
   #open = []; // elements of the others
   #rest = 0; // until when to wait
 
-  // Show `text`; if it goes on what is shown, only its end is made again.
+  // Show `text`; if it continues the text shown, only its end is rendered again.
   show(text, isLast = true) {
     if (performance.now() < this.#rest && !isLast) return;
     if (!text.startsWith(this.#shown)) this.#clear();

@@ -1,4 +1,4 @@
-// One message on the page, with what can be done to it.
+// A message on the page, with its actions.
 
 import { copyButton } from "../copy.js";
 import { button, iconButton, make } from "../make.js";
@@ -9,7 +9,7 @@ import { showImage } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 import { ProbabilityView } from "./probabilities.js";
 
-// What can be done, in this order: a picture and the key of its name.
+// Actions in order: an icon and the key of the name.
 const ACTIONS = {
   redo: ["redo", "message.redo"],
   resume: ["go", "message.continue"],
@@ -25,8 +25,8 @@ export class MessageView {
   #thought = null;
   #frame = 0;
 
-  // `acts` are functions by the names of ACTIONS, of which a message has those that are given, and
-  // `save(text)` for the text after an edit.  How an answer ended is not said while it `isComing`.
+  // `acts` are functions by the names of ACTIONS; a message has the actions that are given, and
+  // `save(text)` gets the text after an edit.  While an answer `isComing`, its end is not marked.
   constructor(message, acts, isComing = false) {
     this.#message = message;
     this.element = make("div", `message ${message.role}${isComing ? " coming" : ""}`);
@@ -39,7 +39,7 @@ export class MessageView {
     if (Object.keys(acts).length) this.element.append(this.#bar(acts));
   }
 
-  // Show what has come by now, with the next picture of the screen.
+  // Render the text received so far in the next frame.
   showSoon(after) {
     this.#frame ||= requestAnimationFrame(() => {
       this.#frame = 0;
@@ -55,7 +55,7 @@ export class MessageView {
     if (reasoning) this.#think(reasoning);
   }
 
-  // Let a person change the text; `save` gets it.
+  // Let the user edit the text; `save` gets it.
   edit(save, label) {
     const area = make("textarea", "edit");
     area.value = this.#message.content;
@@ -99,7 +99,7 @@ export class MessageView {
   }
 }
 
-// Answers are Markdown, or coloured tokens; other texts are as they were typed.
+// Answers are Markdown, or coloured tokens; other texts are shown as typed.
 function viewOf({ role, tokens }) {
   if (role !== "assistant") return new PlainView();
   return tokens ? new ProbabilityView() : new MarkdownView();

@@ -1,4 +1,4 @@
-// Settings of the chat, and sets of them under a name.  Pure.
+// Settings of the chat, and named presets of them.  Pure.
 
 import { NUMBERS } from "./request.js";
 
@@ -8,7 +8,7 @@ export const DEFAULTS = {
   logprobs: false,
 };
 
-// Those that are always there change numbers only; "" is as the server has it.
+// Built-in presets set numbers only; "" is the server's default.
 export const BUILT_IN = {
   default: {},
   exact: { temperature: "0" },
@@ -21,7 +21,7 @@ export function applyBuiltIn(settings, name) {
   return { ...settings, ...none, ...BUILT_IN[name] };
 }
 
-// Settings from what the browser kept, which another version of the page may have written.
+// Return settings from the browser's storage, which another version of the page may have written.
 export function toSettings(kept) {
   const made = { ...DEFAULTS };
   for (const [name, value] of Object.entries(kept ?? {})) {
@@ -30,7 +30,7 @@ export function toSettings(kept) {
   return made;
 }
 
-// What differs from the server's defaults, as [name, value].
+// Return what differs from the server's defaults, as [name, value].
 export function changes(settings) {
   return Object.entries(settings).filter(([name, value]) => value !== DEFAULTS[name] && String(value).trim());
 }

@@ -1,4 +1,4 @@
-// The tokens of an answer, coloured by how sure the model was; arrow keys go from one to the next.
+// Tokens of an answer, coloured by probability; arrow keys move between them.
 
 import { make } from "../make.js";
 import { t } from "../texts.js";

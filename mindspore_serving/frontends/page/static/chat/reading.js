@@ -1,4 +1,4 @@
-// Asks for an answer and reads it into a message.
+// Requests an answer and reads it into a message.
 
 import { Refused, call, events, message as reason } from "../api.js";
 import { t } from "../texts.js";
@@ -6,7 +6,7 @@ import { take } from "./reply.js";
 
 export class Lost extends Error {}
 
-// `came()` is called for each piece.  Throws Refused, Lost, or AbortError by `signal`.
+// `came()` is called for each chunk.  Throws Refused, Lost, or AbortError by `signal`.
 export async function read(body, message, signal, came) {
   const sent = performance.now();
   const response = await reach(body, signal);

@@ -1,11 +1,11 @@
-// An answer as it comes: the chunks of a stream, added to a message.  Pure.
+// Streamed answer: adds the chunks to a message.  Pure.
 
-// Until its end an answer counts as stopped, so that one that the browser has left is marked so.
+// Until its end an answer is marked as stopped, in case the browser leaves the page.
 export function begin(model) {
   return { role: "assistant", content: "", model, mark: "stopped" };
 }
 
-// Add a chunk of /v1/chat/completions that came `seconds` after the request.
+// Add a chunk of /v1/chat/completions that arrived `seconds` after the request.
 export function take(message, chunk, seconds) {
   if (chunk.usage) message.usage = counts(chunk.usage);
   const choice = chunk.choices?.[0];

@@ -1,9 +1,8 @@
-// The body of a request for the next answer of a lane.  Pure.
+// Body of the request for the next answer of a lane.  Pure.
 
 export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"];
 
-// What cannot be sent: `field` is that of the settings, `value` what it holds, `expected` "number" or
-// "json".
+// Invalid setting: `field` is its name, `value` its text, `expected` "number" or "json".
 export class Unusable extends Error {
   constructor(field, value, expected, reason = "") {
     super(reason);
@@ -11,8 +10,8 @@ export class Unusable extends Error {
   }
 }
 
-// `settings` are texts as they were typed: the server says what is out of range.  Throws Unusable
-// for what is no number, or no JSON.
+// `settings` are texts as typed; ranges are checked by the server.  Throws Unusable for text that is
+// no number, or no JSON.
 export function toRequest(lane, settings, isContinued = false) {
   const system = settings.system.trim();
   const body = {
@@ -31,7 +30,7 @@ export function toRequest(lane, settings, isContinued = false) {
   return body;
 }
 
-// A question that was not answered is not carried along, unless it is the last.
+// Questions without an answer are left out, except the last.
 export function toMessages(messages) {
   const isDropped = (all, at) => all[at].role === "user" && all[at + 1]?.role === "user";
   const isFailed = (one) => one.role === "assistant" && one.error && !one.content && !one.calls;
@@ -75,7 +74,7 @@ function toFormat(schema) {
   return { type: "json_schema", json_schema: { name: "answer", strict: true, schema } };
 }
 
-// A list of tools, or one; each as OpenAI has them, or the function alone.
+// Parse a list of tools, or a single tool; each in OpenAI's form, or the function alone.
 function toTools(given) {
   const all = Array.isArray(given) ? given : [given];
   return all.map((one) => (one?.function ? one : { type: "function", function: one }));

@@ -1,4 +1,4 @@
-// The settings of the chat in their dialog: what the model is asked with, kept in the browser.
+// Dialog of the chat's settings, which are sent with requests and stored in the browser.
 
 import { keep, recall } from "../kept.js";
 import { make } from "../make.js";
@@ -35,13 +35,13 @@ export class Settings {
     this.#showPresets("");
   }
 
-  // Mark the field that is wrong, null for none.
+  // Mark the invalid field, null for none.
   mark(wrong) {
     for (const name of Object.keys(LABELS)) field(name).setAttribute("aria-invalid", name === wrong);
     find("open-settings").classList.toggle("wrong", wrong in LABELS);
   }
 
-  // What a field is called.
+  // Return the name of a field.
   label(name) {
     return t(LABELS[name]);
   }

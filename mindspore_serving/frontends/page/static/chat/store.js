@@ -1,4 +1,4 @@
-// Conversations in the browser's own database.  Where it refuses (a private window), they last as
+// Conversations in the browser's IndexedDB.  Where it refuses (a private window), they last as
 // long as the page, and `isLasting` is false.
 
 const NAME = "mindspore-serving";
@@ -8,7 +8,7 @@ export class Store {
   isLasting = true;
   #database = null;
 
-  // All conversations, the one that was changed last first.
+  // Return all conversations, the latest change first.
   async open() {
     try {
       this.#database = await opened();

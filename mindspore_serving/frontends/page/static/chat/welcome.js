@@ -1,11 +1,11 @@
-// What a conversation shows before its first question.
+// Content of a conversation before its first question.
 
 import { button, make } from "../make.js";
 import { t } from "../texts.js";
 
 const QUESTIONS = ["suggest.explain", "suggest.code", "suggest.write"];
 
-// `suggest` gets the text of a question that is chosen.
+// `suggest` gets the text of the chosen question.
 export function welcome(suggest) {
   const box = make("div", "welcome");
   const row = make("div", "suggestions");

@@ -1,4 +1,4 @@
-// The page at /docs: what /openapi.json describes, and a way to send each request.
+// Page at /docs: the operations of /openapi.json, and a form to send each request.
 
 import { call, onLocked, setKey } from "../api.js";
 import { schemaOf, showSchema } from "./schema.js";
@@ -60,7 +60,7 @@ function section({ name, description }) {
   return made;
 }
 
-// An operation, whose details are made when it is opened.
+// Return an operation, whose details are created when it is opened.
 function entry(whole, verb, path, operation) {
   const box = make("details", "operation");
   box.dataset.words = `${verb} ${path} ${operation.summary}`.toLowerCase();

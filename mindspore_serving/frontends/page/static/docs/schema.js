@@ -1,8 +1,8 @@
-// JSON schemas for people: a list of fields, of which deeper ones are opened one by one.
+// JSON schemas as lists of fields; nested fields open one by one.
 
 import { make } from "../make.js";
 
-// What a reference stands for.
+// Resolve a reference.
 export function schemaOf(whole, schema) {
   let found = schema;
   while (found.$ref) {
@@ -17,7 +17,7 @@ export function showSchema(whole, schema) {
   return inner ? fields(whole, inner) : make("p", "about", kindOf(whole, found) + about(found));
 }
 
-// The schema below `schema` that has fields: itself, its items or an alternative.
+// Return the schema below `schema` that has fields: itself, its items or an alternative.
 function fieldsOf(whole, schema) {
   const found = schemaOf(whole, schema);
   if (found.properties) return found;
@@ -51,7 +51,7 @@ function field(whole, name, given, isNeeded) {
   return line;
 }
 
-// A few words for the type: "integer or null", "array of string".
+// Return a short text for the type: "integer or null", "array of string".
 function kindOf(whole, schema) {
   const found = schemaOf(whole, schema);
   if (found.const !== undefined) return JSON.stringify(found.const);

@@ -1,4 +1,4 @@
-// A form that sends a request and shows the answer, and the command that does the same.
+// Form that sends a request and shows the answer and the equivalent command.
 
 import { send } from "../api.js";
 import { quoted } from "../call/example.js";

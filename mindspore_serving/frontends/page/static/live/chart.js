@@ -1,4 +1,4 @@
-// A number with its past as a line, with axes, and the value under the pointer.  Knows no server.
+// Line chart of a number over time, with axes and the value under the pointer.  Knows no server.
 
 import { make, svg } from "../make.js";
 import { t } from "../texts.js";
@@ -24,7 +24,7 @@ export class Chart {
   #span = 60000; // milliseconds that are shown
   #pointed = null; // where the pointer is, from 0 to 1
 
-  // `id` names it, `title` is for people and `shown` makes text of a value.  `most` is the top of
+  // `id` names it, `title` is its label and `shown` formats a value.  `most` is the top of
   // the chart, or 0: the highest value shown.
   constructor(id, title, shown, most = 0) {
     this.#title = title;
@@ -42,13 +42,13 @@ export class Chart {
     this.#picture.addEventListener("pointerleave", () => this.#point(null));
   }
 
-  // The value at a time in milliseconds; null if there is none.
+  // Return the value at a time in milliseconds; null if there is none.
   push(value, time) {
     this.#points.push(value, time);
     this.#now = time;
   }
 
-  // Draw the last `span` milliseconds, which are called `name`.
+  // Draw the last `span` milliseconds, a period called `name`.
   draw(span, name) {
     this.#span = span;
     this.#left.textContent = name;
@@ -98,7 +98,7 @@ export class Chart {
   }
 }
 
-// Milliseconds as "32 s" or "12:05".
+// Format milliseconds as "32 s" or "12:05".
 function clock(milliseconds) {
   const seconds = Math.round(milliseconds / 1000);
   if (seconds < 60) return `${seconds} s`;

@@ -1,4 +1,4 @@
-// How to call a servable from a terminal: a command for each of its methods.
+// Commands for a terminal that call each method of a servable.
 
 import { callLine, quoted } from "../call/example.js";
 import { copyButton } from "../copy.js";

@@ -1,4 +1,4 @@
-// The live view: asks GET servables once a second while somebody looks.
+// Live view: polls GET servables once a second while it is visible.
 
 import { Refused, call } from "../api.js";
 import { keep, recall } from "../kept.js";
@@ -17,8 +17,8 @@ export class LiveView {
   #asking = false;
   #hooks;
 
-  // Of `hooks`, `seen(answer)` is called with each answer of GET servables, and `changed(servables)`
-  // when others are there than before.
+  // Hooks: `seen(answer)` is called with each answer of GET servables, and `changed(servables)` when
+  // the set of servables changes.
   constructor(hooks) {
     this.#hooks = hooks;
     find("span").append(...Object.entries(SPANS).map(([name, [, key]]) => new Option(t(key), name)));
@@ -31,7 +31,7 @@ export class LiveView {
     this.look();
   }
 
-  // Look now, and then once a second.
+  // Poll now, and then once a second.
   async look() {
     clearTimeout(this.#timer);
     if (document.hidden || this.#asking) return;

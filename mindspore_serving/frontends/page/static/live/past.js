@@ -1,6 +1,6 @@
-// The history that the server keeps, as rows like those of GET servables.  Pure.
+// History that the server stores, as rows like those of GET servables.  Pure.
 
-// {key: [{age, row}]} of an answer of GET servables/history; `age` in milliseconds.
+// Return {key: [{age, row}]} of an answer of GET servables/history; `age` in milliseconds.
 export function rowsOf({ columns, servables }) {
   const toRow = (numbers) => {
     const row = {};
@@ -14,14 +14,14 @@ export function keyOf({ name, version }) {
   return JSON.stringify([name, version]);
 }
 
-// What the server did not say is left out, as in a row of GET servables.
+// Leave out values that the server did not report, as in a row of GET servables.
 function put(row, [part, name], value) {
   if (value === null) return;
   if (name === undefined) row[part] = value;
   else (row[part] ??= {})[name] = value;
 }
 
-// Language models first, then by name and version.
+// Compare: language models first, then by name and version.
 export function inOrder(servables) {
   const rank = (one) => [one.model || one.engine ? 0 : 1, one.name, one.version];
   return [...servables].sort((one, other) => {

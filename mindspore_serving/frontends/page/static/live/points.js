@@ -1,4 +1,4 @@
-// A number over time: each second of the last two minutes, and a point every five of the hour before.
+// Time series: every second of the last two minutes, and every five of the hour before.
 // Pure; times in milliseconds.
 
 const RECENT = 120; // points
@@ -24,7 +24,7 @@ export class Points {
     return [...this.#older, ...this.#recent].filter((one) => one.time >= time);
   }
 
-  // Neighbours that have a value, as one list each.
+  // Return runs of consecutive points with a value, each as a list.
   runs(since) {
     const found = [];
     let last = null;
@@ -36,7 +36,7 @@ export class Points {
     return found;
   }
 
-  // The point with a value that is nearest to `time`; null if there is none.
+  // Return the point with a value that is nearest to `time`; null if there is none.
   nearest(time, since) {
     const all = this.since(since).filter((one) => one.value !== null);
     const closer = (best, one) => (Math.abs(one.time - time) < Math.abs(best.time - time) ? one : best);

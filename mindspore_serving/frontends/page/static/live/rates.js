@@ -1,8 +1,8 @@
-// What a servable does per second, from two readings of its totals.  Pure.
+// Rates of a servable per second, from two readings of its totals.  Pure.
 
-// `before` is {row, time} or null, `row` the present reading, `time` in milliseconds.  undefined is
-// what the server does not tell, null what cannot be said yet: there is no reading to compare with,
-// or totals began at 0 again because a worker did.
+// `before` is {row, time} or null, `row` the present reading, `time` in milliseconds.  A rate is
+// undefined if the server does not report it, null if it is not known yet: there is no earlier
+// reading, or the totals restarted at 0 with a worker.
 export function rates(before, row, time) {
   const seconds = before ? (time - before.time) / 1000 : 0;
   const grown = (part, name) => {
@@ -24,7 +24,7 @@ export function rates(before, row, time) {
   };
 }
 
-// The share of hits since the last reading; where nothing was asked, of all so far.
+// Return the share of hits since the last reading; without requests, of all so far.
 function hits(engine, asked, hit) {
   if (asked > 0 && hit !== null) return hit / asked;
   if (engine?.num_cache_queries === undefined) return undefined;

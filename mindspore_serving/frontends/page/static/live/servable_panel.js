@@ -1,4 +1,4 @@
-// One servable in the live view: what it does now and did before, its workers, and how to call it.
+// A servable in the live view: present values, history, workers, and how to call it.
 
 import { keep, recall } from "../kept.js";
 import { make } from "../make.js";
@@ -11,7 +11,7 @@ import { Queue, summary, workerTable } from "./workers.js";
 
 const percent = (value) => `${(100 * value).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %`;
 
-// a name, the key of its title, the value in a servable's row (undefined: not told), its text, the chart's top
+// A row: name, key of the title, value in a servable's row (undefined: not reported), its format, top of the chart
 const REQUESTS = [
   ["Running", "chart.running", (row) => row.requests?.running, number],
   ["Waiting", "chart.waiting", (row) => row.requests?.waiting, number],
@@ -52,7 +52,7 @@ export class ServablePanel {
     this.element.addEventListener("toggle", () => this.#keep(row.name));
   }
 
-  // Add what was so at a time, in milliseconds.
+  // Add the values of a time in milliseconds.
   remember(row, time) {
     const rate = rates(this.#before, row, time);
     this.#before = { row, time };
@@ -63,7 +63,7 @@ export class ServablePanel {
     }
   }
 
-  // What is so now.
+  // Show the present values.
   show(row, time) {
     this.remember(row, time);
     this.#facts.textContent = facts(row).join(" · ");

@@ -1,11 +1,11 @@
-// The workers of a servable, and its queue, as they are now.
+// Workers and queue of a servable.
 
 import { make } from "../make.js";
 import { counted, t } from "../texts.js";
 
 const MOST = 64; // squares
 
-// A square for each request: those that run, then those that wait.
+// Return a square for each request: running requests, then waiting ones.
 export class Queue {
   element = make("div", "queue");
 
@@ -23,7 +23,7 @@ export class Queue {
   }
 }
 
-// A table of them; a place of "" is the server's machine.
+// Return a table of the workers; the place "" is the server's machine.
 export function workerTable(workers) {
   const table = make("table", "workers");
   const head = table.createTHead().insertRow();
@@ -37,7 +37,7 @@ export function workerTable(workers) {
   return table;
 }
 
-// "3 workers (1 here, 2 on blue)".
+// Return "3 workers (1 here, 2 on blue)".
 export function summary({ num_workers: count, workers = [] }) {
   const nodes = workers.filter((one) => one.state === "ready").map((one) => one.node);
   const all = counted("workers", count);

@@ -1,4 +1,4 @@
-// One servable in the operator's view: its versions, their workers, and what can be done to it.
+// A servable in the operator's view: its versions, their workers, and actions.
 
 import { Refused, call } from "../api.js";
 import { workerTable } from "../live/workers.js";
@@ -6,7 +6,7 @@ import { button, iconButton, make } from "../make.js";
 import { t } from "../texts.js";
 
 const STATES = { READY: "state.ready", LOADING: "state.loading", UNAVAILABLE: "state.unavailable" };
-// What is sent, and the keys of what is said before and behind.
+// Requests to send, and the keys of the texts before and after.
 const LOAD = ["load", {}, "load.runs", "load.done"];
 const LOAD_AGAIN = ["load", { parameters: { reload: true } }, "load.runs", "load.done"];
 const UNLOAD = ["unload", {}, "unload.runs", "unload.done"];
@@ -41,7 +41,7 @@ export class ModelPanel {
     this.element.append(bar, this.#said, this.#error, this.#versions);
   }
 
-  // What `merged` gives of it.
+  // Show an entry of `merged`.
   show(model) {
     const shown = JSON.stringify(model);
     if (shown === this.#shown) return; // what is opened, and selected, stays
@@ -57,7 +57,7 @@ export class ModelPanel {
     this.#row.replaceChildren(this.#load, this.#again, this.#unload);
   }
 
-  // Nobody unloads by one press.
+  // Unloading needs a second click.
   #ask() {
     const stay = () => {
       this.#buttons();

@@ -1,4 +1,4 @@
-// The operator's view: what could be served and is, on which machines, and the level of the log.
+// Operator's view: servables in the repository, machines, and the log level.
 
 import { Refused, call } from "../api.js";
 import { iconButton, make } from "../make.js";
@@ -20,7 +20,7 @@ export class OperateView {
     find("log-level").addEventListener("change", () => this.#setLevel());
   }
 
-  // `servables` are the rows of GET servables, which are looked at once a second.
+  // `servables` are the rows of GET servables, polled once a second.
   show(servables) {
     if (document.body.dataset.view !== "operate") return;
     this.#showMachines(servables);
@@ -85,7 +85,7 @@ export class OperateView {
     }
   }
 
-  // It stays until somebody closes it.
+  // The error stays until the user closes it.
   #fail(text) {
     const close = iconButton("close", t("error.close"), () => find("operate-error").replaceChildren());
     if (find("operate-error").textContent !== text) find("operate-error").replaceChildren(make("p", "", text), close);

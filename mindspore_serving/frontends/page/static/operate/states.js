@@ -1,9 +1,9 @@
-// What the operator's view shows, of the answers of the server.  Pure.
+// States for the operator's view, from the server's answers.  Pure.
 
 export const LEVELS = ["debug", "info", "warning", "error", "none"]; // who logs one logs all behind it
 const FLAGS = { info: "log_info", warning: "log_warning", error: "log_error" };
 
-// The settings of GET v2/logging that mean a level, and back.
+// Settings of GET v2/logging for each level, and back.
 export function toSettings(level) {
   const shown = LEVELS.slice(LEVELS.indexOf(level));
   const flags = Object.entries(FLAGS).map(([name, flag]) => [flag, shown.includes(name)]);
@@ -15,7 +15,7 @@ export function toLevel(settings) {
   return Object.keys(FLAGS).find((name) => settings[FLAGS[name]]) ?? "none";
 }
 
-// Every servable by its name: [{name, isLoaded, versions: [{version, state, reason, workers}]}].
+// Return servables by name: [{name, isLoaded, versions: [{version, state, reason, workers}]}].
 // `index` is the answer of POST v2/repository/index, `servables` that of GET servables.
 export function merged(index, servables) {
   const methods = new Set(servables.flatMap((row) => Object.keys(row.methods ?? {}).map((one) => `${row.name}.${one}`)));
@@ -31,7 +31,7 @@ export function merged(index, servables) {
   return [...found.values()].sort((one, other) => one.name.localeCompare(other.name));
 }
 
-// The machines that workers are on, the server's first: [{node, ready, others, servables}].
+// Return the machines of workers, the server's first: [{node, ready, others, servables}].
 export function machines(servables) {
   const found = new Map([["", { node: "", ready: 0, others: 0, servables: [] }]]);
   for (const { name, workers = [] } of servables) {

@@ -85,7 +85,7 @@ export default {
   "level.error": "error",
   "level.info": "info",
   "level.none": "nothing",
-  "level.set": "The server logs {level} and above.",
+  "level.set": "Log level set to {level}.",
   "level.warning": "warning",
   "list.none": "Your chats are stored here, in this browser only.",
   "live": "Live",

@@ -1,38 +1,38 @@
-"""The chunks of answers that are sent when they are complete, in little memory."""
+"""Buffered answers: chunks that are sent when the answers are complete, in little memory."""
 
 from array import array
 from collections.abc import Iterator, Sequence
 from io import StringIO
 
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
-from mindspore_serving.llm.upstream.budget import KeptRoom, weight
+from mindspore_serving.llm.upstream.budget import BufferQuota, memory_size
 
 
-class GatheredChunks:
-    """What has come of all answers to a request; takes `room` until the end of `with`."""
+class BufferedAnswers:
+    """All answers to a request so far; they count against `quota` until the end of `with`."""
 
-    def __init__(self, room: KeptRoom) -> None:
-        self._room = room
+    def __init__(self, quota: BufferQuota) -> None:
+        self._quota = quota
         self._size = 0
         self._answers: dict[int, _Answer] = {}
 
-    def __enter__(self) -> "GatheredChunks":
+    def __enter__(self) -> "BufferedAnswers":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._room.free(self._size)
+        self._quota.free(self._size)
         self._answers.clear()
 
     def add(self, chunks: Sequence[Chunk]) -> None:
-        """Raises Overloaded if there is no room."""
+        """Add chunks.  Raises Overloaded if the quota is used up."""
         for chunk in chunks:
-            size = weight(chunk)
-            self._room.take(size, self._size + size)
+            size = memory_size(chunk)
+            self._quota.take(size, self._size + size)
             self._size += size
             self._answers.setdefault(chunk.index, _Answer()).add(chunk)
 
     def chunks(self) -> list[Chunk]:
-        """One for each answer."""
+        """Return one chunk for each answer."""
         return [answer.join(index) for index, answer in self._answers.items()]
 
 
@@ -41,7 +41,7 @@ class _Answer:
         self._text, self._reasoning = StringIO(), StringIO()
         self._ids = array("q")
         self._tokens: list[GeneratedToken] | None = None
-        self._names: dict[int, str | None] = {}  # of tools, by call
+        self._names: dict[int, str | None] = {}  # tool names, by call index
         self._arguments: dict[int, StringIO] = {}
         self._last: Chunk | None = None
 

@@ -1,4 +1,4 @@
-"""Connections that end soon when the machine at the other end is gone without a word."""
+"""TCP options that end a connection soon after the peer's machine has disappeared."""
 
 import socket
 
@@ -7,7 +7,7 @@ TIMEOUT = 20  # seconds
 
 
 def keep_alive(stream: socket.socket) -> None:
-    """Have the kernel ask the other machine while nothing is sent."""
+    """Enable TCP keepalive, and send small messages at once (TCP_NODELAY)."""
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, IDLE),
@@ -18,8 +18,9 @@ def keep_alive(stream: socket.socket) -> None:
         stream.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def end_when_unanswered(stream: socket.socket) -> None:
-    """Have the kernel end `stream` when what was sent is not acknowledged for TIMEOUT: for who
-    sends often, to one that always reads.
+def set_send_timeout(stream: socket.socket) -> None:
+    """Make the kernel close `stream` if sent data is not acknowledged for TIMEOUT.
+
+    For senders of frequent messages to a peer that always reads.
     """
     stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TIMEOUT * 1000)

@@ -1,4 +1,4 @@
-"""Pictures in every protocol that has them: the same text everywhere, and what is wrong told."""
+"""Images in every protocol that has them: the same text everywhere, and what is wrong told."""
 
 import json
 import re
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.torch
 
 JSON = {"Content-Type": "application/json"}
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "preparation_timeout": PATIENCE}
-IMAGE, TEXT, COUNT = seeing.picture(1), "What is it?", 12
+IMAGE, TEXT, COUNT = seeing.image(1), "What is it?", 12
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("pictures")
+    directory = tmp_path_factory.mktemp("images")
     seeing.build(directory, "smolvlm")
     chatty.build(directory)
     return directory
@@ -61,7 +61,7 @@ def completion(calls, messages, status=200, model="smolvlm"):
     return post(calls, "/v1/chat/completions", body, status)
 
 
-def test_openai_chats_have_pictures_which_usage_counts(calls, answer):
+def test_openai_chats_have_images_which_usage_counts(calls, answer):
     text, count = answer
     for messages in (seeing.chat(IMAGE, TEXT), seeing.chat(IMAGE, TEXT)):  # the second is cached
         found = completion(calls, messages)
@@ -69,8 +69,8 @@ def test_openai_chats_have_pictures_which_usage_counts(calls, answer):
         assert found["usage"]["prompt_tokens"] == count
 
 
-def test_prompts_of_tgi_have_pictures_in_markdown(calls, answer):
-    """The whole prompt as the chat template writes it, with the picture in Markdown."""
+def test_prompts_of_tgi_have_images_in_markdown(calls, answer):
+    """The whole prompt as the chat template writes it, with the image in Markdown."""
     inputs = f"user:![]({seeing.uri(IMAGE)}){TEXT}assistant:"
     body = {"inputs": inputs, "parameters": {"max_new_tokens": COUNT, "adapter_id": "smolvlm"}}
     found = post(calls, "/generate", body)
@@ -83,17 +83,17 @@ def test_prompts_of_tgi_have_pictures_in_markdown(calls, answer):
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("data:image/png;base64,!!", "prompt is no base64"),
-        ("https://images.example/cat.png", "this server fetches nothing"),
+        ("data:image/png;base64,!!", "prompt is no valid base64"),
+        ("https://images.example/cat.png", "this server fetches no images"),
     ],
 )
-def test_a_picture_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
+def test_an_image_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
     body = {"inputs": f"![]({url})", "parameters": {"adapter_id": "smolvlm"}}
     assert says in post(calls, "/generate", body, 422)["error"]
 
 
-def test_markdown_that_is_no_image_is_text(calls):
-    """Of a model that takes pictures, and all of it of one that takes none."""
+def test_markdown_without_an_image_is_text(calls):
+    """Of a model that takes images, and all of it of one that takes none."""
     inputs = {"smolvlm": "![](cat.png) ![a](data:,)", "chatty": "![](data:image/png;base64,)"}
     for model, text in inputs.items():
         parameters = {"max_new_tokens": 1, "adapter_id": model, "decoder_input_details": True}
@@ -102,7 +102,7 @@ def test_markdown_that_is_no_image_is_text(calls):
         assert prefill.endswith(text)
 
 
-def test_openai_responses_have_pictures(calls, answer):
+def test_openai_responses_have_images(calls, answer):
     content = [
         {"type": "input_image", "image_url": seeing.uri(IMAGE)},
         {"type": "input_text", "text": TEXT},
@@ -113,7 +113,7 @@ def test_openai_responses_have_pictures(calls, answer):
     assert found["output"][-1]["content"][0]["text"] == answer[0]
 
 
-def test_anthropic_messages_have_pictures(calls, answer):
+def test_anthropic_messages_have_images(calls, answer):
     source = {"type": "base64", "media_type": "image/png", "data": seeing.encoded(IMAGE)}
     content = [{"type": "image", "source": source}, {"type": "text", "text": TEXT}]
     body = {"model": "smolvlm", "messages": [{"role": "user", "content": content}]}
@@ -124,7 +124,7 @@ def test_anthropic_messages_have_pictures(calls, answer):
     assert post(calls, "/v1/messages/count_tokens", body)["input_tokens"] == answer[1]
 
 
-def test_ollama_chats_and_prompts_have_pictures(calls, answer):
+def test_ollama_chats_and_prompts_have_images(calls, answer):
     images = [seeing.encoded(IMAGE)]
     common = {"model": "smolvlm", "stream": False}
     common["options"] = {"num_predict": COUNT, "temperature": 0}
@@ -146,23 +146,23 @@ def test_models_list_their_input_modalities(calls):
     ("messages", "model", "told"),
     [
         (seeing.chat(IMAGE), "chatty", "the model reads no images"),
-        (with_url("data:;base64,@"), "smolvlm", "no base64"),
-        (with_url("data:;base64,aGk="), "smolvlm", "no file of"),
-        (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches nothing"),
-        (seeing.chat(IMAGE, IMAGE, IMAGE), "smolvlm", "3 pictures, expected at most 2"),
-        (seeing.chat(IMAGE, "<image>"), "smolvlm", "which stands for one"),
+        (with_url("data:;base64,@"), "smolvlm", "no valid base64"),
+        (with_url("data:;base64,aGk="), "smolvlm", "is no JPEG, PNG"),
+        (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches no images"),
+        (seeing.chat(IMAGE, IMAGE, IMAGE), "smolvlm", "3 images, expected at most 2"),
+        (seeing.chat(IMAGE, "<image>"), "smolvlm", "the placeholder of an image"),
     ],
 )
-def test_errors_of_images_are_reported(messages, model, told, calls):
+def test_errors_of_images_name_the_cause(messages, model, told, calls):
     error = completion(calls, messages, 400, model)["error"]
     assert told in error["message"]
     assert error["param"].startswith("messages")
 
 
-def test_the_page_of_pictures_runs(calls, place, answer, capsys, monkeypatch):
+def test_the_page_of_images_runs(calls, place, answer, capsys, monkeypatch):
     """Its Python, with the tiny model in place of SmolVLM."""
     pytest.importorskip("openai")
-    page = (ROOT / "docs/pictures.md").read_text()
+    page = (ROOT / "docs/images.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 2
     monkeypatch.chdir(place)
@@ -172,7 +172,7 @@ def test_the_page_of_pictures_runs(calls, place, answer, capsys, monkeypatch):
         source = source.replace("/models/SmolVLM-256M-Instruct", "smolvlm")
         source = source.replace('LLM("smolvlm")', 'LLM("smolvlm", kv_cache_memory=8 << 20)')
         names = {}
-        exec(compile(source, "docs/pictures.md", "exec"), names)
+        exec(compile(source, "docs/images.md", "exec"), names)
         if "client" in names:
             names["client"].close()
         assert capsys.readouterr().out.strip()

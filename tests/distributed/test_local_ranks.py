@@ -1,7 +1,7 @@
 import pytest
 
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.places import (
+from mindspore_serving.distributed.local_ranks import (
     AgentOptions,
     choose_ranks,
     environment,
@@ -28,7 +28,7 @@ def test_without_an_address_the_ranks_are_those_of_this_machine():
     assert numbers(4) == [2, 3, 4, 5]
 
 
-def test_an_address_and_a_first_rank_choose_others():
+def test_an_address_and_a_first_rank_choose_other_ranks():
     assert numbers(2, ip=ELSEWHERE, rank_start=0) == [0, 1]
     assert numbers(2, ip="127.0.0.2", rank_start=4) == [4, 5]
 

@@ -1,6 +1,6 @@
-"""Which ranks a script starts agents for, and what each agent finds in its environment.
+"""The ranks of this machine, for which a script starts agents, and the environment of each.
 
-Decisions, but for `find_ip`, which asks the kernel which addresses are of this machine.
+Decisions only, except for `find_ip`, which asks the kernel for the addresses of this machine.
 """
 
 import socket
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from mindspore_serving.distributed import rank_table
-from mindspore_serving.distributed.rank_table import RankPlace
+from mindspore_serving.distributed.rank_table import RankEntry
 from mindspore_serving.errors import InvalidInputs
 
 Files = tuple[tuple[str, ...], ...]
-"""For each device of this machine its files: of sub-graphs, or of groups."""
+"""The files of each device of this machine: of its sub-graphs, or of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """The arguments of `distributed.startup_agents`; paths are absolute."""
+    """Arguments of `distributed.startup_agents`, with absolute paths."""
 
     address: str
     model_files: Files
@@ -29,25 +29,25 @@ class AgentOptions:
     dec_mode: str = "AES-GCM"
 
 
-def choose_ranks(ranks: Sequence[RankPlace], options: AgentOptions) -> list[RankPlace]:
-    """The ranks of this machine: one for each device with model files.  Raises InvalidInputs."""
+def choose_ranks(ranks: Sequence[RankEntry], options: AgentOptions) -> list[RankEntry]:
+    """Return the ranks of this machine, one per device with model files.  Raises InvalidInputs."""
     first = options.rank_start or 0
     if first >= len(ranks):
         raise InvalidInputs(
             f"Parameter 'rank_start' cannot equal or larger than rank size {len(ranks)}."
         )
     ip = options.ip or find_ip(ranks)
-    own = rank_table.on_machine(ranks, ip, first)
-    if len(own) != len(options.model_files):
+    local_ranks = rank_table.on_machine(ranks, ip, first)
+    if len(local_ranks) != len(options.model_files):
         raise InvalidInputs(
-            f"Card count {len(own)} described rank table does not equal to model files size "
-            f"{len(options.model_files)}, local machine ip: {ip}, first rank: {first}"
+            f"Card count {len(local_ranks)} described rank table does not equal to model files "
+            f"size {len(options.model_files)}, local machine ip: {ip}, first rank: {first}"
         )
-    return own
+    return local_ranks
 
 
-def find_ip(ranks: Sequence[RankPlace]) -> str:
-    """The first address of the rank table that is of this machine.  Raises InvalidInputs."""
+def find_ip(ranks: Sequence[RankEntry]) -> str:
+    """Return the first address in the rank table that this machine has.  Raises InvalidInputs."""
     known = list(dict.fromkeys(rank.ip for rank in ranks))
     for ip in known:
         if is_local(ip):
@@ -59,7 +59,7 @@ def find_ip(ranks: Sequence[RankPlace]) -> str:
 
 
 def is_local(ip: str) -> bool:
-    """Whether a socket can be bound to `ip` here."""
+    """Return whether `ip` is an address of this machine: whether a socket can be bound to it."""
     with socket.socket() as probe:
         try:
             probe.bind((ip, 0))
@@ -69,13 +69,13 @@ def is_local(ip: str) -> bool:
 
 
 def environment(
-    rank: RankPlace, ranks: Sequence[RankPlace], table_path: str, groups: Sequence[str], port: int
+    rank: RankEntry, ranks: Sequence[RankEntry], table_path: str, groups: Sequence[str], port: int
 ) -> dict[str, str]:
-    """The variables by which MindSpore's and PyTorch's collectives know the rank of a process.
+    """Return the environment variables of a rank for collectives of MindSpore and PyTorch.
 
-    `port` is one that rank 0 may listen on, for PyTorch.
+    `port` is the port on which rank 0 listens for PyTorch.
     """
-    found = {
+    variables = {
         "RANK_ID": str(rank.number),
         "RANK_SIZE": str(len(ranks)),
         "DEVICE_ID": str(rank.device_id),
@@ -88,5 +88,5 @@ def environment(
         "MASTER_PORT": str(port),
     }
     if groups:
-        found["PARA_GROUP_FILE"] = ";".join(groups)
-    return found
+        variables["PARA_GROUP_FILE"] = ";".join(groups)
+    return variables

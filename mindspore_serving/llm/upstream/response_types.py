@@ -1,6 +1,6 @@
-"""What another server may send: the border at which its numbers, texts and lists are checked.
+"""Types of another server's responses: its numbers, texts and lists are validated here.
 
-Behind it every number fits the messages between our processes.  Knows no connection.
+After validation every number fits the messages between our processes. Knows no connection.
 """
 
 from typing import Annotated
@@ -9,8 +9,8 @@ import msgspec
 
 from mindspore_serving.core.sampling_params import MAX_SEQUENCES
 
-MAX_CALLS = 128  # of tools, in one answer
-MAX_COUNT = 2**31 - 1  # of tokens, and the largest token id
+MAX_CALLS = 128  # tool calls of one answer
+MAX_COUNT = 2**31 - 1  # tokens, and the largest token id
 _MAX_NAME = 1024  # characters
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
@@ -22,16 +22,22 @@ TokenIds = Annotated[list[TokenId], msgspec.Meta(max_length=1 << 16)]
 
 
 class FunctionDelta(msgspec.Struct):
+    """Name and a piece of the arguments of a tool call."""
+
     name: Name | None = None
     arguments: str | None = None
 
 
 class CallDelta(msgspec.Struct):
+    """A piece of a tool call."""
+
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_CALLS)] = 0
     function: FunctionDelta | None = None
 
 
 class AnswerDelta(msgspec.Struct):
+    """A piece of a message of a chat."""
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -40,17 +46,21 @@ class AnswerDelta(msgspec.Struct):
 
 
 class Top(msgspec.Struct):
+    """A likely token."""
+
     token: str
     logprob: float
     bytes: Annotated[list[Byte], msgspec.Meta(max_length=4096)] | None = None
 
 
 class ScoredToken(Top):
+    """A generated token, with the likeliest tokens in its place."""
+
     top_logprobs: Annotated[list[Top], msgspec.Meta(max_length=256)] | None = None
 
 
 class Logprobs(msgspec.Struct):
-    """`content` is that of chats, the lists beside it that of completions."""
+    """Log-probabilities: `content` in chats, the parallel lists in completions."""
 
     content: list[ScoredToken] | None = None
     tokens: list[str] | None = None
@@ -58,7 +68,9 @@ class Logprobs(msgspec.Struct):
     top_logprobs: list[dict[str, float] | None] | None = None
 
 
-class ChoicePiece(msgspec.Struct):
+class ChoiceDelta(msgspec.Struct):
+    """A piece of one answer."""
+
     index: Annotated[int, msgspec.Meta(ge=0, lt=MAX_SEQUENCES)] = 0
     text: str | None = None
     delta: AnswerDelta | None = None
@@ -69,14 +81,20 @@ class ChoicePiece(msgspec.Struct):
 
 
 class UpstreamPromptDetails(msgspec.Struct):
+    """Details of the prompt's tokens."""
+
     cached_tokens: Count | None = None
 
 
 class AnswerDetails(msgspec.Struct):
+    """Details of the answer's tokens."""
+
     reasoning_tokens: Count | None = None
 
 
 class UpstreamUsage(msgspec.Struct):
+    """Token counts of a request."""
+
     prompt_tokens: Count = 0
     completion_tokens: Count = 0
     prompt_tokens_details: UpstreamPromptDetails | None = None
@@ -84,31 +102,32 @@ class UpstreamUsage(msgspec.Struct):
 
 
 class EventData(msgspec.Struct):
-    """The data of one server-sent event.  `error` is kept as it came."""
+    """Data of one server-sent event.  `error` is kept as raw JSON."""
 
-    choices: Annotated[list[ChoicePiece], msgspec.Meta(max_length=MAX_SEQUENCES)] = []
+    choices: Annotated[list[ChoiceDelta], msgspec.Meta(max_length=MAX_SEQUENCES)] = []
     usage: UpstreamUsage | None = None
     error: msgspec.Raw = msgspec.Raw(b"null")
 
 
-decode_piece = msgspec.json.Decoder(EventData).decode
+decode_event = msgspec.json.Decoder(EventData).decode
 
 
-class Listed(msgspec.Struct):
-    """A model; how many tokens it takes is no more than `MAX_COUNT` in what is made of it."""
+class UpstreamListedModel(msgspec.Struct):
+    """A model in the list."""
 
     id: Name
     max_model_len: int | None = None
 
     @property
     def length(self) -> int:
+        """Context length in tokens, at most `MAX_COUNT`; 0 if unknown."""
         return max(0, min(self.max_model_len or 0, MAX_COUNT))
 
 
 class ModelList(msgspec.Struct):
-    """The answer to the question which models there are."""
+    """Response to GET /models."""
 
-    data: list[Listed] | None = None
+    data: list[UpstreamListedModel] | None = None
 
 
 decode_models = msgspec.json.Decoder(ModelList).decode

@@ -1,4 +1,4 @@
-"""What the servers of a front-end process are made from."""
+"""Shared resources of the servers of a front-end process, and their access policy."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,17 @@ from mindspore_serving.tracing.request_span import Tracer
 
 
 @dataclass(slots=True)
-class Parts:
-    """`app` is that of the master; `refresh` has all front ends know what is served; `take_memory`
-    gives memory that the master reads, too.
+class FrontEndResources:
+    """The objects that the servers of a front-end process share.
+
+    Args:
+        inference: sends requests to the master.
+        catalog: the state of the servables.
+        app: the ASGI application of the master.
+        responses: numbers of responses.
+        refresh: sends the current state to all front ends.
+        take_memory: allocates memory that the master can read, too; None if there is none.
+        tracer: None if requests are not traced.
     """
 
     inference: Inference
@@ -37,7 +45,7 @@ class Parts:
     tracer: Tracer | None = None
 
     def v2(self, options: FrontEndOptions) -> V2:
-        """Protocol v2.  The master has the regions that clients have registered."""
+        """Return protocol v2; shared memory of clients is registered with the master only."""
         models = LanguageModels(self.inference, self.catalog, options.language)
         state = AppState(models, self.inference, self.catalog, options.max_message)
         memory = RemoteSharedMemory() if options.client_shared_memory else SharedMemory()
@@ -45,28 +53,31 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnKeys:
-    """Whose requests a front end answers: everybody's, or those of keys without limits.  Only the
-    master can count what comes with the others, and refuse what has no key.
+class LocalKeys:
+    """The API keys whose requests a front end answers itself: keys without limits.
+
+    Requests with other keys, or none, are forwarded: only the master can count or refuse them.  If
+    the server `is_open` (has no keys), a front end answers all requests.
     """
 
     keys: Keys
     is_open: bool
 
     @classmethod
-    def of(cls, api_keys: Sequence[ApiKey]) -> "OwnKeys":
-        own = cls(Keys(), is_open=not api_keys)
-        own.replace(api_keys)
-        return own
+    def of(cls, api_keys: Sequence[ApiKey]) -> "LocalKeys":
+        """Create the keys of a server with `api_keys`, empty for an open server."""
+        keys = cls(Keys(), is_open=not api_keys)
+        keys.replace(api_keys)
+        return keys
 
     def replace(self, api_keys: Sequence[ApiKey]) -> None:
-        """Accept these from now on; there are always some, or never."""
+        """Replace the keys; a server does not become open, nor stop being open."""
         self.keys.replace(
             key for key in api_keys if key.max_requests is None and key.requests_per_minute is None
         )
 
     def accepts(self, fields: Mapping[bytes, bytes]) -> bool:
-        """Of a request with these headers."""
+        """Return whether this process answers a request with these headers."""
         if self.is_open:
             return True
         try:
@@ -77,30 +88,28 @@ class OwnKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """What a server of a front end lets in by."""
+class AccessPolicy:
+    """The API keys and the TLS certificate of one server of a front end."""
 
-    keys: OwnKeys
+    keys: LocalKeys
     certificates: Certificates | None
 
     @classmethod
-    def of(cls, options: FrontEndOptions, admission: Admission) -> "Door":
-        """Raises StartError."""
+    def of(cls, options: FrontEndOptions, admission: Admission) -> "AccessPolicy":
+        """Create the policy of a server.  Raises StartError for an invalid certificate."""
         tls, pem = options.ssl_config, admission.pem
         certificates = None if tls is None or pem is None else Certificates(tls, pem)
-        return cls(OwnKeys.of(admission.keys), certificates)
+        return cls(LocalKeys.of(admission.keys), certificates)
 
     def replace(self, admission: Admission) -> None:
-        """Raises StartError; then the certificate of before stays."""
+        """Replace keys and certificate.  Raises StartError, and keeps the old certificate then."""
         self.keys.replace(admission.keys)
         if self.certificates is not None and admission.pem is not None:
             self.certificates.replace(admission.pem)
 
 
 def share_of(options: FrontEndOptions, num_processes: int) -> ServerLimits:
-    """Of memory for bodies and answers a front end has its share, but room for the largest
-    message.
-    """
+    """Return the limits of a front end: its share of memory, but enough for the largest message."""
     limits, largest = options.limits, options.max_message
     return replace(
         limits,

@@ -27,7 +27,7 @@ def test_a_span_of_a_stage_is_below_the_batch_that_runs(traced: Traced) -> None:
         assert trace.path(span) == [REST, "worker", "Function 'own.look_up'", "batch", "look up"]
 
 
-def test_a_span_of_a_stage_that_takes_batches_is_below_one_of_its_requests(traced: Traced) -> None:
+def test_the_span_of_a_batch_stage_is_below_a_request_of_the_batch(traced: Traced) -> None:
     trace = ask(traced, "together", [{"x": 1}, {"x": 2}], "look up all")
     assert trace.parent(trace.one("look up all")).name == "batch"
 

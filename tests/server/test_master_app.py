@@ -13,17 +13,17 @@ import msgspec
 import pytest
 
 from mindspore_serving.ipc import arena
-from mindspore_serving.server.processes.asked import AskedCall
-from mindspore_serving.server.processes.asking import MasterApp
+from mindspore_serving.server.processes.forwarded_call import ForwardedCall
+from mindspore_serving.server.processes.master_app import MasterApp
 from mindspore_serving.server.processes.messages import (
-    Abandon,
-    Ask,
-    Given,
+    AsgiCall,
+    BodyChunk,
+    BodyRequest,
+    CancelRequest,
+    ResponseChunk,
     Scope,
-    Sent,
     ToFrontEnd,
     ToMaster,
-    Wanted,
 )
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from tests.waiting import PATIENCE
@@ -78,10 +78,10 @@ async def test_an_answer_that_nobody_waits_for_any_more_is_given_back() -> None:
     both.on_event = app.take
     scope = {**msgspec.structs.asdict(SCOPE), "type": "http"}
     task = asyncio.create_task(app(scope, never, lambda _: never()))
-    await both.wait_for(Ask)
+    await both.wait_for(AsgiCall)
     both.on_event = lambda event: (app.take(event), task.cancel())[0]  # before the task goes on
-    both.master.send(Sent(1, body=both.master.put(LARGE)))
-    await both.wait_for(Abandon)
+    both.master.send(ResponseChunk(1, body=both.master.put(LARGE)))
+    await both.wait_for(CancelRequest)
     await both.close()
 
 
@@ -95,12 +95,12 @@ async def test_a_body_that_nobody_waits_for_any_more_is_given_back() -> None:
     async def sync() -> None:
         pass
 
-    call = AskedCall(Ask(1, SCOPE, ""), both.master, app, sync)
+    call = ForwardedCall(AsgiCall(1, SCOPE, ""), both.master, app, sync)
     task = asyncio.create_task(call.run(None))
-    await both.wait_for(Wanted)
-    both.front.send(Given(1, both.front.put(LARGE)))
-    given = (await both.wait_for(Given))[0]
-    call.give(given)
+    await both.wait_for(BodyRequest)
+    both.front.send(BodyChunk(1, both.front.put(LARGE)))
+    given = (await both.wait_for(BodyChunk))[0]
+    call.on_body(given)
     task.cancel()
     await asyncio.wait([task], timeout=PATIENCE)
     assert task.cancelled()
