@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.errors import InvalidInputs, Overloaded
 from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.fair_queue import FairQueue

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
+from mindspore_serving.core.buffers import Buffer, BufferList, contiguous, join
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.request_options import request_options_of
@@ -58,7 +58,7 @@ def parse(
 
 def to_answer(
     model: V2Model, request: InferRequest, outputs: Selected
-) -> tuple[int | None, bytes | Pieces]:
+) -> tuple[int | None, bytes | BufferList]:
     """Return the number of bytes of an answer that are JSON, None for all, and the answer."""
     json, tail = json_body.answer(model.name, model.version, request.id, outputs)
     is_binary = any(output.is_binary and output.region is None for _, output in outputs)
@@ -69,7 +69,7 @@ async def _respond(
     http: Request, model: V2Model, request: InferRequest, outputs: Selected
 ) -> Response:
     length, answer = to_answer(model, request, outputs)
-    body: Any = whole(answer)
+    body: Any = contiguous(answer)
     headers = {} if length is None else {HEADER_LENGTH: str(length)}
     encoding = _accepted(http.headers.get("accept-encoding", ""))
     if encoding:

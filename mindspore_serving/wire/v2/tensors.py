@@ -10,7 +10,7 @@ from typing import TypeAlias, overload
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer, Pieces, Stored, here
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes, in_memory
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -51,16 +51,16 @@ def count_elements(shape: Sequence[int]) -> int | None:
 class InputTensor:
     """An input.
 
-    `data` has its elements in `form`; raw numbers can be in a `Stored` object.  `content_type` is
-    "str" or "bytes" for BYTES to be converted to this type, else "".  The size of raw data fits the
-    shape.
+    `data` has its elements in `form`; raw numbers can be in a `StoredBytes` object.  `content_type`
+    is "str" or "bytes" for BYTES to be converted to this type, else "".  The size of raw data fits
+    the shape.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     form: Form
-    data: Buffer | Stored
+    data: Buffer | StoredBytes
     content_type: str = ""
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class InputTensor:
 
 
 Cutter: TypeAlias = Callable[
-    [int, int], Buffer | Stored
+    [int, int], Buffer | StoredBytes
 ]  # (start, stop) -> data of these instances
 
 
@@ -102,7 +102,7 @@ class TensorBody:
         self.num_instances = _count_instances(inputs) if is_batched else 1
         self._cutters: list[Cutter] = []
 
-    def chunk(self, start: int, stop: int) -> bytes | Pieces:
+    def chunk(self, start: int, stop: int) -> bytes | BufferList:
         """Return instances `start` to `stop` as a chunk for a worker.
 
         Raises InvalidInputs for an input whose data do not fit its shape.
@@ -113,7 +113,7 @@ class TensorBody:
             data = [cut(start, stop) for cut in self._cutters]
         return write_chunk(self.header(stop - start, data), data)
 
-    def header(self, count: int, data: Sequence[Buffer | Stored]) -> Header:
+    def header(self, count: int, data: Sequence[Buffer | StoredBytes]) -> Header:
         """Return the header of a chunk with `data` of `count` instances."""
         first = 1 if self.is_batched else 0
         parts = [
@@ -135,7 +135,7 @@ class TensorBody:
         return self.num_instances > 1 and all(map(_can_be_cut, self.inputs))
 
 
-class Rows(Sequence["bytes | Pieces"]):
+class Rows(Sequence["bytes | BufferList"]):
     """Chunks of the instances of a body, made on access; a slice is one chunk."""
 
     def __init__(self, body: TensorBody) -> None:
@@ -145,10 +145,12 @@ class Rows(Sequence["bytes | Pieces"]):
         return self._body.num_instances
 
     @overload
-    def __getitem__(self, index: int) -> bytes | Pieces: ...
+    def __getitem__(self, index: int) -> bytes | BufferList: ...
     @overload
-    def __getitem__(self, index: slice) -> "Sequence[bytes | Pieces]": ...
-    def __getitem__(self, index: int | slice) -> "bytes | Pieces | Sequence[bytes | Pieces]":
+    def __getitem__(self, index: slice) -> "Sequence[bytes | BufferList]": ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> "bytes | BufferList | Sequence[bytes | BufferList]":
         if isinstance(index, slice):
             start, stop, _ = index.indices(len(self))
             return (self._body.chunk(start, stop),)
@@ -157,19 +159,19 @@ class Rows(Sequence["bytes | Pieces"]):
         return self._body.chunk(index, index + 1)
 
 
-def split(body: TensorBody) -> "Sequence[bytes | Pieces]":
+def split(body: TensorBody) -> "Sequence[bytes | BufferList]":
     """Return a chunk per instance, or one for all if splitting would read values."""
     return Rows(body) if body.can_be_cut else whole(body)
 
 
-def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
+def whole(body: TensorBody) -> "tuple[bytes | BufferList]":
     """Return one chunk with all instances."""
     return (body.chunk(0, body.num_instances),)
 
 
 def pack(body: TensorBody) -> list[Buffer]:
     """Return an encoded header, and the data of each input, not copied."""
-    data = [here(tensor.data) for tensor in body.inputs]
+    data = [in_memory(tensor.data) for tensor in body.inputs]
     return [write_header(body.header(body.num_instances, data)), *data]
 
 
@@ -226,7 +228,7 @@ def _can_be_cut(tensor: InputTensor) -> bool:
 def _cutter(tensor: InputTensor) -> Cutter:
     """Return a function that slices the data of a tensor by instances.  Raises InvalidInputs."""
     count, data = tensor.shape[0], tensor.data
-    if not isinstance(data, Stored):
+    if not isinstance(data, StoredBytes):
         data = memoryview(data)
     size = len(data) // count
     if tensor.form == "json":
@@ -239,7 +241,7 @@ def _cutter(tensor: InputTensor) -> Cutter:
 
 def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
     """Return 0 and the offset of the end of each instance of raw BYTES."""
-    data, offset, ends = here(tensor.data), 0, [0]
+    data, offset, ends = in_memory(tensor.data), 0, [0]
     for _ in range(tensor.shape[0]):
         for _ in range(_per_instance(tensor)):
             if offset + LENGTH.size > len(data):
@@ -271,7 +273,7 @@ def _json_cutter(tensor: InputTensor) -> Cutter:
 
 def _texts(tensor: InputTensor) -> list[bytes]:
     try:
-        items = [bytes(item) for item in _list_of_raw.decode(here(tensor.data))]
+        items = [bytes(item) for item in _list_of_raw.decode(in_memory(tensor.data))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = tensor.name[:64]
         raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None
