@@ -1,7 +1,7 @@
 # Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
 #   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
-#   make test    all tests          make test-fast  those that need no heavy library, no server
+#   make test    all tests, and coverage by package   make test-fast  those that need no heavy library, no server
 #   make test-long   all tests, and the cases of long ones that `make test` leaves out
 #   make lint    ruff and mypy
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
@@ -47,7 +47,7 @@ serve: $(VENV)/.demo
 	$(BIN)/python examples/demo.py --serve
 
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest -n auto $(ARGS)
+	PYTEST_PLUGINS=tests.coverage_plugin $(BIN)/python -m pytest -n auto $(ARGS)
 
 test-fast: $(VENV)/.tests
 	$(BIN)/python -m pytest -n auto -m "$(FAST)" $(ARGS)
