@@ -6,6 +6,7 @@ from mindspore_serving.batching.assemble import (
     batch_size,
     graph_batch_size,
     group,
+    max_rows,
     split,
 )
 from mindspore_serving.batching.validate import check_instance
@@ -205,3 +206,31 @@ def test_without_batch_dimension_results_are_whole():
     ((whole,),) = split(spec(with_batch_dim=False), [output], 1, 1)
     assert whole.tolist() == [[1, 2], [3, 4]]
     assert not np.shares_memory(whole, output)
+
+
+def test_row_limit_is_the_smallest_of_the_batched_inputs():
+    inputs = tuple(
+        TensorSpec(f"x{i}", None, (-1,), max_rows=rows) for i, rows in enumerate((8, 0, 4))
+    )
+    assert max_rows(spec(), Signature(inputs, ())) == 4
+    assert max_rows(spec(without_batch_dim_inputs=(2,)), Signature(inputs, ())) == 8
+    assert max_rows(spec(), Signature(inputs[1:2], ())) == 0
+
+
+@pytest.mark.parametrize("shape", [None, (-1,), (-1, 1)])
+def test_text_instances_are_stacked_and_split(shape):
+    texts = signature(shape, dtype="U")
+    rows = [check_instance(spec(), texts, [text]) for text in ("é", "", "abc")]
+    (batch,) = assemble(spec(), rows, 0)
+    assert batch.ravel().tolist() == ["é", "", "abc"]
+    assert split(spec(), [batch], 3, 3) == [("é",), ("",), ("abc",)]
+
+
+def test_number_for_text_input_is_refused():
+    with pytest.raises(InvalidInputs, match="not match the data type kMSI_String defined in model"):
+        check_instance(spec(), signature((-1,), dtype="U"), [f32(1)])
+
+
+def test_output_of_several_texts_per_instance_is_refused():
+    with pytest.raises(StageFailed, match="Model output 0 is 2 texts for an instance"):
+        split(spec(), [np.array([["a", "b"]], object)], 1, 1)

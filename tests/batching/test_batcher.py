@@ -97,3 +97,10 @@ def test_a_sample_is_spread_over_the_queue():
     assert batcher.sample(100) == list(range(10))
     assert batcher.sample(3) == [0, 4, 8]
     assert Batcher().sample() == []
+
+
+def test_keep_removes_items_and_preserves_order_and_due_time():
+    waiting = batcher(0.0, 1.0, 2.0, max_batch_delay_ms=1000)
+    waiting.keep(lambda item: item != "a")
+    assert list(waiting) == ["b", "c"]
+    assert waiting.due() == 2.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.core.casting import cast, from_plain
+from mindspore_serving.core.casting import cast, from_plain, with_missing
 from mindspore_serving.errors import InvalidInputs
 
 TYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8")
@@ -97,3 +97,14 @@ def test_nan_and_infinities_are_kept():
 def test_empty_arrays_and_scalars_are_cast(given, wanted):
     assert cast(np.empty((0, 3), given), np.dtype(wanted)).shape == (0, 3)
     assert cast(np.array(7, given), np.dtype(wanted)).shape == ()
+
+
+def test_missing_numbers_become_nan_in_arrays_of_objects():
+    result = with_missing(np.array([1, None, 2.5], object))
+    np.testing.assert_array_equal(result, np.array([1, np.nan, 2.5]), strict=True)
+
+
+@pytest.mark.parametrize("values", [[1, 2], ["a", None], [True, None], [10**400, None]])
+def test_arrays_without_missing_numbers_are_unchanged(values):
+    array = np.array(values, object)
+    assert with_missing(array) is array

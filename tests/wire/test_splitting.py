@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
+from mindspore_serving.core.buffers import contiguous
 from mindspore_serving.core.graph import Method
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import inference_pb2
@@ -131,3 +132,36 @@ def test_raw_numbers_are_cut_however_many_they_are():
     array = np.zeros((2, MANY), "<f4")
     _, chunks = splitting.split("v2_raw", body_of("FP32", array.shape, "raw", array.tobytes()))
     assert len(chunks) == 2
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"),
+    [
+        ("FP32", np.arange(6, dtype="<f4").reshape(3, 2)),
+        ("INT64", np.arange(4, dtype="<i8")),
+        ("FP64", np.ones(1, "<f8")),
+    ],
+)
+def test_packed_v2_body_splits_into_equal_chunks(datatype, array):
+    body = body_of(datatype, array.shape, "raw", array.tobytes())
+    copied = [bytes(buffer) for buffer in splitting.pack("v2_raw", body)]
+    codec, chunks = splitting.split("v2_raw", splitting.unpack("v2_raw", copied))
+    expected_codec, expected = splitting.split("v2_raw", body)
+    assert codec == expected_codec
+    assert [bytes(contiguous(chunk)) for chunk in chunks] == [
+        bytes(contiguous(chunk)) for chunk in expected
+    ]
+
+
+def test_body_of_other_codecs_is_packed_unchanged():
+    body = instances(b',{"x":2}', 1)
+    assert splitting.unpack("ms_json", splitting.pack("ms_json", body)) is body
+    assert not splitting.accepts_views("ms_json")
+
+
+def test_worker_resplits_json_and_keeps_chunks_of_messages():
+    codec, chunks = splitting.resplit("ms_json", [memoryview(instances(b',{"x":2}', 1))])
+    assert codec == "ms_json_items"
+    assert [json.loads(bytes(chunk)) for chunk in chunks] == [{"x": 1}, {"x": 2}]
+    assert splitting.resplit("ms_proto", [b"a", b"b"]) == ("ms_proto", [b"a", b"b"])
+    assert splitting.resplit("v2_raw", [b"a"]) == ("v2_raw", ())

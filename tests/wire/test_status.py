@@ -1,6 +1,13 @@
 import grpc
+import pytest
 
-from mindspore_serving.errors import Code
+from mindspore_serving.errors import (
+    Code,
+    InvalidInputs,
+    Overloaded,
+    ServableUnavailable,
+    WorkerUnavailable,
+)
 from mindspore_serving.wire import status
 
 
@@ -46,3 +53,18 @@ def test_a_value_that_does_not_fit_is_named_with_the_index_of_its_instance():
         (Code.INVALID_TENSOR, "bad (instance 1, counted from 0)"),
         (Code.SYSTEM_ERROR, "raised"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("error", "header"),
+    [
+        (Overloaded("full", 2.1), "3"),
+        (Overloaded("full", 0.0), "1"),
+        (ServableUnavailable("starts"), "1"),
+        (WorkerUnavailable("died"), "1"),
+        (InvalidInputs("wrong"), None),
+        (None, None),
+    ],
+)
+def test_retry_after_is_sent_only_for_temporary_errors(error, header):
+    assert status.retry_after(error) == header
