@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Buffer, Pieces, here
+from mindspore_serving.core.buffers import Buffer, BufferList, in_memory
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
@@ -245,7 +245,7 @@ class Predict(Exchange):
     def too_big(self) -> ServingError:
         return self._path.rest.too_big()
 
-    def _write(self, status: int, body: bytes | Pieces, retry_after: str | None) -> None:
+    def _write(self, status: int, body: bytes | BufferList, retry_after: str | None) -> None:
         if self._is_over:
             return
         self._is_over = self.has_responded = True
@@ -262,8 +262,8 @@ class Predict(Exchange):
             if retry_after is not None:
                 fields.append((b"retry-after", retry_after.encode()))
             head = head_of(status, fields, keep_alive=self.keep_alive)
-            if isinstance(body, Pieces):
-                transport.writelines((head, *map(here, body.buffers)))
+            if isinstance(body, BufferList):
+                transport.writelines((head, *map(in_memory, body.buffers)))
             else:
                 transport.write(head + body)
         self.output.finished()

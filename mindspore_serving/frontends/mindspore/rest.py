@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Pieces
+from mindspore_serving.core.buffers import BufferList
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
@@ -19,7 +19,7 @@ _MAX_KEPT = 512  # bytes of a target
 _routes: dict[bytes, ms_json.Route] = {}
 
 # Status, JSON body, and Retry-After if the same request may go well later.
-Answer: TypeAlias = "tuple[int, bytes | Pieces, str | None]"
+Answer: TypeAlias = "tuple[int, bytes | BufferList, str | None]"
 
 
 @dataclass(frozen=True, slots=True)

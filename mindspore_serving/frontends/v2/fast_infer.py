@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from urllib.parse import unquote_to_bytes
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, TooLarge
 from mindspore_serving.frontends.bodies import too_large

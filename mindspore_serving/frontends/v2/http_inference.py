@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
+from mindspore_serving.core.buffers import Buffer, BufferList, contiguous, join
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.disconnect import while_there
 from mindspore_serving.frontends.terms import terms_of
@@ -55,7 +55,7 @@ def parse(
 
 def to_answer(
     model: V2Model, request: InferRequest, found: Selected
-) -> tuple[int | None, bytes | Pieces]:
+) -> tuple[int | None, bytes | BufferList]:
     """The body of an answer, and how many bytes of it are JSON: None for all of them."""
     json, tail = json_body.answer(model.name, model.version, request.id, found)
     is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
@@ -66,7 +66,7 @@ async def _respond(
     http: Request, model: V2Model, request: InferRequest, found: Selected
 ) -> Response:
     length, answer = to_answer(model, request, found)
-    body: Any = whole(answer)
+    body: Any = contiguous(answer)
     headers = {} if length is None else {HEADER_LENGTH: str(length)}
     encoding = _accepted(http.headers.get("accept-encoding", ""))
     if encoding:

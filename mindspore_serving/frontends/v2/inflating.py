@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from starlette.requests import Request
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.errors import InvalidInputs, Overloaded
 from mindspore_serving.frontends.bodies import read_body, too_large
 from mindspore_serving.frontends.memory import NO_MEMORY, NOBODY, MemoryPeer, Quota

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mindspore_serving.core.pieces import LARGE, Stored
+from mindspore_serving.core.buffers import LARGE, StoredBytes
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.wire.v2.request import Region
@@ -103,12 +103,12 @@ class SharedMemory:
             if name in ("", one)
         ]
 
-    def read(self, region: Region) -> bytes | Stored:
+    def read(self, region: Region) -> bytes | StoredBytes:
         """A copy, or what is to be one if it is large.  Raises InvalidInputs."""
         found, start = self._find(region)
         if os.fstat(found.file.number).st_size < start + region.size:
             raise InvalidInputs(f"shared memory region '{region.name}' has been made smaller")
-        data = Stored(found.file.read, start, region.size)
+        data = StoredBytes(found.file.read, start, region.size)
         return data if region.size >= LARGE else bytes(data)
 
     def expect(self, region: Region) -> None:

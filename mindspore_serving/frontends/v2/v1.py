@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
 from mindspore_serving.frontends.access import is_predict

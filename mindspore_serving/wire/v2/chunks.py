@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer, Pieces, Stored, join
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes, join
 from mindspore_serving.errors import InvalidInputs
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
@@ -46,10 +46,10 @@ def read_header(data: Buffer) -> Header:
         raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
 
 
-def write_chunk(header: Header, data: Sequence[Buffer | Stored]) -> bytes | Pieces:
+def write_chunk(header: Header, data: Sequence[Buffer | StoredBytes]) -> bytes | BufferList:
     """`data` of the inputs that `header` has; they are not copied if they are large."""
     encoded = write_header(header)
-    buffers: list[Buffer | Stored] = [LENGTH.pack(len(encoded)), encoded]
+    buffers: list[Buffer | StoredBytes] = [LENGTH.pack(len(encoded)), encoded]
     size = LENGTH.size + len(encoded)
     for one in data:
         gap = -size % _ALIGNMENT

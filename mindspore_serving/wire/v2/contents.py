@@ -6,7 +6,7 @@ Knows the fields that hold them, and no others.
 
 from typing import NamedTuple
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.wire.ms_instance import field_end, from_varint, head
 from mindspore_serving.wire.v2.tensors import MAX_INPUTS

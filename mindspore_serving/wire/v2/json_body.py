@@ -5,7 +5,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer, Stored
+from mindspore_serving.core.buffers import Buffer, StoredBytes
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire import json_literals
@@ -184,7 +184,7 @@ def _output(one: _Output) -> WantedOutput:
 
 def _data_of(
     one: _Input, parameters: _Parameters, read_region: ReadRegion
-) -> tuple[Form, Buffer | Stored]:
+) -> tuple[Form, Buffer | StoredBytes]:
     region = region_of(one.name, parameters)
     if region is not None:
         if one.data is not msgspec.UNSET:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from mindspore_serving.core.pieces import Buffer, Stored
+from mindspore_serving.core.buffers import Buffer, StoredBytes
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.ms_instance import head, sized
@@ -62,7 +62,7 @@ def parse(
         parameters = to_parameters(one.parameters)
         region = region_of(one.name, parameters)
         form: Form = "raw"
-        data: Buffer | Stored
+        data: Buffer | StoredBytes
         if region is not None:
             data = read_region(region)
         elif contents.raw:

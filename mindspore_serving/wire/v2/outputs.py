@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Pieces
-from mindspore_serving.core.pieces import join as join_pieces
+from mindspore_serving.core.buffers import BufferList
+from mindspore_serving.core.buffers import join as join_pieces
 from mindspore_serving.core.value import Instance, Value
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import tensor as values
@@ -40,19 +40,19 @@ _decode_header = msgspec.msgpack.Decoder(list[OutputHeader]).decode
 # --------------------------------------------------------------------- worker
 
 
-def encode_raw(outputs: Instance) -> bytes | Pieces:
+def encode_raw(outputs: Instance) -> bytes | BufferList:
     """As `encode`, with raw data only."""
     return encode(outputs, has_json=False)
 
 
-def encode_json(outputs: Instance) -> bytes | Pieces:
+def encode_json(outputs: Instance) -> bytes | BufferList:
     """As `encode`, with JSON text only."""
     return encode(outputs, has_raw=False)
 
 
 def encode(
     outputs: Instance, *, has_raw: bool = True, has_json: bool = True
-) -> bytes | Pieces:  # fmt: skip
+) -> bytes | BufferList:  # fmt: skip
     """The outputs of one instance; large arrays are not copied.  Raises StageFailed for a value
     that cannot be sent.
     """

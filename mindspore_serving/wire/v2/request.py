@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mindspore_serving.core.pieces import Buffer, Stored, here
+from mindspore_serving.core.buffers import Buffer, StoredBytes, in_memory
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
@@ -32,7 +32,7 @@ class Region:
     size: int
 
 
-ReadRegion: TypeAlias = Callable[[Region], "Buffer | Stored"]
+ReadRegion: TypeAlias = Callable[[Region], "Buffer | StoredBytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +107,12 @@ def make_input(
     parameters: Parameters,
     *,
     form: Form,
-    data: Buffer | Stored,
+    data: Buffer | StoredBytes,
 ) -> InputTensor:
     """Raises InvalidInputs."""
     content_type, row = "", datatype_of(datatype)
     if row is BYTES:
-        data = here(data)
+        data = in_memory(data)
         content_type = _CONTENT_TYPES.get(str(parameters.get("content_type", "")), "")
     return InputTensor(name, row, tuple(shape), form, data, content_type)
 

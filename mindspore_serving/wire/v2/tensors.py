@@ -9,7 +9,7 @@ from typing import TypeAlias, overload
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer, Pieces, Stored, here
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes, in_memory
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -57,7 +57,7 @@ class InputTensor:
     datatype: Datatype
     shape: tuple[int, ...]
     form: Form
-    data: Buffer | Stored
+    data: Buffer | StoredBytes
     content_type: str = ""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,8 @@ class InputTensor:
             )
 
 
-Cutter: TypeAlias = Callable[[int, int], Buffer | Stored]  # the data of instances `start` to `stop`
+# Returns the data of instances `start` to `stop`.
+Cutter: TypeAlias = Callable[[int, int], Buffer | StoredBytes]
 
 
 class TensorBody:
@@ -96,7 +97,7 @@ class TensorBody:
         self.num_instances = _count_instances(inputs) if is_batched else 1
         self._cutters: list[Cutter] = []
 
-    def chunk(self, start: int, stop: int) -> bytes | Pieces:
+    def chunk(self, start: int, stop: int) -> bytes | BufferList:
         """Instances `start` to `stop` for a worker.  Raises InvalidInputs for an input whose data
         are not those of its shape.
         """
@@ -106,7 +107,7 @@ class TensorBody:
             data = [cut(start, stop) for cut in self._cutters]
         return write_chunk(self.header(stop - start, data), data)
 
-    def header(self, count: int, data: Sequence[Buffer | Stored]) -> Header:
+    def header(self, count: int, data: Sequence[Buffer | StoredBytes]) -> Header:
         """What says of `data` that they are those of `count` instances."""
         first = 1 if self.is_batched else 0
         parts = [
@@ -123,7 +124,7 @@ class TensorBody:
         return self.num_instances > 1 and all(map(_can_be_cut, self.inputs))
 
 
-class Rows(Sequence["bytes | Pieces"]):
+class Rows(Sequence["bytes | BufferList"]):
     """A chunk for each instance of a body, made when it is asked for: a slice is one chunk."""
 
     def __init__(self, body: TensorBody) -> None:
@@ -133,10 +134,12 @@ class Rows(Sequence["bytes | Pieces"]):
         return self._body.num_instances
 
     @overload
-    def __getitem__(self, place: int) -> bytes | Pieces: ...
+    def __getitem__(self, place: int) -> bytes | BufferList: ...
     @overload
-    def __getitem__(self, place: slice) -> "Sequence[bytes | Pieces]": ...
-    def __getitem__(self, place: int | slice) -> "bytes | Pieces | Sequence[bytes | Pieces]":
+    def __getitem__(self, place: slice) -> "Sequence[bytes | BufferList]": ...
+    def __getitem__(
+        self, place: int | slice
+    ) -> "bytes | BufferList | Sequence[bytes | BufferList]":
         if isinstance(place, slice):
             start, stop, _ = place.indices(len(self))
             return (self._body.chunk(start, stop),)
@@ -145,18 +148,18 @@ class Rows(Sequence["bytes | Pieces"]):
         return self._body.chunk(place, place + 1)
 
 
-def split(body: TensorBody) -> "Sequence[bytes | Pieces]":
+def split(body: TensorBody) -> "Sequence[bytes | BufferList]":
     """A chunk per instance, or one for all where that takes reading values."""
     return Rows(body) if body.can_be_cut else whole(body)
 
 
-def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
+def whole(body: TensorBody) -> "tuple[bytes | BufferList]":
     return (body.chunk(0, body.num_instances),)
 
 
 def pack(body: TensorBody) -> list[Buffer]:
     """A header, and the data of each input where they are."""
-    data = [here(one.data) for one in body.inputs]
+    data = [in_memory(one.data) for one in body.inputs]
     return [write_header(body.header(body.num_instances, data)), *data]
 
 
@@ -213,7 +216,7 @@ def _can_be_cut(tensor: InputTensor) -> bool:
 def _cutter(tensor: InputTensor) -> Cutter:
     """Raises InvalidInputs."""
     count, data = tensor.shape[0], tensor.data
-    if not isinstance(data, Stored):
+    if not isinstance(data, StoredBytes):
         data = memoryview(data)
     size = len(data) // count
     if tensor.form == "json":
@@ -226,7 +229,7 @@ def _cutter(tensor: InputTensor) -> Cutter:
 
 def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
     """Where each instance of raw BYTES ends, behind a 0."""
-    data, place, ends = here(tensor.data), 0, [0]
+    data, place, ends = in_memory(tensor.data), 0, [0]
     for _ in range(tensor.shape[0]):
         for _ in range(_per_instance(tensor)):
             if place + LENGTH.size > len(data):
@@ -254,7 +257,7 @@ def _json_cutter(tensor: InputTensor) -> Cutter:
 
 def _texts(tensor: InputTensor) -> list[bytes]:
     try:
-        items = [bytes(item) for item in _list_of_raw.decode(here(tensor.data))]
+        items = [bytes(item) for item in _list_of_raw.decode(in_memory(tensor.data))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = tensor.name[:64]
         raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None

@@ -10,8 +10,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core import casting
+from mindspore_serving.core.buffers import Buffer, in_memory
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import Buffer, here
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
@@ -211,6 +211,6 @@ def elements(tensor: InputTensor) -> Sequence[Value]:
     kind = tensor.datatype.name
     part = InputHeader(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
     try:
-        return _read(part, memoryview(here(tensor.data)), count)
+        return _read(part, memoryview(in_memory(tensor.data)), count)
     except InvalidInputs as error:
         raise values.bad_input(tensor.name[:64], error) from None

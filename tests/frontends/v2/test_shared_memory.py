@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.frontends.v2.shared_memory import MAX_REGIONS, SharedMemory
@@ -166,7 +166,7 @@ def large(place):
 def written(data, size):
     """What is where `data` are to lie, in memory that was used before."""
     target = memoryview(bytearray(b"x" * size))
-    pieces.join([data]).write(target)
+    buffers.join([data]).write(target)
     return bytes(target)
 
 

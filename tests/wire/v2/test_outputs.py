@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import worker_codec
 from mindspore_serving.wire.v2 import outputs
@@ -82,7 +82,7 @@ def test_a_large_output_is_not_copied_until_it_is_where_it_lies():
     array = np.zeros(50_000, "<f4")
     encoded = worker_codec("v2_raw").encode({"y": array})
     array[:] = 1
-    (tensor,) = join([pieces.whole(encoded)], is_batched=False)
+    (tensor,) = join([buffers.contiguous(encoded)], is_batched=False)
     assert b"".join(tensor.raw) == array.tobytes()
 
 

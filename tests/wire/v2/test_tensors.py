@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedBytes, BoxedStr
 from mindspore_serving.errors import InvalidInputs, TooLarge
@@ -74,7 +74,7 @@ def test_an_array_is_writable_and_its_own():
 
 def test_an_array_of_a_chunk_that_may_be_written_is_a_view_of_it():
     (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))[1]
-    data = bytearray(pieces.whole(chunk))
+    data = bytearray(buffers.contiguous(chunk))
     first, *_ = worker_codec("v2_raw").decode([data], METHOD, "s")
     first["x"] += 1
     assert data.endswith((X[0] + 1).tobytes() + X[1:].tobytes())
@@ -83,7 +83,7 @@ def test_an_array_of_a_chunk_that_may_be_written_is_a_view_of_it():
 def test_the_data_of_every_input_begin_where_any_array_may():
     tensors = [raw(X, name) for name in ("a", "a_longer_name", "c")]
     (chunk,) = splitting.wrap("v2_raw", body_of(*tensors))[1]
-    data = bytearray(pieces.whole(chunk))
+    data = bytearray(buffers.contiguous(chunk))
     _, contents = read_chunk(data)
     start = np.frombuffer(data, np.uint8).ctypes.data
     begins = [np.frombuffer(one, np.uint8).ctypes.data - start for one in contents]
