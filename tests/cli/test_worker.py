@@ -17,7 +17,7 @@ from tests.ports import free_port
         ([], "--join HOST:PORT is missing"),
         (["--join", "10.0.0.1"], "expected 'ip:port'"),
         (["--join", "10.0.0.1:6200"], "the master refuses machines without"),
-        (["--join", "10.0.0.1:6200", "--insecure"], "where others could read along"),
+        (["--join", "10.0.0.1:6200", "--insecure"], "where other machines could read the traffic"),
         (["--join", "127.0.0.1:6200", "--insecure", "--servables", "none"], "expected a directory"),
         (["--join", "127.0.0.1:6200", "--insecure", "--name", "a/b"], "the node's name is 'a/b'"),
         (["--join", "127.0.0.1:6200", "--insecure", "--slots", "-1"], "slots is -1"),
