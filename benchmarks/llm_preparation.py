@@ -1,5 +1,5 @@
 """What preparing a request to a language model costs: on the worker's thread, and by way of a child
-process.  Says which requests are small enough for the thread (`llm.processing.work.is_small`).
+process.  Says which requests are small enough for the thread (`llm.processing.prepared.is_small`).
 
     python -m benchmarks.llm_preparation [--rounds 50]
 """
@@ -22,8 +22,8 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolLimits
 from mindspore_serving.llm.processing import child
+from mindspore_serving.llm.processing.prepared import decode_result, encode_job, is_small
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import decode_work, encode_job, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 WORDS = Path(argparse.__file__).read_text()
@@ -106,7 +106,7 @@ def _measure(
         pool.submit(encode_job(asked), on_done)
         done.wait()
         assert isinstance(answers[0], bytes), answers
-        read = decode_work(answers[0])
+        read = decode_result(answers[0])
         processor.complete(asked, read)  # type: ignore[arg-type]
 
     place = "thread" if is_small(request) and request.grammar is None else "child"

@@ -19,7 +19,7 @@ from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.core.llm_messages import Chunk, Generate, ToolChoice
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.loader import Opened, open_model
+from mindspore_serving.llm.loader import OpenedModel, open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.outputs import PendingAnswer
 from mindspore_serving.llm.processing.answer_format import AnswerParser
@@ -38,7 +38,7 @@ class Answered:
     is_cut: bool
 
 
-def ask(opened: Opened, tasks: Sequence[Task], mode: Any) -> list[Answered]:
+def ask(opened: OpenedModel, tasks: Sequence[Task], mode: Any) -> list[Answered]:
     """The answers to `tasks`, in one batch."""
     processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
     engine, formats, pending = opened.engine, {}, {}

@@ -59,7 +59,7 @@ def test_a_page_whose_source_changed_is_older(translations: ModuleType, tmp_path
     assert translations.state_of(page) == "older than its source"
 
 
-def test_an_outdated_page_says_so_until_it_is_accepted(
+def test_an_outdated_page_has_a_notice_until_accepted(
     translations: ModuleType, tmp_path: Path
 ) -> None:
     page = tmp_path / "page_zh.md"

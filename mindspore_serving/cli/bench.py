@@ -31,7 +31,7 @@ from mindspore_serving.cli import (
 )
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_compare import Ratio
-from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Seen, Target
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, OnOutcome, Target
 from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt, Lengths, Mix
 from mindspore_serving.cli.bench_settings import BenchSettings, check
@@ -139,14 +139,19 @@ async def _measure(
 
 
 async def _load(
-    targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, note: Seen
+    targets: Sequence[Target],
+    prompts: Iterator[BenchPrompt],
+    load: LoadProfile,
+    on_outcome: OnOutcome,
 ) -> list[BenchRun]:
     if len(targets) > 1:
-        return await bench_compare.alternate(targets, prompts, load, note)
+        return await bench_compare.alternate(targets, prompts, load, on_outcome)
     if load.clients:
-        return [await bench_load.by_clients(targets[0], prompts, load.clients, load.count, note)]
+        return [
+            await bench_load.by_clients(targets[0], prompts, load.clients, load.count, on_outcome)
+        ]
     arrivals = list(load.arrivals)
-    return [await bench_load.at_times(targets[0], prompts, arrivals, load.label, note)]
+    return [await bench_load.at_times(targets[0], prompts, arrivals, load.label, on_outcome)]
 
 
 def _run(work: Coroutine[Any, Any, list[BenchRun]]) -> list[BenchRun]:
@@ -157,7 +162,7 @@ def _run(work: Coroutine[Any, Any, list[BenchRun]]) -> list[BenchRun]:
     return uvloop.run(work)
 
 
-def _counting(bar: Any) -> Seen:
+def _counting(bar: Any) -> OnOutcome:
     """Return a callback that shows on `bar` how many requests have ended and failed."""
     num_failed = 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Seen, Target, ask
+from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, OnOutcome, Target, ask
 from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt
 
@@ -41,7 +41,10 @@ class Ratio:
 
 
 async def alternate(
-    targets: Sequence[Target], prompts: Iterator[BenchPrompt], load: LoadProfile, seen: Seen
+    targets: Sequence[Target],
+    prompts: Iterator[BenchPrompt],
+    load: LoadProfile,
+    on_outcome: OnOutcome,
 ) -> list[BenchRun]:
     """Send each of `load.count` prompts to both `targets`; outcomes of both runs have one order.
 
@@ -56,7 +59,7 @@ async def alternate(
             pair: dict[int, BenchOutcome] = {}
             for side in (number % 2, 1 - number % 2):
                 pair[side] = await ask(targets[side], prompt)
-                seen(pair[side])
+                on_outcome(pair[side])
             for side, run in enumerate(runs):
                 run.outcomes.append(pair[side])
 

@@ -51,7 +51,7 @@ class Target:
     timeout: float
 
 
-Seen = Callable[[BenchOutcome], None]
+OnOutcome = Callable[[BenchOutcome], None]
 
 
 async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> BenchOutcome:
@@ -73,7 +73,7 @@ async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> 
 
 
 async def by_clients(
-    target: Target, prompts: Iterator[BenchPrompt], clients: int, count: int, seen: Seen
+    target: Target, prompts: Iterator[BenchPrompt], clients: int, count: int, on_outcome: OnOutcome
 ) -> BenchRun:
     """Send `count` requests from `clients`, each of which waits for its answer."""
     run = BenchRun(f"{clients} client{'s' * (clients > 1)}")
@@ -83,7 +83,7 @@ async def by_clients(
         for _ in due:
             outcome = await ask(target, next(prompts))
             run.outcomes.append(outcome)
-            seen(outcome)
+            on_outcome(outcome)
 
     with _measured(run):
         await asyncio.gather(*(client() for _ in range(min(clients, count))))
@@ -91,7 +91,11 @@ async def by_clients(
 
 
 async def at_times(
-    target: Target, prompts: Iterator[BenchPrompt], arrivals: list[float], label: str, seen: Seen
+    target: Target,
+    prompts: Iterator[BenchPrompt],
+    arrivals: list[float],
+    label: str,
+    on_outcome: OnOutcome,
 ) -> BenchRun:
     """Send a request at each of the `arrivals`, seconds from now, without waiting for answers."""
     run = BenchRun(label)
@@ -100,7 +104,7 @@ async def at_times(
     async def send(prompt: BenchPrompt, due: float) -> None:
         outcome = await ask(target, prompt, due)
         run.outcomes.append(outcome)
-        seen(outcome)
+        on_outcome(outcome)
 
     with _measured(run):
         start = perf_counter()

@@ -64,7 +64,7 @@ def _is_set(settings: ServeSettings, name: str) -> bool:
     return bool(getattr(settings, name) != _LANGUAGE_ROWS[name].default)
 
 
-def look_again(settings: ServeSettings) -> list[Deployment | RefusedServable]:
+def rediscover(settings: ServeSettings) -> list[Deployment | RefusedServable]:
     """Find the servables again, to start and refused ones.
 
     Raises ServingError if there are none, or for a wrong setting.

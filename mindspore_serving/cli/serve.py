@@ -48,7 +48,7 @@ def run(settings: ServeSettings) -> int:
             _listen(settings, options)
         seconds, failed = startup.load(
             [*to_deployments(configs), *refused],
-            lambda: servables.look_again(settings),
+            lambda: servables.rediscover(settings),
             settings.poll or (RELOAD_SECONDS if settings.reload else 0.0),
             is_strict=settings.strict,
         )

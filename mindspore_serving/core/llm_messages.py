@@ -223,8 +223,8 @@ class Finished(msgspec.Struct, frozen=True, array_like=True, tag=4):
     num_generated_tokens: int  # of all answers
     queue_seconds: float = 0.0  # from when it was ready to be computed to its first step
     num_reasoning_tokens: int = 0  # of the generated tokens, with `parse_output`
-    num_guesses: int = 0  # tokens that were guessed and computed
-    num_right_guesses: int = 0  # how many of them were generated
+    num_draft_tokens: int = 0  # tokens that were guessed and computed
+    num_accepted_tokens: int = 0  # how many of them were generated
 
 
 class Refused(msgspec.Struct, frozen=True, array_like=True, tag=5):

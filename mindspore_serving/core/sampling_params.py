@@ -204,8 +204,8 @@ class Generated:
     stop_reason: str | int | None = None  # the stop string or token id that ended it
     num_cached_tokens: int = 0  # of the prompt; set with the finish reason
     blames_request: bool = False  # for ERROR: its parameters or grammar are the cause
-    num_guesses: int = 0  # tokens that were guessed and computed, given with the finish reason
-    num_right_guesses: int = 0  # how many of them are in the answer
+    num_draft_tokens: int = 0  # tokens that were guessed and computed, given with the finish reason
+    num_accepted_tokens: int = 0  # how many of them are in the answer
 
 
 def join(parts: Sequence[Generated]) -> Generated:
@@ -223,6 +223,6 @@ def join(parts: Sequence[Generated]) -> Generated:
         last.stop_reason,
         max(part.num_cached_tokens for part in parts),
         last.blames_request,
-        last.num_guesses,
-        last.num_right_guesses,
+        last.num_draft_tokens,
+        last.num_accepted_tokens,
     )

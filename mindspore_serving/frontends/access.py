@@ -1,6 +1,6 @@
-"""What was answered: counted by protocol and code and, if asked for, a line in the log for each.
+"""Count of responses by protocol and status code, and the access log.
 
-A line has no header but the id, no query and nothing of a body.
+A line of the log has no header but the request id, no query and nothing of a body.
 """
 
 import time
@@ -19,26 +19,27 @@ _SERVICES = {
 
 
 def is_predict(path: str) -> bool:
-    """Whether `path` is of KServe's protocol v1, among those of OpenAI's."""
+    """Return whether `path` is that of a call by KServe's protocol v1, not of OpenAI's protocol."""
     return path.startswith("/v1/models/") and path.endswith(":predict")
 
 
 def protocol_of_service(service: str) -> str:
+    """Return the label of a gRPC service in metrics and in the access log."""
     return _SERVICES.get(service, "other_grpc")
 
 
 @dataclass(slots=True)
 class Entry:
-    """One request of the access log.  `path` is that of HTTP or of gRPC."""
+    """Entry of a request in the access log; `path` is that of HTTP or gRPC."""
 
     client: str
     verb: str
     path: str
-    num_received: int | None = None  # bytes of the body, as far as they are known
+    num_received: int | None = None  # bytes of the body; None if unknown
     servable: str = ""
     method: str = ""
     request_id: str = ""
-    tokens: tuple[int, int] | None = None  # of the prompts and of the answers
+    tokens: tuple[int, int] | None = None  # numbers of prompt tokens and of generated tokens
     started: float = field(default_factory=time.monotonic)
 
     def add_tokens(self, num_prompt_tokens: int, num_generated_tokens: int) -> None:
@@ -47,39 +48,39 @@ class Entry:
 
 
 current: ContextVar[Entry | None] = ContextVar("access_entry", default=None)
-"""Of the request that is served now, if there is an access log."""
+"""Entry of the current request; None without an access log."""
 
 
 def note(servable: str, method: str) -> None:
-    """The request that is served now goes to a method."""
+    """Add the servable and the method to the entry of the current request."""
     entry = current.get()
     if entry is not None:
         entry.servable, entry.method = servable, method
 
 
 def note_received(num_bytes: int) -> None:
-    """A message of the request that is served now was read."""
+    """Add the bytes of a message to the entry of the current request."""
     entry = current.get()
     if entry is not None:
         entry.num_received = (entry.num_received or 0) + num_bytes
 
 
 def note_tokens(num_prompt_tokens: int, num_generated_tokens: int) -> None:
-    """The request that is served now had a generation."""
+    """Add the tokens of a generation to the entry of the current request."""
     entry = current.get()
     if entry is not None:
         entry.add_tokens(num_prompt_tokens, num_generated_tokens)
 
 
-class Responses:
-    """Counts for one process; `is_logged` if there is an access log."""
+class ResponseCounter:
+    """Counts of the responses of one process; `is_logged` if there is an access log."""
 
     def __init__(self, *, is_logged: bool = False) -> None:
         self.counts: defaultdict[tuple[str, int | str], int] = defaultdict(int)
         self.is_logged = is_logged
 
     def add(self, protocol: str, code: int | str, entry: Entry | None, num_sent: int) -> None:
-        """A response with so many bytes of body was sent, or its client left."""
+        """Count a response with a body of `num_sent` bytes, or the disconnect of its client."""
         self.counts[protocol, code] += 1
         if entry is not None:
             log.event("response", _to_fields(protocol, code, entry, num_sent))

@@ -1,4 +1,7 @@
-"""`ip:port` and `unix:path`, checked; and a bound listening socket.  Knows no protocol."""
+"""Addresses of servers, `ip:port` and `unix:path`, and sockets bound to them.
+
+Knows no protocol.
+"""
 
 import errno
 import ipaddress
@@ -14,7 +17,7 @@ _BACKLOG = 2048
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens: `host` and `port`, or `path` of a unix socket."""
+    """Address of a server: `host` and `port`, or `path` of a unix socket."""
 
     text: str
     host: str = ""
@@ -23,9 +26,9 @@ class Address:
 
 
 def parse(text: str, tag: str, *, allow_unix: bool) -> Address:
-    """`text` as an address; `tag` ("Serving gRPC", "RESTful server") names it in errors.
+    """Parse an address; `tag` ("Serving gRPC", "RESTful server") names the server in errors.
 
-    Raises InvalidInputs saying which part is wrong.
+    Raises InvalidInputs with the part that is wrong.
     """
     if text.startswith("unix:"):
         if not allow_unix:
@@ -57,20 +60,23 @@ def parse(text: str, tag: str, *, allow_unix: bool) -> Address:
 
 
 def check_loopback(address: Address, tag: str) -> None:
-    """Raise InvalidInputs if other machines could reach `address`, or it lies elsewhere."""
+    """Raise InvalidInputs unless `address` is a loopback address."""
     try:
-        is_here = ipaddress.ip_address(address.host).is_loopback
+        is_loopback = ipaddress.ip_address(address.host).is_loopback
     except ValueError:
-        is_here = address.host == "localhost"
-    if not is_here:
+        is_loopback = address.host == "localhost"
+    if not is_loopback:
         raise InvalidInputs(
-            f"{tag} is {address.text}, where others could read along: only addresses of this "
-            "machine, as 127.0.0.1, may be insecure"
+            f"{tag} is {address.text}, where other machines could read the traffic: only a "
+            "loopback address, such as 127.0.0.1, can be insecure"
         )
 
 
 def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
-    """A listening TCP socket.  Raises StartError if the address is taken or not ours."""
+    """Return a listening TCP socket.
+
+    Raises StartError if the address is in use or not of this machine.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -88,34 +94,40 @@ def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
 
 
 def _hint(error: OSError) -> str:
-    return "; choose another port, or end what listens there" * (error.errno == errno.EADDRINUSE)
+    return "; choose another port, or end the process that listens on it" * (
+        error.errno == errno.EADDRINUSE
+    )
 
 
-def hold(address: Address, tag: str) -> socket.socket:
-    """A socket that takes no connections: while it is open, only servers of this user that share
-    their ports can listen there.  Raises StartError if the address is taken or not ours.
+def reserve(address: Address, tag: str) -> socket.socket:
+    """Return a bound socket that accepts no connections.
+
+    While it is open, only servers of this user with SO_REUSEPORT can listen on the port.
+    Raises StartError if the address is in use or not of this machine.
     """
-    listen(address, tag).close()  # shared by nobody
+    listen(address, tag).close()  # without SO_REUSEPORT: fails if any socket is bound
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    holder = socket.socket(family, socket.SOCK_STREAM)
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    reserved = socket.socket(family, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        holder.bind((address.host, address.port))
-    except OSError as error:  # taken since
-        holder.close()
+        reserved.bind((address.host, address.port))
+    except OSError as error:  # bound by another process meanwhile
+        reserved.close()
         raise StartError(f"Serving Error: {tag} start failed, {address.text}: {error}") from error
-    return holder
+    return reserved
 
 
-def most_connections(limits: ServerLimits, share: int) -> tuple[int, int]:
-    """How many a server may have, and how many of one address: of the descriptors of this process
-    at most one in `share`, and as much of that as `limits` give to an address.
+def connection_limits(limits: ServerLimits, share: int) -> tuple[int, int]:
+    """Return the limits of connections in all and from one address.
+
+    Connections use at most one in `share` of the descriptors of this process; if that is less than
+    `limits` allow, the limit for an address is less by the same factor.
     """
-    most = min(limits.max_connections, most_descriptors() // share)
-    return most, limits.max_connections_per_address * most // limits.max_connections
+    total = min(limits.max_connections, descriptor_limit() // share)
+    return total, limits.max_connections_per_address * total // limits.max_connections
 
 
-def most_descriptors() -> int:
-    """How many descriptors this process may have open."""
+def descriptor_limit() -> int:
+    """Return the number of descriptors that this process can have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else 1 << 20

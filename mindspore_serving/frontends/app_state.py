@@ -1,4 +1,4 @@
-"""What the routes of every HTTP protocol are made from."""
+"""State of one HTTP server that the routes of every protocol share."""
 
 from dataclasses import dataclass, field
 
@@ -9,8 +9,10 @@ from mindspore_serving.frontends.response_store import ResponseStore
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """One HTTP server's view of what is served.  `max_body` is in bytes; without a
-    `repository` nobody can load or unload models, without `adapters` no adapters.
+    """State behind the routes of one HTTP server: models, limits and control.
+
+    `max_body` is in bytes.  Models can be loaded and unloaded only with a `repository`, adapters
+    only with `adapters`.
     """
 
     models: LanguageModels

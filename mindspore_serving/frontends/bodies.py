@@ -1,4 +1,7 @@
-"""The body of a request: read within a limit, and decoded.  Knows no protocol's errors."""
+"""Bodies of HTTP requests: reading within a limit, and decoding.
+
+Knows no protocol's errors.
+"""
 
 import asyncio
 from typing import TypeVar
@@ -15,18 +18,19 @@ T = TypeVar("T")
 _PIECE = 1 << 20  # bytes
 
 
-async def read_body(request: Request, most: int) -> bytes | bytearray:
-    """All of the body; a large one may come in one piece, which is copied bit by bit while others
-    have their turn.  Raises TooLarge before more than `most` bytes are held, and Starlette's
-    ClientDisconnect if the client leaves.
+async def read_body(request: Request, limit: int) -> bytes | bytearray:
+    """Read the body.  A large piece is copied in parts, between which the event loop runs.
+
+    Raises TooLarge before more than `limit` bytes are held, and Starlette's ClientDisconnect if the
+    client disconnects.
     """
     length = request.headers.get("content-length", "")
-    if length.isdigit() and int(length) > most:
-        raise too_large(most)
+    if length.isdigit() and int(length) > limit:
+        raise too_large(limit)
     body = bytearray()
     async for chunk in request.stream():
-        if len(body) + len(chunk) > most:
-            raise too_large(most)
+        if len(body) + len(chunk) > limit:
+            raise too_large(limit)
         for start in range(0, len(chunk), _PIECE):
             if start:
                 await asyncio.sleep(0)
@@ -34,31 +38,34 @@ async def read_body(request: Request, most: int) -> bytes | bytearray:
     return bytes(body) if len(body) <= _PIECE else body
 
 
-async def read_json(request: Request, most: int, limits: LanguageLimits) -> bytes:
-    """All of the body of a request to a language model, which can be decoded on the event loop: in
-    some 10 ms at most.  Raises what `read_body` raises, and InvalidField for too many values.
+async def read_json(request: Request, limit: int, limits: LanguageLimits) -> bytes:
+    """Read the JSON body of a request to a language model, within `limit` bytes and `limits`.
+
+    Decoding it on the event loop takes some 10 ms at most.
+    Raises InvalidField for too many values, and the errors of `read_body`.
     """
-    body = bytes(await read_body(request, min(most, limits.max_body)))
+    body = bytes(await read_body(request, min(limit, limits.max_body)))
     await check_values(body, limits)
     return body
 
 
 async def check_values(body: bytes, limits: LanguageLimits) -> None:
-    """Raises InvalidField for too many values in JSON that is to be decoded."""
+    """Raise InvalidField if JSON has too many values to be decoded."""
     if len(body) > SMALL:
         allowed = Shape(limits.max_values, limits.max_objects)
         await on_thread("bodies", check_shape, body, allowed)
 
 
-def too_large(most: int) -> TooLarge:
-    return TooLarge(f"the body is bigger than {most} bytes")
+def too_large(limit: int) -> TooLarge:
+    """Return the error for a body over the limit."""
+    return TooLarge(f"the body is bigger than {limit} bytes")
 
 
 class InvalidBody(InvalidField):
-    """A body that is not what a route expects.
+    """A body that does not have the type that a route expects.
 
-    `field` is the path of the wrong value, like "messages[0].role", or of the object that has a
-    wrong key if `is_key`.  `is_json` is False if the body is no JSON at all.
+    `field` is the path of the wrong value, such as "messages[0].role"; with `is_key`, that of the
+    object with a wrong key.  `is_json` is False if the body is not JSON.
     """
 
     def __init__(
@@ -70,19 +77,19 @@ class InvalidBody(InvalidField):
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
-    """Raises InvalidBody."""
+    """Decode a body of JSON.  Raises InvalidBody."""
     try:
         if not body.isascii():
-            str(body, "utf-8")  # the decoder does not look at what it skips, or keeps as it is
+            str(body, "utf-8")  # the decoder does not check values that it skips, or keeps raw
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        # msgspec has the place in the text alone: "... - at `$.a[0]`", "... - at `key` in `$.a`".
-        problem, _, place = str(error).partition(" - at ")
-        is_key = place.startswith("`key` in ")
-        field = place.removeprefix("`key` in ").strip("`").removeprefix("$").removeprefix(".")
+        # msgspec gives the path only in its text: "... - at `$.a[0]`", "... - at `key` in `$.a`".
+        problem, _, path = str(error).partition(" - at ")
+        is_key = path.startswith("`key` in ")
+        field = path.removeprefix("`key` in ").strip("`").removeprefix("$").removeprefix(".")
         raise InvalidBody(field, problem, is_key=is_key) from None
     except RecursionError:
-        problem = "it has too many arrays or objects in one another"
+        problem = "its arrays or objects are nested too deeply"
         raise InvalidBody("", problem, is_json=False) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody("", str(error), is_json=False) from None

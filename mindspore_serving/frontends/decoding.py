@@ -1,5 +1,6 @@
-"""A request's body as a typed struct; a wrong one is reported with its place, what is there and
-what is accepted.  Knows no field.
+"""Decoding of request bodies to typed structs.
+
+Errors have the path of the wrong value, the value and what is accepted.  Knows no field.
 """
 
 import re
@@ -12,8 +13,8 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.chat.fields import show
 
-MAX_DEPTH = 100  # of objects in objects
-# msgspec has what it expected only in the text of its error.
+MAX_DEPTH = 100  # of nested arrays and objects
+# msgspec gives the expected type only in the text of its error.
 _TYPE = re.compile(r"^Expected `([^`]+)`(.*?)(?:, got `[^`]+`)?$")
 _MISSING = re.compile(r"^Object missing required field `([^`]+)`$")
 _STEP = re.compile(r"([A-Za-z_0-9]+)|\[(\d+|\.\.\.)\]")
@@ -34,18 +35,18 @@ T = TypeVar("T")
 
 
 def decode(body: bytes, kind: type[T]) -> T:
-    """`body` as a `kind`, a msgspec Struct.  Raises InvalidField."""
+    """Decode `body` as a `kind`, a msgspec Struct.  Raises InvalidField."""
     if kind not in _decoders:
         _decoders[kind] = msgspec.json.Decoder(kind)
     try:
-        found: T = bodies.decode(body, _decoders[kind])
+        decoded: T = bodies.decode(body, _decoders[kind])
     except bodies.InvalidBody as error:
         raise _invalid(body, error) from None
-    return found
+    return decoded
 
 
 def check_free(param: str, value: object) -> None:
-    """Raises what `check_json` raises."""
+    """Check a value of any JSON type.  Raises the errors of `check_json`."""
     check_json(param, value, MAX_DEPTH)
 
 
@@ -57,37 +58,40 @@ def _invalid(body: bytes, error: bodies.InvalidBody) -> InvalidField:
     if missing:
         return InvalidField(f"{field}.{missing[1]}" if field else missing[1], "is missing")
     name = field or "the body"
-    found = _TYPE.match(problem)
-    if not found:
+    mismatch = _TYPE.match(problem)
+    if not mismatch:
         return InvalidField(field, text=f"{name} is wrong: {problem}")
-    expected = _expected(found)
+    expected = _expected(mismatch)
     if error.is_key:
         return InvalidField(field, text=f"a key of {name} is wrong: expected {expected}")
     return InvalidField(field, text=f"{name} is {_shown_at(body, field)}, expected {expected}")
 
 
 def _not_json(error: bodies.InvalidBody) -> InvalidField:
-    return InvalidField("", text=f"the body is not JSON that can be read: {error}")
+    return InvalidField("", text=f"the body is not JSON: {error}")
 
 
-def _expected(found: "re.Match[str]") -> str:
-    names = [_NAMES.get(name, name) for name in found[1].split(" | ")]
-    return " or ".join(names) + found[2]
+def _expected(mismatch: "re.Match[str]") -> str:
+    names = [_NAMES.get(name, name) for name in mismatch[1].split(" | ")]
+    return " or ".join(names) + mismatch[2]
 
 
-def _shown_at(body: bytes, place: str) -> str:
-    """What `body` has at a place like "stop[0]".  Raises InvalidField if the rest is no JSON."""
+def _shown_at(body: bytes, path: str) -> str:
+    """Return the value at a path such as "stop[0]" as text.
+
+    Raises InvalidField if another part of the body is not JSON.
+    """
     try:
         value: Any = bodies.decode(body, _ANY)
     except bodies.InvalidBody as error:
-        if error.is_json:  # a number somewhere that no float holds
+        if error.is_json:  # it has a number that no float holds
             return "wrong"
         raise _not_json(error) from None
-    for name, index in _STEP.findall(place):
-        if index == "...":  # msgspec does not say which key
+    for name, index in _STEP.findall(path):
+        if index == "...":  # msgspec does not give the key
             return "wrong"
         try:
             value = value[name] if name else value[int(index)]
-        except (LookupError, TypeError):  # a key that comes twice: the place is in its first value
+        except (LookupError, TypeError):  # a repeated key: the path is that of its first value
             return "wrong"
     return show(value)

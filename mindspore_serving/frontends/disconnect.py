@@ -1,4 +1,4 @@
-"""Clients that disconnect: what is done for them stops, and what it holds is freed."""
+"""Disconnects of clients: work for them is cancelled, and its resources are freed."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -11,12 +11,13 @@ from starlette.types import Receive
 T = TypeVar("T")
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What `work` gives.  Raises ClientDisconnect, and cancels it, when the client leaves; the
-    body must have been read.
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`; the body of the request must have been read.
+
+    If the client disconnects, cancels `work` and raises ClientDisconnect.
     """
     working = asyncio.ensure_future(work)
-    leaving = asyncio.ensure_future(left(request.receive))
+    leaving = asyncio.ensure_future(wait_for_disconnect(request.receive))
     try:
         await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -26,23 +27,23 @@ async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
         working.cancel()
         leaving.cancel()
         await asyncio.wait((working, leaving))
-        del working  # whose error refers to this call
+        del working  # its error refers to this frame: no reference cycle
 
 
-async def left(receive: Receive) -> None:
-    """Returns when the client has left."""
+async def wait_for_disconnect(receive: Receive) -> None:
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class Owned:
-    """The bytes of `events`, and what is freed when it is closed, even if none was read."""
+class OwnedStream:
+    """Chunks of an answer, with an exit stack that is closed with it, even if none was read."""
 
     def __init__(self, events: AsyncIterator[bytes], stack: ExitStack) -> None:
         self._events = events
         self._stack = stack
 
-    def __aiter__(self) -> "Owned":
+    def __aiter__(self) -> "OwnedStream":
         return self
 
     async def __anext__(self) -> bytes:

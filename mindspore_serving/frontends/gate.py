@@ -1,9 +1,12 @@
-"""The gate in front of every route: who may ask, and how often.  Knows no route's work."""
+"""Access control in front of every route: keys, their limits, and origins of web pages.
+
+Knows no handler.
+"""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.keys import HOLDER, KeyHolder, Keys
+from mindspore_serving.frontends.keys import TENANT, Keys, Tenant
 from mindspore_serving.frontends.origins import SAFE, OriginPolicy
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.protocols import PATHS
@@ -11,8 +14,9 @@ from mindspore_serving.frontends.refusals import refuse
 
 
 class Gate:
-    """ASGI middleware: refuses what has no key or comes from another site, in the form of the
-    protocol that the path is of.
+    """ASGI middleware that refuses requests without a key, or from web pages of other sites.
+
+    A refusal has the error format of the protocol of the path.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, origins: OriginPolicy | None) -> None:
@@ -21,30 +25,30 @@ class Gate:
         self._origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = PATHS.find(scope["path"])
-        if place.is_open:
+        node = PATHS.find(scope["path"])
+        if node.is_open:
             await self._app(scope, receive, send)
             return
         try:
-            holder = self._admit(scope, place)
+            tenant = self._admit(scope, node)
         except ServingError as error:
             await refuse(scope, error)(scope, receive, send)
             return
-        if holder is None:
+        if tenant is None:
             await self._app(scope, receive, send)
             return
-        scope[HOLDER] = holder  # not in a copy: who calls looks there for the route
+        scope[TENANT] = tenant  # not in a copy of the scope: the caller reads the route from it
         try:
             await self._app(scope, receive, send)
         finally:
-            holder.release()
+            tenant.release()
 
-    def _admit(self, scope: Scope, place: PathNode) -> KeyHolder | None:
-        """Who asks, None if there are no keys.  Raises ServingError."""
+    def _admit(self, scope: Scope, node: PathNode) -> Tenant | None:
+        """Return the tenant that sends the request, None without keys.  Raises ServingError."""
         fields = dict(scope["headers"])
         if self._origins is not None:
             self._origins.check(scope["method"], fields)
-            if scope["method"] not in SAFE and not place.takes_text:
+            if scope["method"] not in SAFE and not node.accepts_text_plain:
                 self._origins.check_type(fields)
         if not self._keys:
             return None

@@ -1,4 +1,4 @@
-"""Answers that are JSON.  Knows no protocol's form of them."""
+"""Responses with a JSON body.  Knows no protocol's fields."""
 
 from collections.abc import Mapping
 
@@ -6,21 +6,21 @@ import msgspec
 from starlette.responses import Response
 
 
-def to_answer(found: object) -> Response:
-    """A response as it is, an empty one of None, other objects as JSON."""
-    if isinstance(found, Response):
-        return found
-    return Response() if found is None else to_json(found)
+def to_answer(result: object) -> Response:
+    """Make a response of a handler's result: a response, None (no body) or an object (JSON)."""
+    if isinstance(result, Response):
+        return result
+    return Response() if result is None else to_json(result)
 
 
 def to_json(
-    found: object,
+    body: object,
     status: int = 200,
     retry_after: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """`found` as JSON; of an error, in how many seconds the request may be sent again."""
-    again = {"retry-after": retry_after} if retry_after else {}
+    """Encode `body` as JSON; `retry_after` is in seconds, for the header of that name."""
+    retry = {"retry-after": retry_after} if retry_after else {}
     return Response(
-        msgspec.json.encode(found), status, {**again, **(headers or {})}, "application/json"
+        msgspec.json.encode(body), status, {**retry, **(headers or {})}, "application/json"
     )

@@ -1,5 +1,7 @@
-"""Reads a file of API keys: a line for each, `KEY NAME max_requests=8 requests_per_minute=60
-priority=-1`, of which only the key must be there.  Empty lines, and those with `#`, say nothing.
+"""Reading of a file of API keys.
+
+A line has the form `KEY NAME max_requests=8 requests_per_minute=60 priority=-1`; all but the key is
+optional.  Empty lines and lines that begin with `#` are skipped.
 """
 
 import os
@@ -10,15 +12,15 @@ from pathlib import Path
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.frontends.keys import ApiKey
 
-MIN_LENGTH = 8  # of a key
-_LEAST = {"max_requests": 1, "requests_per_minute": 1, "priority": -(2**31)}
+MIN_LENGTH = 8  # characters of a key
+_MIN = {"max_requests": 1, "requests_per_minute": 1, "priority": -(2**31)}
 
 
 def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
-    """The keys in `path`.
+    """Read the keys in `path`.
 
-    Raises StartError if it cannot be read, or every user can; InvalidInputs naming the line that is
-    wrong.
+    Raises StartError if the file cannot be read, or every user can read it, and InvalidInputs with
+    the number of a wrong line.
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -27,7 +29,9 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(f"Serving Error: the file of API keys cannot be read: {error}") from None
     if stat.S_ISREG(mode) and mode & 0o007:
-        raise StartError(f"Serving Error: every user may read the API keys in {path}: chmod o= it")
+        raise StartError(
+            f"Serving Error: every user can read the API keys in {path}: run chmod o= {path}"
+        )
     keys = tuple(_keys_of(text, str(path)))
     if not keys:
         raise InvalidInputs(f"there is no API key in {path}, expected one in each line")
@@ -44,7 +48,7 @@ def _keys_of(text: str, path: str) -> Iterator[ApiKey]:
         secret = words.pop(0)
         name = words.pop(0) if words and "=" not in words[0] else f"line {number}"
         if not is_key(secret) or secret in seen:
-            problem = "is there twice" if secret in seen else f"should be {EXPECTED}"
+            problem = "is repeated" if secret in seen else f"should have {EXPECTED}"
             raise InvalidInputs(f"{where}: the API key {problem}")
         seen.add(secret)
         yield ApiKey(secret, name, **dict(_limit_of(word, where) for word in words))
@@ -56,9 +60,9 @@ def _limit_of(word: str, where: str) -> tuple[str, int]:
         number = int(value)
     except ValueError:
         number = None
-    if name not in _LEAST or number is None or not _LEAST[name] <= number < 2**31:
-        accepted = ", ".join(f"{one}=N" for one in _LEAST)
-        shown = repr(word) if name in _LEAST else "a word"  # it may be a key
+    if name not in _MIN or number is None or not _MIN[name] <= number < 2**31:
+        accepted = ", ".join(f"{limit}=N" for limit in _MIN)
+        shown = repr(word) if name in _MIN else "a word"  # not shown: it may be a key
         raise InvalidInputs(f"{where}: {shown} is not one of {accepted}")
     return name, number
 
@@ -67,6 +71,6 @@ EXPECTED = f"at least {MIN_LENGTH} printable ASCII characters without spaces"
 
 
 def is_key(text: str) -> bool:
-    """Whether `text` is EXPECTED."""
+    """Return whether `text` is valid as a key, see EXPECTED."""
     has_space = not text.isprintable() or " " in text
     return len(text) >= MIN_LENGTH and text.isascii() and not has_space

@@ -1,4 +1,4 @@
-"""API keys: whose requests may come in, and how many.  Knows no routes and no protocols."""
+"""API keys, and the limits of the tenants that have them.  Knows no routes and no protocols."""
 
 import base64
 import binascii
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.errors import Overloaded, Unauthorized
 
-HOLDER = "api_key_holder"  # where routes find the KeyHolder in their scope, if there are keys
+TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
 TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key, and what its holder may do.
+    """A key and its limits; None is no limit.
 
-    `name` is for people.  `max_requests` is of those under way at once; None is no limit.
-    `priority` is added to that of requests to language models: lower runs first.
+    `name` is shown in errors.  `max_requests` limits the requests in flight.  `priority` is added
+    to that of requests to language models: lower runs first.
     """
 
     secret: str = field(repr=False)
@@ -28,23 +28,23 @@ class ApiKey:
     priority: int = 0
 
 
-class KeyHolder:
-    """The requests that come with one key.  `admit` each, and `release` it at its end."""
+class Tenant:
+    """The user of a key, whose requests are counted: `admit` each, `release` it at its end."""
 
-    __slots__ = ("__weakref__", "_num_running", "_room", "_seen", "key")
+    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key")
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
         self._num_running = 0
-        self._room = float(key.requests_per_minute or 0)  # requests that may come at once
-        self._seen = time.monotonic()  # when that was so
+        self._tokens = float(key.requests_per_minute or 0)  # token bucket: requests allowed at once
+        self._updated = time.monotonic()  # time of `_tokens`
 
-    def admit(self) -> "KeyHolder":
-        """Raises Overloaded."""
+    def admit(self) -> "Tenant":
+        """Count a request.  Raises Overloaded if a limit of the key is reached."""
         key = self.key
         if key.max_requests is not None and self._num_running >= key.max_requests:
             raise Overloaded(
-                f"the API key {key.name!r} has {self._num_running} requests under way, which is "
+                f"the API key {key.name!r} has {self._num_running} requests in flight, which is "
                 "its limit; wait for their answers"
             )
         if key.requests_per_minute is not None:
@@ -57,53 +57,55 @@ class KeyHolder:
 
     def _spend(self, per_minute: int) -> None:
         now = time.monotonic()
-        self._room = min(per_minute, self._room + (now - self._seen) * per_minute / 60)
-        self._seen = now
-        if self._room < 1:
+        self._tokens = min(per_minute, self._tokens + (now - self._updated) * per_minute / 60)
+        self._updated = now
+        if self._tokens < 1:
             text = f"the API key {self.key.name!r} may send {per_minute} requests per minute"
-            raise Overloaded(text, (1 - self._room) * 60 / per_minute)
-        self._room -= 1
+            raise Overloaded(text, (1 - self._tokens) * 60 / per_minute)
+        self._tokens -= 1
 
 
 class Keys:
-    """The keys that are accepted; none at all accepts everything."""
+    """Accepted keys; without any, every request is accepted."""
 
     def __init__(
         self,
         keys: Iterable[ApiKey | str] = (),
-        holders: MutableMapping[ApiKey, KeyHolder] | None = None,
+        tenants: MutableMapping[ApiKey, Tenant] | None = None,
     ) -> None:
-        """`holders` are shared by servers whose keys have their limits in common."""
-        self._shared = {} if holders is None else holders
-        self.holders: dict[bytes, KeyHolder] = {}
-        self.replace(ApiKey(one) if isinstance(one, str) else one for one in keys)
+        """Accept `keys`; servers that count the requests of a key together share `tenants`."""
+        self._shared = {} if tenants is None else tenants
+        self.tenants: dict[bytes, Tenant] = {}
+        self.replace(ApiKey(key) if isinstance(key, str) else key for key in keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
-        """Accept these from now on.  Requests under way count for a key that stays, by its new
-        limits.
+        """Accept `keys` from now on.
+
+        Requests in flight still count for a key that remains, by its new limits.
         """
-        before, self.holders = self.holders, {}
+        before, self.tenants = self.tenants, {}
         for key in keys:
             digest = _digest(key.secret.encode())
-            holder = before.get(digest) or self._shared.setdefault(key, KeyHolder(key))
-            holder.key = key
-            self.holders[digest] = holder
+            tenant = before.get(digest) or self._shared.setdefault(key, Tenant(key))
+            tenant.key = key
+            self.tenants[digest] = tenant
 
     def __bool__(self) -> bool:
-        return bool(self.holders)
+        return bool(self.tenants)
 
-    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> KeyHolder:
-        """Whose key an Authorization header has: as a bearer token, or as the password of basic
-        authentication, for which browsers show a dialogue.  Or an X-Api-Key header, as Anthropic's
-        clients send it.  Raises Unauthorized.
+    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Tenant:
+        """Return the tenant of the key in a request's headers.  Raises Unauthorized.
+
+        The Authorization header has the key as bearer token, or as password of basic
+        authentication, for which browsers show a dialogue; Anthropic's clients send X-Api-Key.
         """
-        # The time that a look-up takes tells something of the digest, and nothing of the key.
-        holder = self.holders.get(_digest(_key_of(authorization or b"")))
-        if holder is None and api_key is not None:
-            holder = self.holders.get(_digest(api_key.strip()))
-        if holder is None:
+        # The time of a look-up depends on the digest, which reveals nothing of the key.
+        tenant = self.tenants.get(_digest(_key_of(authorization or b"")))
+        if tenant is None and api_key is not None:
+            tenant = self.tenants.get(_digest(api_key.strip()))
+        if tenant is None:
             raise Unauthorized(TEXT)
-        return holder
+        return tenant
 
 
 def _digest(key: bytes) -> bytes:

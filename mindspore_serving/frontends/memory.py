@@ -1,72 +1,77 @@
-"""How much clients take of what a server has once for all: bytes of bodies and of answers, open
-streams.  Counts, holds nothing.
+"""Quotas of resources that all clients of a server share, such as bytes and open streams.
 
-No client takes all.  An address may have three quarters of what other addresses leave, and a
-connection three quarters of what the others of its address leave of that.  So there is room for the
-first of another address, and for the first of another connection.
+A quota counts, it allocates nothing.  No client can use all of one: an address can have three
+quarters of what other addresses leave, and a connection three quarters of what other connections of
+its address leave of that.  So there is always room for a first request from another address, and
+from another connection.
 """
 
 from collections.abc import Hashable
 from typing import NamedTuple
 
-NO_MEMORY = "The bodies of other requests take all memory that there is for them"
+NO_MEMORY = "The bodies of other requests use all the memory for bodies (max_body_memory)"
 
 
 class MemoryPeer(NamedTuple):
-    """A connection, and the address that it comes from: "" where the clients of all connections are
-    one to us, as those of a unix socket are; they share with nobody.
+    """A connection and its address.
+
+    The address is "" if clients cannot be told apart, as on a unix socket: the rules of fairness
+    do not apply then.
     """
 
     address: str
     connection: Hashable
 
 
-NOBODY = MemoryPeer("", "")
+ANONYMOUS = MemoryPeer("", "")
 
 
 def peer_of(name: str) -> MemoryPeer:
-    """The peer that grpcio calls `name`, such as ipv4:127.0.0.1:5000."""
+    """Return the peer that grpcio calls `name`, such as ipv4:127.0.0.1:5000."""
     if not name.startswith("ip"):
-        return NOBODY
+        return ANONYMOUS
     return MemoryPeer(name.rpartition(":")[0], name)
 
 
 class Quota:
-    """`held` of at most `most` units are taken.  Each may have `largest` of them where they are
-    free, whatever it leaves, and each connection `least`, also where they are not.
+    """A shared limit, of which `used` units are taken.
+
+    Every peer can have `largest` units if they are free, whatever it leaves to others, and every
+    connection `reserved` units even if they are not.
     """
 
-    __slots__ = ("_least", "_of", "held", "largest", "most")
+    __slots__ = ("_reserved", "_used_by", "largest", "limit", "used")
 
-    def __init__(self, most: int, *, largest: int = 0, least: int = 0) -> None:
-        self.most = most
-        self.held = 0
-        self.largest, self._least = largest, least
-        self._of: dict[Hashable, int] = {}  # by address, and by peer
+    def __init__(self, limit: int, *, largest: int = 0, reserved: int = 0) -> None:
+        self.limit = limit
+        self.used = 0
+        self.largest, self._reserved = largest, reserved
+        self._used_by: dict[Hashable, int] = {}  # by address, and by peer
 
-    def of(self, peer: MemoryPeer) -> tuple[int, int]:
-        """What its address has, and what its connection has."""
-        return self._of.get(peer.address, 0), self._of.get(peer, 0)
+    def used_by(self, peer: MemoryPeer) -> tuple[int, int]:
+        """Return the units that the address and the connection of a peer use."""
+        return self._used_by.get(peer.address, 0), self._used_by.get(peer, 0)
 
     def has_room(self, peer: MemoryPeer, amount: int) -> bool:
-        """Whether it may have so many more."""
-        if not self.held:
+        """Return whether a peer can have `amount` more units."""
+        if not self.used:
             return True
-        free, (of_address, of_connection) = self.most - self.held, self.of(peer)
+        free, (of_address, of_connection) = self.limit - self.used, self.used_by(peer)
         if not peer.address:
             return amount <= free
-        if of_connection + amount <= self._least:
+        if of_connection + amount <= self._reserved:
             return True
         if amount > free:
             return False
-        most = max(3 * (of_address + free) // 4, self.largest)
-        if of_address + amount > most:
+        # Three quarters of what other addresses leave, then of what other connections leave of it.
+        address_limit = max(3 * (of_address + free) // 4, self.largest)
+        if of_address + amount > address_limit:
             return False
-        most = 3 * (of_connection + most - of_address) // 4
-        return of_connection + amount <= max(most, self.largest)
+        connection_limit = 3 * (of_connection + address_limit - of_address) // 4
+        return of_connection + amount <= max(connection_limit, self.largest)
 
     def take(self, peer: MemoryPeer, amount: int) -> bool:
-        """Whether it got so many more."""
+        """Take `amount` units for a peer; return whether there was room."""
         if not self.has_room(peer, amount):
             return False
         self._add(peer, amount)
@@ -76,24 +81,24 @@ class Quota:
         self._add(peer, -amount)
 
     def allowance(self, address: object) -> "Allowance":
-        """That of a new connection, from `address` as sockets have it."""
+        """Return the allowance of a new connection; `address` is that of its socket."""
         if not isinstance(address, tuple):
-            return Allowance(self, NOBODY)
+            return Allowance(self, ANONYMOUS)
         return Allowance(self, MemoryPeer(address[0], object()))
 
     def _add(self, peer: MemoryPeer, amount: int) -> None:
-        self.held += amount
+        self.used += amount
         if peer.address:
             for key in (peer.address, peer):
-                after = self._of.get(key, 0) + amount
+                after = self._used_by.get(key, 0) + amount
                 if after:
-                    self._of[key] = after
+                    self._used_by[key] = after
                 else:
-                    self._of.pop(key, None)  # of no bytes there was none
+                    self._used_by.pop(key, None)  # it has none if only 0 was taken
 
 
 class Allowance:
-    """What one peer may take of a quota."""
+    """The use of a quota by one peer."""
 
     __slots__ = ("_peer", "_quota")
 
@@ -102,11 +107,12 @@ class Allowance:
         self._peer = peer
 
     @property
-    def most(self) -> int:
-        return self._quota.most
+    def limit(self) -> int:
+        """Units of the quota in all."""
+        return self._quota.limit
 
     def take(self, amount: int) -> bool:
-        """Whether it got so many more."""
+        """Take `amount` units; return whether there was room."""
         return self._quota.take(self._peer, amount)
 
     def give_back(self, amount: int) -> None:

@@ -1,6 +1,6 @@
-"""What a route takes and answers, in words that a document can be made of.
+"""Descriptions of the requests and answers of routes, from which OpenAPI is made.
 
-Types are msgspec's, or JSON schemas as they are.  Knows no route's work, and no document's form.
+Types are those of msgspec, or JSON schemas.  Knows no handler and no form of a document.
 """
 
 from collections.abc import Container, Mapping
@@ -13,23 +13,26 @@ JSON, EVENTS, TEXT, HTML = "application/json", "text/event-stream", "text/plain"
 
 Schema: TypeAlias = "Mapping[str, Any]"
 Kind: TypeAlias = Any
-"""A type that msgspec knows, or a Schema; of a tuple of them, any one."""
+"""A type of msgspec, a Schema, or a tuple of alternatives."""
 
 STRING: Schema = {"type": "string"}
 MODEL = "{model}"
-"""In an example and in what is said about a protocol: the name of a model that is served."""
+"""Placeholder in examples and descriptions: the name of a deployed model."""
 
 
 class Describing(Protocol):
-    """A table that says what a JSON schema has for each field besides its type, as `Fields`."""
+    """A table of fields with parts of their JSON schemas besides the type, such as `Fields`."""
 
-    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]: ...
+    def describe(self, known: Container[str] | None = None) -> dict[str, dict[str, Any]]:
+        """Return parts of a JSON schema by the name of a field, of `known` fields if given."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Unlimited:
-    """The words of a `table` without its limits, where what is beyond them is told in a stream,
-    whose status is 200 by then.
+    """The descriptions of a `table` without its limits.
+
+    It is for streams, which report a value beyond a limit after the status 200.
     """
 
     table: Describing
@@ -41,7 +44,7 @@ class Unlimited:
 
 @dataclass(frozen=True, slots=True)
 class Lax:
-    """The words of a `table` of fields whose numbers and booleans may be texts."""
+    """A `table` of fields whose numbers and booleans can be texts."""
 
     table: Describing
 
@@ -51,9 +54,11 @@ class Lax:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a request holds.  `fields` are the tables about the fields of structs in `kind`.
-    `example` works when it is sent as it is, to the model whose name is MODEL in it.  `read_as` is
-    what is decoded, if that is less strict.
+    """The body of a request.
+
+    `fields` has tables that describe the fields of structs in `kind`.  `example` is a valid body,
+    with MODEL for the name of a model.  `read_as` is the type that is decoded, if it is less strict
+    than `kind`.
     """
 
     kind: Kind
@@ -65,11 +70,11 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A `verb` of a `path`, whose parameters stand in braces.
+    """A method (`verb`) of a `path`, whose parameters are in braces.
 
-    `answers` are those with status 200, by media type; `others` those with other statuses that are
-    no errors of the section's kind.  `query` are the names of texts that may be behind the path.
-    `is_open` if it needs no key.
+    `answers` have status 200, by media type; `other_answers` have other statuses and are no errors
+    of the protocol.  `query` has the names of optional query parameters, which are texts.  No key
+    is needed if `is_open`.
     """
 
     verb: str
@@ -77,13 +82,13 @@ class Operation:
     summary: str
     answers: Mapping[str, Kind]
     body: Body | None = None
-    others: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    other_answers: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     query: tuple[str, ...] = ()
     is_open: bool = False
 
 
 def to_object(properties: Mapping[str, Schema], *optional: str) -> dict[str, Any]:
-    """The schema of an object with `properties`, of which `optional` ones may be missing."""
+    """Return the schema of an object with `properties`, of which `optional` are not required."""
     required = [name for name in properties if name not in optional]
     return {
         "type": "object",
@@ -93,14 +98,14 @@ def to_object(properties: Mapping[str, Schema], *optional: str) -> dict[str, Any
 
 
 def to_array(items: Schema, size: int | None = None, *, at_least: int = 0) -> dict[str, Any]:
-    """The schema of a list of `size` items; of any number if that is None."""
+    """Return the schema of a list of `size` items; None is any number, with `at_least` items."""
     if size is not None:
         return {"type": "array", "items": dict(items), "minItems": size, "maxItems": size}
     return {"type": "array", "items": dict(items), **({"minItems": at_least} if at_least else {})}
 
 
 EVENT = to_object({"data": STRING, "event": STRING}, "event")
-"""An event of a stream; its data are JSON."""
+"""Schema of an event of a stream; its data are JSON."""
 
 
 class ModelReady(msgspec.Struct):

@@ -1,54 +1,56 @@
-"""Whose a path is, by the tree of the segments of all rows.  Knows no route's work."""
+"""Tree of the paths of all routes, by which the protocol of a path is found.  Knows no handler."""
 
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 
-_ANY, _REST = "/", "//"  # keys of a parameter, which is a segment or the rest of a path
+_ANY, _REST = "/", "//"  # keys of parameters: one segment, the rest of a path
 
 
 class PathNode:
-    """A place in the tree of paths: whose it is, the `rows` of this path, and what is below."""
+    """A node of the tree of paths: protocol, the routes of exactly this path, and children."""
 
-    __slots__ = ("_below", "path", "protocol", "rows")
+    __slots__ = ("_children", "path", "protocol", "rows")
 
     def __init__(self, protocol: HttpProtocol, path: str = "") -> None:
         self.protocol = protocol
         self.path = path  # as declared
         self.rows: list[HttpRoute] = []
-        self._below: dict[str, PathNode] = {}
+        self._children: dict[str, PathNode] = {}
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody needs a key."""
+        """True if no key is needed."""
         return bool(self.rows) and all(row.is_open for row in self.rows)
 
     @property
-    def takes_text(self) -> bool:
-        """Whether a form of another site's web page may be sent here."""
-        return bool(self.rows) and all(row.takes_text for row in self.rows)
+    def accepts_text_plain(self) -> bool:
+        """True if forms of web pages of other sites are accepted (content type text/plain)."""
+        return bool(self.rows) and all(row.accepts_text_plain for row in self.rows)
 
     def add(self, row: HttpRoute) -> None:
-        """Put `row`, which takes what rows before it leave, at its path below."""
-        place = self
+        """Add a route at its path below this node, after those that were added before."""
+        node = self
         for segment in _segments_of(row.path):
-            below = PathNode(row.protocol, f"{place.path}/{segment}")
-            place = place._below.setdefault(_key(segment), below)
-            place.protocol = row.protocol
-        place.rows.append(row)
+            child = PathNode(row.protocol, f"{node.path}/{segment}")
+            node = node._children.setdefault(_key(segment), child)
+            node.protocol = row.protocol
+        node.rows.append(row)
 
     def find(self, path: str) -> "PathNode":
-        """The place of `path`; of what no row has, one without rows, like that which shares the
-        longest beginning with it.
+        """Return the node of `path`.
+
+        For a path without routes it is a node without rows, with the protocol of the node that
+        shares the longest prefix with it.
         """
-        place = self
+        node = self
         for segment in _segments_of(path):
-            below = place._below
+            children = node._children
             _, mark, verb = segment.rpartition(":")
-            found = below.get(segment) or (below.get(f"/:{verb}") if mark else None)
-            found = found or below.get(_ANY)
-            if found is None:
-                return below.get(_REST) or PathNode(place.protocol, place.path)
-            place = found
-        return place
+            child = children.get(segment) or (children.get(f"/:{verb}") if mark else None)
+            child = child or children.get(_ANY)
+            if child is None:
+                return children.get(_REST) or PathNode(node.protocol, node.path)
+            node = child
+        return node
 
 
 def _segments_of(path: str) -> list[str]:
@@ -56,7 +58,7 @@ def _segments_of(path: str) -> list[str]:
 
 
 def _key(segment: str) -> str:
-    """Of a literal itself; no segment has a slash, which other keys begin with."""
+    """Return the key of a segment: a literal itself; keys of parameters begin with a slash."""
     if not segment.startswith("{"):
         return segment
     if segment.endswith(":path}"):

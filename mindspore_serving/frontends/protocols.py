@@ -1,4 +1,4 @@
-"""All routes of an HTTP server, in the order in which they are asked, and whose a path is."""
+"""Routes of all protocols, in the order in which they are matched, and the tree of their paths."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from mindspore_serving.frontends import (
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.mindspore import routes as mindspore
-from mindspore_serving.frontends.openapi import Described, Visible
+from mindspore_serving.frontends.openapi import DocumentOptions, OpenApiDocument
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute, bind
 from mindspore_serving.frontends.server import Describe
@@ -29,13 +29,13 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.metrics.exposition import Page
 
 ROUTES: tuple[HttpRoute, ...] = (
-    *tei.ROUTES,  # before TGI's, which has some of its paths
+    *tei.ROUTES,  # before TGI, which has some of the same paths
     *cohere.ROUTES,
     *tgi.ROUTES,
     *v2_routes.ROUTES,
     *v1.ROUTES,
-    *anthropic.ROUTES,  # before OpenAI's: both have /v1/models
-    *openai.ROUTES,  # behind TGI's /tokenize, which declines what is not its own
+    *anthropic.ROUTES,  # before OpenAI: both have /v1/models
+    *openai.ROUTES,  # after TGI, whose /tokenize declines requests of OpenAI's form
     *ollama.ROUTES,
     *llm_serving.ROUTES,
     *server.ROUTES,
@@ -43,24 +43,25 @@ ROUTES: tuple[HttpRoute, ...] = (
     mindspore.FALLBACK,
 )
 PATHS = PathNode(mindspore.OTHER)
-"""The tree of their paths."""
+"""Tree of the paths of all routes."""
 for _row in ROUTES:
     PATHS.add(_row)
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """The routes of the protocols besides the classic one, what adds their metrics to a page, and
-    what describes all routes.
-    """
+    """Routes of all protocols but the classic one, and functions for metrics and OpenAPI."""
 
     routes: tuple[BaseRoute, ...]
     add_metrics: Callable[[Page], None]
     describe: Describe
 
 
-def mount(state: AppState, form: Form, v2: V2, visible: Visible | None = None) -> Mounted:
-    """`form` is the form of llm-serving's streams, `visible` what /openapi.json shows."""
+def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None = None) -> Mounted:
+    """Bind the routes of all protocols to their contexts.
+
+    `form` is that of llm-serving's streams, `document` are the options of /openapi.json.
+    """
     generating = tgi.TgiService(state)
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
@@ -80,14 +81,14 @@ def mount(state: AppState, form: Form, v2: V2, visible: Visible | None = None) -
         }
         generating.recorder.add_to(page, gauges)
 
-    described = Described(v2, visible or Visible(), ROUTES)
+    described = OpenApiDocument(v2, document or DocumentOptions(), ROUTES)
     return Mounted(tuple(bind_all(ROUTES, contexts)), add_metrics, described.render)
 
 
 def bind_all(
     rows: Iterable[HttpRoute], contexts: Mapping[HttpProtocol, Any]
 ) -> Iterable[BaseRoute]:
-    """The routes of the protocols in `contexts`, in their order."""
+    """Iterate over the routes of the protocols in `contexts`, bound to these, in order."""
     for row in rows:
         if row.protocol in contexts:
             yield from bind([row], contexts[row.protocol])

@@ -1,4 +1,4 @@
-"""A request that no route answers, refused in the form of the protocol of its path."""
+"""Refusals of requests before any route, in the error format of the protocol of the path."""
 
 from starlette.responses import Response
 from starlette.types import Scope
@@ -10,13 +10,13 @@ from mindspore_serving.frontends.protocols import PATHS
 
 
 def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
-    """The answer to a request, which is refused for `error`; as one for `path`, if it is given."""
+    """Return the answer that refuses a request; `path` replaces the path of `scope`."""
     path = path or scope["path"]
     is_anthropics = path.startswith("/v1/") and is_from_anthropic_client(scope)
     protocol = anthropic.PROTOCOL if is_anthropics else PATHS.find(path).protocol
     response = protocol.refuse(error)
     if isinstance(error, Unauthorized):
-        # A header each: browsers do not read a list.
+        # A header for each scheme: browsers do not parse a list.
         response.headers.append("www-authenticate", 'Basic realm="API key as password"')
         response.headers.append("www-authenticate", "Bearer")
     if isinstance(error, WrongVerb):

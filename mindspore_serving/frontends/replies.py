@@ -1,5 +1,6 @@
-"""The seam for coroutines: submit a request, await its reply or each of its replies.  Knows no
-protocol.
+"""Requests as coroutines: submit a request, await its reply or iterate over its replies.
+
+Knows no protocol.
 """
 
 import asyncio
@@ -11,16 +12,19 @@ from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, Overloaded
 from mindspore_serving.frontends import access
 
-MOST_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
-REPLY_SIZE = 256  # bytes of one without instances
-SMALL = 64 << 10  # bytes: the connection itself takes more
+MAX_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
+REPLY_SIZE = 256  # bytes of a reply without instances
+SMALL = 64 << 10  # bytes: the connection itself uses more
 _ENDED = "the stream was ended: its client left"
-_UNREAD = f"{_ENDED} over {MOST_UNREAD >> 20} MiB unread"
+_UNREAD = f"{_ENDED} over {MAX_UNREAD >> 20} MiB unread"
 _NO_ROOM = f"{_ENDED} %d bytes unread, and there is no memory for more (max_unsent_memory)"
 
 
 async def infer(inference: Inference, request: Request) -> Reply:
-    """The one reply to a request that does not stream.  Cancelling the caller cancels the call."""
+    """Return the reply to a request that does not stream.
+
+    Cancelling the caller cancels the call.
+    """
     future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
     def resolve(reply: Reply) -> None:
@@ -37,37 +41,36 @@ async def infer(inference: Inference, request: Request) -> Reply:
 
 
 class Replies:
-    """The replies to a request that streams.  One coroutine awaits `next` at a time.
+    """Replies to a request that streams.  One coroutine awaits `next` at a time.
 
-    With `limits`, a failure ends them when `stream_idle_timeout` has passed since the last one.
-    A reader that leaves more than MOST_UNREAD bytes unread while it does something else, such as
-    sending to a client that does not read, gets a failure in their place, and the request ends;
-    with `limits` also one that leaves over SMALL while all streams of this process together have
-    more unread than `max_unsent_memory`.
-    What comes before the first `next` may be more: the reader is only about to begin.
-    Leaving before the last needs `cancel`; `with` does that.
+    With `limits`, a stream without a reply for `stream_idle_timeout` seconds ends with a failure.
+    A reader that leaves more than MAX_UNREAD bytes unread, for example because its client does not
+    read, gets a failure in their place, and the request ends.  With `limits` so does a reader that
+    leaves over SMALL bytes unread while all streams of this process have more than
+    `max_unsent_memory`.  Replies before the first `next` have no limit: the reader has not begun.
+    A reader that stops before the last reply calls `cancel`, which `with` does.
     """
 
-    num_unread: ClassVar[int] = 0  # bytes, of all streams
+    num_unread: ClassVar[int] = 0  # bytes, in all streams
 
     def __init__(
         self, inference: Inference, request: Request, limits: ServerLimits | None = None
     ) -> None:
         self._replies: deque[Reply] = deque()
-        self._num_unread = 0  # bytes of them
-        self._has_begun = False  # to be read
+        self._num_unread = 0  # bytes of `_replies`
+        self._has_begun = False  # `next` was called
         self._is_over = False
         self._waiter: asyncio.Future[None] | None = None
         self._idle_timeout = None if limits is None else limits.stream_idle_timeout
-        self._most_of_all = None if limits is None else limits.max_unsent_memory
+        self._max_total = None if limits is None else limits.max_unsent_memory
         self._is_silent = True  # since the timer was started
         self._timer: asyncio.TimerHandle | None = None
         access.note(request.servable, request.method)
-        # It refers to this object: ended, it is dropped, so that no circle keeps what is unread.
+        # The call refers to this object: dropped at the end, so that no cycle keeps unread replies.
         self._call: Call | None = inference.submit(request, self._take)
 
     async def next(self) -> Reply | None:
-        """The next reply; None after the last."""
+        """Return the next reply; None after the last."""
         self._has_begun = True
         while not self._replies:
             if self._is_over:
@@ -82,7 +85,7 @@ class Replies:
         return reply
 
     def cancel(self) -> None:
-        """Nobody waits any more.  Harmless at the end."""
+        """End the request.  Has no effect after the last reply."""
         self._is_over = True
         self._stop_timer()
         self._end_call()
@@ -120,16 +123,16 @@ class Replies:
             call.cancel()
 
     def _why_ended(self) -> str:
-        """What to say to a reader that leaves too much unread; empty if it may go on."""
-        if self._num_unread > MOST_UNREAD:
+        """Return why the stream ends if its reader leaves too much unread, else ''."""
+        if self._num_unread > MAX_UNREAD:
             return _UNREAD
-        most = self._most_of_all
-        if most is not None and Replies.num_unread > most and self._num_unread > SMALL:
+        limit = self._max_total
+        if limit is not None and Replies.num_unread > limit and self._num_unread > SMALL:
             return _NO_ROOM % self._num_unread
         return ""
 
     def _drop(self) -> None:
-        """Forget what nobody reads."""
+        """Drop unread replies."""
         self._replies.clear()
         self._count(-self._num_unread)
 
@@ -156,5 +159,5 @@ class Replies:
 
 
 def _size(reply: Reply) -> int:
-    """Bytes that `reply` holds; a lower bound."""
+    """Return a lower bound of the bytes of a reply."""
     return REPLY_SIZE + sum(map(len, reply.instances))

@@ -1,17 +1,17 @@
-"""The id of a request, in its answer and in the log: the client's own, or a new one."""
+"""Ids of requests, in answers and in the log: that of the client, or a new one."""
 
 import itertools
 import re
 import secrets
 
 NAME = b"x-request-id"
-_is_good = re.compile(rb"[\w.:/+=-]{1,128}").fullmatch
-_begin = b"req_%b" % secrets.token_hex(8).encode()  # no other server has it
+_is_valid = re.compile(rb"[\w.:/+=-]{1,128}").fullmatch
+_prefix = b"req_%b" % secrets.token_hex(8).encode()  # differs for each server
 _numbers = itertools.count(1)
 
 
-def id_of(given: bytes | None) -> bytes:
-    """`given` if a client may give it: 1 to 128 letters, digits and ._:/+=-; else a new one."""
-    if given is not None and _is_good(given):
-        return given
-    return b"%b%08x" % (_begin, next(_numbers))
+def id_of(header: bytes | None) -> bytes:
+    """Return the client's id if it is 1 to 128 letters, digits and ._:/+=-; else a new id."""
+    if header is not None and _is_valid(header):
+        return header
+    return b"%b%08x" % (_prefix, next(_numbers))

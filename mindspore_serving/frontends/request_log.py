@@ -1,4 +1,4 @@
-"""Writes down what each request holds, for an operator who has asked for that."""
+"""Log of the content of requests, for debugging."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from mindspore_serving import log
 from mindspore_serving.core.llm_messages import CODEC, decode_request
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 
-MOST = 2000  # characters of a request
+MAX_SHOWN = 2000  # characters of a request
 
 
 class RequestLog:
-    """The `Inference` in front of `inner`; it wants to see what is refused, too."""
+    """An `Inference` that logs requests, also those to be refused, and passes them to `inner`."""
 
     is_refusing = False
 
@@ -35,7 +35,11 @@ def _show(request: Request) -> str:
     if request.codec == CODEC:
         body = msgspec.json.encode(decode_request(request.method, body))
     if isinstance(body, (bytes, bytearray, memoryview)):
-        text = bytes(body[: 4 * MOST]).decode(errors="backslashreplace")
+        text = bytes(body[: 4 * MAX_SHOWN]).decode(errors="backslashreplace")
     else:
         text = repr(body)
-    return text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters or more)"
+    return (
+        text
+        if len(text) <= MAX_SHOWN
+        else f"{text[:MAX_SHOWN]}... ({len(text)} characters or more)"
+    )

@@ -1,5 +1,7 @@
-"""Responses that clients may ask for again, or go on from.  In memory, and a bounded part of it for
-each API key; no key sees what another has.  Knows no sockets and no models.
+"""Stored responses, which clients can retrieve or continue.
+
+They are kept in memory, within limits for each API key; no key sees those of another.  Knows no
+sockets and no models.
 """
 
 from collections.abc import Sequence
@@ -15,33 +17,34 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as JSON, `body`; and as JSON the items of its input, with those of the responses
-    that it goes on from, and of its output.
+    """A response as JSON, and its items as JSON.
+
+    `input` has the items of its own input after those of the responses that it continues.
     """
 
     body: bytes
-    given: tuple[bytes, ...]
+    input: tuple[bytes, ...]
     output: tuple[bytes, ...]
 
     @property
     def conversation(self) -> tuple[bytes, ...]:
-        """What a response that goes on from it has before its own input."""
-        return (*self.given, *self.output)
+        """Items of a response that continues this one, before its own input."""
+        return (*self.input, *self.output)
 
     @property
     def num_bytes(self) -> int:
-        """An upper bound: items that responses share are counted in each."""
-        held = (self.body, *self.conversation)
-        return sum(map(len, held)) + _OVERHEAD * len(held)
+        """Upper bound of the bytes in memory: items that responses share count in each."""
+        parts = (self.body, *self.conversation)
+        return sum(map(len, parts)) + _OVERHEAD * len(parts)
 
 
-def to_stored(whole: object, output: Sequence[object], given: Sequence[bytes]) -> StoredResponse:
-    """Of a response as an object, the items of its output, and those of its input."""
-    return StoredResponse(_encode(whole), tuple(given), tuple(map(_encode, output)))
+def to_stored(response: object, output: Sequence[object], items: Sequence[bytes]) -> StoredResponse:
+    """Encode a response and the items of its output; `items` are those of its input, encoded."""
+    return StoredResponse(_encode(response), tuple(items), tuple(map(_encode, output)))
 
 
-class _Shelf:
-    """The responses of one owner, the oldest first."""
+class _OwnerResponses:
+    """Responses of one owner, the oldest first."""
 
     def __init__(self) -> None:
         self.responses: dict[str, StoredResponse] = {}
@@ -56,24 +59,22 @@ class _Shelf:
 
 
 class ResponseStore:
-    """Responses by owner and name.  Where there are too many, or too large ones, the oldest of the
-    same owner are forgotten.
-    """
+    """Responses by owner and id.  Over a limit, the oldest of the same owner are removed."""
 
     def __init__(self) -> None:
-        self._shelves: dict[str, _Shelf] = {}
+        self._owners: dict[str, _OwnerResponses] = {}
 
-    def keep(self, owner: str, name: str, response: StoredResponse, limits: LanguageLimits) -> None:
-        shelf = self._shelves.setdefault(owner, _Shelf())
-        shelf.add(name, response)
-        most, most_bytes = limits.max_stored, limits.max_stored_bytes
-        while len(shelf.responses) > most or shelf.num_bytes > most_bytes:
-            shelf.remove(next(iter(shelf.responses)))
+    def add(self, owner: str, name: str, response: StoredResponse, limits: LanguageLimits) -> None:
+        stored = self._owners.setdefault(owner, _OwnerResponses())
+        stored.add(name, response)
+        max_bytes = limits.max_stored_bytes
+        while len(stored.responses) > limits.max_stored or stored.num_bytes > max_bytes:
+            stored.remove(next(iter(stored.responses)))
 
     def find(self, owner: str, name: str) -> StoredResponse | None:
-        shelf = self._shelves.get(owner)
-        return shelf.responses.get(name) if shelf else None
+        stored = self._owners.get(owner)
+        return stored.responses.get(name) if stored else None
 
-    def forget(self, owner: str, name: str) -> None:
-        """One that is there."""
-        self._shelves[owner].remove(name)
+    def remove(self, owner: str, name: str) -> None:
+        """Remove a response that exists."""
+        self._owners[owner].remove(name)

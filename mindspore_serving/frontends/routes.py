@@ -1,7 +1,6 @@
-"""A route is one row, from which follow the router, the gate, the form of errors, the labels of
-metrics and the document.
+"""Routes as rows of a table: routing, access, error format, metrics and OpenAPI follow from a row.
 
-The only place that makes routes of Starlette.  Knows no protocol and no handler.
+Only this module makes Starlette's routes.  Knows no protocol and no handler.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -24,12 +23,12 @@ from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.json_answer import to_answer
 from mindspore_serving.frontends.operation import Body, Kind
 
-_PARAMETER = "{"  # a segment
+_PARAMETER = "{"  # key of a segment that is a parameter
 _BOUND = "mindspore_serving.bound"
-ROUTE = "mindspore_serving.route"  # in a scope: the path of the route that answers, as declared
+ROUTE = "mindspore_serving.route"  # key in a scope: the path of its route, as declared
 GENERATING, EMBEDDING = "@generate", "@embed"  # methods of language models
 LANGUAGE, LOADING, MEMORY = "language", "loading", "memory"
-"""What a server may have: language models, clients that load models, clients' shared memory."""
+"""Optional features of a server: language models, loading by clients, shared memory of clients."""
 
 Handler = Callable[..., Any]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -37,11 +36,12 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HttpProtocol:
-    """What the routes of a protocol share.
+    """A protocol of HTTP: what its routes have in common.
 
-    `name` is its label in metrics and in the access log; a document shows `title`, `about`, and
-    `errors` by media type.  `to_response` writes an error while it is handled, `to_refusal` one
-    that is met before any route, if that differs.
+    `name` is its label in metrics and in the access log.  OpenAPI shows `title`, `about` (its
+    description) and `errors` (types by media type).  `to_response` makes the answer for an
+    exception, within its except block; `to_refusal` that for an error before any route, if it
+    differs.
     """
 
     name: str
@@ -52,24 +52,25 @@ class HttpProtocol:
     errors: Mapping[str, Kind] = field(default_factory=dict)
 
     def refuse(self, error: ServingError) -> Response:
-        """The answer to a request that no route has taken."""
+        """Return the answer to a request that is refused before any route."""
         return (self.to_refusal or self.to_response)(error)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HttpRoute:
-    """A route: who may ask, what answers, and what it takes and answers, as in an `Operation`.
+    """A route: method and path, access, handler, and its request and answers as in `Operation`.
 
-    `handler` gives a response, what is one as JSON, or None, at once or when awaited.  It gets the
-    context of its protocol, the request and, if it `decodes`, the body as
-    `body.kind`; fields that its table does not know are named in the answer then, behind those that
-    `find_ignored` gives.  The route exists only for what `is_meant` accepts, which gets the context
-    and the scope.
+    `handler`, maybe a coroutine, is called with the context of its protocol and the request.  It
+    returns a response, an object that is encoded as JSON, or None for an empty answer.
+    With `decodes` its third argument is the body, decoded as `body.kind`; a header of the answer
+    then names the fields that are ignored: those of `find_ignored`, and those that the tables of
+    `body.fields` do not have.
+    `applies(context, scope)` decides whether the route exists for a request.
 
-    It needs a key unless it `is_open`.  Unless it `takes_text`, a form of a web page of another
-    site, whose content type can be text/plain, is refused.  It is described only where the server
-    has what it `needs`.  `refused_early` is the method of language models that it calls: if none
-    has room, its body is not read.
+    A key is needed unless `is_open`.  Requests with the content type text/plain, which a form of
+    another site's web page can send, are refused unless `accepts_text_plain`.  The route is
+    described only if the server has the feature that it `needs`.  `refused_early` is the method of
+    language models that it calls: if no model has room, the body is not read.
     """
 
     verb: str
@@ -80,45 +81,43 @@ class HttpRoute:
     _: KW_ONLY
     protocol: HttpProtocol
     body: Body | None = None
-    others: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
+    other_answers: Mapping[str, Mapping[str, Kind]] = field(default_factory=dict)
     query: tuple[str, ...] = ()
     is_open: bool = False
     decodes: bool = False
     find_ignored: Callable[[Any], Iterable[str]] | None = None
-    is_meant: Callable[[Any, Scope], bool] | None = None
-    takes_text: bool = False
+    applies: Callable[[Any, Scope], bool] | None = None
+    accepts_text_plain: bool = False
     needs: str = ""
     refused_early: str = ""
 
 
 def bind(rows: Iterable[HttpRoute], context: Any) -> list[BaseRoute]:
-    """Routes whose handlers get `context`."""
+    """Make Starlette's routes, whose handlers are called with `context`."""
     return [_Bound(row, context) for row in rows]
 
 
-def to_app(routes: Sequence[BaseRoute], others: ASGIApp) -> ASGIApp:
-    """The application of `routes`, of which the first that fits answers; what is left is `others`'
-    to answer.
-    """
-    return Starlette(routes=[_Routes(routes), routing.Route("/{path:path}", others)])
+def to_app(routes: Sequence[BaseRoute], fallback: ASGIApp) -> ASGIApp:
+    """Return an application of `routes`, the first that matches, and `fallback`."""
+    return Starlette(routes=[_Routes(routes), routing.Route("/{path:path}", fallback)])
 
 
 class _Routes(BaseRoute):
-    """Routes as one, which asks those alone whose first segment is that of a request's path."""
+    """Routes as one route, indexed by the first segment of their paths."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
-        firsts = [(_first_segment(getattr(one, "path", "/{")), one) for one in routes]
+        firsts = [(_first_segment(getattr(route, "path", "/{")), route) for route in routes]
         self._by_first = {
-            name: [one for first, one in firsts if first in (name, _PARAMETER)]
+            name: [route for first, route in firsts if first in (name, _PARAMETER)]
             for name, _ in (*firsts, (_PARAMETER, None))
         }
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         routes = self._by_first
         for route in routes.get(_first_segment(scope["path"])) or routes[_PARAMETER]:
-            match, found = route.matches(scope)
+            match, matched = route.matches(scope)
             if match is Match.FULL:
-                return match, {**found, _BOUND: route}
+                return match, {**matched, _BOUND: route}
         return Match.NONE, {}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -131,18 +130,18 @@ def _first_segment(path: str) -> str:
 
 
 class _Bound(routing.Route):
-    """A row with the context that its handler gets."""
+    """A Starlette route of a row and its context."""
 
     def __init__(self, row: HttpRoute, context: Any) -> None:
         super().__init__(row.path, _endpoint(row, context), methods=[row.verb])
-        self._is_meant = row.is_meant
+        self._is_meant = row.applies
         self._context = context
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        match, found = super().matches(scope)
+        match, matched = super().matches(scope)
         if match is Match.NONE or self._is_meant and not self._is_meant(self._context, scope):
             return Match.NONE, {}
-        return match, {**found, ROUTE: self.path_format}
+        return match, {**matched, ROUTE: self.path_format}
 
 
 def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
@@ -150,8 +149,8 @@ def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
 
     async def endpoint(request: Request) -> Response:
         try:
-            found = handle(request) if handle else row.handler(context, request)
-            return to_answer(await found if isawaitable(found) else found)
+            result = handle(request) if handle else row.handler(context, request)
+            return to_answer(await result if isawaitable(result) else result)
         except ClientDisconnect:
             return Response(status_code=499)
         except Exception as error:
@@ -161,18 +160,18 @@ def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
 
 
 def _decoding(row: HttpRoute, context: Any) -> Endpoint:
-    """Reads the body and decodes it; names the fields that nobody knows in the answer."""
+    """Return an endpoint that decodes the body; a header of its answer names ignored fields."""
     assert row.body is not None
     kind, table = row.body.read_as or row.body.kind, row.body.fields.get(row.body.kind)
     fields = KnownFields(row.path, kind, table.ignored if isinstance(table, Fields) else ())
 
-    async def decoded(request: Request) -> Response:
+    async def endpoint(request: Request) -> Response:
         body = await read_json(request, context.max_body, context.models.limits)
         unknown = fields.find_unknown(body)
-        given = decode(body, kind)
-        ignored = [*(row.find_ignored(given) if row.find_ignored else ()), *unknown]
-        response = to_answer(await row.handler(context, request, given))
+        decoded = decode(body, kind)
+        ignored = [*(row.find_ignored(decoded) if row.find_ignored else ()), *unknown]
+        response = to_answer(await row.handler(context, request, decoded))
         name_ignored(response, ignored)
         return response
 
-    return decoded
+    return endpoint

@@ -1,4 +1,4 @@
-"""The routes of no protocol: health, numbers, the pages, and the document of all routes."""
+"""Routes of no protocol: health, metrics, pages, and the OpenAPI document."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -6,14 +6,15 @@ from functools import partial
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.errors import NoRoute
 from mindspore_serving.frontends import page
-from mindspore_serving.frontends.health import are_ready, of_servable, still_loading
-from mindspore_serving.frontends.keys import HOLDER
+from mindspore_serving.frontends.health import are_ready, still_loading, versions_of
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.mindspore.routes import to_error
 from mindspore_serving.frontends.operation import (
     HTML,
@@ -32,10 +33,34 @@ from mindspore_serving.wire.status import seconds_of
 Describe = Callable[[], Awaitable[tuple[str, bytes]]]
 
 
+class ServerError(msgspec.Struct):
+    """An error of these routes."""
+
+    error_msg: str
+
+
+class ServableState(msgspec.Struct):
+    """Readiness of a servable version, and the reason if it is not ready."""
+
+    name: str
+    version: int
+    ready: bool
+    reason: str
+
+
+class Readiness(msgspec.Struct):
+    """Readiness of the server, or of the named servables."""
+
+    ready: bool
+    servables: list[ServableState]
+
+
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """What these routes show.  With `allow_loading`, who has a key may operate; `describe` gives
-    the tag of the document of all routes, and its JSON.
+    """State of one server for these routes.
+
+    With `allow_loading`, clients with a key can load and unload models.  `describe` returns the
+    ETag and the JSON of the OpenAPI document.
     """
 
     control: Control
@@ -48,7 +73,7 @@ class ServerContext:
 
 
 async def show_health(server: ServerContext, _: Request) -> Response:
-    """503 until everything takes requests."""
+    """Answer 503 until all servables are ready."""
     control = server.control
     if control.is_ready:
         return PlainTextResponse("ready")
@@ -58,61 +83,61 @@ async def show_health(server: ServerContext, _: Request) -> Response:
 
 
 async def show_ready(server: ServerContext, http: Request) -> Response:
-    """503 until everything, or the servables that `/readyz/NAME` or `?servable=NAME` name, take
-    requests.
-    """
+    """Answer 503 until all servables are ready, or those of `/readyz/NAME` and `?servable=NAME`."""
     control = server.control
     names = [*http.query_params.getlist("servable"), *http.path_params.values()]
     if not names:
         return _readiness(control.readiness(), is_ready=control.is_ready)
-    found = []
+    named: list[ServableReadiness] = []
     for name in names:
-        versions = of_servable(control, name)
+        versions = versions_of(control, name)
         if not versions:
-            return JSONResponse({"error_msg": f"there is no servable {name!r}"}, 404)
-        found += versions
-    return _readiness(found, is_ready=are_ready(control, found))
+            return to_json(ServerError(f"there is no servable {name!r}"), 404)
+        named += versions
+    return _readiness(named, is_ready=are_ready(control, named))
 
 
-def _readiness(found: Sequence[ServableReadiness], *, is_ready: bool) -> Response:
+def _readiness(versions: Sequence[ServableReadiness], *, is_ready: bool) -> Response:
     servables = [
-        {"name": one.name, "version": one.version, "ready": one.is_ready, "reason": one.reason}
-        for one in found
+        ServableState(version.name, version.version, version.is_ready, version.reason)
+        for version in versions
     ]
-    body = {"ready": is_ready, "servables": servables}
-    if is_ready:
-        return JSONResponse(body)
-    return JSONResponse(body, 503, {"retry-after": seconds_of(None)})
+    body = Readiness(is_ready, servables)
+    return to_json(body) if is_ready else to_json(body, 503, seconds_of(None))
 
 
 # --- numbers and pages -------------------------------------------------------------------------
 
 
 async def show_servables(server: ServerContext, http: Request) -> Response:
-    is_operator = server.allow_loading and HOLDER in http.scope
-    may = {"operator": True} if is_operator else {}  # for the page, which cannot see its key
-    return JSONResponse({"servables": server.control.observe(), **may})
+    """Answer with the servables, their methods and their load."""
+    is_operator = server.allow_loading and TENANT in http.scope
+    rights = {"operator": True} if is_operator else {}  # for the page, which cannot see its key
+    return to_json({"servables": server.control.observe(), **rights})
 
 
 async def show_history(server: ServerContext, _: Request) -> Response:
-    found = server.control.history()
-    body = await on_thread("history", lambda: msgspec.json.encode(found()))
+    """Answer with the load of servables in the last hour."""
+    make = server.control.history()
+    body = await on_thread("history", lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")
 
 
 async def show_metrics(server: ServerContext, _: Request) -> Response:
+    """Answer with metrics in the text format of Prometheus."""
     body = await on_thread("metrics", partial(server.metrics().render, has_process=True))
     return Response(body, media_type="text/plain; version=0.0.4")
 
 
 def show_root(server: ServerContext, http: Request) -> Response:
-    """A page for browsers; for others TGI's health."""
+    """Answer browsers with a page, other clients with TGI's health."""
     return page.show_page(http) if page.wants_page(http) else root_health(server.control)
 
 
 async def show_document(server: ServerContext, http: Request) -> Response:
+    """Answer with the OpenAPI document, 304 if its ETag is known."""
     if server.describe is None:
-        raise NoRoute("this server describes no routes")
+        raise NoRoute("this server has no OpenAPI document")
     etag, body = await server.describe()
     headers = {"etag": etag, "cache-control": "no-cache"}
     if http.headers.get("if-none-match") == etag:
@@ -123,10 +148,6 @@ async def show_document(server: ServerContext, http: Request) -> Response:
 # --- rows --------------------------------------------------------------------------------------
 
 _OBJECT: Schema = {"type": "object"}
-_SERVABLE = to_object(
-    {"name": STRING, "version": {"type": "integer"}, "ready": {"type": "boolean"}, "reason": STRING}
-)
-_READY = to_object({"ready": {"type": "boolean"}, "servables": to_array(_SERVABLE)})
 _OBSERVED = to_object({"name": STRING, "version": {"type": "integer"}, "methods": _OBJECT})
 _ALL_OBSERVED = to_object(
     {"servables": to_array(_OBSERVED), "operator": {"type": "boolean"}}, "operator"
@@ -137,23 +158,23 @@ PROTOCOL = HttpProtocol(
     "server",
     to_error,
     title="server",
-    about="Health, numbers and pages.",
-    errors={JSON: to_object({"error_msg": STRING}), TEXT: STRING},
+    about="Health, metrics and pages.",
+    errors={JSON: ServerError, TEXT: STRING},
 )
-_READINESS = {JSON: _READY}
+_READINESS = {JSON: Readiness}
 _UNHEALTHY = {"503": {JSON: to_object({"error": STRING, "error_type": STRING})}}
 _HISTORY = to_object({"seconds": {"type": "number"}, "columns": to_array(STRING)})
 
 _get = partial(HttpRoute, "GET", protocol=PROTOCOL)
 _probe = partial(_get, is_open=True)
-_ready = partial(_probe, handler=show_ready, answers=_READINESS, others={"503": _READINESS})
-_WHETHER = "Whether everything can be called"
+_ready = partial(_probe, handler=show_ready, answers=_READINESS, other_answers={"503": _READINESS})
+_WHETHER = "Readiness of all servables"
 
 ROUTES = (
     _probe(
         "/livez",
         lambda *_: PlainTextResponse("alive"),
-        "Whether the server answers",
+        "Liveness of the server",
         {TEXT: STRING},
     ),
     _probe(
@@ -161,29 +182,34 @@ ROUTES = (
         show_health,
         _WHETHER,
         {TEXT: STRING},
-        others={"503": {TEXT: STRING}},
+        other_answers={"503": {TEXT: STRING}},
     ),
-    _ready("/readyz", summary=f"{_WHETHER}, or the servables that are named", query=("servable",)),
-    _ready("/readyz/{servable:path}", summary="Whether a servable can be called"),
+    _ready("/readyz", summary=f"{_WHETHER}, or of named servables", query=("servable",)),
+    _ready("/readyz/{servable:path}", summary="Readiness of a servable"),
     _get(
         "/servables",
         show_servables,
-        "What is served, its methods, and how busy it is",
+        "Servables, their methods, and their load",
         {JSON: _ALL_OBSERVED},
     ),
     _get(
         "/servables/history",
         show_history,
-        "How busy each servable was in the last hour",
+        "Load of each servable in the last hour",
         {JSON: _HISTORY},
     ),
-    _get("/metrics", show_metrics, "Numbers for Prometheus", {TEXT: STRING}),
-    _get("/", show_root, "A page for browsers; for others nothing, or 503", others=_UNHEALTHY),
+    _get("/metrics", show_metrics, "Metrics for Prometheus", {TEXT: STRING}),
+    _get(
+        "/",
+        show_root,
+        "A page for browsers; an empty answer or 503 for other clients",
+        other_answers=_UNHEALTHY,
+    ),
     _get("/page/{name:path}", lambda _, http: page.show_file(http), "A file of the pages"),
     _get(
         "/docs",
         lambda _, http: page.show(http, "docs/docs.html"),
-        "This document, for people",
+        "This document as a web page",
         {HTML: STRING},
     ),
     _get("/openapi.json", show_document, "This document", {JSON: _OBJECT}),

@@ -1,5 +1,6 @@
-"""What the span of a request says, by OpenTelemetry's conventions for HTTP and RPC.  Never what
-clients send in a body or a query, nor texts of errors, which may quote it.
+"""Attributes of the spans of requests, by OpenTelemetry's conventions for HTTP and RPC.
+
+A span has nothing of a body or a query, nor texts of errors, which can quote them.
 """
 
 from collections.abc import Mapping
@@ -16,15 +17,15 @@ from mindspore_serving.tracing.request_span import RequestSpan, Tracer, current
 from mindspore_serving.tracing.span import REQUEST_ID, Attribute
 from mindspore_serving.wire import status
 
-# Paths that are asked every few seconds, by probes and by Prometheus.
-_QUIET = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
+# Paths that probes and Prometheus request every few seconds.
+_UNTRACED = (b"/health", b"/livez", b"/readyz", b"/metrics", b"/v2/health/")
 
 
 def begin_http(
     tracer: Tracer, head: RequestHead, request_id: bytes, scheme: str
 ) -> RequestSpan | None:
-    """The span of a request, None for one that is not worth it."""
-    if head.target.startswith(_QUIET):
+    """Begin the span of a request; None for paths of probes."""
+    if head.target.startswith(_UNTRACED):
         return None
     method = head.method.decode("latin-1")
     span = tracer.begin(method, head.headers)
@@ -54,7 +55,7 @@ def _describe(head: RequestHead, method: str, scheme: str) -> dict[str, Attribut
 
 
 def end_http(span: RequestSpan, code: int, route: str) -> None:
-    """Answered with the status `code` by the route that is called so, or its client has left."""
+    """End a span with the status code and the route, '' for none, of the answer."""
     if route:
         span.name = f"{span.name} {route}"
         span.attributes["http.route"] = route
@@ -68,12 +69,12 @@ def end_http(span: RequestSpan, code: int, route: str) -> None:
 
 
 def route_of(scope: Mapping[str, Any]) -> str:
-    """The path of the route that answers, as it was declared; "" if there is none."""
+    """Return the path of the route that answers, as it was declared; "" if there is none."""
     return str(scope.get(ROUTE, ""))
 
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
-    """The span of this task's call of `method`, package.Service/Method; it ends with the call."""
+    """Begin the span of this task's gRPC call; `method` is package.Service/Method."""
     span = tracer.begin(method, context.invocation_metadata() or ())
     span.attributes.update(
         {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: log.request_id.get()}
@@ -85,12 +86,12 @@ def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
         span.attributes["rpc.response.status_code"] = name
         span.end()
 
-    done: Any = context  # whose stubs have the callback of another class
+    done: Any = context  # the stubs have another type for the callback
     done.add_done_callback(end)
 
 
 def fail(error: Exception) -> None:
-    """The request of this task is answered with `error`."""
+    """Mark the span of this task's request as failed with `error`."""
     span = current.get()
     if span is not None:
         code = error.code if isinstance(error, ServingError) else Code.FAILED

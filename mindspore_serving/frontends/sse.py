@@ -1,4 +1,4 @@
-"""Server-sent events: a response whose pieces come as they are made.  Knows no protocol's JSON.
+"""Server-sent events.  Knows no protocol's JSON.
 
 sse-starlette takes 9.8 µs of CPU for a small event where this takes 3.8 (32 streams of 1000).
 """
@@ -9,23 +9,25 @@ from collections.abc import AsyncIterator, Mapping
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from mindspore_serving.frontends.disconnect import left
+from mindspore_serving.frontends.disconnect import wait_for_disconnect
 
 HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 PING_SECONDS = 15.0
 
 
 def event(data: bytes, name: bytes = b"") -> bytes:
+    """Return the bytes of an event."""
     if name:
         return b"event: %b\ndata: %b\n\n" % (name, data)
     return b"data: %b\n\n" % data
 
 
 class EventStream(StreamingResponse):
-    """Sends the bytes that `events` yields, each as it comes.
+    """A response that sends the bytes of `events`, each when it is ready.
 
-    When the client leaves, the iterator is closed: a generator's `finally` or `with` runs, and
-    frees what it holds.  Silence is filled with `ping` so that proxies keep the connection.
+    When the client disconnects, the iterator is closed, so a generator's `finally` or `with` frees
+    its resources.  `ping` is sent every PING_SECONDS without an event, so that proxies keep the
+    connection.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         writing = asyncio.ensure_future(self._write(send))
-        leaving = asyncio.ensure_future(left(receive))
+        leaving = asyncio.ensure_future(wait_for_disconnect(receive))
         tasks = (writing, leaving, asyncio.ensure_future(self._fill_silence(send)))
         try:
             await asyncio.wait([writing, leaving], return_when=asyncio.FIRST_COMPLETED)

@@ -15,8 +15,8 @@ from functools import partial
 
 import numpy as np
 
+from mindspore_serving.core.buffers import LARGE, Buffer, BufferList, contiguous
 from mindspore_serving.core.lending import address_of, lend
-from mindspore_serving.core.pieces import LARGE, Buffer, Pieces, whole
 from mindspore_serving.ipc.messages import Payload, Slice
 
 INLINE_LIMIT = LARGE  # bytes; below this a copy through the socket is cheaper than a shared page
@@ -80,7 +80,7 @@ class Arena:
         # `lend` appends on any thread, maybe in a finalizer: only deque.append is safe there.
         return lend(self._view[offset : offset + size], partial(self._returned.append, offset))
 
-    def put(self, data: "Buffer | Pieces") -> Payload:
+    def put(self, data: "Buffer | BufferList") -> Payload:
         """Write `data` into the arena and return its slice.
 
         Small data, and any data when the arena is full, is returned itself and travels inline.
@@ -88,7 +88,7 @@ class Arena:
         length = len(data)
         if length < INLINE_LIMIT:
             return data  # type: ignore[return-value]  # msgpack takes a view as it takes bytes
-        if self._num_lent and not isinstance(data, Pieces):
+        if self._num_lent and not isinstance(data, BufferList):
             at = address_of(data) - self._address
             if 0 <= at < ARENA_SIZE:
                 self._sent.setdefault(at, []).append(data)
@@ -96,8 +96,8 @@ class Arena:
         with self._lock:
             offset = self._allocate(_block_of(length))
         if offset is None:
-            return whole(data)  # type: ignore[return-value]
-        if isinstance(data, Pieces):
+            return contiguous(data)  # type: ignore[return-value]
+        if isinstance(data, BufferList):
             data.write(self._view[offset : offset + length])
         else:
             _copy(self._view[offset : offset + length], data)
@@ -252,8 +252,8 @@ class NoArena:
         memory = bytearray(num_reserved) if fd is None else mmap.mmap(fd, num_reserved)
         self.reserved = memoryview(memory)
 
-    def put(self, data: "Buffer | Pieces") -> Payload:
-        return whole(data)  # type: ignore[return-value]
+    def put(self, data: "Buffer | BufferList") -> Payload:
+        return contiguous(data)  # type: ignore[return-value]
 
     def get(self, payload: Payload) -> bytes:
         if isinstance(payload, Slice):

@@ -1,4 +1,4 @@
-"""Text generation: `from mindspore_serving.llm import LLM, SamplingParams`.
+"""Language models: `from mindspore_serving.llm import LLM, SamplingParams`.
 
 The names are resolved on first use, so that importing the package loads no runtime.
 """

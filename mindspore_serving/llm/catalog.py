@@ -1,6 +1,6 @@
-"""Which engines and runtimes there are for language models, and where their functions are.
+"""Engines and runtimes for language models, and where their functions are.
 
-Tables: they import no engine, which may be installed in a worker's environment alone, and no
+Tables: they import no engine, which may be installed in a worker's environment only, and no
 runtime.
 """
 
@@ -11,18 +11,18 @@ from mindspore_serving.core.model_card import UPSTREAM
 
 OURS = "ours"
 GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
-TRANSFORMERS = "transformers"  # a runtime of tasks alone
+TRANSFORMERS = "transformers"  # a runtime of tasks only
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """Where a runtime's functions are, as "module:function"; a module of `llm.runtimes` begins with
-    a dot.
+    """Functions of a runtime, as "module:function"; modules of `llm.runtimes` begin with a dot.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of one.  `accepts` has the values of options of which it takes only some.
-    The flags say whether it takes images, whether quantised weights stay integers, and whether
-    its ranks are started by others: such a runtime is no choice of `serve --runtime`.
+    cannot compute a part of a model.  `accepts` has the values of options of which it takes only
+    some.  The flags say whether it takes images, whether quantised weights stay integers, and
+    whether its ranks are started by another program: such a runtime cannot be chosen by `serve
+    --runtime`.
     """
 
     opens: str
@@ -34,7 +34,7 @@ class Runtime:
     has_running_ranks: bool = False
 
 
-_FLOAT32_ALONE: Mapping[str, tuple[object, ...]] = {
+_FLOAT32_ONLY: Mapping[str, tuple[object, ...]] = {
     "device": ("auto", "cpu"),
     "dtype": ("auto", "f32"),
     "kv_cache_dtype": ("auto", "f32"),
@@ -69,12 +69,12 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",
-        accepts={**_FLOAT32_ALONE, "device": ("auto", "cpu", "ascend")},
+        accepts={**_FLOAT32_ONLY, "device": ("auto", "cpu", "ascend")},
     ),
     "mindir": Runtime(
-        ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ALONE
+        ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ONLY
     ),
-    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ALONE, has_running_ranks=True),
+    "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ONLY, has_running_ranks=True),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}
 
@@ -86,7 +86,7 @@ class EngineRow:
     Args:
         opens: "module:function" below `llm.engines`.
         library: the module that it needs.
-        reads: what models are in.
+        reads: formats of the models that it reads.
     """
 
     opens: str

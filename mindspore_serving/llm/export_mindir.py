@@ -1,10 +1,10 @@
-"""Writes a Llama-shaped checkpoint as MindIR files, with MindSpore on a CPU in float32.
+"""Export of a Llama-shaped checkpoint as MindIR files, with MindSpore on a CPU in float32.
 
     python -m mindspore_serving.llm.export_mindir SOURCE TARGET [--ranks N]
 
-TARGET has prefill.mindir (any number of new tokens) and decode.mindir (one), both over any batch
-and any past; argmax.mindir and topk.mindir, which choose tokens; config.json and what else SOURCE
-has beside its weights.  A model over 1 GiB is written as prefill_graph.mindir with its weights in
+TARGET has prefill.mindir (any number of new tokens) and decode.mindir (one), both for any batch and
+any past; argmax.mindir and topk.mindir, which choose tokens; config.json and the other files of
+SOURCE but its weights.  A model over 1 GiB is written as prefill_graph.mindir with its weights in
 prefill_variables/, and decode likewise.  The runtime "mindir" serves such a directory.
 
 With `ranks` the layers are cut into as many stages, and the two graphs of each are in rank_0,
@@ -39,8 +39,9 @@ TOP_K = 100  # tokens that topk.mindir keeps, fewer if the vocabulary is smaller
 def export_mindir(source: str | Path, target: str | Path, ranks: int = 1) -> None:
     """Write the checkpoint `source` as MindIR to `target`, which appears when it is complete.
 
-    Quantised weights become floats.  Raises StartError: a source that is broken or not shaped like
-    Llama, different windows of layers, a target that exists, no MindSpore, more ranks than layers.
+    Quantised weights become floats.  Raises StartError for a source that is broken or not shaped
+    like Llama, different windows of layers, a target that exists, a missing MindSpore, and more
+    ranks than layers.
     """
     source, target = Path(source), Path(target)
     check_is_new(target)
@@ -53,8 +54,8 @@ def export_mindir(source: str | Path, target: str | Path, ranks: int = 1) -> Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
-    counts = {"ranks": "cut the layers for so many ranks (default: 1)"}
+    """Run the command line; return the exit status."""
+    counts = {"ranks": "number of ranks to cut the layers for (default: 1)"}
     return run_command(export_mindir, arguments, counts=counts)
 
 
@@ -70,27 +71,29 @@ def _write_graphs(directory: Path, checkpoint: Checkpoint, spec: ModelSpec, rank
     f32 = library.mindspore.float32
     logits = dynamic((None, spec.vocab_size), f32)
     top_k = export_cell.TopKCell(min(TOP_K, spec.vocab_size))
-    for own, stage in progress(stages, "to MindIR"):
-        own.mkdir(exist_ok=True)
+    for folder, stage in progress(stages, "to MindIR"):
+        folder.mkdir(exist_ok=True)
         decoder = export_cell.DecoderCell(stage, Matrices(checkpoint, spec))
-        _write(own / "prefill", decoder, decoder_inputs(stage, None))
-        _write(own / "decode", decoder, decoder_inputs(stage, 1))
+        _write(folder / "prefill", decoder, decoder_inputs(stage, None))
+        _write(folder / "decode", decoder, decoder_inputs(stage, 1))
     _write(directory / "argmax", export_cell.ArgmaxCell(), [logits])
     _write(directory / "topk", top_k, [logits, dynamic((None, 1), f32)])
-    for written in directory.rglob("*"):  # MindSpore leaves them readable by their owner alone
+    for written in directory.rglob("*"):  # MindSpore makes them readable by their owner only
         written.chmod(0o755 if written.is_dir() else 0o644)
     export = uuid.uuid4().hex
-    for rank, (own, _) in enumerate(stages if ranks > 1 else ()):
-        RankMindIR(rank, ranks, export).write(own)
+    for rank, (folder, _) in enumerate(stages if ranks > 1 else ()):
+        RankMindIR(rank, ranks, export).write(folder)
 
 
 def _stages(directory: Path, spec: ModelSpec, ranks: int) -> list[tuple[Path, ModelSpec]]:
-    """Where the graphs of each rank are written, and with which layers."""
+    """Return the directory and the layers of each rank's graphs."""
     if not 1 <= ranks <= spec.num_layers:
-        raise StartError(f"ranks is {ranks}, expected 1 to {spec.num_layers}: one for each layer")
+        raise StartError(f"ranks is {ranks}, expected 1 to {spec.num_layers}, the number of layers")
     if ranks == 1:
         return [(directory, spec)]
-    return [(rank_directory(directory, one), cut_layers(spec, one, ranks)) for one in range(ranks)]
+    return [
+        (rank_directory(directory, rank), cut_layers(spec, rank, ranks)) for rank in range(ranks)
+    ]
 
 
 def _write(path: Path, cell: Any, inputs: list[Any]) -> None:

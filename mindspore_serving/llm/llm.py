@@ -1,4 +1,4 @@
-"""Text generation in one process, without a server:
+"""Text generation in one process, without a server.
 
     with LLM("/models/qwen", quantization="int8") as llm:
         for answer in llm.generate(["Hello,", "Once upon"], SamplingParams(max_tokens=32)):
@@ -42,10 +42,10 @@ class LLM:
 
     Args:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
-            it: token ids alone); or a GGUF file, or a directory with one.  An encoder (BERT and
-            its like) embeds, and does not generate.
+            it: token ids only); or a GGUF file, or a directory with one.  An encoder (such as BERT)
+            embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch" or "mindspore".
-        quantization: how weights are stored, by a name of the runtime; None as they are.
+        quantization: how weights are stored, by a name of the runtime; None: as in the checkpoint.
         options: those of `EngineConfig`.
 
     Raises StartError or InvalidInputs saying what cannot be used.  Used by one thread.
@@ -86,17 +86,17 @@ class LLM:
         *,
         grammar: Grammar | None = None,
     ) -> list[Answer]:
-        """The answers to `prompts`, in their order.
+        """Generate the answers to `prompts`, in their order.
 
         Args:
-            prompts: a text or a list of token ids, or a list of such.
+            prompts: a text or a list of token ids, or a list of these.
             params: for all prompts, or one for each; None: the model's generation_config.json.
-            use_tqdm: show how far it is, where stderr is a terminal.
-            adapter: the name of one of the `adapters`; None is the model as it is.
-            grammar: what each answer must look like.
+            use_tqdm: show progress, if stderr is a terminal.
+            adapter: the name of one of the `adapters`; None: the model without adapter.
+            grammar: the form of each answer.
 
-        Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  Where
-        the model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
+        Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  If the
+        model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
         """
         inputs = [{"prompt": prompt} for prompt in list_prompts(prompts)]
         options = {"adapter": adapter or "", "grammar": grammar}
@@ -112,16 +112,16 @@ class LLM:
         grammar: Grammar | None = None,
         **template_options: Any,
     ) -> list[Answer]:
-        """The assistant's answers to a conversation, or to each of a list of them.
+        """Generate the assistant's answers to a conversation, or to each of a list of them.
 
-        A message is a mapping with "role" and "content", which may be a list of parts as OpenAI
-        has them: texts, and images if the model takes them.  `template_options` are variables of
-        the model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`;
-        and `continue_final_message`, with which the answer goes on with the last message.  Raises
-        as `generate` does, and InvalidInputs if the model has no chat template.
+        A message is a mapping with "role" and "content", which may be a list of parts as OpenAI has
+        them: texts, and images if the model takes them.  `template_options` are variables of the
+        model's chat template: `tools`, `documents`, `enable_thinking`; `add_generation_prompt`; and
+        `continue_final_message`, with which the answer continues the last message.  Raises as
+        `generate` does, and InvalidInputs if the model has no chat template.
         """
-        is_one = bool(messages) and isinstance(messages[0], Mapping)
-        chats: Any = [messages] if is_one else messages
+        is_single = bool(messages) and isinstance(messages[0], Mapping)
+        chats: Any = [messages] if is_single else messages
         options = {
             "adapter": adapter or "",
             "grammar": grammar,
@@ -132,39 +132,40 @@ class LLM:
         return self._generate("messages", inputs, params, use_tqdm, options)
 
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Vectors:
-        """A vector for each prompt, float32 [number of prompts, size of a vector].
+        """Return a vector for each prompt, float32 [number of prompts, size of a vector].
 
-        Of a model that generates: the final hidden state of the prompt's last token, scaled to
-        length 1.  Of an encoder: what its modules.json says, or else the mean of all tokens,
-        scaled.  Raises InvalidInputs naming the prompt, or if the runtime has no embeddings.
+        For a model that generates it is the final hidden state of the prompt's last token, scaled
+        to length 1.  For an encoder it is pooled as its modules.json says, or else the mean of all
+        tokens, scaled.  Raises InvalidInputs naming the prompt, or if the runtime has no
+        embeddings.
         """
         engine, ids = self._any_engine(), []
         embedder = engine.embedder
-        given = list_prompts(prompts)
+        listed = list_prompts(prompts)
         encode, texts = self._processor.encode, self._processor.texts
-        for index, prompt in enumerate(given):
-            with naming(f"prompts[{index}]", len(given)):
+        for index, prompt in enumerate(listed):
+            with name_input(f"prompts[{index}]", len(listed)):
                 ids.append(embedder.check(encode(texts.instructed(prompt))))
         return embedder.embed(ids)
 
     def load_adapter(self, name: str, path: str | Path) -> None:
-        """Give the LoRA adapter in the directory `path` a name for `adapter`; one that had the name
-        before goes.  Raises InvalidInputs saying what does not fit, Overloaded for more than
-        `max_loras`.
+        """Load the LoRA adapter in the directory `path` as `name`, in place of one of that name.
+
+        Raises InvalidInputs saying what does not fit, Overloaded for more than `max_loras`.
         """
         adapters = self._open_engine().adapters
         adapters.add(name, adapters.read(name, path))
 
     def unload_adapter(self, name: str) -> None:
-        """Give its memory back.  Raises NotFound."""
+        """Unload an adapter and free its memory.  Raises NotFound."""
         self._open_engine().adapters.remove(name)
 
     def stats(self) -> EngineStats:
-        """The engine's numbers: cache, preemptions, tokens."""
+        """Return the engine's counters: cache, preemptions, tokens."""
         return self._any_engine().stats()
 
     def close(self) -> None:
-        """Give the model's memory back.  A second call does nothing."""
+        """Free the model's memory.  A second call does nothing."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -184,22 +185,22 @@ class LLM:
         options: Mapping[str, Any],
     ) -> list[Answer]:
         engine, processor = self._open_engine(), self._processor
-        processor.adapter(options["adapter"])  # these two are wrong for all prompts alike
+        processor.adapter(options["adapter"])  # an error here concerns no single prompt
         processor.grammar(options["grammar"])
         pending: dict[str, PendingAnswer] = {}
         try:
             each = list_params(self._default if params is None else params, len(inputs))
-            for index, (own, given) in enumerate(zip(each, inputs, strict=True)):
-                with naming(f"{name}[{index}]", len(inputs)):
-                    request = Generate(params=own, **given, **options)
+            for index, (sampling, fields) in enumerate(zip(each, inputs, strict=True)):
+                with name_input(f"{name}[{index}]", len(inputs)):
+                    request = Generate(params=sampling, **fields, **options)
                     prepared = processor.prepare(request)
                     prepared.add_to(engine, request_id := self._next_id())
-                pending[request_id] = PendingAnswer(prepared.text, prepared.prompt_ids, own.n)
+                pending[request_id] = PendingAnswer(prepared.text, prepared.prompt_ids, sampling.n)
             count = range(len(inputs) if shows_progress else 0)
             _run(engine, pending, progress(count, "generate") if count else iter(()))
         finally:
-            _drop(engine, pending)
-        return [one.answer() for one in pending.values()]
+            _abort_all(engine, pending)
+        return [answer.answer() for answer in pending.values()]
 
     def _next_id(self) -> str:
         self._num_requests += 1
@@ -225,8 +226,8 @@ def _run(engine: Engine, pending: dict[str, PendingAnswer], bar: Iterator[int]) 
                 next(bar, None)
 
 
-def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
-    """Leave nothing behind, whatever happened."""
+def _abort_all(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
+    """Abort all pending requests, so that the engine can be used after an error."""
     for request_id in pending:
         engine.abort(request_id)
     if engine.has_work:
@@ -234,26 +235,27 @@ def _drop(engine: Engine, pending: dict[str, PendingAnswer]) -> None:
 
 
 def list_prompts(prompts: Prompt | Sequence[Prompt]) -> list[str | list[int]]:
-    """One prompt, or several, as a list of texts and lists of token ids."""
+    """Return one prompt, or several, as a list of texts and lists of token ids."""
     if isinstance(prompts, str):
         return [prompts]
     if not isinstance(prompts, Iterable):
         raise InvalidInputs(
-            f"prompts is {prompts!r}, expected a text, a list of token ids, or a list of such"
+            f"prompts is {prompts!r}, expected a text, a list of token ids, or a list of these"
         )
-    given: list[Any] = list(prompts)
-    if given and isinstance(given[0], Integral):
-        given = [given]
-    found = []
-    for index, prompt in enumerate(given):
-        with naming(f"prompts[{index}]", len(given)):
-            found.append(prompt if isinstance(prompt, str) else to_token_ids(prompt))
-    return found
+    listed: list[Any] = list(prompts)
+    if listed and isinstance(listed[0], Integral):
+        listed = [listed]
+    checked = []
+    for index, prompt in enumerate(listed):
+        with name_input(f"prompts[{index}]", len(listed)):
+            checked.append(prompt if isinstance(prompt, str) else to_token_ids(prompt))
+    return checked
 
 
 def list_params(
     params: SamplingParams | Sequence[SamplingParams], count: int
 ) -> list[SamplingParams]:
+    """Return parameters for each of `count` prompts.  Raises InvalidInputs for another number."""
     if isinstance(params, SamplingParams):
         return [params] * count
     if len(params) != count:
@@ -262,8 +264,8 @@ def list_params(
 
 
 @contextmanager
-def naming(name: str, count: int) -> Iterator[None]:
-    """Name the one of several inputs that an error is about."""
+def name_input(name: str, count: int) -> Iterator[None]:
+    """Name the input that an InvalidInputs is about, if there are several."""
     try:
         yield
     except InvalidInputs as error:

@@ -1,4 +1,4 @@
-"""A model's directory, opened: its engine, its tokenizer, its chat template, and what it is.
+"""Loading of a model's directory: its engine, tokenizer, chat template, and what it is.
 
 Used by the offline interface and by the workers of a server alike.
 """
@@ -30,7 +30,7 @@ from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
-from mindspore_serving.llm.engine.last_readout import open_last_readout
+from mindspore_serving.llm.engine.last_token_pooler import open_last_token_pooler
 from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
@@ -46,8 +46,8 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenize
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A model, loaded.  Without tokenizer.json there is no tokenizer."""
+class OpenedModel:
+    """A loaded model.  Without tokenizer.json there is no tokenizer."""
 
     directory: Path
     runtime: str
@@ -60,7 +60,7 @@ class Opened:
     tower: Tower | None = None
 
     def card(self) -> ModelCard:
-        """What the model is, for front ends."""
+        """Return what front ends need to know of the model."""
         engine, config = self.engine, self.config
         template = self.chat_template.source if self.chat_template else ""
         names = find_config(self.directory).get("architectures") or ["unknown"]
@@ -90,15 +90,15 @@ class Opened:
             num_ranks=config.num_ranks,
             sampling=tuple(self.recommended.items()),
             **self._reading(),
-            summary=self.describe() + self._tools_told(),
+            summary=self.describe() + self._tool_summary(),
         )
 
     def find_adapter(self, name: str) -> int:
-        """The number of the LoRA adapter called `name`, 0 for "".  Raises InvalidField."""
+        """Return the number of the LoRA adapter `name`, 0 for "".  Raises InvalidField."""
         return self.engine.adapters.find(name)
 
     def _reading(self) -> dict[str, Any]:
-        """The fields of the card of a model that reads texts: of its scores, or of its vectors."""
+        """Return the fields of the card for scores or vectors of texts."""
         if self.labels is not None:
             return {
                 "can_score": True,
@@ -109,25 +109,25 @@ class Opened:
         if not self.engine.embedding_size or not self.is_embedder:
             return {}
         config = find_config(self.directory)
-        found = read_embedding_options(self.directory, config, self.engine.embedding_size)
+        options = read_embedding_options(self.directory, config, self.engine.embedding_size)
         return {
             "can_embed": True,
-            "pooling": "+".join(self.engine.readout.modes if self.engine.readout else ()),
-            "prompts": tuple(found.prompts.items()),
-            "default_prompt": found.default_prompt,
-            "dimensions": found.dimensions,
-            "any_dimensions": found.any_dimensions or self.config.matryoshka,
+            "pooling": "+".join(self.engine.pooler.modes if self.engine.pooler else ()),
+            "prompts": tuple(options.prompts.items()),
+            "default_prompt": options.default_prompt,
+            "dimensions": options.dimensions,
+            "any_dimensions": options.any_dimensions or self.config.matryoshka,
         }
 
     @property
     def labels(self) -> Labels | None:
-        """Those of a classifier."""
-        readout = self.engine.readout
-        return None if readout is None else readout.labels
+        """Labels of a classifier."""
+        pooler = self.engine.pooler
+        return None if pooler is None else pooler.labels
 
     @property
     def is_embedder(self) -> bool:
-        """Whether it is asked to embed texts, or made for it."""
+        """True if the model is made to embed texts, or the operator has asked it to."""
         is_made = (
             not self.engine.can_generate
             or (self.directory / "modules.json").is_file()
@@ -137,22 +137,22 @@ class Opened:
 
     @property
     def is_body(self) -> bool:
-        """Whether it has the layers of a model that generates, and not what generates."""
+        """True if it has the layers of a model that generates, without the output layer."""
         return generator_of(find_config(self.directory)) != ""
 
     @property
     def tool_format(self) -> str:
-        """Of calls of tools: the chat template's own, or the generic one if it has none."""
+        """Format of tool calls: the chat template's, or the generic one if it has none."""
         if self.chat_template is None:
             return ""
-        own = find_tool_format(self.chat_template.source)
-        return own or (GENERIC if self.config.generic_tools else "")
+        name = find_tool_format(self.chat_template.source)
+        return name or (GENERIC if self.config.generic_tools else "")
 
-    def _tools_told(self) -> str:
-        return "; tools in the generic form" if self.tool_format == GENERIC else ""
+    def _tool_summary(self) -> str:
+        return "; tools in the generic format" if self.tool_format == GENERIC else ""
 
     def describe(self) -> str:
-        """One line: what was chosen, and what it can hold."""
+        """Describe in a line what was loaded, and the capacity of its cache."""
         runtime = f"{self.runtime}{_ranks(self.config)}"
         name = self.directory.name or "model"
         if self.runtime not in RUNTIMES:
@@ -161,7 +161,7 @@ class Opened:
         return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}{draft}"
 
     def _weights(self) -> str:
-        """How weights are stored, and what became of them."""
+        """Describe how weights are stored, and what the runtime makes of them."""
         if is_gguf(self.directory):
             stored, has_kernels = f"{types_of(open_gguf(self.directory))} of GGUF", True
         else:
@@ -186,7 +186,7 @@ def open_model(
     config: EngineConfig,
     engine: str = OURS,
     engine_options: Mapping[str, Any] | None = None,
-) -> Opened:
+) -> OpenedModel:
     """Load the model in the directory or the GGUF file `path`, into ours or another `engine`.
 
     Raises StartError or InvalidInputs.
@@ -199,13 +199,13 @@ def open_model(
     directory, tokenizer = texts["directory"], texts["tokenizer"]
     model = EngineModel(directory, tokenizer, _eos_ids(directory, tokenizer))
     opened = open_engine(engine, model, config, options)
-    return Opened(runtime=engine, config=config, engine=opened, **texts)
+    return OpenedModel(runtime=engine, config=config, engine=opened, **texts)
 
 
 def open_ours(
     path: str | Path, runtime: str, config: EngineConfig
-) -> tuple[Opened, Engine | EncoderEngine]:
-    """Load the model in `path` into our engine, which is given beside it.
+) -> tuple[OpenedModel, Engine | EncoderEngine]:
+    """Load the model in `path` into our engine; return the model and the engine.
 
     Raises StartError or InvalidInputs.
     """
@@ -213,14 +213,14 @@ def open_ours(
     directory, tokenizer = texts["directory"], texts["tokenizer"]
     images, tower = _open_images(directory, runtime, config, tokenizer)
     engine = _open_engine(directory, runtime, config, tokenizer)
-    opened = Opened(
+    opened = OpenedModel(
         runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
     return opened, engine
 
 
 def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
-    """The fields of `Opened` for which no engine is needed.  Raises StartError."""
+    """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
     directory = find_gguf(Path(path)) or Path(path)
     if not directory.is_dir() and not is_gguf(directory):
         raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
@@ -241,19 +241,22 @@ def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 def _open_images(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> tuple[ImageReader, Tower] | tuple[None, None]:
-    """What reads and computes images, of a model that takes them.  Raises StartError."""
-    text_alone = "max_images=0 serves its texts alone"
+    """Return the reader and the tower for images, of a model that takes them.
+
+    Raises StartError.
+    """
+    text_only = "max_images=0 serves it for texts only"
     takes = bool(find_prompt_format(find_config(directory)) and config.max_images)
     if takes and runtime in RUNTIMES and not RUNTIMES[runtime].takes_images:
         able = ", ".join(name for name, row in RUNTIMES.items() if row.takes_images)
         raise StartError(
-            f"runtime {runtime!r} takes no images, expected one of {able}; {text_alone}"
+            f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
         )
     try:
         reader = open_reader(directory, tokenizer, config)
         return (None, None) if reader is None else (reader, Tower.open(directory, config))
     except StartError as error:
-        raise StartError(f"{error}; {text_alone}") from error
+        raise StartError(f"{error}; {text_only}") from error
 
 
 def _open_engine(
@@ -264,7 +267,7 @@ def _open_engine(
     runner, draft = open_runners(directory, runtime, config, tokenizer)
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
-        engine.embedder.readout = open_last_readout(directory, engine.runner, config, tokenizer)
+        engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir:
             runner = cast(StoringRunner, engine.runner)
             threads = open_blocks(directory, runtime, config, runner)

@@ -1,6 +1,6 @@
-"""The options of language models by name: which there are, and what engines and runtimes take.
+"""Checks of a language model's options by name: which exist, and what engines and runtimes accept.
 
-Light, as `config` is.
+Imports nothing heavy, as `config`.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,17 +13,17 @@ from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 
 
 def make_config(options: Mapping[str, Any]) -> EngineConfig:
-    """The options as a config.  Raises InvalidInputs naming one that does not exist."""
+    """Return the options as a config.  Raises InvalidInputs naming one that does not exist."""
     check_names(options, OPTIONS)
     return EngineConfig(**options)
 
 
 def check_names(options: Collection[str], known: Collection[str]) -> None:
-    """Raise InvalidInputs for an option that is none of the `known` ones."""
+    """Raise InvalidInputs for an option that is not `known`."""
     for name in options:
         if name not in known:
             expected = did_you_mean(name, known) or f", expected one of {', '.join(known)}"
-            raise InvalidInputs(f"{name!r} is no option{expected}")
+            raise InvalidInputs(f"there is no option {name!r}{expected}")
 
 
 def check_engine(config: EngineConfig, engine: str, engine_options: Mapping[str, Any]) -> None:
@@ -32,44 +32,42 @@ def check_engine(config: EngineConfig, engine: str, engine_options: Mapping[str,
         near = did_you_mean(engine, NAMES)
         raise StartError(f"engine is {engine!r}, expected one of {', '.join(NAMES)}{near}")
     if engine == UPSTREAM:
-        raise StartError(f"engine {engine!r} has no model here: a server alone can have it")
+        raise StartError(f"engine {engine!r} is for servers only: it has no model here")
     for name in engine_options if engine == OURS else ():
         raise StartError(
-            f"engine_options has {name!r}, but engine {OURS!r} has none; see llm_options"
+            f"engine_options has {name!r}, but engine {OURS!r} has no options; see llm_options"
         )
     for name in _missing(config, engine):
         accepted = ", ".join(sorted(name for name, row in OPTIONS.items() if row.name_in(engine)))
-        raise StartError(f"engine {engine!r} has no option {name}, expected some of {accepted}")
+        raise StartError(f"engine {engine!r} has no option {name}, expected any of {accepted}")
 
 
 def check_runtime(
     config: EngineConfig, runtime: str, known: Collection[str] = RUNTIMES, purpose: str = ""
 ) -> None:
-    """Raise StartError if the `runtime` is none of the `known` ones, or for an option or a value
-    that it does not take.
-    """
+    """Raise StartError for a `runtime` that is not `known`, or that does not take the options."""
     if runtime not in known:
         expected = f"{', '.join(known)}{purpose}{did_you_mean(runtime, known)}"
         raise StartError(f"runtime is {runtime!r}, expected one of {expected}")
     for name in _missing(config, runtime):
         row = OPTIONS[name]
-        accepted = ", ".join(one for one in RUNTIMES if row.name_in(one))
+        accepted = ", ".join(other for other in RUNTIMES if row.name_in(other))
         raise StartError(f"runtime {runtime!r} has no {name}, expected one of {accepted}")
     accepts = RUNTIMES[runtime].accepts if runtime in RUNTIMES else {}
     for name, values in accepts.items():
         value = getattr(config, name)
         if value not in values:
-            *others, last = (str(one or "none") for one in values)
-            accepted = f"{', '.join(others)} and {last}" if others else f"{last} alone"
+            *first, last = (str(value or "none") for value in values)
+            accepted = f"{', '.join(first)} and {last}" if first else f"only {last}"
             raise StartError(f"{name} is {value!r}, the {runtime} runtime accepts {accepted}")
 
 
 def check_encoder(config: EngineConfig) -> None:
-    """Raise StartError for an option that a model does not have which only embeds."""
+    """Raise StartError for an option that models which only embed do not have."""
     for name in _missing(config, ENCODERS):
         raise StartError(f"{name} is an option of models that generate; this one embeds")
 
 
-def _missing(config: EngineConfig, place: str) -> list[str]:
-    """The options that are given and that `place` does not take."""
-    return [n for n, row in OPTIONS.items() if row.name_in(place) is None and config.gives(n)]
+def _missing(config: EngineConfig, target: str) -> list[str]:
+    """Return the options that are set and that `target` does not take."""
+    return [n for n, row in OPTIONS.items() if row.name_in(target) is None and config.is_set(n)]

@@ -1,19 +1,19 @@
-"""Whole answers, as the offline interface returns them."""
+"""Complete answers, as the offline interface returns them."""
 
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated, TokenLogprob, join
-from mindspore_serving.llm.engine.branch import PROMPT
+from mindspore_serving.llm.engine.completion import PROMPT
 
 Logprobs = tuple[tuple[TokenLogprob, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One of the answers to a prompt.
+    """A completion, one of the `n` answers to a prompt.
 
-    `logprobs` has, for each token, its own first and then the alternatives, best first; None if
-    not requested.  If `finish_reason` is ERROR, `stop_reason` says what went wrong.
+    `logprobs` has, for each token, its own first and then the alternatives, best first; None if not
+    requested.  If `finish_reason` is ERROR, `stop_reason` says what went wrong.
     """
 
     index: int
@@ -39,7 +39,7 @@ class Answer:
 
 @dataclass(slots=True)
 class PendingAnswer:
-    """An answer of which not all is generated yet."""
+    """An answer that is being generated."""
 
     prompt: str | None
     prompt_ids: list[int]
@@ -47,13 +47,13 @@ class PendingAnswer:
     _parts: dict[int, list[Generated]] = field(default_factory=dict)
 
     def take(self, generated: Generated) -> bool:
-        """Add what was generated; whether that was the last."""
+        """Add a part, and return whether it was the last."""
         self._parts.setdefault(generated.index, []).append(generated)
         self.num_open -= generated.finish_reason is not None
         return self.num_open == 0
 
     def answer(self) -> Answer:
-        """All of it, after the last part."""
+        """Return the answer, after the last part."""
         scored = self._parts.pop(PROMPT, None)
         return Answer(
             prompt=self.prompt,
@@ -63,13 +63,13 @@ class PendingAnswer:
         )
 
 
-def _completion(whole: Generated) -> Completion:
-    assert whole.finish_reason is not None, "This is a bug: an answer without an end"
+def _completion(generated: Generated) -> Completion:
+    assert generated.finish_reason is not None, "This is a bug: an answer without a finish reason"
     return Completion(
-        index=whole.index,
-        text=whole.text,
-        token_ids=whole.token_ids,
-        logprobs=whole.logprobs,
-        finish_reason=whole.finish_reason,
-        stop_reason=whole.stop_reason,
+        index=generated.index,
+        text=generated.text,
+        token_ids=generated.token_ids,
+        logprobs=generated.logprobs,
+        finish_reason=generated.finish_reason,
+        stop_reason=generated.stop_reason,
     )

@@ -1,4 +1,4 @@
-"""A progress bar for work that takes seconds; nothing where stderr is no terminal."""
+"""Progress bar for work that takes seconds; none if stderr is no terminal."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -10,8 +10,9 @@ T = TypeVar("T")
 
 
 def progress(items: Collection[T], label: str) -> Iterator[T]:
-    """Yield `items`, showing how many are done.  While a servable is loaded, they are the second
-    half of that.
+    """Iterate over `items`, showing how many are done.
+
+    While a servable is loaded, they count as the second half of the loading.
     """
     return _reported(_shown(items, label), len(items))
 
@@ -21,8 +22,8 @@ def _shown(items: Collection[T], label: str) -> Iterable[T]:
         return items
     from tqdm import tqdm
 
-    found: Iterable[T] = tqdm(items, desc=label)
-    return found
+    bar: Iterable[T] = tqdm(items, desc=label)
+    return bar
 
 
 def _reported(items: Iterable[T], count: int) -> Iterator[T]:

@@ -1,4 +1,4 @@
-"""Rounds a checkpoint's matrices to int8, int4 or float16, once, into a directory like the source.
+"""Quantisation of a checkpoint's matrices to int8, int4 or float16, into a new directory.
 
     python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4|float16
 
@@ -6,7 +6,7 @@ int8 has one scale per output, int4 one per 32, 64 or 128 inputs; embeddings, no
 routers of experts stay as they are.  With a text to calibrate with, inputs of matrices are scaled
 before (`calibration`).  float16 is for processors without bfloat16, which widen it faster; of
 bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to multiples of 2**-24.
-numpy alone, a tensor at a time; no runtime, but to calibrate.
+Needs only numpy, a tensor at a time; a runtime only to calibrate.
 """
 
 import sys
@@ -43,7 +43,7 @@ ZEROS = ("no", "yes", "auto")
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How matrices of int4 are rounded.
+    """Rounding of int4 matrices.
 
     Args:
         group: inputs that share a scale, 32, 64 or 128; a matrix whose inputs are no multiple of it
@@ -77,55 +77,56 @@ def quantize(
 ) -> Calibration | None:
     """Write `source` to `target` with its matrices in `mode`, "int8", "int4" or "float16".
 
-    `target` appears when it is complete.  An output matrix tied to the embedding becomes one of
-    its own, so that it is quantised as well.  With a `text`, a file in UTF-8, what `calibrate`
-    finds by `num_tokens` of it goes into the weights of int8 and int4, and is returned.
+    `target` appears when it is complete.  An output matrix tied to the embedding becomes a matrix
+    of its own, so that it is quantised as well.  With a `text`, a file in UTF-8, the result of
+    `calibrate` by `num_tokens` of it goes into the weights of int8 and int4, and is returned.
 
-    Raises StartError: an unknown mode, a source that is broken, unknown or quantised already, a
-    target that exists, a number too large for float16, a text that cannot be calibrated with.
+    Raises StartError for an unknown mode, a source that is broken, unknown or quantised already, a
+    target that exists, a number too large for float16, and a text that cannot be calibrated with.
     """
     source, target = Path(source), Path(target)
     if mode not in MODES:
         raise StartError(f"mode is {mode!r}, expected one of {', '.join(MODES)}")
     is_float = MODES[mode] == 16
     if is_float and text is not None:
-        raise StartError(f"mode is {mode!r}, but int8 and int4 alone are calibrated: give no text")
+        raise StartError(f"mode is {mode!r}, but only int8 and int4 are calibrated: give no text")
     check_is_new(target)
     checkpoint, spec, _ = open_definition(source)
     if quantization_of(checkpoint.config):
         raise StartError(f"{source} is quantised already; quantise the float checkpoint")
     plan = _plan(checkpoint, spec, with_tables=is_float)
-    found = None
+    calibration = None
     if text is not None:
         rounded = {read for read, is_rounded in plan.values() if is_rounded}
-        found = calibrate(
+        calibration = calibrate(
             source, checkpoint, Path(text), num_tokens,
             lambda name: partial(_packed, mode, rounding) if name in rounded else None,
         )  # fmt: skip
-    config = _config(checkpoint.config, mode, rounding, is_scaled=found is not None)
-    if is_float:  # the new dtype, under each name that config.json has for it
+    config = _config(checkpoint.config, mode, rounding, is_scaled=calibration is not None)
+    if is_float:  # set the new dtype under each name that config.json has for it
         names = [name for name in ("dtype", "torch_dtype") if name in checkpoint.config]
         config = {**checkpoint.config, **dict.fromkeys(names or ["torch_dtype"], mode)}
-    tensors = _Tensors(checkpoint, mode, rounding, found)
+    tensors = _Tensors(checkpoint, mode, rounding, calibration)
     with new_directory(target) as directory:
         write_safetensors(directory, tensors.of(plan), {"format": OURS})
         write_other_files(source, directory, config)
-    return found
+    return calibration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; the exit status."""
+    """Run the command line; return the exit status."""
     return run_command(quantize, arguments, MODES)
 
 
 def _plan(
     checkpoint: Checkpoint, spec: ModelSpec, *, with_tables: bool
 ) -> dict[str, tuple[str, bool]]:
-    """Written name -> (read name, whether it is rounded); `with_tables` the embeddings as well,
-    and a tied one stays tied.
+    """Return written name -> (read name, whether it is rounded).
+
+    `with_tables` the embeddings are rounded as well, and a tied one stays tied.
     """
     plan, names, tied = {}, spec.architecture.names, spec.tied_embeddings
-    # Rows are looked up, not multiplied -> what the output matrix is called beside them.
+    # Tables, whose rows are looked up and not multiplied -> the name of a tied output matrix.
     tables = {f"{names.embedding}.weight": f"{names.head}.weight", f"{names.positions}.weight": ""}
     norms = (f"{names.q_norm}.weight", f"{names.k_norm}.weight")
     for name in checkpoint.names():
@@ -141,7 +142,7 @@ def _plan(
 
 @dataclass(frozen=True, slots=True)
 class _Tensors:
-    """What is written of `checkpoint`."""
+    """Tensors to write of `checkpoint`."""
 
     checkpoint: Checkpoint
     mode: str
@@ -179,19 +180,19 @@ def _packed(mode: str, rounding: Rounding, matrix: Floats) -> Packed:
     bits, group = MODES[mode], rounding.group
     if bits == 8 or len(kinds) == 1:
         return pack(matrix, bits, group, has_zeros=kinds[0])
-    found = [pack(matrix, bits, group, has_zeros=has_zeros) for has_zeros in kinds]
-    return min(found, key=lambda packed: float(np.square(unpack(packed) - matrix).sum()))
+    candidates = [pack(matrix, bits, group, has_zeros=has_zeros) for has_zeros in kinds]
+    return min(candidates, key=lambda packed: float(np.square(unpack(packed) - matrix).sum()))
 
 
 def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
-    """The bits of float16.  Raises StartError if a number is too large for it."""
+    """Return the bits of float16.  Raises StartError if a number is too large for it."""
     floats = checkpoint.f32(name)
     with np.errstate(over="ignore"):
         halves = floats.astype(np.float16)
     if np.isinf(halves).any():
         raise StartError(
             f"tensor {name!r} has numbers up to {np.abs(floats).max():g}, but float16 ends at "
-            "65504; take int8, or the checkpoint as it is"
+            "65504; use int8, or the checkpoint as it is"
         )
     return halves.view(np.uint16)
 
@@ -199,7 +200,7 @@ def _halves(checkpoint: Checkpoint, name: str) -> npt.NDArray[np.uint16]:
 def _config(
     config: Mapping[str, Any], mode: str, rounding: Rounding, *, is_scaled: bool
 ) -> dict[str, Any]:
-    """With `quantization_config`, so that other software refuses the integers by that name."""
+    """Return `config` with `quantization_config`, so that other software refuses the integers."""
     method: dict[str, Any] = {"quant_method": OURS, "mode": mode, SCALED: is_scaled}
     if mode == "int4":
         method["group_size"] = rounding.group

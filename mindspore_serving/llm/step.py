@@ -1,5 +1,6 @@
-"""What one step of the engine computes: which new tokens of which sequences, and where their
-keys and values go.  Plain data that the scheduler makes and a runner computes.
+"""A step of the engine: which new tokens of which sequences it computes, and in which cache blocks.
+
+Plain data that the scheduler makes and a runner computes.
 """
 
 from collections.abc import Collection, Sequence
@@ -20,29 +21,30 @@ Vectors = npt.NDArray[np.float32]
 class Features:
     """Vectors in place of the embeddings of some of a row's tokens: those of images.
 
-    `places` are int64 [n], from the row's first new token on; `vectors` float32 [n, hidden_size].
-    With `is_bidirectional`, adjacent places belong to one image, whose tokens attend to each other
-    in both directions; a row does not end before the last of them.
+    `positions` are int64 [n], counted from the row's first new token; `vectors` float32 [n,
+    hidden_size].  With `is_bidirectional`, adjacent positions are of one image, whose tokens attend
+    to each other in both directions; a row does not end within an image.
     """
 
-    places: npt.NDArray[np.int64]
+    positions: npt.NDArray[np.int64]
     vectors: Vectors
     is_bidirectional: bool = False
 
     def ends(self) -> npt.NDArray[np.int64]:
-        """For each place, that behind the last of those side by side with it."""
-        lasts = np.append(np.flatnonzero(np.diff(self.places) != 1), len(self.places) - 1)
-        ends: npt.NDArray[np.int64] = self.places[lasts] + 1
+        """Return for each position that behind the last position adjacent to it."""
+        lasts = np.append(np.flatnonzero(np.diff(self.positions) != 1), len(self.positions) - 1)
+        ends: npt.NDArray[np.int64] = self.positions[lasts] + 1
         return np.repeat(ends, np.diff(lasts, prepend=-1))
 
 
 @dataclass(frozen=True, slots=True)
 class StateSlots:
-    """Where the state of a sequence is, in a model that has more than keys and values.
+    """Slots for the state of a sequence, in a model that has more than keys and values.
 
     A step reads slot `read` (-1: the text begins, nothing is read) and leaves the state after its
-    last token in `write`.  That after its first `kept` new tokens, not all, is left in `snapshot`;
-    0 and -1 are for none.  `read` may be `snapshot`, or `write` where there is no snapshot.
+    last token in `write`.  The state after its first `kept` new tokens, not all, is left in
+    `snapshot`; 0 and -1 are for none.  `read` may be `snapshot`, or `write` where there is no
+    snapshot.
     """
 
     read: int
@@ -53,16 +55,16 @@ class StateSlots:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The new tokens of one sequence.
+    """New tokens of one sequence.
 
-    `tokens` are at positions `start` .. `start + len(tokens) - 1`; what is before `start` is in
-    the cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold
-    every position.  The logits of the last `num_logits` tokens are wanted; 0 for a chunk of a
-    prompt that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.
-    `state` is for models with state slots; without it a text that is computed at once leaves none.
-    `features` are only for a runner of a model that takes images.
-    `is_long`: the sequence is longer than the runner's `rope_switch`, or its prompt will be; its
-    keys in the cache must have been computed so as well.
+    `tokens` are at positions `start` .. `start + len(tokens) - 1`; tokens before `start` are in the
+    cache already.  `blocks` are the sequence's cache blocks in order, at least enough to hold every
+    position.  The logits of the last `num_logits` tokens are returned; 0 for a chunk of a prompt
+    that is not its last.  `adapter` is the number of a LoRA adapter, 0 for none.  `state` is for
+    models with state slots; without it a text that is computed at once leaves none.  `features` are
+    only for a runner of a model that takes images.  With `uses_long_rope` the sequence is longer
+    than the runner's `rope_switch`, or its prompt will be; its keys in the cache must have been
+    computed so as well.
     """
 
     tokens: Sequence[int]
@@ -72,12 +74,12 @@ class Row:
     adapter: int = 0
     state: StateSlots | None = None
     features: Features | None = None
-    is_long: bool = False
+    uses_long_rope: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward pass.  `copies` (from block, to block) are to be done before it."""
+    """A forward pass.  `copies` (from block, to block) are done before it."""
 
     rows: tuple[Row, ...]
     copies: tuple[tuple[int, int], ...] = ()
@@ -87,21 +89,24 @@ class Step:
         object.__setattr__(self, "num_tokens", sum(len(row.tokens) for row in self.rows))
 
     def features(self) -> Features | None:
-        """Those of all rows, with places from the step's first token on; None if there are none."""
-        places, vectors, begin, is_bidirectional = [], [], 0, False
+        """Return the features of all rows, with positions counted from the step's first token.
+
+        None if there are none.
+        """
+        positions, vectors, begin, is_bidirectional = [], [], 0, False
         for row in self.rows:
             if row.features is not None:
-                places.append(row.features.places + begin)
+                positions.append(row.features.positions + begin)
                 vectors.append(row.features.vectors)
                 is_bidirectional = row.features.is_bidirectional
             begin += len(row.tokens)
-        if not places:
+        if not positions:
             return None
-        return Features(np.concatenate(places), np.concatenate(vectors), is_bidirectional)
+        return Features(np.concatenate(positions), np.concatenate(vectors), is_bidirectional)
 
 
 class RunnerLost(ServingError):
-    """The runner has lost a part of itself and can compute no further step."""
+    """Error of a runner that has lost a part of itself and can compute no further step."""
 
     code = Code.SYSTEM_ERROR
 
@@ -116,10 +121,10 @@ class Runner(Protocol):
     max_model_len: int
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
-    rope_switch: int  # tokens beyond which all keys of a sequence are others; 0: they never are
+    rope_switch: int  # tokens beyond which all keys of a sequence change; 0: they never do
 
     def run(self, step: Step) -> Logits:
-        """Compute `step`; float32 [total num_logits, vocab_size], rows in order.
+        """Compute `step`; return float32 [total num_logits, vocab_size], rows in order.
 
         The result may be overwritten by the next `run`.  Raises ServingError; a row whose blocks
         are too few or out of range is refused before anything is computed.  After RunnerLost no
@@ -131,43 +136,45 @@ class Runner(Protocol):
 
 
 class EmbeddingRunner(Runner, Protocol):
-    """A runner that also gives what the logits are computed from."""
+    """A runner that also returns what the logits are computed from."""
 
     def embed(self, step: Step) -> Vectors:
-        """As `run`, but the final normalised hidden state: float32 [total num_logits, hidden_size],
-        which may be overwritten by the next step.
+        """Compute `step` as `run`, but return the final normalised hidden states.
+
+        They are float32 [total num_logits, hidden_size], and may be overwritten by the next step.
         """
         ...
 
 
 class AdaptedRunner(Runner, Protocol):
-    """A runner of a model that LoRA adapters may change.  `base` says what; None if none may."""
+    """A runner of a model that LoRA adapters may change: its `base`; None if none may."""
 
     base: Any
 
     def load_adapter(self, adapter: int, changes: Any) -> None:
-        """From now on rows may name `adapter`, over 0; `changes` are those of `runtimes.adapters`
-        to the `base`.
+        """Let rows name `adapter`, a number over 0.
+
+        `changes` are those of `runtimes.adapters` to the `base`.
         """
         ...
 
     def unload_adapter(self, adapter: int) -> None:
-        """Give its memory back; no row may name it any more."""
+        """Free the adapter's memory; no row may name it any more."""
         ...
 
 
 class StoringRunner(Runner, Protocol):
-    """A runner whose cache blocks can be kept elsewhere and put back."""
+    """A runner whose cache blocks can be stored elsewhere and restored."""
 
     block_bytes: int  # of all keys and values of a block
-    block_format: str  # what they depend on beside tokens, model and options
+    block_format: str  # what their contents depend on beside tokens, model and options
 
     def read_block(self, block: int) -> memoryview:
-        """A copy of the contents, `block_bytes` unsigned bytes."""
+        """Return a copy of the contents, `block_bytes` unsigned bytes."""
         ...
 
     def write_block(self, block: int, content: memoryview) -> None:
-        """Have `block` hold what was read before."""
+        """Restore the contents of `block` that were read before."""
         ...
 
 
@@ -176,15 +183,17 @@ class EncoderRunner(Protocol):
 
     vocab_size: int
     hidden_size: int
-    max_model_len: int  # tokens of a prompt at most
+    max_model_len: int  # maximum number of tokens of a prompt
     num_types: int  # rows of the type table; 1 without one
 
     def run(
         self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None
     ) -> Vectors:
-        """The final hidden state of every token, float32 [tokens, hidden_size], prompt after
-        prompt; at least one, none empty.  `types` are rows of the type table, one for each token;
-        None is zeros.  The next `run` may overwrite the result.  Raises ServingError.
+        """Return the final hidden state of every token, float32 [tokens, hidden_size].
+
+        Prompts follow one another; there is at least one, and none is empty.  `types` are rows of
+        the type table, one for each token; None is zeros.  The next `run` may overwrite the result.
+        Raises ServingError.
         """
         ...
 

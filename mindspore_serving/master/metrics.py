@@ -35,8 +35,8 @@ _COUNTERS = {
     "serving_llm_prefix_cache_disk_read_bytes_total": "num_disk_bytes_read",
     "serving_llm_prefix_cache_disk_written_bytes_total": "num_disk_bytes_written",
     "serving_llm_preemptions_total": "num_preemptions",
-    "serving_llm_speculated_tokens_total": "num_guesses",
-    "serving_llm_accepted_tokens_total": "num_right_guesses",
+    "serving_llm_speculated_tokens_total": "num_draft_tokens",
+    "serving_llm_accepted_tokens_total": "num_accepted_tokens",
 }
 _REASONS = ("stop", "length", "abort", "error")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.ipc.messages import Payload, RequestPart
 from mindspore_serving.master.request import PendingPart
 
@@ -18,7 +18,7 @@ LARGE = 4 << 20  # bytes, which take some milliseconds to copy
 class PayloadStore(Protocol):
     """Arena that payloads are put into."""
 
-    def put(self, data: "Buffer | Pieces") -> Payload: ...
+    def put(self, data: "Buffer | BufferList") -> Payload: ...
 
 
 class LargePartSender:

@@ -23,8 +23,8 @@ _COUNTERS = {
     "num_preemptions_total": "num_preemptions",
     "prefix_cache_queries_total": "num_cache_queries",
     "prefix_cache_hits_total": "num_cache_hits",
-    "spec_decode_num_draft_tokens_total": "num_guesses",
-    "spec_decode_num_accepted_tokens_total": "num_right_guesses",
+    "spec_decode_num_draft_tokens_total": "num_draft_tokens",
+    "spec_decode_num_accepted_tokens_total": "num_accepted_tokens",
 }
 _HISTOGRAMS = {  # vLLM's name -> ours
     "time_to_first_token_seconds": "time_to_first_token_seconds",

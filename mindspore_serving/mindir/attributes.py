@@ -1,4 +1,7 @@
-"""Attributes and tensors of a file to Python values and arrays.  Knows no operator."""
+"""Conversion of a file's attributes and tensors to Python values and arrays.
+
+It knows no operator.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +14,7 @@ from mindspore_serving.mindir.messages import Attribute, AttributeKind, Tensor
 from mindspore_serving.mindir.values import MONAD, Array, Constant, Value
 from mindspore_serving.mindir.wire import Damaged
 
-# TensorProto.DataType; what numpy has no type for is missing.
+# Type names by the number of TensorProto.DataType; types that numpy lacks are missing.
 NUMPY = {
     1: "float32",
     2: "uint8",
@@ -38,12 +41,15 @@ ReadFile = Callable[[str], memoryview]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Reads values; `read_file` gives the content of a file by its path beside the model's."""
+    """Reader of values; `read_file` returns the content of a file next to the model's."""
 
     read_file: ReadFile
 
     def of(self, attribute: Attribute, depth: int = 0) -> Value:
-        """The value of `attribute`.  Raises StartError: damaged, or a kind that is not read."""
+        """Return the value of `attribute`.
+
+        Raises StartError if it is damaged or of an unsupported kind.
+        """
         kind = attribute.type
         if depth > _MAX_DEPTH:
             raise Damaged(f"tuples are nested more than {_MAX_DEPTH} deep")
@@ -57,15 +63,18 @@ class Values:
             return _SCALARS[AttributeKind(kind)](attribute)
         if kind == AttributeKind.UNDEFINED:
             return _of_unsaid_kind(attribute)
-        raise StartError(f"an attribute of kind {kind} ('{attribute.name}') is not read")
+        raise StartError(f"an attribute of kind {kind} ('{attribute.name}') is not supported")
 
     def tensor(self, tensor: Tensor) -> Constant:
-        """The content of `tensor`.  Raises StartError if its bytes are not what its shape needs."""
+        """Return the content of `tensor`.
+
+        Raises StartError if its number of bytes does not fit its shape, or for an unsupported type.
+        """
         is_bfloat16 = tensor.data_type == BFLOAT16
         kind = "uint16" if is_bfloat16 else NUMPY.get(tensor.data_type)
         if kind is None or tensor.compression_type:
             what = f"data type {tensor.data_type}" if kind is None else "compression"
-            raise StartError(f"tensor '{tensor.name}' has {what}, which is not read")
+            raise StartError(f"tensor '{tensor.name}' has {what}, which is not supported")
         raw = self._bytes(tensor)
         dtype = np.dtype(kind)
         size = prod(tensor.dims) if all(dim >= 0 for dim in tensor.dims) else -1
@@ -77,16 +86,17 @@ class Values:
         return Constant(_array(raw, dtype).reshape(tensor.dims), is_bfloat16)
 
     def _bytes(self, tensor: Tensor) -> memoryview:
-        place = tensor.external_data
-        if place is None or not place.location:
+        location = tensor.external_data
+        if location is None or not location.location:
             return tensor.raw_data
-        content = self.read_file(place.location)
-        if place.offset < 0 or place.length < 0 or place.offset + place.length > len(content):
+        content = self.read_file(location.location)
+        end = location.offset + location.length
+        if location.offset < 0 or location.length < 0 or end > len(content):
             raise Damaged(
-                f"weight '{tensor.name}' is bytes {place.offset} to {place.offset + place.length} "
-                f"of '{place.location}', which has {len(content)}"
+                f"weight '{tensor.name}' is bytes {location.offset} to {end} of "
+                f"'{location.location}', which has {len(content)}"
             )
-        return content[place.offset : place.offset + place.length]
+        return content[location.offset : end]
 
     def _tensors(self, attribute: Attribute) -> Value:
         tensors = attribute.tensors or ([attribute.t] if attribute.t is not None else [])
@@ -120,7 +130,7 @@ _int, _float = _number("ints", "i"), _number("floats", "f")
 
 
 def _of_unsaid_kind(attribute: Attribute) -> Value:
-    """Older files write lists of numbers without a kind."""
+    """Return the numbers of an attribute without a kind, as older files write lists."""
     return tuple(attribute.ints) or tuple(attribute.floats) or None
 
 

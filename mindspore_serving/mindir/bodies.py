@@ -1,6 +1,6 @@
-"""What goes into the body of a branch or a loop, and what comes out: results, and storage.
+"""Results and storage that cross the border of the body of a branch or a loop.
 
-A variable keeps being the same object inside and outside; what it holds is exchanged.
+A variable is the same object inside and outside; only its content is exchanged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +25,11 @@ from mindspore_serving.mindir.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class BodyPlace:
-    """Stands for result number `number` of a body.
+class BodyResult:
+    """Stand-in for result number `number` of a body.
 
-    With `is_stored` it is of a variable or view; `roots` are those that it may share storage with.
+    With `is_stored` it is the content of a variable or view; `roots` are the variables that it may
+    share storage with.
     """
 
     number: int
@@ -41,28 +42,28 @@ class Results:
     """The results of a body, as nodes."""
 
     nodes: list[Any] = field(default_factory=list)
-    places: dict[int, BodyPlace] = field(default_factory=dict)
+    stored: dict[int, BodyResult] = field(default_factory=dict)
 
     def add(self, output: Any) -> int:
         self.nodes.append(op.result(output))
         return len(self.nodes) - 1
 
     def keep(self, value: Value) -> Value:
-        """A place for what is computed, a variable that is outside too, anything else itself."""
-        if isinstance(value, Held):
+        """Return the stand-in of a computed value, an outer variable, or the value itself."""
+        if isinstance(value, HeldValue):
             if value.is_outer:
                 return value.source
             key = id(value.source)
-            if key not in self.places:
+            if key not in self.stored:
                 roots = (value.root,)
-                self.places[key] = BodyPlace(self.add(content(value)), roots, is_stored=True)
-            return self.places[key]
-        return BodyPlace(self.add(value)) if isinstance(value, ov.Output) else value
+                self.stored[key] = BodyResult(self.add(content(value)), roots, is_stored=True)
+            return self.stored[key]
+        return BodyResult(self.add(value)) if isinstance(value, ov.Output) else value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """A variable or view at the end of a body; `is_outer` says that it is known outside too."""
+class HeldValue:
+    """A variable or view at the end of a body; `is_outer` if it exists outside the body too."""
 
     source: Value
     root: Variable
@@ -71,15 +72,15 @@ class Held:
 
 
 def content(value: Value) -> Any:
-    """The tensor that `value` is, inside its body."""
-    if not isinstance(value, Held):
+    """Return the tensor of `value` inside its body."""
+    if not isinstance(value, HeldValue):
         return tensor(value)
     last = value.last
     return tensor(value.source.part(last) if isinstance(value.source, View) else last)
 
 
 class Contents:
-    """A context in which variables hold what they do inside a body."""
+    """A context in which variables have their contents inside a body."""
 
     def __init__(self, variables: Sequence[Variable]) -> None:
         self._outside = {variable: variable.current for variable in variables}
@@ -98,36 +99,38 @@ class Contents:
         return {variable: variable.current for variable in self._outside}
 
     def held(self, value: Value) -> Value:
-        """`value` with what its variables hold now."""
+        """Return `value` with the present contents of its variables."""
 
         def hold(leaf: Value) -> Value:
             root = holder(leaf)
             if root is None:
                 return leaf
-            return Held(bare(leaf), root, root.current, root in self._outside or bool(root.name))
+            return HeldValue(
+                bare(leaf), root, root.current, root in self._outside or bool(root.name)
+            )
 
         return mapped(hold, value)
 
 
 @dataclass(slots=True)
 class Behind:
-    """Values behind a branch or a loop; `output` gives its results by number."""
+    """Values behind a branch or a loop; `output` returns its results by number."""
 
     output: Callable[[int], Any]
-    _variables: dict[BodyPlace, Variable] = field(default_factory=dict)
+    _variables: dict[BodyResult, Variable] = field(default_factory=dict)
 
     def value(self, value: Value) -> Value:
-        """What a place stands for, in storage where it was; a later moment for a monad."""
+        """Return the value of a stand-in, stored if it was stored; a later moment for a monad."""
         if isinstance(value, Monad):
             return Monad(moment())
-        if not isinstance(value, BodyPlace):
+        if not isinstance(value, BodyResult):
             return value
         if not value.is_stored:
             return self.output(value.number)
         if value not in self._variables:
             new = Variable("", self.output(value.number))
-            for place, other in self._variables.items():
-                if set(place.roots) & set(value.roots):
+            for result, other in self._variables.items():
+                if set(result.roots) & set(value.roots):
                     share(new, other)
             for root in value.roots:
                 share(new, root)
@@ -135,18 +138,19 @@ class Behind:
         return self._variables[value]
 
     def change(self, variable: Variable, change: Value) -> None:
-        """Let `variable` hold `change`, a place or a value, as a write in the body does."""
-        new = self.output(change.number) if isinstance(change, BodyPlace) else read(change)
+        """Set `variable` to `change`, a stand-in or a value, as a write in the body does."""
+        new = self.output(change.number) if isinstance(change, BodyResult) else read(change)
         variable.current, variable.changed = new, moment()
 
 
 def share(first: Variable, second: Variable) -> None:
-    """Say that both may be the same storage."""
+    """Record that both may be the same storage."""
     first.shared.append(second)
     second.shared.append(first)
 
 
 def check_movable(value: Value) -> None:
+    """Raise Unsupported for a view that cannot be applied inside a body."""
     if isinstance(value, View) and not value.is_movable:
         raise UnsupportedTensor(
             "a view at a position that depends on the data, in a branch or a loop"
@@ -154,4 +158,5 @@ def check_movable(value: Value) -> None:
 
 
 def is_lost(value: Value) -> bool:
+    """Return whether a value is the stand-in for an unknown content."""
     return isinstance(value, Lost)

@@ -1,6 +1,6 @@
 """Branches: OpenVINO's If around two sides.
 
-Knows no graphs of a file, and no operators.
+It knows neither the graphs of a file nor operators.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +12,9 @@ from openvino import opset16 as op
 
 from mindspore_serving.mindir.bodies import (
     Behind,
-    BodyPlace,
+    BodyResult,
     Contents,
-    Held,
+    HeldValue,
     Results,
     check_movable,
     content,
@@ -38,25 +38,29 @@ Run = Callable[[tuple[Value, ...]], BranchOutcome]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a branch: what runs, and the arguments that go in."""
+    """Side of a branch: a function to run, and its arguments."""
 
     run: Run
     arguments: tuple[Value, ...]
 
 
 def ints_like(number: int) -> Any:
-    """A 1-element int32 tensor."""
+    """Return `number` as an int32 tensor of one element."""
     return cast(ints_of([number]), ov.Type.i32)
 
 
 def branch(condition: Value, then: Side, otherwise: Side) -> BranchOutcome:
-    """An If of two sides, joined way by way; what either changes in place is changed behind it."""
+    """Build an If of two sides.
+
+    The sides are joined for each graph that they may continue with.  A variable that either side
+    writes is written behind the If.
+    """
     variables = holders((then.arguments, otherwise.arguments))
     insides = [_Inside.of(side, variables) for side in (then, otherwise)]
-    names = list(dict.fromkeys(name for inside in insides for name in inside.outcome.ways))
+    names = list(dict.fromkeys(name for inside in insides for name in inside.outcome.exits))
     join = _Join()
-    ways = {
-        name: tuple(join.values(*(inside.outcome.ways.get(name) for inside in insides)))
+    exits = {
+        name: tuple(join.values(*(inside.outcome.exits.get(name) for inside in insides)))
         for name in names
     }
     changes = {
@@ -68,10 +72,10 @@ def branch(condition: Value, then: Side, otherwise: Side) -> BranchOutcome:
     if len(names) > 1:
         selector = join.leaf(*(inside.selector(names) for inside in insides))
     node = op.if_op(reshape(cast(tensor(condition), ov.Type.boolean), ()))
-    for inside, results, place in zip(
+    for inside, results, set_body in zip(
         insides, (join.then, join.otherwise), (node.set_then_body, node.set_else_body), strict=True
     ):
-        place(ov.Model(results.nodes, inside.parameters, "side"))
+        set_body(ov.Model(results.nodes, inside.parameters, "side"))
     for number, inside in enumerate(insides):
         for outer, parameter in zip(inside.outer, inside.parameters, strict=True):
             node.set_input(outer, *((parameter, None), (None, parameter))[number])
@@ -82,14 +86,14 @@ def branch(condition: Value, then: Side, otherwise: Side) -> BranchOutcome:
     for variable, change in changes.items():
         behind.change(variable, change)
     return BranchOutcome(
-        {name: mapped(behind.value, way) for name, way in ways.items()},
+        {name: mapped(behind.value, way) for name, way in exits.items()},
         None if selector is None else outputs[selector.number],
     )
 
 
 @dataclass(slots=True)
 class _Inside:
-    """A side that has run on parameters of its own: what variables held `first`, and at `last`."""
+    """A side that ran on its indices parameters; contents of variables at `first` and at `last`."""
 
     outer: list[Any]
     parameters: list[Any]
@@ -116,33 +120,35 @@ class _Inside:
             contents.set({variable: enter(variable.current) for variable in variables})
             first = contents.now()
             outcome = side.run(mapped(enter, side.arguments))
-            ways = {name: contents.held(way) for name, way in outcome.ways.items()}
+            exits = {name: contents.held(way) for name, way in outcome.exits.items()}
             return cls(
-                outer, parameters, first, contents.now(), BranchOutcome(ways, outcome.selector)
+                outer, parameters, first, contents.now(), BranchOutcome(exits, outcome.selector)
             )
 
     def selector(self, names: list[str]) -> Any:
-        """The number, among `names`, of the way that was taken."""
-        own = [names.index(name) for name in self.outcome.ways]
+        """Return the index in `names` of the exit that was taken."""
+        indices = [names.index(name) for name in self.outcome.exits]
         if self.outcome.selector is None:
-            return ints_like(own[0])
-        numbers = cast(ints_of(own), ov.Type.i32)
+            return ints_like(indices[0])
+        numbers = cast(ints_of(indices), ov.Type.i32)
         return op.gather(numbers, self.outcome.selector, ints_of([0])).output(0)
 
 
 @dataclass(slots=True)
 class _Join:
-    """Pairs of values of two sides; what differs becomes a result of both."""
+    """Pairs of values of two sides; values that differ become a result of both."""
 
     then: Results = field(default_factory=Results)
     otherwise: Results = field(default_factory=Results)
-    places: dict[tuple[int, int], BodyPlace] = field(default_factory=dict)
-    alive: list[Value] = field(default_factory=list)  # so that no identity is used again
+    stored: dict[tuple[int, int], BodyResult] = field(default_factory=dict)
+    alive: list[Value] = field(
+        default_factory=list
+    )  # keeps objects alive, so that no id() is reused
 
     def values(
         self, first: tuple[Value, ...] | None, second: tuple[Value, ...] | None
     ) -> tuple[Value, ...]:
-        """One way of both sides; a side that never takes it is None."""
+        """Join the values of one exit of both sides; None for a side that never takes it."""
         if first is None or second is None:
             some = first if first is not None else second
             zeros = mapped(_zeros, some)
@@ -159,31 +165,33 @@ class _Join:
         if first is second or (
             type(first) is type(second) and _is_plain(first) and first == second
         ):
-            return first.source if isinstance(first, Held) else first
+            return first.source if isinstance(first, HeldValue) else first
         if isinstance(first, Monad) and isinstance(second, Monad):
             return first
-        return self._place(first, second)
+        return self._joined(first, second)
 
-    def _place(self, first: Value, second: Value) -> Value:
-        sources = [value.source if isinstance(value, Held) else value for value in (first, second)]
+    def _joined(self, first: Value, second: Value) -> Value:
+        sources = [
+            value.source if isinstance(value, HeldValue) else value for value in (first, second)
+        ]
         if sources[0] is sources[1]:
             return sources[0]
         for value in (first, second):
             if isinstance(value, Lost):
                 return value
-        is_stored = any(isinstance(value, Held) for value in (first, second))
+        is_stored = any(isinstance(value, HeldValue) for value in (first, second))
         key = (id(sources[0]), id(sources[1]))
-        if is_stored and key in self.places:
-            return self.places[key]
+        if is_stored and key in self.stored:
+            return self.stored[key]
         pair = [content(first), content(second)]
         kind = pair[0].get_element_type()
         number = self.then.add(pair[0])
         self.otherwise.add(cast(pair[1], kind))
-        place = BodyPlace(number, tuple(holders(tuple(sources))), is_stored)
+        result = BodyResult(number, tuple(holders(tuple(sources))), is_stored)
         if is_stored:
-            self.places[key] = place
+            self.stored[key] = result
             self.alive.append(sources)
-        return place
+        return result
 
 
 def _is_plain(value: Value) -> bool:
@@ -191,8 +199,8 @@ def _is_plain(value: Value) -> bool:
 
 
 def _zeros(value: Value) -> Value:
-    """In place of `value` on a side that does not give it."""
-    if isinstance(value, Held):
+    """Return zeros like `value`, for the side that does not compute it."""
+    if isinstance(value, HeldValue):
         if value.is_outer:
             return value
         value = content(value)

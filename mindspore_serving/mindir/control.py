@@ -1,6 +1,6 @@
-"""Branches and loops: OpenVINO's If and Loop around what the walk of graphs gives.
+"""Branches and loops: OpenVINO's If and Loop around graphs.
 
-Knows no operators, and nothing of files.
+It knows neither operators nor files.
 """
 
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ from mindspore_serving.mindir.values import (
 
 
 class Walk(Protocol):
-    """What calls graphs."""
+    """Interface for calling the graphs of a program."""
 
     @property
     def flow(self) -> ControlFlow: ...
 
     @property
     def written(self) -> tuple[Variable, ...]:
-        """The weights that the program writes, which every graph may reach."""
+        """Weights that the program writes; every graph can reach them."""
 
     def run(
         self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]
@@ -49,7 +49,7 @@ class Walk(Protocol):
 def choose(
     walk: Walk, callee: Value, arguments: Sequence[Value], stops: tuple[str, ...]
 ) -> BranchOutcome:
-    """Call a function, or one of two; ends as `Walk.run` does."""
+    """Call a function, or one of the two of a choice; the result is that of `Walk.run`."""
     if isinstance(callee, GraphFunction):
         return walk.run(callee.graph, (*callee.bound, *arguments), stops)
     if not isinstance(callee, BranchChoice):
@@ -63,51 +63,51 @@ def choose(
     inner = stops if meeting in (RETURN, *stops) else (*stops, meeting)
 
     def side_of(function: Value) -> "Side":
-        def run(given: tuple[Value, ...]) -> BranchOutcome:
-            return choose(walk, given[1], given[2:], inner)
+        def run(values: tuple[Value, ...]) -> BranchOutcome:
+            return choose(walk, values[1], values[2:], inner)
 
         return Side(run, (walk.written, function, *arguments))
 
     outcome = branch(condition, side_of(callee.then), side_of(callee.otherwise))
     if inner == stops:
         return outcome
-    return walk.run(meeting, outcome.ways[meeting], stops)
+    return walk.run(meeting, outcome.exits[meeting], stops)
 
 
 def loop(
     walk: Walk, header: str, arguments: tuple[Value, ...], stops: tuple[str, ...]
 ) -> BranchOutcome:
-    """Call graph `header`, which may end in a call of itself; ends as `Walk.run` does."""
+    """Call graph `header`, which may end in a call of itself; the result is that of `Walk.run`."""
     exits = [name for name in walk.flow.exits(header, stops) if name != RETURN]
     inner = tuple(dict.fromkeys((*stops, header, *exits)))
 
-    def iterate(given: tuple[Value, ...]) -> BranchOutcome:
-        return walk.body(header, given, inner)
+    def iterate(values: tuple[Value, ...]) -> BranchOutcome:
+        return walk.body(header, values, inner)
 
     arguments = mapped(bare, arguments)
     iteration = settled(iterate, header, arguments, walk.written)
     outcome = iteration.outcome
-    if header not in outcome.ways:
+    if header not in outcome.exits:
         return iterate(arguments)
     if outcome.selector is None:
         raise UnsupportedTensor(f"the loop of graph '{header}' does not end")
-    ways = [name for name in outcome.ways if name != header]
+    exits = [name for name in outcome.exits if name != header]
     results = Results()
-    go_on = op.equal(outcome.selector, ints_like(list(outcome.ways).index(header)))
+    go_on = op.equal(outcome.selector, ints_like(list(outcome.exits).index(header)))
     results.add(reshape(go_on.output(0), ()))
     carried = [
         results.add(_copied(cast(content(value), parameter.get_element_type()), parameter, go_on))
         for value, parameter in zip(iteration.next, iteration.parameters, strict=True)
     ]
     selector = results.add(outcome.selector)
-    places = {name: mapped(results.keep, outcome.ways[name]) for name in ways}
+    stand_ins = {name: mapped(results.keep, outcome.exits[name]) for name in exits}
     node = op.loop(tensor(-1), tensor(True))
     node.set_function(ov.Model(results.nodes, iteration.parameters, header))
     node.set_special_body_ports([-1, 0])
-    for parameter, start, place in zip(
+    for parameter, start, result in zip(
         iteration.parameters, iteration.starts, carried, strict=True
     ):
-        node.set_merged_input(parameter, start, results.nodes[place].output(0))
+        node.set_merged_input(parameter, start, results.nodes[result].output(0))
 
     def last(number: int) -> Any:
         return node.get_iter_value(results.nodes[number].output(0), -1)
@@ -115,16 +115,16 @@ def loop(
     behind = Behind(last)
     for variable, number in iteration.changes.items():
         behind.change(variable, Lost(UNCLEAR) if number is None else last(carried[number]))
-    left = {name: mapped(behind.value, places[name]) for name in ways}
-    numbers = {name: list(outcome.ways).index(name) for name in ways}
+    left = {name: mapped(behind.value, stand_ins[name]) for name in exits}
+    numbers = {name: list(outcome.exits).index(name) for name in exits}
     return _left(walk, left, numbers, last(selector), stops)
 
 
 def _copied(value: Any, parameter: Any, condition: Any) -> Any:
-    """A copy of `value` where it is another parameter of the body than `parameter`.
+    """Copy `value` if it is a parameter of the body other than `parameter`.
 
-    OpenVINO 2026.4 writes what the next iteration gets one after another: a parameter that goes on
-    as another one would be read when it has its next value already.
+    OpenVINO 2026.4 assigns the parameters of the next iteration one after another: without a copy,
+    a parameter that becomes another parameter would be read after it was overwritten.
     """
     node = value.get_node()
     if node.get_type_name() != "Parameter" or node is parameter:
@@ -139,22 +139,22 @@ def _left(
     last: Value,
     stops: tuple[str, ...],
 ) -> BranchOutcome:
-    """Go on behind a loop that has ended in way number `last`."""
-    name, *others = left
+    """Continue behind a loop that ended in exit number `last`."""
+    name, *remaining = left
 
-    def end(given: tuple[Value, ...]) -> BranchOutcome:
-        return BranchOutcome({name: given}) if name == RETURN else walk.run(name, given, stops)
+    def end(values: tuple[Value, ...]) -> BranchOutcome:
+        return BranchOutcome({name: values}) if name == RETURN else walk.run(name, values, stops)
 
-    if not others:
+    if not remaining:
         return end(left[name])
-    rest = {other: left[other] for other in others}
+    rest = {other: left[other] for other in remaining}
     taken = op.equal(last, ints_like(numbers[name])).output(0)
     return branch(
         taken,
-        Side(lambda given: end(given[1:]), (walk.written, *left[name])),
+        Side(lambda values: end(values[1:]), (walk.written, *left[name])),
         Side(
-            lambda given: _left(
-                walk, dict(zip(rest, given[2:], strict=True)), numbers, given[1], stops
+            lambda values: _left(
+                walk, dict(zip(rest, values[2:], strict=True)), numbers, values[1], stops
             ),
             (walk.written, last, *rest.values()),
         ),

@@ -1,6 +1,6 @@
-"""Builds an OpenVINO model of a MindIR program: a walk over its calls.
+"""Conversion of a MindIR program to an OpenVINO model: a walk over its calls.
 
-What an operator becomes is a row of `operators`; loops and branches are built by `control`.
+Each operator is converted by its row in `operators`; `control` builds loops and branches.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -32,26 +32,26 @@ from mindspore_serving.mindir.values import (
     moment,
 )
 
-_MAX_BYTES = 1 << 32  # of one value whose shape is known: more is a mistake or an attack
+_MAX_BYTES = 1 << 32  # of a value of known shape: a larger value is a mistake or an attack
 _MAX_DEPTH = 200  # graphs inside graphs
-_MAX_CALLS = 200_000  # in all; graphs that call each other twice would double them each time
+_MAX_CALLS = 200_000  # in total: graphs that call each other twice double the calls at each level
 
 
 def missing_operators(program: GraphProgram) -> dict[str, list[str]]:
-    """Operators that have no row, each with the places where it stands."""
-    found: dict[str, list[str]] = {}
+    """Return the operators without a row, each with the locations of its calls."""
+    missing: dict[str, list[str]] = {}
     for call in program.calls():
         if call.operator and call.operator not in OPERATORS and call.operator not in STRUCTURE:
-            found.setdefault(call.operator, []).append(call.place)
-    return found
+            missing.setdefault(call.operator, []).append(call.location)
+    return missing
 
 
 def convert(program: GraphProgram, graph: Graph) -> ov.Model:
-    """The model of `program`, with the inputs of `graph`, its main graph as it was read.
+    """Return the model of `program`, with the inputs of `graph`, its main graph as it was read.
 
-    Outputs are the results without their tuples, in order; inputs and outputs in bfloat16 become
-    float32.  Raises StartError: arguments that an operator is not converted with, graphs that call
-    in circles.
+    Outputs are the results in order, with tuples flattened; inputs and outputs in bfloat16 become
+    float32.  Raises StartError for unsupported operators or arguments, and for graphs that call
+    each other in circles.
     """
     parameters = [_parameter(entry) for entry in graph.input]
     arguments = [_argument(*pair) for pair in zip(graph.input, parameters, strict=True)]
@@ -61,16 +61,17 @@ def convert(program: GraphProgram, graph: Graph) -> ov.Model:
     ]
     results = [_result(value, number) for number, value in enumerate(values)]
     sinks = [
-        op.assign(_end(one.current, f"weight '{one.name}'").get_node(), one.name)
-        for one in walk.variables.values()
-        if one.state is not None and one.state.get_target_inputs()  # what no one reads is not kept
+        op.assign(_end(variable.current, f"weight '{variable.name}'").get_node(), variable.name)
+        for variable in walk.variables.values()
+        # a state that is never read is dropped
+        if variable.state is not None and variable.state.get_target_inputs()
     ]
     return ov.Model(results, sinks, parameters, "mindir")
 
 
 @dataclass(slots=True)
 class _Walk:
-    """One program being converted; a `control.Walk`."""
+    """Conversion of one program in progress; implements `control.Walk`."""
 
     program: GraphProgram
     flow: ControlFlow
@@ -82,14 +83,17 @@ class _Walk:
 
     @property
     def written(self) -> tuple[Variable, ...]:
-        return tuple(one for one in self.variables.values() if one.is_written)
+        return tuple(variable for variable in self.variables.values() if variable.is_written)
 
-    def surprises(self) -> set[str]:
-        """Names of weights that are written, but have no state."""
-        return {name for name, one in self.variables.items() if one.changed and not one.is_written}
+    def unexpected_writes(self) -> set[str]:
+        """Return the names of weights that are written, but have no state."""
+        variables = self.variables.items()
+        return {
+            name for name, variable in variables if variable.changed and not variable.is_written
+        }
 
     def run(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> BranchOutcome:
-        """Call graph `name`.  An end in one of `stops` is not called, it is the outcome."""
+        """Call graph `name`.  A final call of one of `stops` is not made; it is the outcome."""
         if name in stops:
             return BranchOutcome({name: tuple(arguments)})
         if self.depth > _MAX_DEPTH:
@@ -103,7 +107,7 @@ class _Walk:
             self.depth -= 1
 
     def body(self, name: str, arguments: Sequence[Value], stops: tuple[str, ...]) -> BranchOutcome:
-        """The calls of graph `name`, and then the one that it ends in."""
+        """Make the calls of graph `name`, and then its final one."""
         body = self.program.graphs[name]
         if len(arguments) != len(body.inputs):
             raise StartError(
@@ -111,7 +115,7 @@ class _Walk:
             )
         inputs = stored(tuple(arguments)) if self.writes else arguments
         scope: dict[str, Value] = dict(zip(body.inputs, inputs, strict=True))
-        calls, tail = body.parted()
+        calls, tail = body.split_tail()
         for call in calls:
             scope[call.name] = self._value(call, scope)
         if tail is not None:
@@ -125,12 +129,12 @@ class _Walk:
         if call.operator == "UpdateState":
             return Monad(moment())
         if not call.operator:
-            (value, *_) = self._called(call, scope, ()).ways[RETURN]
+            (value, *_) = self._called(call, scope, ()).exits[RETURN]
             return stored(value) if self.writes else value
         inputs = [self._known(name, scope) for name in call.inputs]
         convert = STRUCTURE.get(call.operator) or OPERATORS.get(call.operator)
         if convert is None:
-            raise tensors.refused(call.place, call.operator, "there is no such operator")
+            raise tensors.refused(call.location, call.operator, "there is no such operator")
         try:
             if call.operator in STRUCTURE:
                 value = convert(*inputs)
@@ -138,12 +142,12 @@ class _Walk:
             value = self._applied(call, convert, inputs)
             _check_results(value, call.num_results)
             _check_sizes(value)
-        except Exception as error:  # of every kind, by what in the file is wrong
-            raise tensors.refused(call.place, call.operator, error) from error
+        except Exception as error:  # of any type: it depends on the fault of the file
+            raise tensors.refused(call.location, call.operator, error) from error
         return value
 
     def _applied(self, call: CalledGraph, operator: Operator, inputs: Sequence[Value]) -> Value:
-        """The result of an operator, in storage of its own where the program writes."""
+        """Return the result of an operator, in new storage if the program writes in place."""
         attributes = call.attributes or {}
         if not self.writes:
             return tensors.apply(operator, inputs, attributes)
@@ -154,10 +158,10 @@ class _Walk:
         order, is_writer = order_of(inputs), call.operator in WRITERS
         if is_writer:
             claim(inputs[0], order)
-        value = tensors.apply(operator, [seen(one, order) for one in inputs], attributes)
+        result = tensors.apply(operator, [seen(value, order) for value in inputs], attributes)
         if not is_writer:
-            return stored(value)
-        return write(inputs[0], value)
+            return stored(result)
+        return write(inputs[0], result)
 
     def _called(
         self, call: CalledGraph, scope: Mapping[str, Value], stops: tuple[str, ...]
@@ -170,7 +174,7 @@ class _Walk:
         except StartError:
             raise
         except Exception as error:
-            raise tensors.refused(call.place, "Switch", error) from error
+            raise tensors.refused(call.location, "Switch", error) from error
 
     def _known(self, name: str, scope: Mapping[str, Value]) -> Value:
         for values in (scope, self.program.constants, self.variables):
@@ -182,10 +186,10 @@ class _Walk:
 
 
 def _parameter(entry: ValueType) -> Any:
-    """The model's input for `entry`, which is one tensor of a type that numpy has or bfloat16."""
+    """Build the model's input for `entry`, a tensor in bfloat16 or a type that numpy has."""
     tensor = entry.tensor[0]
     if 0 in tensor.dims:
-        raise StartError(f"input '{entry.name}' of shape {tuple(tensor.dims)} can hold nothing")
+        raise StartError(f"input '{entry.name}' of shape {tuple(tensor.dims)} has no elements")
     kind = ov.Type(np.dtype("f4" if tensor.data_type == BFLOAT16 else NUMPY[tensor.data_type]))
     is_open = any(dim < -1 for dim in tensor.dims)
     shape = ov.PartialShape.dynamic() if is_open else ov.PartialShape(list(tensor.dims))
@@ -197,14 +201,14 @@ def _parameter(entry: ValueType) -> Any:
 
 
 def _argument(entry: ValueType, parameter: Any) -> Any:
-    """The value that the graph has of its input."""
+    """Return the value of an input in the graph."""
     value = parameter.output(0)
     is_half = entry.tensor[0].data_type == BFLOAT16
     return tensors.cast(value, ov.Type.bf16) if is_half else value
 
 
 def _end(value: Value, what: str) -> Any:
-    """The tensor that `what` is at the end of the program."""
+    """Return the tensor of `value` at the end of the program; `what` names it in errors."""
     try:
         return tensors.tensor(value)
     except UnsupportedTensor as error:
@@ -221,7 +225,7 @@ def _result(value: Value, number: int) -> Any:
 
 
 def _walked(program: GraphProgram, arguments: Sequence[Value]) -> _Walk:
-    """A walk of all of `program`: once more where it writes weights that it was not seen to."""
+    """Walk all of `program`, again if it wrote weights that had no state in the first walk."""
     flow = flow_of(program)
     writers = [call for call in program.calls() if call.operator in WRITERS]
     written = {call.inputs[0] for call in writers if call.inputs}
@@ -230,11 +234,11 @@ def _walked(program: GraphProgram, arguments: Sequence[Value]) -> _Walk:
         variables = _variables(program, written)
         walk = _Walk(program, flow, variables, writes=bool(writers), num_calls=num_calls)
         try:
-            walk.result = walk.run(program.main.name, arguments, ()).ways[RETURN]
+            walk.result = walk.run(program.main.name, arguments, ()).exits[RETURN]
         except StartError:
-            if not walk.surprises():
+            if not walk.unexpected_writes():
                 raise
-        new = walk.surprises()
+        new = walk.unexpected_writes()
         if not new:
             return walk
         written |= new
@@ -242,22 +246,22 @@ def _walked(program: GraphProgram, arguments: Sequence[Value]) -> _Walk:
 
 
 def _variables(program: GraphProgram, written: Collection[str]) -> dict[str, Variable]:
-    """Every weight; those of `written` read what the last run left."""
-    found = {}
+    """Return a variable for each weight; those in `written` keep their value between runs."""
+    variables = {}
     for name, constant in program.weights.items():
         state = None
         if name in written:
             state = op.read_value(tensors.tensor(constant), name).output(0)
-        found[name] = Variable(name, constant if state is None else state, state)
-    return found
+        variables[name] = Variable(name, constant if state is None else state, state)
+    return variables
 
 
 def _check_results(value: Value, count: int | None) -> None:
-    """Raises Unsupported unless there are as many results as in the file."""
-    given = len(value) if isinstance(value, tuple) else 0
-    if count is not None and given != count:
-        one, other = (f"a tuple of {number}" if number else "a tensor" for number in (given, count))
-        raise UnsupportedTensor(f"it would give {one}, and gives {other} in the file")
+    """Raise Unsupported unless there are as many results as in the file."""
+    num_results = len(value) if isinstance(value, tuple) else 0
+    if count is not None and num_results != count:
+        ours, expected = (f"a tuple of {n}" if n else "a tensor" for n in (num_results, count))
+        raise UnsupportedTensor(f"it would give {ours}, and gives {expected} in the file")
 
 
 def _check_sizes(value: Value) -> None:

@@ -1,6 +1,6 @@
-"""One iteration of a loop: what it carries, on parameters that every iteration can have.
+"""Body of a loop: its parameters, with shapes that fit every iteration.
 
-Knows no graphs of a file, and no operators.
+It knows neither the graphs of a file nor operators.
 """
 
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from typing import Any
 import openvino as ov
 from openvino import opset16 as op
 
-from mindspore_serving.mindir.bodies import Contents, Held, check_movable, content, share
+from mindspore_serving.mindir.bodies import Contents, HeldValue, check_movable, content, share
 from mindspore_serving.mindir.branch import Run
 from mindspore_serving.mindir.storage import flat, holder, holders
 from mindspore_serving.mindir.tensors import UnsupportedTensor, tensor
@@ -26,16 +26,16 @@ from mindspore_serving.mindir.values import (
     moment,
 )
 
-_MAX_ATTEMPTS = 12  # to find what no iteration changes: shapes, and which values are shared
-UNCLEAR = "it depends on the iteration which values a change in place is seen by"
+_MAX_ATTEMPTS = 12  # until shapes and shared values are the same in every iteration
+UNCLEAR = "which values a change in place affects depends on the iteration"
 
 
 @dataclass(slots=True)
 class Iteration:
-    """A loop's body: its parameters, what they start with, and what the next iteration gets.
+    """Body of a loop: its parameters, their first values, and their values in the next iteration.
 
-    `changes` are variables that are changed in place, with the number of the parameter that carries
-    what they hold; None for one whose content is not known behind the loop.
+    `changes` are the variables that are changed in place, with the number of the parameter that
+    carries their content; None if the content is not known behind the loop.
     """
 
     outcome: BranchOutcome
@@ -48,27 +48,29 @@ class Iteration:
 def settled(
     iterate: Run, header: str, arguments: tuple[Value, ...], written: tuple[Variable, ...]
 ) -> Iteration:
-    """An iteration on parameters of shapes that the next iteration has too.
+    """Return an iteration whose parameters have the shapes of the next iteration too.
 
-    Raises Unsupported: what the loop carries has other values, or is shared otherwise, each time.
+    It is found by attempts, each of which widens shapes by those that the last one computed.
+    Raises Unsupported if values or their sharing change in each iteration.
     """
     variables = holders((written, arguments))
-    carried = {one for one in variables if isinstance(one.current, ov.Output)}
+    carried = {variable for variable in variables if isinstance(variable.current, ov.Output)}
     plan = _Plan(header, arguments, variables, carried)
     for _ in range(_MAX_ATTEMPTS):
         attempt = _Attempt(plan)
         iteration = attempt.run(iterate)
-        if header not in iteration.outcome.ways or not plan.learn(attempt, iteration):
+        if header not in iteration.outcome.exits or not plan.learn(attempt, iteration):
             return iteration
     raise UnsupportedTensor(f"the loop of graph '{header}' does not settle on what it carries")
 
 
 @dataclass(slots=True)
 class _Plan:
-    """What is known of a loop before an attempt.
+    """Knowledge of a loop before an attempt.
 
-    `moving` are numbers of arguments that start in a variable and go on in another; `carried` are
-    variables whose content is, and `lost` those that have no content known in every iteration.
+    `moving` are numbers of arguments that start in a variable and continue in another; `carried`
+    are variables whose content is carried, and `lost` those whose content is not known in every
+    iteration.
     """
 
     header: str
@@ -80,13 +82,13 @@ class _Plan:
     shapes: dict[Any, Any] = field(default_factory=dict)  # by number of argument, or by variable
 
     def learn(self, attempt: "_Attempt", iteration: Iteration) -> bool:
-        """Take from an attempt what the next one needs.  False if that is nothing new."""
-        before = self._size()
+        """Record the results of an attempt, and return whether another one is needed."""
+        size = self._size()
         for key, parameter, value in zip(
             attempt.keys, iteration.parameters, iteration.next, strict=True
         ):
-            own, new = parameter.get_partial_shape(), content(value).get_partial_shape()
-            self.shapes[key] = _wider(own, new)
+            before, after = parameter.get_partial_shape(), content(value).get_partial_shape()
+            self.shapes[key] = _wider(before, after)
         is_settled = all(
             self.shapes[key] == parameter.get_partial_shape()
             for key, parameter in zip(attempt.keys, iteration.parameters, strict=True)
@@ -95,7 +97,7 @@ class _Plan:
         for variable in attempt.changed():
             is_lost = isinstance(attempt.last[variable], Lost)
             (self.lost if is_lost else self.carried).add(variable)
-        return not is_settled or before != self._size()
+        return not is_settled or size != self._size()
 
     def _size(self) -> tuple[int, ...]:
         return len(self.moving), len(self.carried), len(self.lost)
@@ -103,7 +105,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Attempt:
-    """One try to walk an iteration; `keys` say what each parameter is for."""
+    """Attempt to walk an iteration; `keys` say what each parameter is for."""
 
     plan: _Plan
     keys: list[Any] = field(default_factory=list)
@@ -119,18 +121,18 @@ class _Attempt:
         with Contents(plan.variables) as contents:
             arguments = self._enter()
             inside = {
-                one: self._parameter(one, one.current)
-                for one in plan.variables
-                if one in plan.carried - plan.lost
+                variable: self._parameter(variable, variable.current)
+                for variable in plan.variables
+                if variable in plan.carried - plan.lost
             }
-            contents.set(inside | {one: Lost(UNCLEAR) for one in plan.lost})
+            contents.set(inside | dict.fromkeys(plan.lost, Lost(UNCLEAR)))
             self.first = contents.now()
             outcome = iterate(arguments)
             self.last = contents.now()
-            ways = {name: contents.held(way) for name, way in outcome.ways.items()}
-        following = self._following(ways.get(plan.header))
+            exits = {name: contents.held(way) for name, way in outcome.exits.items()}
+        following = self._following(exits.get(plan.header))
         return Iteration(
-            BranchOutcome(ways, outcome.selector),
+            BranchOutcome(exits, outcome.selector),
             self.parameters,
             self.starts,
             following,
@@ -138,13 +140,13 @@ class _Attempt:
         )
 
     def changed(self) -> list[Variable]:
-        return [one for one in self.plan.variables if self.last[one] is not self.first[one]]
+        return [v for v in self.plan.variables if self.last[v] is not self.first[v]]
 
     def _changes(self) -> dict[Variable, int | None]:
         numbers = {key: number for number, key in enumerate(self.keys)}
         return {
-            one: None if isinstance(self.last[one], Lost) else numbers.get(one)
-            for one in self.changed()
+            variable: None if isinstance(self.last[variable], Lost) else numbers.get(variable)
+            for variable in self.changed()
         }
 
     def _parameter(self, key: Any, value: Value) -> Any:
@@ -180,21 +182,23 @@ class _Attempt:
         return arguments
 
     def _following(self, way: tuple[Value, ...] | None) -> list[Value]:
-        """What the next iteration gets, by parameter."""
+        """Return the values of the parameters in the next iteration."""
         if way is None:
             return list(self.parameters)
         before, after = list(flat(self.plan.arguments)), list(flat(way))
         if len(before) != len(after):
             raise UnsupportedTensor(
-                f"the loop of graph '{self.plan.header}' changes what it carries"
+                f"the loop of graph '{self.plan.header}' changes the structure of its values"
             )
         for number, (start, value) in enumerate(zip(before, after, strict=True)):
             is_stored = holder(start) is not None
-            if (isinstance(value, Held) or _is_plain(value)) != (is_stored or _is_plain(start)):
+            if (isinstance(value, HeldValue) or _is_plain(value)) != (
+                is_stored or _is_plain(start)
+            ):
                 raise UnsupportedTensor(
-                    f"the loop of graph '{self.plan.header}' changes what it carries"
+                    f"the loop of graph '{self.plan.header}' changes the structure of its values"
                 )
-            stays = isinstance(value, Held) and value.source is start
+            stays = isinstance(value, HeldValue) and value.source is start
             if is_stored and not stays and number not in self.entries:
                 self.moved.add(number)
         self._check_shared(after)
@@ -206,13 +210,15 @@ class _Attempt:
         return self.first[variable] if isinstance(last, Lost) else last
 
     def _check_shared(self, after: list[Value]) -> None:
-        """What goes on in other variables must not be seen by those that share it."""
+        """Raise Unsupported if a moved value changes while another variable may share it."""
         changed = set(self.changed())
         is_changed = any(entry.changed for entry in self.entries.values())
-        roots = [after[number].root for number in self.entries if isinstance(after[number], Held)]
-        others = {*self.first, *self.entries.values()}
+        roots = [
+            after[number].root for number in self.entries if isinstance(after[number], HeldValue)
+        ]
+        sharing = {*self.first, *self.entries.values()}
         if not changed.isdisjoint(roots) or (
-            is_changed and (len(set(roots)) < len(roots) or not others.isdisjoint(roots))
+            is_changed and (len(set(roots)) < len(roots) or not sharing.isdisjoint(roots))
         ):
             raise UnsupportedTensor(UNCLEAR)
 
@@ -221,10 +227,10 @@ def _is_plain(value: Value) -> bool:
     return isinstance(value, ov.Output | Constant) or is_number(value)
 
 
-def _wider(one: Any, other: Any) -> Any:
-    """A shape that both are of."""
-    if one.rank != other.rank or one.rank.is_dynamic:
+def _wider(first: Any, second: Any) -> Any:
+    """Return the narrowest shape that includes both."""
+    if first.rank != second.rank or first.rank.is_dynamic:
         return ov.PartialShape.dynamic()
     return ov.PartialShape(
-        [a if a == b else ov.Dimension() for a, b in zip(one, other, strict=True)]
+        [a if a == b else ov.Dimension() for a, b in zip(first, second, strict=True)]
     )

@@ -39,7 +39,7 @@ class AttributeKind(IntEnum):
 
 @dataclass(slots=True)
 class ExternalData:
-    """Where a tensor's bytes are: a file beside the model's, an offset and a length in bytes."""
+    """Location of a tensor's bytes: a file next to the model's, offset and length in bytes."""
 
     location: str = single(1, "text")
     offset: int = single(2, "int")
@@ -60,7 +60,7 @@ class Tensor:
 
 @dataclass(slots=True)
 class SequenceType:
-    """Whether a tuple's length is open."""
+    """Type of a tuple; its length may be open."""
 
     is_dyn_len: int = single(1, "int")
 
@@ -97,8 +97,10 @@ class ValueType:
 
 @dataclass(slots=True)
 class NodeProto:
-    """A call.  `op_type` names an operator, a row of the primitives, a graph or a node; `domain` is
-    the full name in the network that was exported.
+    """Call of a graph.
+
+    `op_type` names an operator, a row of the primitives, a graph or a node; `domain` is the full
+    name in the exported network.
     """
 
     input: list[str] = repeated(1, "text")

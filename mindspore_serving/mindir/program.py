@@ -1,7 +1,7 @@
 """A MindIR model as graphs of calls: references resolved, constants and weights as values.
 
-Checks that every name is defined before it is used, so that a walk in order ends.  Knows no
-operator.
+Every name is checked to be defined before it is used, so that a walk in order ends.  No operator is
+known here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,21 +22,21 @@ from mindspore_serving.mindir.wire import Damaged
 _REFERENCE = "REF::"
 _RESULT = "shape"  # the attribute of a node that has the type of its result
 RETURN = ""
-"""Stands among names of graphs for the return to the caller."""
+"""Stand-in for the return to the caller, among names of graphs."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalledGraph:
-    """One node: `name` is its result's.  It calls an operator, a graph, or what a node gave.
+    """Call of an operator, of a graph, or of a function that another node computed.
 
-    `place` is its full name in the network, such as "Default/backbone-ResNet/Conv2D-op3".
-    `num_results` is the length of the tuple that the file says it gives, 0 for no tuple, None where
-    the file does not say.
+    `name` is that of its result; `location` its full name in the network, such as
+    "Default/backbone-ResNet/Conv2D-op3".  `num_results` is the length of the resulting tuple by the
+    file: 0 for no tuple, None if the file does not say.
     """
 
     name: str
     inputs: tuple[str, ...]
-    place: str
+    location: str
     operator: str = ""
     attributes: Mapping[str, Value] | None = None
     graph: str = ""
@@ -53,10 +53,10 @@ class GraphBody:
     calls: tuple[CalledGraph, ...]
     outputs: tuple[str, ...]
 
-    def parted(self) -> tuple[list[CalledGraph], CalledGraph | None]:
-        """The calls, and apart the call of a graph whose result is this graph's own, if any.
+    def split_tail(self) -> tuple[list[CalledGraph], CalledGraph | None]:
+        """Split the calls from the final call of a graph, whose result this graph returns, if any.
 
-        What only keeps the order of effects behind that call is in neither.
+        Nodes that only order effects behind the final call are dropped.
         """
         by_name = {call.name: call for call in self.calls}
         behind = set()
@@ -67,12 +67,12 @@ class GraphBody:
         if call is None or call.operator:
             return list(self.calls), None
         behind.add(call.name)
-        return [one for one in self.calls if one.name not in behind], call
+        return [earlier for earlier in self.calls if earlier.name not in behind], call
 
 
 @dataclass(frozen=True, slots=True)
 class GraphProgram:
-    """All graphs of a file by name; `main` is the one that is called."""
+    """All graphs of a file by name; `main` is the entry."""
 
     main: GraphBody
     graphs: Mapping[str, GraphBody]
@@ -85,7 +85,10 @@ class GraphProgram:
 
 
 def make_program(model: MindirModel, values: Values) -> GraphProgram:
-    """The program of `model`.  Raises StartError: a name that is not defined, or twice."""
+    """Return the program of `model`.
+
+    Raises StartError for names that are not defined or defined twice.
+    """
     if model.graph is None:
         raise Damaged("there is no graph in it")
     graphs = [model.graph, *model.functions]
@@ -120,7 +123,7 @@ class _Reader:
         )
 
     def _call(self, node: NodeProto) -> CalledGraph | None:
-        """None for a constant, which is kept: graphs use those of each other."""
+        """Return the call of a node; None for a constant, which is kept for all graphs."""
         if len(node.output) != 1:
             raise Damaged(f"node '{node.name}' has {len(node.output)} results, not one")
         name = node.output[0]
@@ -167,7 +170,7 @@ def _check_order(body: GraphBody, program: GraphProgram) -> None:
         for name in needed:
             if name not in known:
                 raise Damaged(
-                    f"'{call.place}' uses '{name}', which is not defined before it: "
+                    f"'{call.location}' uses '{name}', which is not defined before it: "
                     "a missing name, or a cycle"
                 )
         if call.name in known:

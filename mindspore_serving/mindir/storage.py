@@ -1,8 +1,8 @@
-"""Values that are changed in place, and who sees it.
+"""Values that are changed in place, and the visibility of the changes.
 
-In a program that writes, what every operator gives is kept in a `Variable` of its own, which later
+In a program that writes, the result of each operator is kept in a new `Variable`, which later
 readers share; a view shows a part of it.  MindSpore orders writes and the reads between them by
-monads: a read or write whose order the file leaves open is refused.  Knows no operators.
+monads: a read or write whose order the file leaves open is refused.  No operators are known here.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,30 +37,31 @@ _OPEN = "the file does not say in which order"
 
 
 def stored(value: Value) -> Value:
-    """`value` with a variable in place of each output."""
+    """Return `value` with each output replaced by a variable."""
     return mapped(lambda leaf: Variable("", leaf) if isinstance(leaf, ov.Output) else leaf, value)
 
 
 def holder(value: Value) -> Variable | None:
-    """The variable that `value` is, or is a view of."""
+    """Return the variable that `value` is, or is a view of."""
     return value.base if isinstance(value, View) else value if isinstance(value, Variable) else None
 
 
 def holders(value: Value) -> list[Variable]:
-    """All variables in `value`, each once."""
-    return list(dict.fromkeys(one for one in map(holder, flat(value)) if one is not None))
+    """Return all variables in `value`, without duplicates."""
+    variables = filter(None, map(holder, flat(value)))
+    return list(dict.fromkeys(variables))
 
 
 def order_of(inputs: Sequence[Value]) -> int | None:
-    """The moment up to which effects are seen by a call with `inputs`; None if it has no order."""
+    """Return the moment up to which a call with `inputs` sees effects; None if it has no order."""
     moments = [value.moment for value in inputs if isinstance(value, Monad)]
     return max(moments, default=None)
 
 
 def seen(value: Value, order: int | None) -> Value:
-    """`value` with what its variables hold, for a reader that is at `order`.
+    """Return `value` with the contents of its variables, for a reader at moment `order`.
 
-    Raises Unsupported: a variable has changed, and the file does not say whether before.
+    Raises Unsupported if a variable changed, and the file does not say whether before the read.
     """
 
     def look(leaf: Value) -> Value:
@@ -69,7 +70,7 @@ def seen(value: Value, order: int | None) -> Value:
             return leaf
         since = leaf.since if isinstance(leaf, View) else 0
         if variable.changed > max(order or 0, since):
-            raise UnsupportedTensor(f"it reads what is changed in place, and {_OPEN}")
+            raise UnsupportedTensor(f"it reads a value that is changed in place, and {_OPEN}")
         if order is None:
             variable.is_seen_apart = True
         else:
@@ -82,18 +83,21 @@ def seen(value: Value, order: int | None) -> Value:
 def claim(target: Value, order: int | None) -> None:
     """Check that `target` may be written at `order`.
 
-    Raises Unsupported: it is no variable, or someone reads it, before or after is not said.
+    Raises Unsupported if it is no variable, or if the order of the write and a read is not known.
     """
     variable = holder(target)
     if variable is None:
         raise UnsupportedTensor("it changes a constant in place, which MindSpore leaves undefined")
     if order is None or variable.is_seen_apart or max(variable.changed, variable.seen) > order:
-        raise UnsupportedTensor(f"it changes in place what others read, and {_OPEN}")
+        raise UnsupportedTensor(
+            f"it changes a value in place that another operator reads, and {_OPEN}"
+        )
 
 
 def write(target: Value, content: Any) -> Value:
-    """Let `target` hold `content` from now on, and all that share it show that.  Gives `target`
-    as one who depends on that knows it.
+    """Write `content` into `target`, visible to all that share its storage.
+
+    Returns `target` as a view that depends on the write.
     """
     variable = holder(target)
     assert variable is not None
@@ -104,14 +108,14 @@ def write(target: Value, content: Any) -> Value:
     variable.current = content
     variable.changed = moment()
     for other in variable.shared:
-        other.current = Lost("it depends on a branch or a loop whether it was changed in place")
+        other.current = Lost("whether it was changed in place depends on a branch or a loop")
         other.changed = variable.changed
     known = target if isinstance(target, View) else View(variable, _whole, True)
     return replace(known, since=variable.changed)
 
 
 def bare(value: Value) -> Value:
-    """The variable in place of a view of all of it."""
+    """Return the variable of a view of all of it, any other value unchanged."""
     return value.base if isinstance(value, View) and value.part is _whole else value
 
 
@@ -122,13 +126,13 @@ def _whole(content: Any) -> Any:
 def view(
     operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, Value], repeats: bool
 ) -> Value:
-    """What `operator` makes of its first input: views of it, or of what that is a view of.
+    """Return the results of `operator` as views of the variable behind its first input.
 
-    `operator` may only move elements; `repeats` says whether it gives some more than once.
+    `operator` may only move elements; `repeats` if it returns some of them more than once.
     """
     base = inputs[0]
     variable = holder(base)
-    rest = [seen(one, order_of(inputs)) for one in inputs[1:]]
+    rest = [seen(value, order_of(inputs)) for value in inputs[1:]]
     if variable is None:
         return stored(apply(operator, [base, *rest], attributes))
     before = base if isinstance(base, View) else View(variable, _whole, True)
@@ -139,13 +143,13 @@ def view(
     def parts(whole: Any) -> Value:
         return apply(operator, [before.part(whole), *rest], attributes)
 
-    def one(part: Callable[[Any], Any]) -> View:
+    def view_of(part: Callable[[Any], Any]) -> View:
         return View(variable, part, is_movable, before.repeats or repeats)
 
     now = parts(tensor(variable))
     if not isinstance(now, tuple):
-        return one(parts)
-    return tuple(one(partial(_nth, parts, number)) for number in range(len(now)))
+        return view_of(parts)
+    return tuple(view_of(partial(_nth, parts, number)) for number in range(len(now)))
 
 
 def _nth(parts: Callable[[Any], Value], number: int, whole: Any) -> Any:
@@ -153,7 +157,7 @@ def _nth(parts: Callable[[Any], Value], number: int, whole: Any) -> Any:
 
 
 def flat(value: Value) -> Iterator[Value]:
-    """The leaves of `value`, those of the arguments of functions too."""
+    """Iterate over the leaves of `value`, also those of the arguments of functions."""
     if isinstance(value, tuple):
         for part in value:
             yield from flat(part)
@@ -166,7 +170,7 @@ def flat(value: Value) -> Iterator[Value]:
 
 
 def _fitting(content: Any, before: Any) -> Any:
-    """`content` in the type of `before`, whose shape it must have."""
+    """Cast `content` to the type of `before`, whose shape it must have."""
     kind, new = before.get_element_type(), content.get_element_type()
     if new.is_real() and not kind.is_real():
         raise UnsupportedTensor(f"it writes {new.to_string()} into {kind.to_string()}")
@@ -177,7 +181,7 @@ def _fitting(content: Any, before: Any) -> Any:
 
 
 def _with_part(view: View, content: Any) -> Any:
-    """All of what `view` is a part of, with `content` at the places that it shows."""
+    """Return the whole of which `view` is a part, with `content` at the positions of the view."""
     if view.repeats:
         raise UnsupportedTensor("it changes a view in which elements are repeated")
     return with_part(tensor(view.base), view.part, content)

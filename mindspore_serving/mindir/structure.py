@@ -22,12 +22,12 @@ def _switch(condition: Value, then: Value, otherwise: Value) -> Value:
 
 
 def _switch_layer(index: Value, functions: tuple[Value, ...]) -> Value:
-    """Counted from the end where `index` is negative."""
-    *others, chosen = functions
+    """Choose a function by index, counted from the end if `index` is negative."""
+    *remaining, chosen = functions
     number = tensors.cast(tensors.tensor(index), ov.Type.i64)
-    for place, function in reversed(list(enumerate(others))):
+    for position, function in reversed(list(enumerate(remaining))):
         is_it = op.equal(
-            op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(place)
+            op.floor_mod(number, tensors.tensor(len(functions))), tensors.tensor(position)
         )
         chosen = BranchChoice(is_it.output(0), function, chosen)
     return chosen

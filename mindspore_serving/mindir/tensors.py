@@ -1,4 +1,4 @@
-"""Values as OpenVINO outputs, shapes and numbers: what operators take.
+"""Values as OpenVINO outputs, shapes and numbers: the arguments of operators.
 
 An operator is a function.  The annotation of a parameter says how its argument is read: `Tensor`,
 `Shape`, `Ints`, `Int`, `Float`, `Bool`, `Text`, or `Value` for the value as it is.
@@ -26,7 +26,7 @@ from mindspore_serving.mindir.values import (
 )
 
 END = (1 << 63) - 1
-"""Of a slice: whatever the size is."""
+"""End of a slice that includes everything."""
 _ALIGNED = 64  # bytes
 _LARGE = 1 << 16
 _BITS = {ov.Type.i8: 8, ov.Type.u8: 8, ov.Type.i16: 16, ov.Type.u16: 16}
@@ -35,11 +35,14 @@ _MAX_WORDS = 400  # characters of an error of OpenVINO
 
 
 class UnsupportedTensor(Exception):
-    """Arguments that an operator is not converted with; the text says which."""
+    """Arguments of an operator that are not supported; the text says which."""
 
 
 def tensor(value: Value) -> Any:
-    """`value` as an output.  Numbers are int64, float32 or boolean; tuples become 1-D tensors."""
+    """Return `value` as an output.
+
+    Numbers become int64, float32 or boolean; tuples become 1-D tensors.
+    """
     value = read(value)
     if isinstance(value, ov.Output):
         return value
@@ -57,17 +60,17 @@ def tensor(value: Value) -> Any:
 
 
 def scalar(value: float, kind: Any) -> Any:
-    """A tensor of rank 0 of OpenVINO type `kind`."""
+    """Return a tensor of rank 0 of OpenVINO type `kind`."""
     return Node(kind, ov.Shape([]), [value]).output(0)
 
 
 def ints_of(values: Sequence[int]) -> Any:
-    """A 1-D int64 tensor that is known."""
+    """Return a constant 1-D int64 tensor."""
     return Node(ov.Type.i64, ov.Shape([len(values)]), list(values)).output(0)
 
 
 def known(value: Value) -> np.ndarray[Any, Any] | None:
-    """The content of a tensor or number where it is known, else None."""
+    """Return the content of a constant tensor or number, None if it depends on the data."""
     value = read(value)
     if isinstance(value, Constant):
         return None if value.is_bfloat16 else value.array
@@ -78,7 +81,7 @@ def known(value: Value) -> np.ndarray[Any, Any] | None:
 
 
 def _to_shape(value: Value) -> Any:
-    """Sizes or axes as a 1-D int64 tensor; they may depend on the data."""
+    """Return sizes or axes as a 1-D int64 tensor; they may depend on the data."""
     if is_number(value):
         return ints_of([int(value)])
     value = read(value)
@@ -90,15 +93,15 @@ def _to_shape(value: Value) -> Any:
 
 
 def _to_ints(value: Value) -> tuple[int, ...]:
-    found: list[int] = []
+    numbers: list[int] = []
     for part in leaves(read(value)):
         array = known(part)
         if array is None:
             raise UnsupportedTensor(
                 f"{_shown(part)} in place of integers that are known at the start"
             )
-        found.extend(int(number) for number in array.ravel())
-    return tuple(found)
+        numbers.extend(int(number) for number in array.ravel())
+    return tuple(numbers)
 
 
 def _to_int(value: Value) -> int:
@@ -162,25 +165,25 @@ def apply(operator: Operator, inputs: Sequence[Value], attributes: Mapping[str, 
 
 
 def cast(value: Any, kind: Any) -> Any:
-    """`value` as OpenVINO type `kind`; integers that are too large for it are wrapped."""
-    given = value.get_element_type()
-    if given == kind:
+    """Cast `value` to OpenVINO type `kind`; integers that are too large are wrapped."""
+    source = value.get_element_type()
+    if source == kind:
         return value
-    if kind in _BITS and not _holds(kind, given):
+    if kind in _BITS and not _holds(kind, source):
         value = _wrapped(op.convert(value, ov.Type.i32), kind)
     return op.convert(value, kind).output(0)
 
 
-def _holds(kind: Any, given: Any) -> bool:
-    """Whether a small type has all values of another."""
-    if given not in _BITS:
-        return bool(given == ov.Type.boolean)
-    is_signed, was_signed = kind in _SIGNED, given in _SIGNED
-    return _BITS[given] < _BITS[kind] and (is_signed or not was_signed)
+def _holds(kind: Any, source: Any) -> bool:
+    """Return whether the small type `kind` has all values of `source`."""
+    if source not in _BITS:
+        return bool(source == ov.Type.boolean)
+    is_signed, was_signed = kind in _SIGNED, source in _SIGNED
+    return _BITS[source] < _BITS[kind] and (is_signed or not was_signed)
 
 
 def _wrapped(value: Any, kind: Any) -> Any:
-    """By hand: OpenVINO may leave out a conversion to a small type that another one follows."""
+    """Wrap integers bit by bit: OpenVINO may drop a conversion that another one follows."""
     mask = (1 << _BITS[kind]) - 1
     low = op.bitwise_and(value, scalar(mask, ov.Type.i32))
     if kind not in _SIGNED:
@@ -190,7 +193,7 @@ def _wrapped(value: Any, kind: Any) -> Any:
 
 
 def absolute(value: Any) -> Any:
-    """Without OpenVINO's Abs: 2026.4 leaves out the one of what it has computed at the start."""
+    """Compute |value| without OpenVINO's Abs, which 2026.4 drops for values folded at the start."""
     is_unsigned = value.get_element_type().to_string().startswith("u")
     return value if is_unsigned else op.maximum(value, op.negative(value)).output(0)
 
@@ -216,7 +219,7 @@ def counting(count: Any, kind: str = "i64") -> Any:
 
 
 def rank(value: Any) -> int:
-    """The number of dimensions.  Raises Unsupported where it is open."""
+    """Return the number of dimensions.  Raises Unsupported if it is open."""
     length = value.get_partial_shape().rank
     if length.is_dynamic:
         raise UnsupportedTensor("a tensor whose number of dimensions is open")
@@ -224,20 +227,20 @@ def rank(value: Any) -> int:
 
 
 def dims(value: Any) -> tuple[int, ...]:
-    """The sizes, -1 where one is open."""
+    """Return the sizes, -1 for an open one."""
     rank(value)
     return tuple(-1 if d.is_dynamic else d.get_length() for d in value.get_partial_shape())
 
 
 def known_dims(value: Any) -> tuple[int, ...]:
-    """Return the sizes.  Raises Unsupported where one is open."""
+    """Return the sizes.  Raises Unsupported if a size is open."""
     if -1 in dims(value):
         raise UnsupportedTensor("an axis of open size")
     return dims(value)
 
 
 def size_of(value: Any, axis: int) -> Any:
-    """The size of one axis as a 1-D tensor of one int64, also where it is open."""
+    """Return the size of an axis, open or not, as a 1-D tensor of one int64."""
     size = dims(value)[axis]
     if size >= 0:
         return ints_of([size])
@@ -246,18 +249,18 @@ def size_of(value: Any, axis: int) -> Any:
 
 
 def sizes_of(value: Any) -> Any:
-    """All sizes as a 1-D int64 tensor."""
+    """Return all sizes as a 1-D int64 tensor."""
     return op.shape_of(value, ov.Type.i64).output(0)
 
 
 def reshape(value: Any, shape: Any) -> Any:
-    """`value` with the sizes `shape`, a 1-D tensor or known sizes; 0 is a size like any other."""
+    """Reshape `value` to `shape`, a 1-D tensor or known sizes; 0 has no special meaning."""
     target = shape if isinstance(shape, ov.Output) else ints_of(shape)
     return op.reshape(value, target, False).output(0)
 
 
 def with_part(whole: Any, part: Callable[[Any], Any], content: Any) -> Any:
-    """Put `content` in place of what `part` gives of `whole`; `part` only moves elements."""
+    """Replace what `part` selects of `whole` with `content`; `part` only moves elements."""
     sizes = sizes_of(whole)
     count = op.reduce_prod(sizes, ints_of([0]), False).output(0)
     positions = part(reshape(counting(count), sizes))
@@ -266,7 +269,7 @@ def with_part(whole: Any, part: Callable[[Any], Any], content: Any) -> Any:
 
 
 def like(number: float, value: Any) -> Any:
-    """A known number as a tensor of the type of `value`."""
+    """Return a number as a constant of the type of `value`."""
     return scalar(number, value.get_element_type())
 
 
@@ -274,20 +277,20 @@ def like(number: float, value: Any) -> Any:
 def _parameters(
     operator: Operator,
 ) -> tuple[dict[str, Callable[[Value], Any] | None], Callable[[Value], Any] | None, int | None]:
-    """The parameters, what takes further inputs, and how many parameters are ahead of that."""
-    found: dict[str, Callable[[Value], Any] | None] = {}
+    """Return the parameters, the converter of `*inputs`, and the number of parameters before it."""
+    parameters: dict[str, Callable[[Value], Any] | None] = {}
     rest, ahead = None, None
     for name, parameter in inspect.signature(operator).parameters.items():
         convert = _converter(parameter.annotation)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            rest, ahead = convert or _as_it_is, len(found)
+            rest, ahead = convert or _unchanged, len(parameters)
         else:
-            found[name] = convert
-    return found, rest, ahead
+            parameters[name] = convert
+    return parameters, rest, ahead
 
 
 def _converter(annotation: Any) -> Callable[[Value], Any] | None:
-    """Of `Tensor`, or of `Tensor | None`; None for a value that is taken as it is."""
+    """Return the converter of `Tensor` or `Tensor | None`; None for a value without one."""
     for part in (annotation, *getattr(annotation, "__args__", ())):
         metadata = getattr(part, "__metadata__", None)
         if metadata:
@@ -296,7 +299,7 @@ def _converter(annotation: Any) -> Callable[[Value], Any] | None:
     return None
 
 
-def _as_it_is(value: Value) -> Value:
+def _unchanged(value: Value) -> Value:
     return value
 
 
@@ -316,14 +319,14 @@ def _outputs(result: Value) -> Value:
 def _constant(value: Constant) -> Any:
     array = value.array
     kind = ov.Type.bf16 if value.is_bfloat16 else ov.Type(array.dtype)
-    # In a file bytes lie anywhere, and vector instructions need more: OpenVINO copies those.
+    # Bytes of a file may be unaligned for vector instructions: OpenVINO copies those.
     is_shared = array.ctypes.data % _ALIGNED == 0 and array.nbytes >= _LARGE
     content = ov.Tensor(np.require(array, None, "A"), ov.Shape(list(array.shape)), kind)
     return Node(content, shared_memory=is_shared).output(0)
 
 
 def _stacked(parts: tuple[Value, ...]) -> Any:
-    """Numbers, of which some may depend on the data, as one 1-D tensor."""
+    """Stack numbers, some of which may depend on the data, into a 1-D tensor."""
     outputs = [tensor(part) for part in parts]
     kinds = {output.get_element_type() for output in outputs}
     if any(rank(output) for output in outputs) and len(outputs) > 1:
@@ -339,6 +342,7 @@ def _shown(value: Value) -> str:
     return f"{type(value).__name__} {value!r}"[:80]
 
 
-def refused(place: str, operator: str, why: object) -> StartError:
+def refused(location: str, operator: str, why: object) -> StartError:
+    """Return the error of an operator at `location` that cannot be converted."""
     text = " ".join(str(why).split())[:_MAX_WORDS]  # OpenVINO's own errors have many lines
-    return StartError(f"operator {operator} at '{place}' cannot be converted: {text}")
+    return StartError(f"operator {operator} at '{location}' cannot be converted: {text}")

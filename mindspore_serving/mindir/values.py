@@ -1,4 +1,4 @@
-"""What flows along the edges of a graph while it is converted, and how it is read.
+"""Values on the edges of a graph while it is converted.
 
 A value is an OpenVINO output, a `Constant`, a Python number, text or None, a tuple of values, a
 `GraphFunction`, a `Variable`, a `View` of one, or a `Monad`, which stands for an order of effects
@@ -19,7 +19,7 @@ _moments = count(1)
 
 
 def moment() -> int:
-    """A number above all before it: when an effect was walked."""
+    """Return the next number of the order in which effects are walked."""
     return next(_moments)
 
 
@@ -36,7 +36,7 @@ MONAD: Final = Monad()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A tensor that is known: `array` is a view of the file where it can be.
+    """A constant tensor; `array` is a view of the file if possible.
 
     numpy has no bfloat16: with `is_bfloat16` the array is uint16 and holds its bits.
     """
@@ -55,7 +55,7 @@ class GraphFunction:
 
 @dataclass(frozen=True, slots=True)
 class BranchChoice:
-    """One of two functions, or of further choices."""
+    """A choice between two functions, or further choices."""
 
     condition: Value
     then: "GraphFunction | BranchChoice"
@@ -71,11 +71,11 @@ class BranchChoice:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Variable:
-    """Storage, and what it holds at this point of the graph.
+    """Storage with its content at the current point of the walk.
 
-    A weight has a name; `state`, of one that the graph writes, is what the run before has left
-    there.  In a program that changes values in place, what an operator gives is a variable too.
-    `shared` are others that may be the same storage.
+    A weight has a name; `state`, of a weight that the graph writes, is its value after the previous
+    run.  In a program that changes values in place, results of operators are variables too.
+    `shared` are variables that may be the same storage.
     """
 
     name: str
@@ -93,11 +93,11 @@ class Variable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Elements of a variable in another shape or order: `part` makes them of all.
+    """Elements of a variable in another shape or order; `part` selects them from the whole.
 
-    `is_movable`: whether `part` depends on nothing else in the graph, so that it can be made in the
-    body of a branch or a loop.  `repeats`: whether an element may stand in it several times.
-    The result of a write is a view of the whole, `since` that moment.
+    `is_movable` if `part` depends on nothing else in the graph, so that it can be applied in the
+    body of a branch or a loop.  `repeats` if an element may be in it several times.  The result of
+    a write is a view of the whole, `since` the moment of the write.
     """
 
     base: Variable
@@ -109,36 +109,37 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """In place of a variable's content that is not known: `why`."""
+    """Stand-in for a variable's content that is not known; `why` is the reason."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class BranchOutcome:
-    """How a part of the program may end: calls of graphs by name, or the return.
+    """Possible exits of a part of the program: final calls of graphs by name, or the return.
 
-    With several ways, `selector` is a 1-element int32 tensor: the number of the way that was taken,
-    in the order of `ways`; the arguments of the others have no meaning.
+    With several exits, `selector` is a 1-element int32 tensor: the number of the exit that was
+    taken, in the order of `exits`; the arguments of the others have no meaning.
     """
 
-    ways: dict[str, tuple[Value, ...]]
+    exits: dict[str, tuple[Value, ...]]
     selector: Value = None
 
 
 def read(value: Value) -> Value:
-    """What a variable or a view holds, and any other value itself."""
+    """Return the content of a variable or a view, any other value unchanged."""
     if isinstance(value, View):
         return value.part(value.base.current)
     return value.current if isinstance(value, Variable) else value
 
 
 def is_number(value: Value) -> bool:
+    """Return whether a value is a Python number or boolean."""
     return isinstance(value, bool | int | float)
 
 
 def leaves(value: Value) -> Iterator[Value]:
-    """What is in nested tuples, from left to right."""
+    """Iterate over the leaves of nested tuples, from left to right."""
     if isinstance(value, tuple):
         for part in value:
             yield from leaves(part)
@@ -147,7 +148,7 @@ def leaves(value: Value) -> Iterator[Value]:
 
 
 def mapped(change: Callable[[Value], Value], value: Value) -> Value:
-    """`value` with every leaf changed; the arguments of functions are leaves too."""
+    """Apply `change` to every leaf of `value`; arguments of functions are leaves too."""
     if isinstance(value, tuple):
         return tuple(mapped(change, part) for part in value)
     if isinstance(value, GraphFunction):

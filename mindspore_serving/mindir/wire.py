@@ -1,7 +1,7 @@
-"""The protobuf wire format: bytes to the fields of a message.  Knows no message.
+"""Reader of the protobuf wire format: bytes to the fields of a message.  It knows no message.
 
-Bytes fields are views of what is read, so a mapped file is not copied.  Nothing is allocated by
-what a length field claims.
+Fields of bytes are views of the input, so a mapped file is not copied.  No length field makes it
+allocate memory.
 """
 
 import struct
@@ -19,13 +19,13 @@ _NUMBERS = {"float": (_FIXED32, struct.Struct("<f")), "double": (_FIXED64, struc
 
 
 SELF: Any = object()
-"""In place of the class of a message, inside itself."""
+"""Stand-in for the class of a message, inside itself."""
 _EMPTY = {"int": 0, "float": 0.0, "double": 0.0, "text": "", "bytes": memoryview(b"")}
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: the attribute's name and what it is.
+    """Field of a message: the attribute's name and its kind.
 
     `kind` is "int" (a varint, signed as int64), "float", "double", "text", "bytes" or the class of
     a message.
@@ -37,12 +37,12 @@ class Field:
 
 
 def single(number: int, kind: Any) -> Any:
-    """Declare field `number` of a message in a dataclass: empty or None where it is missing."""
+    """Declare field `number` of a message in a dataclass: empty or None if it is missing."""
     return field(default=_EMPTY.get(kind), metadata={"number": number, "kind": kind})
 
 
 def repeated(number: int, kind: Any) -> Any:
-    """Declare a field that may stand several times, a list."""
+    """Declare a repeated field, a list."""
     return field(default_factory=list, metadata={"number": number, "kind": kind})
 
 
@@ -58,7 +58,7 @@ def _table(message: type[Any]) -> Mapping[int, Field]:
 
 
 def read(message: type[T], view: memoryview, depth: int = 0) -> T:
-    """A `message` with what `view` says; fields that its table does not have are skipped.
+    """Decode `view` as a `message`; fields that its table lacks are skipped.
 
     Raises StartError: bytes that are no such message.
     """
@@ -79,7 +79,7 @@ def read(message: type[T], view: memoryview, depth: int = 0) -> T:
 
 
 class Damaged(StartError):
-    """`why` bytes are no message."""
+    """Error of bytes that are no message; the text is the reason."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"the file is damaged, cut off or not MindIR: {why}")
@@ -87,7 +87,7 @@ class Damaged(StartError):
 
 
 def fields_of(view: memoryview) -> Iterator[tuple[int, int, Any]]:
-    """(field number, wire type, value): an int for numbers, a view for bytes."""
+    """Iterate over (field number, wire type, value): an int for numbers, a view for bytes."""
     at, end = 0, len(view)
     while at < end:
         key, at = _varint(view, at)
@@ -122,7 +122,7 @@ def _varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _values(field: Field, wire_type: int, value: Any, depth: int) -> list[Any]:
-    """The values of one occurrence; several for numbers that are packed."""
+    """Return the values of an occurrence of a field; several if numbers are packed."""
     if field.kind == "int":
         if wire_type == _VARINT:
             return [_signed(value)]

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.key_file import read_keys
-from mindspore_serving.frontends.keys import ApiKey, KeyHolder, Keys
+from mindspore_serving.frontends.keys import ApiKey, Keys, Tenant
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server import file_watch
 from mindspore_serving.server.file_watch import WatchedFiles
@@ -30,7 +30,7 @@ class Renewal:
         self._on_renewed = on_renewed
         self._certificates: dict[SSLConfig, Certificates] = {}
         self._keys: dict[str, Keys] = {}
-        self._holders: WeakValueDictionary[ApiKey, KeyHolder] = WeakValueDictionary()
+        self._tenants: WeakValueDictionary[ApiKey, Tenant] = WeakValueDictionary()
         self._watched: list[WatchedFiles[Any]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -57,10 +57,10 @@ class Renewal:
         """Return the API keys of a listener.  Raises StartError or InvalidInputs for its file."""
         path = options.key_file
         if path is None:
-            return Keys(options.api_keys, self._holders)
+            return Keys(options.api_keys, self._tenants)
         if path not in self._keys:
             files = WatchedFiles("the API keys", [path], partial(read_keys, path))
-            keys = self._keys[path] = Keys(files.value, self._holders)
+            keys = self._keys[path] = Keys(files.value, self._tenants)
             self._follow(files, keys.replace)
         return self._keys[path]
 
@@ -68,7 +68,7 @@ class Renewal:
         """Return the current API keys and certificate, for a front-end process."""
         certificates = self.certificates(options.ssl_config)
         pem = None if certificates is None else certificates.pem
-        return Admission([holder.key for holder in self.keys(options).holders.values()], pem)
+        return Admission([tenant.key for tenant in self.keys(options).tenants.values()], pem)
 
     def add_metrics(self, page: Page) -> None:
         """Add the numbers of reloads, and the end dates of certificates."""

@@ -20,7 +20,7 @@ from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends import protocols
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
@@ -36,7 +36,7 @@ from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
-from mindspore_serving.frontends.openapi import Visible
+from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.frontends.v2 import service as v2_service
@@ -92,7 +92,7 @@ class Serving:
         self._inference: Inference = self._master.dispatcher
         if log.has_requests():
             self._inference = RequestLog(self._inference)
-        self._responses = Responses(is_logged=log.has_access_log())  # of both servers
+        self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
         self.is_deployed = False
 
     @classmethod
@@ -229,7 +229,7 @@ class Serving:
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
         state = self._app_state(options)
         v2 = self._v2(state, options)
-        visible = Visible(bool(keys), options.use_status_codes)
+        visible = DocumentOptions(bool(keys), options.use_status_codes)
         mounted = protocols.mount(state, options.llm_serving_form, v2, visible)
         app = make_app(
             inference, state.control,

@@ -11,7 +11,7 @@ from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.heads import ModuleHead, masked_head, token_head
-from mindspore_serving.llm.engine.readout import Classifier, check_head, open_classifier
+from mindspore_serving.llm.engine.pooler import Classifier, check_head, open_classifier
 from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors

@@ -13,7 +13,7 @@ from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import fitting
+from mindspore_serving.llm.engine.encoder import count_fitting
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 from mindspore_serving.tasks.options import named_inputs, read_flag, read_text
 from mindspore_serving.tasks.queries import Query, QueryBuilder
@@ -61,7 +61,7 @@ class TextTask:
         order = sorted(queries, key=lambda index: -len(queries[index].tokens.ids))
         while order:
             lengths = [len(queries[index].tokens.ids) for index in order]
-            count = fitting(lengths, self._config)
+            count = count_fitting(lengths, self._config)
             batch, order = order[:count], order[count:]
             answers = self._answer([queries[index] for index in batch])
             for index, answer in zip(batch, answers, strict=True):

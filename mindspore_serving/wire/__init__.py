@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
+from mindspore_serving.core.buffers import BufferList
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import Pieces
 from mindspore_serving.core.value import Instance
 
 Chunk: TypeAlias = "bytes | bytearray | memoryview"
@@ -24,7 +24,7 @@ class Codec(NamedTuple):
     """
 
     decode: Callable[[Sequence[Chunk], Method, str], list[Instance]]
-    encode: "Callable[[Instance], bytes | Pieces]"
+    encode: "Callable[[Instance], bytes | BufferList]"
 
 
 _PACKAGE = "mindspore_serving.wire."

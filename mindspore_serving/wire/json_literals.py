@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer
+from mindspore_serving.core.buffers import Buffer
 
 T = TypeVar("T")
 

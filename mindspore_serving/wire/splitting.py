@@ -7,7 +7,7 @@ unsplit, if that is possible, and whether splitting is cheap enough.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from mindspore_serving.core.pieces import Buffer, Pieces
+from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.wire import ms_json, ms_proto
 from mindspore_serving.wire.tensor import MAX_SPLIT_BYTES
 from mindspore_serving.wire.v2 import tensors
@@ -23,7 +23,7 @@ __all__ = [
     "wrap",
 ]
 
-Chunk: TypeAlias = "Buffer | Pieces"
+Chunk: TypeAlias = "Buffer | BufferList"
 
 
 class _Row(NamedTuple):

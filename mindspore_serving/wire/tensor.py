@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.buffers import LARGE
 from mindspore_serving.core.dtype import DType
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import LARGE
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Value
 from mindspore_serving.errors import InvalidInputs, StageFailed
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from mindspore_serving.core.buffers import contiguous
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import whole
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
@@ -104,7 +104,7 @@ class RunningPart:
     faults: list[ServingError | None] | None = None
     cancel_callbacks: list[Callable[[], None]] = field(default_factory=list)
     """Cancel the part's requests to the language model; without effect on ended requests."""
-    put: Callable[[Any], Any] = whole
+    put: Callable[[Any], Any] = contiguous
     """Stores an encoded output at once, because a stage may reuse the memory of its result."""
     loans: Sequence[Any] = ()  # of the shared memory that holds its inputs
 

@@ -73,7 +73,7 @@ def test_wrong_options_of_engines_are_refused(
 
 def test_a_url_is_no_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["bench", "http://127.0.0.1:1500", "--engines", "ours"]) == 2
-    assert "expected the path of a model in place of a URL" in capsys.readouterr().err
+    assert "so it needs the path of a model instead of a URL" in capsys.readouterr().err
 
 
 @pytest.mark.e2e

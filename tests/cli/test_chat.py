@@ -68,7 +68,7 @@ def test_a_conversation_is_kept_until_reset(server, tmp_path: Path) -> None:
         terminal.type("two")
         terminal.shows(shown(second), "(6 tokens", "> ")
         terminal.type("/reset")
-        terminal.shows("a new conversation", "> ")
+        terminal.shows("new conversation", "> ")
         terminal.type("two")
         terminal.shows(shown(alone), "(6 tokens", "> ")
         terminal.type("/quit")

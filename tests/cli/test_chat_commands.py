@@ -123,15 +123,15 @@ def test_no_file_of_something_else_is_written_over_or_read(server: Server, tmp_p
     with Terminal([*CHAT, server.url], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/save notes.json")
-        terminal.shows("notes.json exists already: give another name", "> ")
+        terminal.shows("notes.json already exists: choose another name", "> ")
         terminal.type("/load notes.json")
-        terminal.shows("notes.json is no conversation: expected", "> ")
+        terminal.shows("notes.json is not a conversation: expected", "> ")
         terminal.type("/load nowhere")
         terminal.shows("cannot read nowhere", "> ")
         terminal.type("/save")
         terminal.shows("/save needs the name of a file", "> ")
         terminal.type("/resett")
-        terminal.shows("/resett is no command; did you mean '/reset'?", "/load FILE", "> ")
+        terminal.shows("there is no command /resett; did you mean '/reset'?", "/load FILE", "> ")
         terminal.leave()
     assert (tmp_path / "notes.json").read_text() == '{"messages": [{"role": "user"}]}'
     assert server.bodies == []
@@ -206,13 +206,13 @@ def test_a_history_has_a_thousand_lines_at_most_and_can_be_off(
     with Terminal([*CHAT, server.url, "--no-history"], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/reset")
-        terminal.shows("a new conversation", "> ")
+        terminal.shows("new conversation", "> ")
         terminal.leave()
     assert history.read_text() == "old\n" * 1500
     with Terminal([*CHAT, server.url], tmp_path) as terminal:
         terminal.shows("> ")
         terminal.type("/reset")
-        terminal.shows("a new conversation", "> ")
+        terminal.shows("new conversation", "> ")
         terminal.leave()
     assert history.read_text().split() == ["old"] * 999 + ["/reset"]
     assert stat.S_IMODE(history.stat().st_mode) == 0o600

@@ -32,7 +32,7 @@ def test_a_reader_of_its_output_may_leave() -> None:
 
 def test_without_a_command_all_are_shown(capsys) -> None:
     assert main([]) == 2
-    assert "serve every servable in a directory" in capsys.readouterr().err
+    assert "serve models over REST and gRPC" in capsys.readouterr().err
 
 
 def test_a_missing_library_has_the_command_that_installs_the_extra(capsys, monkeypatch) -> None:

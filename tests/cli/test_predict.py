@@ -58,7 +58,7 @@ def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> 
     assert json.loads(run(words, tmp_path, '{"x": 4}').stdout) == {"instances": [{"y": 8}]}
 
 
-@pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "no JSON"), ("[1]", "array of such")])
+@pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "not JSON"), ("[1]", "array of such")])
 def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) -> None:
     done = run([*SERVING, "predict", served.url, "words", "double", inputs], tmp_path)
     assert done.returncode == 2
@@ -101,7 +101,8 @@ def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
     call = ["words", "double", '{"x": 1}']
     by_http = run([*SERVING, "predict", f"http://{served.address}", *call], tmp_path)
     assert (by_http.returncode, by_http.stdout) == (1, "")
-    assert f"{served.address} speaks no HTTP; of a gRPC port give HOST:PORT" in by_http.stderr
+    text = f"{served.address} is not an HTTP server; for a gRPC port write HOST:PORT"
+    assert text in by_http.stderr
     by_grpc = run([*SERVING, "predict", served.url.removeprefix("http://"), *call], tmp_path)
     assert by_grpc.returncode == 1
     assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]

@@ -209,7 +209,7 @@ def test_versions_that_a_servable_lacks_do_not_affect_the_rest(tmp_path: Path) -
     options = ["--versions", "2", "--http-port", str(free_port()), "--no-grpc"]
     with serve(tmp_path, "words", "net", *options) as command:
         command.says(READY)
-        assert "Not served: words: --versions 2 leaves none of servable words" in command.text
+        assert "Not served: words: --versions 2 selects none of servable words" in command.text
         assert "net, version 2" in command.text
 
 
@@ -508,8 +508,8 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--no-http", "--no-grpc"], "nothing to listen on"),
-        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key go together"),
+        (["--no-http", "--no-grpc"], "exclude each other: no port would be open"),
+        (["--tls-cert", "a.pem"], "--tls-cert and --tls-key need each other"),
         (["--device-type", "TPU"], "Unsupported device type 'TPU'"),
         (["--http-port", "70000"], "--http-port is 70000, expected an int of 1 to 65535"),
         (["--api-key-file", "nothing"], "the file of API keys cannot be read"),
@@ -518,7 +518,7 @@ def test_with_tls_both_protocols_want_certificates_and_predict_has_them(tmp_path
         (["--max-n", "129"], "--max-n is 129, expected an int of 1 to 128"),
         (["--limit", "head_timeout"], "--limit is 'head_timeout', expected NAME=VALUE"),
         (["--allow-origin", "foo bar"], "'allow_origins' has 'foo bar', expected '*' or SCHEME://"),
-        (["--limit", "speed=1"], "--limit speed does not exist; there are max_connections, "),
+        (["--limit", "speed=1"], "--limit speed does not exist; limits are max_connections, "),
         (["--limit", "head_timeout=0"], "head_timeout is 0, expected a number over 0"),
         (["--max-loaded", "-1"], "--max-loaded is -1, expected an int >= 0"),
         (["--shutdown-timeout", "0"], "--shutdown-timeout is 0.0, expected a number >= 1"),

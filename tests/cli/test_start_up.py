@@ -137,12 +137,12 @@ def test_missing_libraries_of_bare_models_are_found_before_a_port_opens(
 
 def test_choices_are_shown_as_choices(capsys: pytest.CaptureFixture[str]) -> None:
     for command, shown in (
-        ("serve", ["{always,limited,never}", "{Ascend,GPU,CPU}", "{int8,int4}", "{r21,bare}"]),
+        ("serve", ["{always,limited,never}", "Ascend, GPU or CPU", "{int8,int4}", "{r21,bare}"]),
         ("quantize", ["{int8,int4,float16}"]),
         ("bench", ["{chat,completions,tgi,classic}"]),
     ):
         with pytest.raises(SystemExit):
-            main([command, "--help"])
+            main([command, "--help-all" if command == "serve" else "--help"])
         text = capsys.readouterr().out
-        assert [one for one in shown if one not in text] == []
+        assert [choice for choice in shown if choice not in text] == []
         assert "checkpoint" in text or command == "bench"

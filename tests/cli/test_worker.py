@@ -16,9 +16,9 @@ from tests.ports import free_port
     [
         ([], "--join HOST:PORT is missing"),
         (["--join", "10.0.0.1"], "expected 'ip:port'"),
-        (["--join", "10.0.0.1:6200"], "lets nobody in without a token"),
-        (["--join", "10.0.0.1:6200", "--insecure"], "where others could read along"),
-        (["--join", "127.0.0.1:6200", "--insecure", "--servables", "none"], "is no directory"),
+        (["--join", "10.0.0.1:6200"], "the master refuses machines without"),
+        (["--join", "10.0.0.1:6200", "--insecure"], "where other machines could read the traffic"),
+        (["--join", "127.0.0.1:6200", "--insecure", "--servables", "none"], "expected a directory"),
         (["--join", "127.0.0.1:6200", "--insecure", "--name", "a/b"], "the node's name is 'a/b'"),
         (["--join", "127.0.0.1:6200", "--insecure", "--slots", "-1"], "slots is -1"),
         (["--join", "127.0.0.1:6200", "--insecure", "--device-type", "tpu"], "device_type is"),

@@ -242,7 +242,7 @@ def test_a_stream_that_breaks_off_is_an_error(told: Told, url: str) -> None:
 def test_answers_that_are_not_json_are_errors(told: Told, url: str) -> None:
     told.chunks = [b"<html>"]
     client = MindsporeInferenceClient("llama2", url)
-    with pytest.raises(ServingError, match="no JSON object: b'<html>'"):
+    with pytest.raises(ServingError, match="not a JSON object: b'<html>'"):
         client.generate("Hi")
 
 

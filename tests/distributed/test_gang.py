@@ -79,7 +79,7 @@ def test_only_ranks_that_a_script_took_may_join():
 
 @pytest.mark.parametrize(
     ("numbers", "problem"),
-    [([1, 2], "rank 1 is taken already"), ([2, 2], "twice"), ([3], "rank 3 is unknown")],
+    [([1, 2], "rank 1 is reserved already"), ([2, 2], "twice"), ([3], "rank 3 is unknown")],
 )
 def test_a_script_takes_ranks_that_are_free(numbers, problem):
     gang = make(3)

@@ -241,7 +241,7 @@ def test_a_client_loads_with_settings_of_its_own_until_the_next_load(tmp_path, l
         problem = load(calls, "toy", config=json.dumps({"optimization": {}}))
         assert "'optimization' cannot be changed" in problem
         problem = load(calls, "toy", config="{}", **{"file:1/model.onnx": FILE[load]})
-        assert "clients may not give files" in problem
+        assert "clients cannot send files" in problem
         assert num_workers() == 2
         assert load(calls, "toy") == ""
         eventually(lambda: num_workers() == 1)

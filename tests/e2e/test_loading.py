@@ -82,7 +82,7 @@ CALL = json.dumps({"instances": [{"x": 1}]}).encode()
 def test_before_anything_is_deployed_nothing_is_said_to_be_all(starting: Starting) -> None:
     for path, body in (("/v1/models", None), ("/v1/chat/completions", CHAT)):
         status, text = starting.get(path, body)
-        assert (status, "no servable is started yet" in text) == (503, True)
+        assert (status, "no servable has started yet" in text) == (503, True)
     assert starting.get("/readyz")[0] == 503
     assert starting.get("/livez")[0] == 200
 

@@ -227,7 +227,10 @@ def test_a_servable_that_is_not_on_the_machine_is_named_at_the_start(start_clust
     [
         ({"insecure": True}, "needs a token"),
         ({}, "needs certificates"),
-        ({"insecure": True, "address": "0.0.0.0:6200"}, "where others could read along"),
+        (
+            {"insecure": True, "address": "0.0.0.0:6200"},
+            "where other machines could read the traffic",
+        ),
         ({"insecure": True, "token_file": "readable"}, "every user may read the token"),
         ({"insecure": True, "token_file": "short"}, "cannot be used: expected at least 16"),
     ],

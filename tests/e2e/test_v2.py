@@ -333,7 +333,7 @@ def test_a_large_tensor_of_a_body_may_be_answered_in_shared_memory(api: Api) -> 
         assert "are not in shared memory region 'out'" in str(error)
         asked.set_shared_memory("out", large.nbytes - 1)
         error = error_of(lambda: api.infer("toy.same", x=large, outputs=[asked]))
-        assert "has 1048576 bytes, its shared memory 'out' has 1048575" in str(error)
+        assert "has 1048576 bytes, but its shared memory 'out' has 1048575" in str(error)
         assert error.status() in ("400", "StatusCode.INVALID_ARGUMENT")
     finally:
         api.client.unregister_system_shared_memory()
@@ -374,14 +374,14 @@ def test_a_deadline_is_respected(api: Api) -> None:
 def test_log_levels_can_be_read_and_are_changed_with_permission(api: Api) -> None:
     assert "log_error" in str(api.client.get_log_settings())
     error = error_of(lambda: api.client.update_log_settings({"log_info": True}))
-    assert "clients may not change what this server logs" in str(error)
+    assert "clients cannot change the log level of this server" in str(error)
 
 
 def test_requests_are_not_traced(api: Api) -> None:
     assert "OFF" in str(api.client.get_trace_settings())
     settings = {"trace_level": ["TIMESTAMPS"]}
     error = error_of(lambda: api.client.update_trace_settings(settings=settings))
-    assert "the operator of the server says what is traced" in str(error)
+    assert "only the operator of the server can change" in str(error)
 
 
 # --- HTTP alone ---

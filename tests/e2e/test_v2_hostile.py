@@ -253,7 +253,7 @@ def test_tensors_that_their_bytes_are_not_are_invalid(
 def test_a_stream_answers_bytes_that_are_no_request(calls: Calls) -> None:
     (answer,) = grpc_call(calls, "ModelStreamInfer", b"\xff\xff")
     found = pb.ModelStreamInferResponse.FromString(answer)
-    assert found.error_message == "the request is no ModelInferRequest"
+    assert found.error_message == "the request is not a valid ModelInferRequest"
 
 
 def test_a_stream_that_fails_late_says_so_behind_its_pieces(calls: Calls) -> None:

@@ -94,7 +94,7 @@ class Web:
         limits=None,
         max_body=MAX_BODY,
         origins=None,
-        others=lambda *_: None,
+        open_other=lambda *_: None,
     ):
         self.background = background
         rest = MsRest(max_body, use_status_codes, limits or ServerLimits())
@@ -110,7 +110,7 @@ class Web:
             routes=routes,
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
-        path = FastPath(self.inference, rest, keys, origins, others)
+        path = FastPath(self.inference, rest, keys, origins, open_other)
         self.server = HttpServer(address, app, path, limits)
         background.run(self.server.start(None))
         self.port = self.server.port
@@ -138,7 +138,7 @@ class Web:
     @property
     def held(self):
         """Bytes of bodies that the server holds, as it counts them."""
-        return self.server.shared.memory.held
+        return self.server.shared.memory.used
 
     def close(self):
         for client in self.clients:

@@ -4,7 +4,7 @@ import pytest
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
-from mindspore_serving.frontends.access import Responses, protocol_of_service
+from mindspore_serving.frontends.access import ResponseCounter, protocol_of_service
 from mindspore_serving.frontends.protocols import PATHS, ROUTES
 from tests.frontends.http_serving import BODY, GET, Web, post
 from tests.waiting import eventually
@@ -71,7 +71,7 @@ def test_responses_are_counted_when_they_have_been_written(web):
     assert counts == {("rest", 200): 1, ("server", 200): 1, ("other", 404): 1}
 
 
-def test_what_is_no_http_is_counted_by_its_refusal(web):
+def test_data_that_is_not_http_is_counted_by_its_refusal(web):
     client = web.connect()
     client.send(b"nonsense\r\n\r\n")
     assert client.read()[0] == 400
@@ -100,6 +100,6 @@ def test_an_answer_that_we_cut_short_is_no_client_that_left(web):
 
 
 def test_without_an_access_log_no_entry_is_made():
-    responses = Responses()
+    responses = ResponseCounter()
     responses.add("rest", 200, None, 10)
     assert responses.counts == {("rest", 200): 1}

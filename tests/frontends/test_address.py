@@ -86,7 +86,8 @@ def test_an_address_in_use_is_a_start_error():
             listen(parse(text, REST, allow_unix=False))
     assert str(caught.value) == (
         "Serving Error: RESTful server start failed, bind to the socket address "
-        f"{text} failed: Address already in use; choose another port, or end what listens there"
+        f"{text} failed: Address already in use; choose another port, or end the process that "
+        "listens on it"
     )
 
 

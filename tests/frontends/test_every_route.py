@@ -48,7 +48,7 @@ of_every_row = pytest.mark.parametrize("row", ROUTES, ids=lambda row: f"{row.ver
 
 
 @of_every_row
-def test_it_wants_a_key(locked: Calls, row: HttpRoute) -> None:
+def test_a_route_needs_a_key(locked: Calls, row: HttpRoute) -> None:
     for header in WRONG:
         headers = {} if header is None else {"Authorization": header}
         body = b"{}" if row.verb == "POST" else None
@@ -58,7 +58,7 @@ def test_it_wants_a_key(locked: Calls, row: HttpRoute) -> None:
 
 
 @of_every_row
-def test_it_refuses_the_form_of_another_site(locked: Calls, row: HttpRoute) -> None:
+def test_a_route_refuses_forms_of_other_sites(locked: Calls, row: HttpRoute) -> None:
     for origin in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
             headers = {**KEYED, **origin, "Content-Type": kind}
@@ -67,15 +67,13 @@ def test_it_refuses_the_form_of_another_site(locked: Calls, row: HttpRoute) -> N
 
 
 @of_every_row
-def test_it_refuses_a_form_whose_browser_does_not_say_from_where(
-    locked: Calls, row: HttpRoute
-) -> None:
+def test_a_route_refuses_forms_without_an_origin(locked: Calls, row: HttpRoute) -> None:
     headers = {**KEYED, "Content-Type": "Text/Plain; charset=UTF-8"}
     status, _ = locked.http_call("POST", path_of(row), b"{}", headers)
-    assert (status != 403) == (row.is_open or row.takes_text), status
+    assert (status != 403) == (row.is_open or row.accepts_text_plain), status
 
 
-def test_what_no_route_has_is_refused_as_well(locked: Calls) -> None:
+def test_unknown_paths_are_refused_too(locked: Calls) -> None:
     for path in ("/health/", "//health", "/health%2f", "/no/such/path", "/v1/nothing", "/v2x"):
         assert locked.http_call("GET", path)[0] == 401
         headers = {**KEYED, "Origin": "https://evil.example"}

@@ -18,7 +18,7 @@ from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
 from tests.waiting import PATIENCE
 
-READY = ServableReadiness("add", 1, True)
+ModelReady = ServableReadiness("add", 1, True)
 DEAD = ServableReadiness("chat", 2, False, "its workers are being started")
 OLD = ServableReadiness("chat", 1, True)
 KEY = "a-key-that-is-long-enough"
@@ -33,13 +33,13 @@ def get(web: Web, path: str):
 # --- HTTP ---------------------------------------------------------------------------------------
 
 
-def test_a_server_is_alive_if_it_answers_whatever_its_servables_do(web):
+def test_a_server_is_alive_without_ready_servables(web):
     web.control.servables, web.control.is_ready = [DEAD], False
     assert get(web, "/livez")[0] == 200
 
 
 def test_a_server_is_ready_if_all_its_servables_are(web):
-    web.control.servables = [READY, OLD]
+    web.control.servables = [ModelReady, OLD]
     status, _, body = get(web, "/readyz")
     assert status == 200
     assert json.loads(body) == {
@@ -52,7 +52,7 @@ def test_a_server_is_ready_if_all_its_servables_are(web):
 
 
 def test_a_server_that_is_not_ready_says_which_servable_and_why(web):
-    web.control.servables, web.control.is_ready = [READY, DEAD], False
+    web.control.servables, web.control.is_ready = [ModelReady, DEAD], False
     status, headers, body = get(web, "/readyz")
     assert (status, headers["retry-after"]) == (503, "1")
     found = json.loads(body)
@@ -71,19 +71,19 @@ def test_a_server_that_is_not_ready_says_which_servable_and_why(web):
     ],
 )
 def test_servables_are_asked_for_by_name(web, query, status):
-    web.control.servables, web.control.is_ready = [READY, OLD, DEAD], False
+    web.control.servables, web.control.is_ready = [ModelReady, OLD, DEAD], False
     assert get(web, f"/readyz?{query}")[0] == status
 
 
 @pytest.mark.parametrize(("path", "status"), [("add", 200), ("chat", 503), ("nothing", 404)])
 def test_each_servable_has_a_path_of_its_own(web, path, status):
-    web.control.servables, web.control.is_ready = [READY, OLD, DEAD], False
+    web.control.servables, web.control.is_ready = [ModelReady, OLD, DEAD], False
     assert get(web, f"/readyz/{path}")[0] == status
 
 
-def test_a_server_that_loads_says_how_far_it_is(web):
+def test_a_loading_server_reports_its_progress(web):
     loading = ServableReadiness("chat", 0, False, "still loading, 20 %", 0.2)
-    web.control.servables, web.control.is_ready = [READY, loading], False
+    web.control.servables, web.control.is_ready = [ModelReady, loading], False
     web.control.is_starting = True
     status, headers, body = get(web, "/health")
     assert (status, headers["retry-after"]) == (503, "1")
@@ -99,14 +99,14 @@ def test_a_server_without_servables_is_not_ready(web):
 
 
 def test_a_server_whose_workers_have_ended_is_not_loading(web):
-    web.control.servables, web.control.is_ready = [READY, DEAD], False
+    web.control.servables, web.control.is_ready = [ModelReady, DEAD], False
     assert get(web, "/health")[2] == b"not ready"
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/readyz/add", "/readyz?servable=add"])
 def test_health_needs_no_key(background, path):
     with closing(Web(background, api_keys=[KEY])) as web:
-        web.control.servables = [READY]
+        web.control.servables = [ModelReady]
         assert get(web, path)[0] == 200
         assert get(web, "/health")[0] == 200
 
@@ -159,9 +159,9 @@ def test_the_server_serves_while_all_its_servables_do(asking, name):
 
 
 def test_a_servable_serves_while_all_its_versions_do(asking):
-    asking.control.servables = [READY, OLD]
+    asking.control.servables = [ModelReady, OLD]
     assert (asking.check("add"), asking.check("chat")) == ("SERVING", "SERVING")
-    asking.control.servables = [READY, OLD, DEAD]
+    asking.control.servables = [ModelReady, OLD, DEAD]
     assert (asking.check("add"), asking.check("chat")) == ("SERVING", "NOT_SERVING")
 
 
@@ -172,21 +172,21 @@ def test_a_servable_that_does_not_exist_is_not_found(asking):
 
 
 def test_who_watches_is_told_of_changes_and_of_the_end(asking):
-    asking.control.servables = [READY]
+    asking.control.servables = [ModelReady]
     seen = asking.watch("add")
     assert next(seen) == "SERVING"
     asking.control.servables = [ServableReadiness("add", 1, False, "its worker died")]
     assert next(seen) == "NOT_SERVING"
-    asking.control.servables = [READY]
+    asking.control.servables = [ModelReady]
     assert next(seen) == "SERVING"
     asking.background.run(asking.server.stop(5))
     assert list(seen) == ["NOT_SERVING"]
 
 
-def test_who_watches_what_is_not_there_is_told_when_it_comes(asking):
+def test_watch_of_an_unknown_servable_reports_its_deployment(asking):
     seen = asking.watch("add")
     assert next(seen) == "SERVICE_UNKNOWN"
-    asking.control.servables = [READY]
+    asking.control.servables = [ModelReady]
     assert next(seen) == "SERVING"
 
 
@@ -197,7 +197,7 @@ def test_a_request_that_is_none_is_refused(asking):
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_many_that_ask_slowly_do_not_keep_others_from_asking(asking):
+def test_many_slow_health_checks_keep_no_other_client_out(asking):
     client = RawGrpc(asking.port)
     with client.stream:
         for _ in range(64):

@@ -33,7 +33,7 @@ def test_a_line_has_a_key_its_name_and_its_limits(write):
 
 
 def test_a_file_that_every_user_can_read_is_refused(write):
-    with pytest.raises(StartError, match="every user may read the API keys in .*chmod o="):
+    with pytest.raises(StartError, match="every user can read the API keys in .*chmod o="):
         read_keys(write(SECRET, 0o604))
     assert read_keys(write(SECRET, 0o640))  # a group, as containers have it
 
@@ -48,8 +48,8 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     [
         ("", "there is no API key"),
         ("# nothing", "there is no API key"),
-        ("short", "line 1: the API key should be at least 8"),
-        (f"{SECRET}\n{SECRET} again", "line 2: the API key is there twice"),
+        ("short", "line 1: the API key should have at least 8"),
+        (f"{SECRET}\n{SECRET} again", "line 2: the API key is repeated"),
         (f"{SECRET} Anna speed=9", "line 1: a word is not one of max_requests=N"),
         (f"Annabelle {SECRET}==", "line 1: a word is not one of max_requests=N"),
         (f"{SECRET} Anna max_requests=0", "line 1: 'max_requests=0' is not one of"),
@@ -63,23 +63,23 @@ def test_a_line_that_is_wrong_is_named_without_its_key(write, text, words):
     assert SECRET not in str(refused.value)
 
 
-def test_a_key_has_no_more_requests_under_way_than_it_may():
+def test_a_key_has_a_limit_of_requests_in_flight():
     keys = Keys([ApiKey(SECRET, "Anna", max_requests=2)])
-    holders = [keys.find(f"Bearer {SECRET}".encode()).admit() for _ in range(2)]
-    with pytest.raises(Overloaded, match="the API key 'Anna' has 2 requests under way"):
+    tenants = [keys.find(f"Bearer {SECRET}".encode()).admit() for _ in range(2)]
+    with pytest.raises(Overloaded, match="the API key 'Anna' has 2 requests in flight"):
         keys.find(f"Bearer {SECRET}".encode()).admit()
-    holders[0].release()
+    tenants[0].release()
     assert keys.find(f"Bearer {SECRET}".encode()).admit()
 
 
-def test_a_key_has_no_more_requests_in_a_minute_than_it_may(monkeypatch):
+def test_a_key_has_a_limit_of_requests_per_minute(monkeypatch):
     now = 100.0
     monkeypatch.setattr("mindspore_serving.frontends.keys.time.monotonic", lambda: now)
-    holder = Keys([ApiKey(SECRET, "Anna", requests_per_minute=2)]).find(f"Bearer {SECRET}".encode())
-    holder.admit()
-    holder.admit()
+    tenant = Keys([ApiKey(SECRET, "Anna", requests_per_minute=2)]).find(f"Bearer {SECRET}".encode())
+    tenant.admit()
+    tenant.admit()
     with pytest.raises(Overloaded) as refused:
-        holder.admit()
+        tenant.admit()
     assert refused.value.retry_after == 30.0
     now += 30.0
-    assert holder.admit()
+    assert tenant.admit()

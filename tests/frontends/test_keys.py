@@ -33,7 +33,7 @@ def test_any_of_several_keys_is_accepted():
             keys.find(wrong)
 
 
-def test_a_key_may_come_as_anthropics_clients_send_it():
+def test_a_key_can_be_in_the_header_of_anthropics_clients():
     keys = Keys(["first-of-all-keys", "second-of-all-keys"])
     assert keys.find(None, b"first-of-all-keys").key.secret == "first-of-all-keys"
     assert keys.find(b"Bearer second-of-all-keys", b"").key.secret == "second-of-all-keys"

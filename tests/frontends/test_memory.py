@@ -2,7 +2,7 @@
 
 import pytest
 
-from mindspore_serving.frontends.memory import NOBODY, MemoryPeer, Quota, peer_of
+from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 
 MOST = 1024
 
@@ -23,34 +23,34 @@ def test_a_connection_takes_less_than_its_address_and_that_less_than_all() -> No
     assert sum(by_connection) <= 3 * MOST // 4
     assert all(by_connection[:4])
     assert all(by_address)
-    assert quota.held <= MOST
+    assert quota.used <= MOST
 
 
 @pytest.mark.parametrize(
-    ("peer", "amount"), [(MemoryPeer("a", 0), MOST), (NOBODY, MOST), (NOBODY, 9999)]
+    ("peer", "amount"), [(MemoryPeer("a", 0), MOST), (ANONYMOUS, MOST), (ANONYMOUS, 9999)]
 )
-def test_a_peer_that_is_alone_gets_what_it_needs(peer: MemoryPeer, amount: int) -> None:
+def test_a_single_peer_can_use_all_units(peer: MemoryPeer, amount: int) -> None:
     assert Quota(MOST).take(peer, amount)
 
 
-def test_the_largest_unit_is_taken_in_parts_where_it_is_free() -> None:
+def test_the_largest_amount_can_be_taken_in_parts() -> None:
     quota = Quota(MOST, largest=1000)
     assert take_all(quota, MemoryPeer("a", 0)) == 1000
     assert take_all(quota, MemoryPeer("b", 0)) == 24
 
 
 def test_a_connection_has_its_least_where_nothing_is_free() -> None:
-    quota = Quota(MOST, least=10)
-    assert quota.take(NOBODY, MOST)
+    quota = Quota(MOST, reserved=10)
+    assert quota.take(ANONYMOUS, MOST)
     assert [take_all(quota, MemoryPeer("a", number)) for number in range(3)] == [10, 10, 10]
-    assert not quota.take(NOBODY, 1)
+    assert not quota.take(ANONYMOUS, 1)
 
 
-def test_what_is_given_back_can_be_taken_again() -> None:
+def test_units_that_are_given_back_can_be_taken_again() -> None:
     quota = Quota(MOST)
     count = take_all(quota, MemoryPeer("a", 0))
     quota.give_back(MemoryPeer("a", 0), count)
-    assert (quota.held, quota.of(MemoryPeer("a", 0))) == (0, (0, 0))
+    assert (quota.used, quota.used_by(MemoryPeer("a", 0))) == (0, (0, 0))
     assert take_all(quota, MemoryPeer("a", 1)) == count
 
 
@@ -63,5 +63,5 @@ def test_a_peer_of_grpc_has_the_address_without_the_port(name: str, address: str
 
 
 @pytest.mark.parametrize("name", ["unix:", "unix:2", ""])
-def test_clients_of_a_unix_socket_are_one_peer(name: str) -> None:
-    assert peer_of(name) is NOBODY
+def test_clients_of_a_unix_socket_share_a_peer(name: str) -> None:
+    assert peer_of(name) is ANONYMOUS

@@ -99,7 +99,7 @@ def test_pages_that_the_operator_allows_may_and_are_told_so(background, path):
         "app-1+x://abc.d_e",
     ],
 )
-def test_an_origin_is_taken_as_browsers_send_it(given):
+def test_origins_of_browsers_are_accepted(given):
     assert to_origins([given]) == to_origins(given) == (given.lower(),)
 
 
@@ -121,7 +121,7 @@ def test_an_origin_is_taken_as_browsers_send_it(given):
         "https://a:123456",
     ],
 )
-def test_what_no_browser_sends_as_origin_is_refused(given):
+def test_invalid_origins_are_refused(given):
     with pytest.raises(InvalidInputs, match=r"expected '\*' or SCHEME://HOST"):
         to_origins(["https://friend.example", given])
 
@@ -161,7 +161,7 @@ def test_a_name_that_is_pointed_at_this_machine_is_refused(background, path, hos
     with serving(background) as web:
         status, _, body = ask(web, path=path, host=host)
         assert status == 403
-        assert b"the server is not known as" in body
+        assert b"the host name" in body
 
 
 @pytest.mark.parametrize(

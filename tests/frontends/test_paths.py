@@ -116,7 +116,7 @@ def test_the_classic_texts_stay_below_model(web: Web) -> None:
     assert (status, [*json.loads(body)]) == (200, ["error_msg"])
 
 
-def test_a_classic_url_of_another_form_is_served_unless_a_protocol_has_it(web: Web) -> None:
+def test_a_classic_url_with_a_prefix_yields_to_protocol_paths(web: Web) -> None:
     assert ask(web, "POST", "/my-model/add:m")[0] == 200
     assert ask(web, "POST", "/api/model/add:m")[0] == 200  # Ollama's paths are others
     assert ask(web, "POST", "/v1/model/add:m")[0] == 404
@@ -144,7 +144,9 @@ def test_with_status_codes_a_classic_path_has_405(background: BackgroundLoop) ->
         ("BREW", "/v1/models", "GET, HEAD"),
     ],
 )
-def test_a_wrong_verb_is_told_the_right_ones(web: Web, verb: str, path: str, allowed: str) -> None:
+def test_a_wrong_verb_gets_the_list_of_allowed_verbs(
+    web: Web, verb: str, path: str, allowed: str
+) -> None:
     status, headers, _ = ask(web, verb, path)
     if verb == "BREW":  # which is no verb of HTTP
         assert status == 400
@@ -179,7 +181,7 @@ def test_a_last_slash_changes_nothing(web: Web) -> None:
 # --- web pages of other sites -------------------------------------------------------------------
 
 
-def test_a_preflight_says_what_a_page_may_do(background: BackgroundLoop) -> None:
+def test_a_preflight_lists_the_allowed_methods(background: BackgroundLoop) -> None:
     rules = OriginPolicy("0.0.0.0", (), ["https://a.example"])
     key = "a-key-that-is-long-enough"
     with closing(Web(background, routes=ROUTES, origins=rules, api_keys=[key])) as web:
@@ -228,7 +230,7 @@ def test_an_id_that_the_client_gives_comes_back(web: Web, verb: str, path: str) 
         assert MADE.fullmatch(headers["x-request-id"])
 
 
-def test_what_is_no_http_has_an_id(web: Web) -> None:
+def test_data_that_is_not_http_gets_an_id(web: Web) -> None:
     status, headers, _ = web.connect().send(b"no http at all\r\n\r\n").read()
     assert (status, bool(MADE.fullmatch(headers["x-request-id"]))) == (400, True)
 

@@ -59,5 +59,5 @@ def test_a_route_is_found_whatever_the_names_in_a_path_are(path: str, route: str
     assert route_of(scope) == route
 
 
-def test_what_was_refused_before_any_route_has_none() -> None:
+def test_requests_refused_before_routing_have_no_route() -> None:
     assert route_of({"type": "http", "method": "GET", "path": "/v2/models/a", "headers": []}) == ""

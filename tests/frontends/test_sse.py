@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.disconnect import Owned
+from mindspore_serving.frontends.disconnect import OwnedStream
 from tests.waiting import until
 
 
@@ -32,7 +32,7 @@ class Web:
         return asyncio.ensure_future(response({"type": "http"}, self.receive, self.send))
 
 
-def test_an_event_has_its_name_if_it_has_one():
+def test_an_event_has_its_optional_name():
     assert sse.event(b"x") == b"data: x\n\n"
     assert sse.event(b"x", b"y") == b"event: y\ndata: x\n\n"
 
@@ -66,7 +66,7 @@ async def test_a_client_that_leaves_closes_the_events():
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-async def test_a_client_that_leaves_before_the_first_piece_frees_what_is_owned(is_held):
+async def test_a_disconnect_before_the_first_chunk_frees_the_resources(is_held):
     freed = []
 
     async def pieces():
@@ -77,7 +77,7 @@ async def test_a_client_that_leaves_before_the_first_piece_frees_what_is_owned(i
     stack.callback(freed.append, True)
     if is_held:
         web.gate.clear()  # not even the head can be sent: the generator is not begun
-    answering = web.answer(sse.EventStream(Owned(pieces(), stack)))
+    answering = web.answer(sse.EventStream(OwnedStream(pieces(), stack)))
     await asyncio.sleep(0)
     web.left.set()
     await answering
@@ -102,7 +102,7 @@ async def test_silence_is_filled_and_pings_do_not_pile_up_for_who_does_not_read(
     await answering
 
 
-async def test_events_that_raise_end_the_response_with_it():
+async def test_an_error_of_the_events_ends_the_response():
     async def pieces():
         yield b"a"
         raise ValueError("broken")

@@ -103,7 +103,7 @@ def test_a_call_without_markers_is_a_call_of_the_client(web, form, ask, is_strea
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("ask", CLIENTS, ids=lambda ask: ask.__name__)
-def test_one_that_does_not_fit_is_the_text_of_the_client(web, ask, is_stream):
+def test_a_call_that_fits_no_tool_is_text_of_the_answer(web, ask, is_stream):
     says(web, WRONG)
     assert ask(web, is_stream=is_stream) == (WRONG, [])
 

@@ -82,7 +82,7 @@ async def test_a_generation_that_was_too_late_is_answered_504(path: str) -> None
 
 
 @pytest.mark.parametrize("path", ["/models/tiny/generate", "/generate"])
-async def test_it_is_also_if_a_part_was_generated(path: str) -> None:
+async def test_a_deadline_is_504_also_after_a_part_was_generated(path: str) -> None:
     routes, body = CALLS[path]
     server = Server(routes, WHOLE)
     server.inference.fails_with = DeadlineExceeded("the deadline has passed")
@@ -133,7 +133,7 @@ def test_clients_of_classic_models_are_told_too(web, web_with_codes, path, case)
             assert str(error) in json.dumps(json.loads(body))
 
 
-def test_one_good_answer_among_others_is_not_to_be_asked_for_again(web_with_codes):
+def test_a_partly_good_answer_has_no_retry_after(web_with_codes):
     web_with_codes.inference.holds = True
     client = web_with_codes.connect().send(post())
     reply = Reply([b"{}", b""], faults=[None, Overloaded("too much waits")])

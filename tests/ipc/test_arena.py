@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.ipc import arena as arenas
 from mindspore_serving.ipc.arena import (
     ARENA_SIZE,
@@ -60,16 +60,16 @@ def test_any_bytes_like_object_can_be_put(pair, kind):
 
 def test_pieces_are_contiguous_in_the_arena(pair):
     arena, view = pair
-    body = pieces.join([b"head", memoryview(bytes(LARGE)), bytearray(b"end")])
+    body = buffers.join([b"head", memoryview(bytes(LARGE)), bytearray(b"end")])
     assert view.get(arena.put(body)) == b"head" + bytes(LARGE) + b"end"
 
 
 def test_pieces_travel_joined_without_shared_memory():
-    assert NoArena().put(pieces.join([b"head", bytes(LARGE)])) == b"head" + bytes(LARGE)
+    assert NoArena().put(buffers.join([b"head", bytes(LARGE)])) == b"head" + bytes(LARGE)
 
 
 def test_small_pieces_are_joined_at_once():
-    assert pieces.join([b"head", b"end"]) == b"headend"
+    assert buffers.join([b"head", b"end"]) == b"headend"
 
 
 def test_space_is_given_out_by_powers_of_two_of_at_least_64_kib(pair):

@@ -120,4 +120,4 @@ def check_crowd(
             assert output.token_ids == checkpoints.likeliest(source, prompt, output.token_ids)
     assert stats.num_preemptions > 0
     assert stats.num_cache_hits > 0
-    assert (stats.num_guesses > 0) == (options.get("num_speculative_tokens", 0) > 0)
+    assert (stats.num_draft_tokens > 0) == (options.get("num_speculative_tokens", 0) > 0)

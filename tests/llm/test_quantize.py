@@ -114,7 +114,7 @@ def test_quantising_while_loading_gives_the_same_weights_and_a_warning(root, tmp
     assert "memory for both" in capsys.readouterr().err
 
 
-def test_the_target_has_what_the_source_has(root, tmp_path):
+def test_the_target_has_the_files_of_the_source(root, tmp_path):
     source = shutil.copytree(built(root, "llama3-tied"), tmp_path / "source")
     (source / "tokenizer.json").write_text("{}")
     (source / "pytorch_model.bin").write_bytes(b"pickle")
@@ -152,7 +152,7 @@ def test_int4_files_are_an_eighth_of_float32(root, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_float16_computes_what_the_source_does(root, tmp_path, name):
+def test_float16_computes_the_logits_of_the_source(root, tmp_path, name):
     source = built(root, name)
     quantize(source, tmp_path / "half", "float16")
     got = logits(tmp_path / "half")
@@ -195,7 +195,7 @@ def test_numbers_too_large_for_float16_are_named(root, tmp_path):
     assert not (tmp_path / "half").exists()
 
 
-def test_what_cannot_be_quantised_is_refused(root, tmp_path):
+def test_checkpoints_that_cannot_be_quantised_are_refused(root, tmp_path):
     source = built(root, "llama")
     with pytest.raises(StartError, match="mode is 'int3', expected one of int8, int4, float16"):
         quantize(source, tmp_path / "q", "int3")
@@ -226,7 +226,7 @@ def test_the_command_line_converts_or_says_why_not(root, tmp_path, capsys):
     assert "error: " in capsys.readouterr().err
 
 
-def test_the_command_says_what_it_has_written(root, tmp_path, capsys):
+def test_the_command_prints_target_mode_and_sizes(root, tmp_path, capsys):
     from mindspore_serving.cli import main as serving
 
     target = tmp_path / "q"

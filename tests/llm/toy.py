@@ -61,7 +61,7 @@ class ToyRunner(LimitedRunner):
             self._cache[target] = self._cache[source]
         adapters = np.repeat([s.adapter for s in layout.spans], [len(r.tokens) for r in step.rows])
         self._cache.reshape(-1)[layout.slots] = (
-            layout.token_ids + 1 + adapters * _ADAPTER + layout.is_long * _LONG
+            layout.token_ids + 1 + adapters * _ADAPTER + layout.uses_long_rope * _LONG
         )
         best = [token for row in step.rows for token in self._likeliest(row)]
         logits = np.empty((len(best), self.vocab_size), np.float32)

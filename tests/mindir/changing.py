@@ -473,6 +473,6 @@ class ByRepeated(nn.Cell):
 REFUSED = {
     "OfConstant": (OfConstant, "it changes a constant in place"),
     "PerhapsShared": (PerhapsShared, "depends on a branch or a loop whether"),
-    "FirstTimeShared": (FirstTimeShared, "depends on the iteration which"),
+    "FirstTimeShared": (FirstTimeShared, "depends on the iteration"),
     "ByRepeated": (ByRepeated, "a view in which elements are repeated"),
 }

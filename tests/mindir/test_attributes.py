@@ -130,7 +130,7 @@ def numbers_of_dtypes():
     return numbers
 
 
-def test_every_data_type_is_read_as_it_is_named_or_refused():
+def test_each_data_type_is_read_by_its_number_or_refused():
     for name, number in numbers_of_dtypes().items():
         if name in DTYPES:
             kind = DTYPES[name]
@@ -167,7 +167,7 @@ OTHERS = {"SearchSorted", "ScalarCast", "MaxPoolWithIndices", "MaxPoolWithMask"}
 OF_FLOATS = {"LinalgVectorNorm", "LogSoftmaxExt", "MeanExt", "Norm"}
 
 
-def test_every_operator_with_a_data_type_gives_a_result_of_it():
+def test_operators_with_a_data_type_give_a_result_of_that_type():
     pairs = {pair for pair in dtype_arguments() if pair[0] not in OTHERS}
     assert {name for name, _ in pairs} == set(INPUTS)
     for name, argument in sorted(pairs):

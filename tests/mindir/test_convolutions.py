@@ -26,7 +26,7 @@ def different(settings, ours, theirs):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_convolution_with_any_setting_gives_what_mindspore_does(name, tmp_path):
+def test_a_convolution_with_any_setting_equals_mindspore(name, tmp_path):
     kind, sizes, settings = LAYERS[name]
     cell = Swept([made(kind, setting) for setting in settings])
     cell.set_train(False)
@@ -39,7 +39,7 @@ def test_a_convolution_with_any_setting_gives_what_mindspore_does(name, tmp_path
 
 @pytest.mark.parametrize("mode", ["same", "valid", "pad"])
 @pytest.mark.parametrize("kernel", [2, 3, 4])
-def test_a_transposed_convolution_of_open_sizes_gives_what_mindspore_does(kernel, mode, check):
+def test_a_transposed_convolution_of_open_sizes_equals_mindspore(kernel, mode, check):
     padding = 1 if mode == "pad" else 0
     cell = made(
         nn.Conv2dTranspose,

@@ -77,7 +77,7 @@ def with_value(row, name):
 
 
 @pytest.mark.parametrize(("row", "name"), COMPUTED)
-def test_a_value_of_an_enumeration_is_computed_as_it_is_named(row, name, tmp_path):
+def test_each_value_of_an_enumeration_is_computed_by_its_name(row, name, tmp_path):
     more, init = with_value(row, name)
     made = primitive(row.operator)
     made = made(**init) if isinstance(made, type) and init else made

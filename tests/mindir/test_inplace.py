@@ -48,7 +48,7 @@ def test_a_residual_network_answers_as_with_mindspore(check, shapes):
 
 
 @pytest.mark.parametrize("name", BY_HAND)
-def test_a_change_in_place_that_mindspore_has_no_cpu_for_is_seen_by_all_readers(name, tmp_path):
+def test_a_change_in_place_without_mindspore_on_cpu_reaches_all_readers(name, tmp_path):
     cell, expected = BY_HAND[name]
     export(cell(), tmp_path / "model.mindir", [X])
     backend = opened(tmp_path / "model.mindir")
@@ -66,7 +66,7 @@ def test_a_change_in_place_with_unknown_readers_is_refused_with_the_reason(name,
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_writing_operator_leaves_in_its_input_what_it_does_in_pytorch(name, tmp_path):
+def test_a_writing_operator_changes_its_input_as_pytorch_does(name, tmp_path):
     arguments, change = WRITES[name]
     x = writers.X
     export(Writer(getattr(gen_ops_prim, name)(), arguments), tmp_path / "model.mindir", [x])
@@ -91,7 +91,7 @@ def test_a_rounded_division_in_place_rounds_as_in_pytorch(name, divisor, roundin
     backend.close()
 
 
-def test_every_writing_operator_of_mindspore_is_converted_or_known_to_be_refused():
+def test_writing_operators_of_mindspore_are_converted_or_refused():
     names = {name for name in vars(gen_ops_prim) if name.startswith("Inplace")}
     assert names == set(WRITES) | UNKNOWN
     assert set(WRITES) | {"Assign", "AssignAdd", "AssignSub"} == WRITERS

@@ -27,7 +27,7 @@ def test_a_loop_may_make_a_tensor_longer(tmp_path):
     np.testing.assert_array_equal(result, [[1, 2], [3, 4], [2, 3], [2, 3], [2, 3]])
 
 
-def test_weights_that_a_network_writes_keep_what_is_written(tmp_path):
+def test_weights_that_a_network_writes_keep_their_value(tmp_path):
     export(Counter(), tmp_path / "counter.mindir", [np.zeros(3, np.float32)])
     backend = opened(tmp_path / "counter.mindir")
     for count in (1, 2, 3):

@@ -101,7 +101,7 @@ CELLS = (Of0, Of1, Of2, Of3, Of4, Of5)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_an_operator_computes_what_mindspore_does(name, tmp_path_factory):
+def test_an_operator_equals_mindspore(name, tmp_path_factory):
     @settings(
         max_examples=3,
         suppress_health_check=list(HealthCheck),

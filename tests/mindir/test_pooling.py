@@ -34,7 +34,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_one_example_without_a_batch_is_pooled_over_all_its_spatial_axes(name):
+def test_an_example_without_a_batch_is_pooled_over_its_spatial_axes(name):
     count, more, reference = REFERENCES[name]
     x = np.random.default_rng(0).permutation(2 * 6**count).reshape(2, *[6] * count)
     x = x.astype(np.float32)

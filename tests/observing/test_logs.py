@@ -20,7 +20,7 @@ def test_each_line_is_an_object_with_time_level_place_and_request(observed: Obse
     assert all(one.keys() >= KEYS for one in lines)
     (started,) = [one for one in lines if "gRPC server start success" in one["message"]]
     assert (started["level"], started["logger"]) == ("INFO", "mindspore_serving")
-    assert started["file"].startswith("mindspore_serving/server/showing.py:")
+    assert started["file"].startswith("mindspore_serving/server/startup_report.py:")
 
 
 def test_workers_write_json_lines_too(observed: Observed) -> None:

@@ -23,7 +23,7 @@ _started: list[str] = []
 sys.addaudithook(lambda event, _: _started.append(event) if event in STARTS else None)
 
 WRONG = [
-    ({"kv_cache_dtyp": "u8"}, "'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?"),
+    ({"kv_cache_dtyp": "u8"}, "there is no option 'kv_cache_dtyp'; did you mean 'kv_cache_dtype'?"),
     ({"kv_cache_dtype": 8}, "kv_cache_dtype is 8, expected a text"),
     ({"kv_cache_dtype": "u4"}, "kv_cache_dtype is 'u4', the openvino runtime accepts auto, f32, "),
     ({"kv_cache_dtype": "u8", "runtime": "torch"}, "'u8', the torch runtime accepts auto, f32, "),
@@ -34,7 +34,7 @@ WRONG = [
     ({"graph_mode": True}, "runtime 'openvino' has no graph_mode, expected one of mindspore"),
     ({"runtime": "opnvino"}, "runtime is 'opnvino', expected one of .*; did you mean 'openvino'?"),
     ({"engine": "vlm"}, "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
-    ({"engine_options": {"a": 1}}, "engine_options has 'a', but engine 'ours' has none"),
+    ({"engine_options": {"a": 1}}, "engine_options has 'a', but engine 'ours' has no options"),
     ({"truncate": True}, "'truncate' is an option of models that do not generate"),
 ]
 IDS = [text[:24] for _, text in WRONG]
@@ -91,7 +91,10 @@ def test_words_of_the_command_line_are_refused(
 ) -> None:
     path = str(directory / "model")
     assert main(["serve", path, "--llm-option", "kv-cache-dtyp=u8"]) != 0
-    assert "'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?" in capsys.readouterr().err
+    assert (
+        "there is no option 'kv_cache_dtyp'; did you mean 'kv_cache_dtype'?"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.usefixtures("no_process")
@@ -137,12 +140,15 @@ def test_a_servable_with_a_configuration_takes_its_options_there(directory: Path
 
 
 DECLARED = [
-    ("kv_cache_dtyp='u8'", "line 2: 'kv_cache_dtyp' is no option; did you mean 'kv_cache_dtype'?"),
-    ("kv_cache_dtyp=computed()", "'kv_cache_dtyp' is no option"),
-    ("truncate=True", "'truncate' is no option"),
+    (
+        "kv_cache_dtyp='u8'",
+        "line 2: there is no option 'kv_cache_dtyp'; did you mean 'kv_cache_dtype'?",
+    ),
+    ("kv_cache_dtyp=computed()", "there is no option 'kv_cache_dtyp'"),
+    ("truncate=True", "there is no option 'truncate'"),
     ("max_num_seqs=0", "line 2: max_num_seqs is 0, expected an int of 1 to 4096"),
     ("runtime='torch', kv_cache_dtype='u8'", "'u8', the torch runtime accepts auto, f32, "),
-    ("engine_options={'a': 1}", "engine_options has 'a', but engine 'ours' has none"),
+    ("engine_options={'a': 1}", "engine_options has 'a', but engine 'ours' has no options"),
     ("engine='vlm'", "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
 ]
 

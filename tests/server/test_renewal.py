@@ -19,7 +19,7 @@ def write(path: Path, number: int) -> None:
 
 
 def secrets_of(keys: Keys) -> list[str]:
-    return [one.key.secret for one in keys.holders.values()]
+    return [one.key.secret for one in keys.tenants.values()]
 
 
 async def test_a_look_that_fails_is_not_the_last(

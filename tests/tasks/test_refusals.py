@@ -104,7 +104,7 @@ def remove(name: str) -> Callable[[Path], None]:
         (lambda path: (path / "tokenizer.json").write_text("{}"), "tokenizer.json cannot be read"),
         (change(id2label={"0": "a"}), "1 labels, but the checkpoint's classifier has 3 outputs"),
         (change(id2label={"1": "a", "2": "b", "3": "c"}), "id2label in config.json has no '0'"),
-        (change(id2label={"0": 1, "1": 2, "2": 3}), "id2label that is no object of texts"),
+        (change(id2label={"0": 1, "1": 2, "2": 3}), "id2label that is not an object of strings"),
         (change(id2label=None, num_labels=4), "4 labels, but the checkpoint's classifier has 3"),
         (change(problem_type="ranking"), "problem_type 'ranking', expected one of regression"),
         (change(vocab_size=999), "word_embeddings.weight' is .*, expected"),
@@ -177,7 +177,7 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
         ("jax", {}, "runtime is 'jax', expected one of openvino, torch, transformers"),
         ("", {"top_k": -1}, "top_k is -1, expected an int >= 0"),
         ("", {"truncate": "yes"}, "truncate is 'yes', expected True or False"),
-        ("", {"colour": "red"}, "'colour' is no option, expected one of"),
+        ("", {"colour": "red"}, "there is no option 'colour', expected one of"),
         ("", {"max_model_len": 999}, "max_model_len is 999, but the model has 200 positions"),
         (
             "transformers",

@@ -23,10 +23,10 @@ from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import to_template
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 
 async def answer(state: AppState, http: Request, body: MessagesRequest) -> Response:
@@ -35,15 +35,15 @@ async def answer(state: AppState, http: Request, body: MessagesRequest) -> Respo
     request = to_request(body, model)
     with ExitStack() as stack:
         with renaming_fields("messages", MESSAGES, body):
-            generation = stack.enter_context(model.generate(request, terms_of(http)))
-            started = await while_there(http, generation.begin())
+            generation = stack.enter_context(model.generate(request, request_options_of(http)))
+            started = await while_connected(http, generation.begin())
         builder = AnthropicMessageBuilder(model.name, request.params, started.num_prompt_tokens)
         headers = capped_header("max_tokens", started)
         if body.stream:
             events = generation.stream_bytes(builder.begin(), builder.write, to_event)
-            stream = EventStream(Owned(events, stack.pop_all()), headers, ping=PING)
+            stream = EventStream(OwnedStream(events, stack.pop_all()), headers, ping=PING)
             return _with_request_id(stream)
-        message = await while_there(http, collect_message(generation, builder))
+        message = await while_connected(http, collect_message(generation, builder))
     return _with_request_id(Response(message, 200, headers, "application/json"))
 
 
@@ -59,7 +59,9 @@ async def count(state: AppState, http: Request, body: CountRequest) -> Response:
         template_options=MESSAGES.options(body, model.card).get("template_options", {}),
     )
     with renaming_fields("messages", MESSAGES, body):
-        tokenized = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+        tokenized = await while_connected(
+            http, model.call(request, Tokenized, request_options_of(http))
+        )
     return _with_request_id(to_json(Count(len(tokenized.tokens))))
 
 

@@ -24,7 +24,7 @@ _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _post = partial(_route, "POST", decodes=True, find_ignored=find_ignored)
 _models = partial(
-    _route, "GET", is_meant=models.is_models_request
+    _route, "GET", applies=models.is_models_request
 )  # OpenAI's protocol has the same paths
 
 ROUTES = (

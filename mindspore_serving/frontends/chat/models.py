@@ -34,7 +34,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, NotFound, Serv
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.replies import Replies
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 
 DEFAULT_MAX_N = 16
 # Names that clients send if they mean the only model.
@@ -187,23 +187,25 @@ class ServedModel:
         can_read = card.can_embed if purpose == "embed" else card.can_score
         return can_read and not self.adapter and (purpose != "rank" or len(card.labels) == 1)
 
-    def generate(self, request: Generate, terms: Terms) -> Generation:
+    def generate(self, request: Generate, options: RequestOptions) -> Generation:
         """Start a generation.
 
         Raises RequestRefused for what clients may not request.
         """
         self.rules.check(request)
-        if terms.priority:
-            request = msgspec.structs.replace(request, priority=request.priority + terms.priority)
+        if options.priority:
+            request = msgspec.structs.replace(request, priority=request.priority + options.priority)
         limits = self.rules.limits if request.is_stream else None
-        return Generation(self.inference, self._wrap(request, terms), limits)
+        return Generation(self.inference, self._wrap(request, options), limits)
 
-    async def call(self, request: LLMRequest, expected: type[Answer], terms: Terms) -> Answer:
+    async def call(
+        self, request: LLMRequest, expected: type[Answer], options: RequestOptions
+    ) -> Answer:
         """Return the only answer to a request other than `Generate`.
 
         Raises RequestRefused, or another ServingError.
         """
-        with Generation(self.inference, self._wrap(request, terms)) as generation:
+        with Generation(self.inference, self._wrap(request, options)) as generation:
             event = await generation.next()
         if isinstance(event, Refused):
             raise RequestRefused(event)
@@ -211,10 +213,10 @@ class ServedModel:
             raise ServingError("the model returned no answer")
         return event
 
-    def _wrap(self, request: LLMRequest, terms: Terms) -> Request:
+    def _wrap(self, request: LLMRequest, options: RequestOptions) -> Request:
         """Encode the request for the dispatcher, with its timeout and its prefix."""
         max_timeout = self.rules.limits.request_timeout
-        timeout = min(terms.timeout or max_timeout, max_timeout)
+        timeout = min(options.timeout or max_timeout, max_timeout)
         method = next(name for name, kind in METHODS.items() if kind is type(request))
         self.rules.content.check(request)
         try:

@@ -11,10 +11,10 @@ from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import ServingError, Temporary
+from mindspore_serving.frontends.http.early_refusal import EarlyRefusal, Fields
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.predict import FastPath
-from mindspore_serving.frontends.http.refusing import Fields, TurnedAway
 from mindspore_serving.frontends.mindspore.rest import to_timeout
 from mindspore_serving.frontends.protocols import ROUTES
 from mindspore_serving.frontends.routes import GENERATING
@@ -57,7 +57,7 @@ class LanguageRefusals:
         if error is None:
             return None
         answer = partial(_with_id, self._answer(head.target, error))
-        exchange = TurnedAway(head, output, path.pace, answer)
+        exchange = EarlyRefusal(head, output, path.pace, answer)
         exchange.route = head.target.decode()
         exchange.protocol = row.protocol.name
         return exchange

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from mindspore_serving.core.reading_messages import Score, Scored
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
-from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.disconnect import while_connected
+from mindspore_serving.frontends.request_options import request_options_of
 
 Numbers = npt.NDArray[np.float32]
 
@@ -54,7 +54,7 @@ async def score(http: Request, model: ServedModel, request: Score) -> Scores:
 
     Raises RequestRefused, or another ServingError.
     """
-    scored = await while_there(http, model.call(request, Scored, terms_of(http)))
+    scored = await while_connected(http, model.call(request, Scored, request_options_of(http)))
     logits, probabilities = (
         np.frombuffer(data, "<f4").reshape(-1, scored.size)
         for data in (scored.logits, scored.scores)

@@ -1,4 +1,4 @@
-"""Counts the calls of a gRPC service and their answers, and logs them if there is an access log."""
+"""Counting of gRPC calls and their answers, and their lines in the access log."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ import grpc
 
 from mindspore_serving import log
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.access import Entry, Responses
+from mindspore_serving.frontends.access import Entry, ResponseCounter
 from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
 
@@ -18,62 +18,64 @@ Behavior = Callable[[Any, Context], Any]
 _NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
-class Unsent(Protocol):
-    """Counts answers until they are sent; ends calls for whose answers there is no room."""
+class UnsentCounter(Protocol):
+    """A counter of answers until they are sent; it aborts calls whose answers have no room."""
 
-    counted_by_method: set[str]  # paths of methods that count for themselves
+    counted_by_method: set[str]  # paths of methods that count their answers themselves
 
     async def hold(self, context: Context, num_bytes: int) -> None:
-        """Until the call ends."""
+        """Count an answer until the call ends."""
         ...
 
     async def begin(self, context: Context, num_bytes: int) -> MemoryPeer:
-        """Until `end`.  Gives whose it is."""
+        """Count a message until `end`; return its peer."""
         ...
 
-    def end(self, peer: MemoryPeer, num_bytes: int) -> None: ...
+    def end(self, peer: MemoryPeer, num_bytes: int) -> None:
+        """Release a message that is sent."""
+        ...
 
 
-class Counted:
-    """A handler in place of the service `inner`, all of whose methods take streams of requests."""
+class CountingHandler:
+    """A handler around the service `inner`, whose methods all take streams of requests."""
 
     def __init__(
         self,
         inner: "grpc.GenericRpcHandler[Any, Any]",
-        responses: Responses,
-        unsent: Unsent | None = None,
+        responses: ResponseCounter,
+        unsent: UnsentCounter | None = None,
     ) -> None:
-        """`unsent` counts the answers, and the messages of streams, until they are sent."""
+        """Count calls in `responses`, and answers in `unsent` until they are sent."""
         self._inner = inner
         self._responses = responses
         self._unsent = unsent
-        self._known: dict[str, Any] = {}  # methods that exist
+        self._handlers: dict[str, Any] = {}  # by path
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
-        known = self._known.get(details.method)
-        if known is None:
-            found = self._inner.service(details)
-            if found is None:
+        handler = self._handlers.get(details.method)
+        if handler is None:
+            inner = self._inner.service(details)
+            if inner is None:
                 return None
-            known = self._known[details.method] = self._counted(found, details.method)
-        return known
+            handler = self._handlers[details.method] = self._counted(inner, details.method)
+        return handler
 
-    def _counted(self, found: Any, path: str) -> Any:
+    def _counted(self, handler: Any, path: str) -> Any:
         unsent = self._unsent
         if unsent is not None and path in unsent.counted_by_method:
             unsent = None
         calls = _Calls(path, self._responses, unsent)
-        serializers = found.request_deserializer, found.response_serializer
-        if found.response_streaming:
-            behavior = calls.stream(found.stream_stream)
+        serializers = handler.request_deserializer, handler.response_serializer
+        if handler.response_streaming:
+            behavior = calls.stream(handler.stream_stream)
             return grpc.stream_stream_rpc_method_handler(behavior, *serializers)
-        return grpc.stream_unary_rpc_method_handler(calls.unary(found.stream_unary), *serializers)
+        return grpc.stream_unary_rpc_method_handler(calls.unary(handler.stream_unary), *serializers)
 
 
 class _Calls:
-    """Of one method."""
+    """Calls of one method."""
 
-    def __init__(self, path: str, responses: Responses, unsent: Unsent | None) -> None:
+    def __init__(self, path: str, responses: ResponseCounter, unsent: UnsentCounter | None) -> None:
         self._path = path
         self._protocol = access.protocol_of_service(path.strip("/").partition("/")[0])
         self._responses = responses
@@ -106,7 +108,7 @@ class _Calls:
                         else:
                             peer = await self._unsent.begin(context, size)
                             try:
-                                yield response  # comes back when it is sent
+                                yield response  # resumes when it is sent
                             finally:
                                 self._unsent.end(peer, size)
             finally:
@@ -131,8 +133,8 @@ class _Calls:
 
 
 def status_of(context: Context) -> str:
-    """The name of the status that a call has ended with, or will."""
-    code: Any = context.code() or grpc.StatusCode.OK  # a number, or nothing yet
+    """Return the name of the status with which a call has ended, or will end."""
+    code: Any = context.code() or grpc.StatusCode.OK  # an int, or None before the end
     return _NAMES.get(code, "UNKNOWN") if isinstance(code, int) else str(code.name)
 
 

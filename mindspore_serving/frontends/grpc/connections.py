@@ -1,7 +1,7 @@
-"""Connections to the port of a gRPC server that one address has too many of: they are ended.
+"""Limit of the connections of one address to a gRPC server.
 
-grpcio has one limit for all connections, and does not say which there are.  The kernel does: those
-of this process are among its descriptors.
+grpcio only limits all connections together, and does not list them.  The kernel does: those of this
+process are among its open descriptors.
 """
 
 import os
@@ -10,64 +10,65 @@ import struct
 from contextlib import suppress
 from dataclasses import dataclass
 
-_LAST_RECEIVED = 52  # where struct tcp_info has the milliseconds since data came
+_LAST_RECEIVED = 52  # offset in struct tcp_info of tcpi_last_data_recv, in milliseconds
 
 
 @dataclass(slots=True)
 class _Connection:
-    stream: socket.socket  # another descriptor of it
+    stream: socket.socket  # a duplicate of its descriptor
     address: str
-    idle: int  # milliseconds
+    idle: int  # milliseconds since data was received
 
 
 def num_descriptors() -> int:
-    """Those that this process has open."""
+    """Return the number of open descriptors of this process."""
     return len(os.listdir("/proc/self/fd"))
 
 
-def end_surplus(port: int, most: int) -> int:
-    """Of each address leave at most `most` connections to `port`, and end those that have been
-    silent for longest; how many.
+def end_surplus(port: int, limit: int) -> int:
+    """Shut down connections to `port` of addresses with more than `limit`; return their number.
+
+    The connections that were silent for longest are shut down.
     """
     by_address: dict[str, list[_Connection]] = {}
-    found = _connections(port)
+    connections = _connections(port)
     try:
-        for one in found:
-            by_address.setdefault(one.address, []).append(one)
+        for connection in connections:
+            by_address.setdefault(connection.address, []).append(connection)
         surplus = [
-            one
-            for its in by_address.values()
-            for one in sorted(its, key=lambda each: each.idle)[most:]
+            connection
+            for same_address in by_address.values()
+            for connection in sorted(same_address, key=lambda each: each.idle)[limit:]
         ]
-        for one in surplus:
+        for connection in surplus:
             with suppress(OSError):  # it has ended
-                one.stream.shutdown(socket.SHUT_RDWR)
+                connection.stream.shutdown(socket.SHUT_RDWR)
         return len(surplus)
     finally:
-        for one in found:
-            one.stream.close()
+        for connection in connections:
+            connection.stream.close()
 
 
 def _connections(port: int) -> list[_Connection]:
-    found = []
+    connections = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # closed meanwhile, or no connection
+        with suppress(OSError):  # closed meanwhile, or not connected
             if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                 continue
             stream = socket.socket(fileno=os.dup(int(name)))
             try:
-                found.append(_look_at(stream, port))
+                connections.append(_describe(stream, port))
             except (OSError, ValueError):
                 stream.close()
-    return found
+    return connections
 
 
-def _look_at(stream: socket.socket, port: int) -> _Connection:
-    """Raises OSError, ValueError for what is no connection to `port`."""
+def _describe(stream: socket.socket, port: int) -> _Connection:
+    """Describe a connection to `port`.  Raises OSError or ValueError for other sockets."""
     if stream.family not in (socket.AF_INET, socket.AF_INET6):
-        raise ValueError("it is no TCP")
+        raise ValueError("not a TCP socket")
     peer = stream.getpeername()
     if stream.getsockname()[1] != port:
-        raise ValueError("it is another server's, or a client's")
+        raise ValueError("a connection of another server or a client")
     info = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_RECEIVED + 4)
     return _Connection(stream, peer[0], struct.unpack_from("I", info, _LAST_RECEIVED)[0])

@@ -1,5 +1,6 @@
-"""The standard health service of gRPC, grpc.health.v1.Health: of the server, by the name "", and of
-each servable by its name.  Everybody may ask, without a key.
+"""The standard health service of gRPC, grpc.health.v1.Health; it needs no key.
+
+The name "" is the server, other names are servables.
 """
 
 import asyncio
@@ -13,23 +14,23 @@ from grpc_health.v1 import health_pb2 as pb
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
 from mindspore_serving.frontends.grpc.calls import OpenCalls, abort
-from mindspore_serving.frontends.health import are_ready, of_servable
+from mindspore_serving.frontends.health import are_ready, versions_of
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.mindspore.grpc import SERVICE as MS_SERVICE
 
 SERVICE = "grpc.health.v1.Health"
 _READ_SECONDS = 5.0
-_NUM_READING = 4  # requests that are read at once: they may come without a key, and be large
-MAX_WATCHES = 256  # at once, of which none takes all
-_PERIOD = 0.5  # seconds between two looks for those who watch
+_NUM_READING = 4  # requests read at the same time: without a key they must not use much memory
+MAX_WATCHES = 256  # at once, of which no client has all
+_PERIOD = 0.5  # seconds between two checks for Watch
 
 
 class HealthService:
-    """Answers from `control.readiness()`."""
+    """The health service, from `control.readiness()`."""
 
     def __init__(self, control: Control, max_message: int) -> None:
-        """`max_message` is in bytes."""
+        """Create the service; `max_message` is in bytes."""
         self._control = control
         memory = Quota(_NUM_READING * max_message, largest=max_message)
         self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
@@ -37,7 +38,7 @@ class HealthService:
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def handler(self) -> Any:
-        """The service, to be added to a server."""
+        """Return the handler of the service, to be added to a server."""
         methods = {
             "Check": grpc.stream_unary_rpc_method_handler(self._check),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
@@ -45,7 +46,7 @@ class HealthService:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def close(self) -> None:
-        """Nothing is served any more: who watches is told, and the calls end."""
+        """Report NOT_SERVING from now on, and end calls of Watch."""
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -70,13 +71,13 @@ class HealthService:
                 yield _encode(pb.HealthCheckResponse.NOT_SERVING)
 
     async def _read_name(self, context: Context) -> str:
-        """The service that is asked for."""
+        """Read the request; return the name of its service."""
         try:
             peer, body = await self._reader.read(context)
             self._reader.give_back(peer, len(body))
             return str(pb.HealthCheckRequest.FromString(body).service)
         except DecodeError:
-            await abort(context, InvalidInputs("the request is no HealthCheckRequest"))
+            await abort(context, InvalidInputs("the request is not a valid HealthCheckRequest"))
         except ServingError as error:
             await abort(context, error)
 
@@ -85,10 +86,10 @@ class HealthService:
         if name in ("", MS_SERVICE):
             is_ready = self._control.is_ready
         else:
-            found = of_servable(self._control, name)
-            if not found:
+            versions = versions_of(self._control, name)
+            if not versions:
                 return states.SERVICE_UNKNOWN
-            is_ready = are_ready(self._control, found)
+            is_ready = are_ready(self._control, versions)
         return states.SERVING if is_ready and not self._closed.done() else states.NOT_SERVING
 
 

@@ -1,10 +1,9 @@
-"""A gRPC server whose HTTP/2 is done by the library pygrpc-native, in threads without the
-interpreter's lock.  Knows no method.
+"""A gRPC server on the library pygrpc-native, which does HTTP/2 in threads without the GIL.
 
-Some methods, with one request and one response each, are answered by way of that library; all
-others go through it to a server of grpcio behind it.  What the library lacks: TLS, limits of
-connections, of the time of a message, of its size before it is read, and of answers that clients do
-not take.  So it is for clients that are trusted, or for a place behind a proxy.
+Some unary methods are answered through that library; it forwards all others to a server of grpcio.
+The library lacks TLS and limits: of connections, of the time and size of a message before it is
+read, and of answers that clients do not read.  So use it for trusted clients or behind a proxy.
+Knows no method.
 """
 
 import asyncio
@@ -23,19 +22,18 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
 from mindspore_serving.extras import missing
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc.access import Behavior, Counted
+from mindspore_serving.frontends.grpc.access import Behavior, CountingHandler
 from mindspore_serving.frontends.grpc.native_call import NativeCall
 from mindspore_serving.frontends.grpc.server import GrpcServer, cannot_listen
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.tls import Certificates
 
-_MOST_EVENTS = 64  # at a time
+_MAX_EVENTS = 64  # received at once
 _IO_THREADS = 1
-# Seconds that the library has to send the last answers: closing drops what it has not sent, and it
-# does not say what it has.
-_SENDING = 0.5
+# Seconds to send the last answers: closing the library drops those that are unsent.
+_FLUSH_SECONDS = 0.5
 _TOO_LARGE = "message of {} bytes is larger than max ({})"
 
 
@@ -46,7 +44,7 @@ class _Method(grpc.HandlerCallDetails):
 
 
 class NativeGrpcServer:
-    """As `GrpcServer`; `fast` are the paths (/package.Service/Method) that the library answers."""
+    """A `GrpcServer` with paths (/package.Service/Method), `fast`, that the library answers."""
 
     def __init__(
         self,
@@ -54,7 +52,7 @@ class NativeGrpcServer:
         handlers: Sequence[Any],
         limits: ServerLimits,
         closing: Sequence[Callable[[], None]],
-        responses: Responses,
+        responses: ResponseCounter,
         *,
         fast: Sequence[str],
         unsent: UnsentReplies | None = None,
@@ -64,27 +62,29 @@ class NativeGrpcServer:
         self._fast = fast
         self._behaviors = [_find(handlers, path, responses) for path in fast]
         self._directory = TemporaryDirectory(prefix="serving-grpc-")
-        inner = Address(f"unix:{self._directory.name}/rest", path=f"{self._directory.name}/rest")
-        connections = replace(limits, max_connections=1 << 16)  # all are the library's
-        self._rest = GrpcServer(inner, handlers, connections, closing, responses, unsent=unsent)
+        inner = Address(
+            f"unix:{self._directory.name}/grpcio", path=f"{self._directory.name}/grpcio"
+        )
+        connections = replace(limits, max_connections=1 << 16)  # all of them come from the library
+        self._grpcio = GrpcServer(inner, handlers, connections, closing, responses, unsent=unsent)
         self._front: Any = None
         self._largest = 0
         self._calls: dict[int, NativeCall] = {}
         self._is_stopping = False
 
     async def start(self, max_message: int, tls: Certificates | None) -> None:
-        """`max_message` is in bytes; `tls` has to be None.
+        """Listen and serve; `max_message` is in bytes, `tls` must be None.
 
         Raises StartError if the address cannot be bound, or the library is not installed.
         """
         if tls is not None:
-            raise StartError("pygrpc-native has no TLS; use grpcio")
+            raise StartError("pygrpc-native has no TLS: use grpcio")
         self._largest = max_message
-        await self._rest.start(max_message, None)
+        await self._grpcio.start(max_message, None)
         try:
             self._front = self._listen()
         except BaseException:
-            await self._rest.stop(0)
+            await self._grpcio.stop(0)
             self._directory.cleanup()
             raise
         loop = asyncio.get_running_loop()
@@ -96,14 +96,14 @@ class NativeGrpcServer:
         if self._front is None or self._is_stopping:
             return
         self._is_stopping, has_calls = True, bool(self._calls)
-        await asyncio.gather(self._rest.stop(grace), self._drain(grace))
+        await asyncio.gather(self._grpcio.stop(grace), self._drain(grace))
         if has_calls:
-            await asyncio.sleep(_SENDING)
+            await asyncio.sleep(_FLUSH_SECONDS)
         await on_thread("grpc-close", self._front.close)
         self._directory.cleanup()
 
     def _listen(self) -> Any:
-        """Raises StartError."""
+        """Start the library.  Raises StartError."""
         try:
             from pygrpc_native import NativeGrpcFront
         except ModuleNotFoundError as error:
@@ -122,19 +122,19 @@ class NativeGrpcServer:
             )
         except (OSError, ValueError) as error:
             raise StartError(cannot_listen(self.address, str(error))) from error
-        front.set_fallback(f"{self._directory.name}/rest")
+        front.set_fallback(f"{self._directory.name}/grpcio")
         front.start()
         return front
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread's: takes calls from the library, as many as have come, to the event loop."""
-        while (events := self._front.recv_batch_details(_MOST_EVENTS)) is not None:
+        """Pass received calls from the library to the event loop; runs on a thread."""
+        while (events := self._front.recv_batch_details(_MAX_EVENTS)) is not None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._on_events, loop, events)
 
     def _on_events(self, loop: asyncio.AbstractEventLoop, events: list[Any]) -> None:
         for _, call_id, method, body, _, details in events:
-            if body is None:  # its client has left, or its deadline has passed
+            if body is None:  # the client has disconnected, or the deadline has passed
                 if call_id in self._calls:
                     self._calls[call_id].cancel()
             elif self._is_stopping:
@@ -145,7 +145,9 @@ class NativeGrpcServer:
             else:
                 call = self._calls[call_id] = NativeCall(body, *details)
                 call.task = loop.create_task(self._answer(call_id, call, self._behaviors[method]))
-                call.task.add_done_callback(partial(self._end, call_id))  # also if it never begins
+                call.task.add_done_callback(
+                    partial(self._end, call_id)
+                )  # runs even if the task never starts
 
     async def _answer(self, call_id: int, call: NativeCall, behavior: Behavior) -> None:
         try:
@@ -174,7 +176,7 @@ class NativeGrpcServer:
         self._front.fail(call_id, status.value[0], details, trailing or None)
 
     async def _drain(self, grace: float) -> None:
-        """Until running calls are answered; those that are not after `grace` seconds are ended."""
+        """Wait for running calls; cancel those that are not answered within `grace` seconds."""
         tasks = [call.task for call in self._calls.values() if call.task is not None]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=grace)
@@ -183,10 +185,10 @@ class NativeGrpcServer:
             await asyncio.gather(*late, return_exceptions=True)
 
 
-def _find(handlers: Sequence[Any], path: str, responses: Responses) -> Behavior:
+def _find(handlers: Sequence[Any], path: str, responses: ResponseCounter) -> Behavior:
     for handler in handlers:
-        found = Counted(handler, responses).service(_Method(path))
-        if found is not None:
-            behavior: Behavior = found.stream_unary
+        method = CountingHandler(handler, responses).service(_Method(path))
+        if method is not None:
+            behavior: Behavior = method.stream_unary
             return behavior
     raise ValueError(f"no handler has {path}")

@@ -1,6 +1,4 @@
-"""A call that the library pygrpc-native has read: what grpcio calls its context, as far as the
-methods of this package use it.
-"""
+"""A call from the library pygrpc-native, with the part of grpcio's context that methods use."""
 
 import asyncio
 import time
@@ -14,14 +12,16 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 
 
 class NativeCall:
-    """`status`, `details` and `trailing` (metadata) are what it is answered with if it is aborted,
-    `trailing` else too.
+    """A context of a call.
+
+    An aborted call is answered with `status`, `details` and the metadata `trailing`, others with
+    `trailing`.
     """
 
     __slots__ = (
         "_body",
         "_deadline",
-        "_has_left",
+        "_is_cancelled",
         "_metadata",
         "_on_done",
         "_peer",
@@ -32,13 +32,13 @@ class NativeCall:
     )
 
     def __init__(
-        self, body: bytes, metadata: Metadata, peer: str, seconds_left: float | None
+        self, body: bytes, metadata: Metadata, peer: str, seconds_remaining: float | None
     ) -> None:
         self._body: Any = body
         self._metadata = metadata
         self._peer = peer
-        self._deadline = None if seconds_left is None else time.monotonic() + seconds_left
-        self._has_left = False
+        self._deadline = None if seconds_remaining is None else time.monotonic() + seconds_remaining
+        self._is_cancelled = False
         self._on_done: list[Callable[[Any], None]] | None = None
         self.task: asyncio.Task[None] | None = None
         self.status: grpc.StatusCode | None = None
@@ -46,7 +46,7 @@ class NativeCall:
         self.trailing: Metadata = ()
 
     async def read(self) -> Any:
-        """The one message; after it None, as there is no other."""
+        """Return the message of the call; afterwards None."""
         body, self._body = self._body, None
         return body
 
@@ -60,7 +60,7 @@ class NativeCall:
         return self._peer
 
     def time_remaining(self) -> float | None:
-        """Seconds until the client's deadline."""
+        """Return the seconds until the client's deadline, None without a deadline."""
         return None if self._deadline is None else self._deadline - time.monotonic()
 
     def code(self) -> grpc.StatusCode | None:
@@ -75,12 +75,12 @@ class NativeCall:
         raise AbortError(details)
 
     def cancelled(self) -> bool:
-        """Whether its client has left, or its deadline has passed."""
-        return self._has_left
+        """Return whether the client has disconnected, or the deadline has passed."""
+        return self._is_cancelled
 
     def cancel(self) -> None:
-        """Its client has left, or its deadline has passed."""
-        self._has_left = True
+        """Cancel the call: the client has disconnected, or the deadline has passed."""
+        self._is_cancelled = True
         if self.task is not None:
             self.task.cancel()
 
@@ -88,6 +88,6 @@ class NativeCall:
         self._on_done = [*(self._on_done or ()), call]
 
     def end(self) -> None:
-        """It is answered, or nobody waits for an answer."""
+        """Run the callbacks: the call is answered or cancelled."""
         for call in self._on_done or ():
             call(self)

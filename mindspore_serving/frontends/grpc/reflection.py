@@ -1,6 +1,6 @@
 """Server reflection, by which tools such as grpcurl find the services and messages of a server.
 
-Both names of the service: their messages are the same on the wire.
+The service has two names, whose messages are the same on the wire.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -18,11 +18,11 @@ from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.proto import inference_pb2, ms_service_pb2
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
-MAX_CALLS = 64  # at once, of which none takes all
+MAX_CALLS = 64  # at once, of which no client has all
 
 
 class ReflectionService:
-    """Describes the services called `names`, to callers with a key if keys are needed."""
+    """Reflection of the services called `names`; it needs a key if the server has keys."""
 
     def __init__(self, names: Iterable[str], gate: CallGate) -> None:
         pool = DescriptorPool()
@@ -33,7 +33,7 @@ class ReflectionService:
         self._calls = OpenCalls(MAX_CALLS)
 
     def handlers(self) -> list[Any]:
-        """The service by each of its names, to be added to a server."""
+        """Return a handler for each name of the service, to be added to a server."""
         method = grpc.stream_stream_rpc_method_handler(
             self._answer,
             reflection_pb2.ServerReflectionRequest.FromString,
@@ -44,7 +44,7 @@ class ReflectionService:
 
     async def _answer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         try:
-            holder = self._gate.hold(context)
+            tenant = self._gate.admit_tenant(context)
         except ServingError as error:
             await abort(context, error)
         try:
@@ -52,5 +52,5 @@ class ReflectionService:
                 async for response in self._servicer.ServerReflectionInfo(requests, context):
                     yield response
         finally:
-            if holder is not None:
-                holder.release()
+            if tenant is not None:
+                tenant.release()

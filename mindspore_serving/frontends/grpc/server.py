@@ -1,4 +1,4 @@
-"""A grpc.aio server on an address: limits, TLS, start and graceful stop.  Knows no method."""
+"""gRPC server of grpcio: limits, TLS, start and graceful stop.  Knows no method."""
 
 import asyncio
 import os
@@ -13,18 +13,18 @@ from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
-from mindspore_serving.frontends.access import Responses
-from mindspore_serving.frontends.address import Address, most_connections
+from mindspore_serving.frontends.access import ResponseCounter
+from mindspore_serving.frontends.address import Address, connection_limits
 from mindspore_serving.frontends.grpc import connections as grpc_connections
-from mindspore_serving.frontends.grpc.access import Counted
+from mindspore_serving.frontends.grpc.access import CountingHandler
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.tls import Certificates
 
-_WATCH_SECONDS = 0.2  # between two looks whether the server still runs, and who connects
+_WATCH_SECONDS = 0.2  # between two checks of the server and its connections
 
 
 class GrpcServer:
-    """Listens once started; messages over the limit are refused before they are decoded."""
+    """A server of grpc.aio; messages over the limit are refused before they are decoded."""
 
     def __init__(
         self,
@@ -32,29 +32,33 @@ class GrpcServer:
         handlers: Sequence[Any],
         limits: ServerLimits | None = None,
         closing: Sequence[Callable[[], None]] = (),
-        responses: Responses | None = None,
+        responses: ResponseCounter | None = None,
         *,
         unsent: UnsentReplies | None = None,
         shares_port: bool = False,
     ) -> None:
-        """`closing` are called first when the server stops; `unsent` has what handlers count there
-        themselves.  One that `shares_port` gets some of the connections to a port that others of
-        this user listen on.
+        """Create a server that does not listen yet.
+
+        `closing` are called first when the server stops.  `unsent` also has the answers that
+        handlers count themselves.  With `shares_port` several servers of this user share the
+        connections to a port.
         """
         self.address = address
         self._limits = limits or ServerLimits()
         self.unsent = unsent or UnsentReplies(self._limits.max_unsent_memory)
-        counts = responses or Responses()
-        self._handlers: list[Any] = [Counted(one, counts, self.unsent) for one in handlers]
+        counts = responses or ResponseCounter()
+        self._handlers: list[Any] = [
+            CountingHandler(handler, counts, self.unsent) for handler in handlers
+        ]
         self._closing = closing
         self._shares_port = shares_port
         self._server: grpc.aio.Server | None = None
         self.num_restarts = 0
-        self._ending: set[asyncio.Task[None]] = set()  # of servers that broke
+        self._ending: set[asyncio.Task[None]] = set()  # tasks that stop failed servers
         self._watcher: asyncio.Task[None] | None = None
 
     async def start(self, max_message: int, tls: Certificates | None) -> None:
-        """`max_message` is in bytes.
+        """Listen and serve; `max_message` is in bytes.
 
         Raises StartError if the address cannot be bound.
         """
@@ -78,9 +82,10 @@ class GrpcServer:
     async def _keep_running(
         self, server: grpc.aio.Server, max_message: int, tls: Certificates | None
     ) -> None:
-        """Listen anew when a server breaks; its calls end by themselves.
+        """Restart the server when it fails; running calls of the old one end by themselves.
 
-        A call of grpcio 1.85 whose path is not UTF-8 ends the server's loop, so any client can.
+        With grpcio 1.85 any client can make it fail: a call whose path is not UTF-8 ends the
+        server's loop.
         """
         while True:
             try:
@@ -98,25 +103,25 @@ class GrpcServer:
             while self._server is None:
                 try:
                     self._server = server = await self._listen(max_message, tls)
-                except StartError as error:  # the port may not be free yet
+                except StartError as error:  # the port is maybe not free yet
                     log.warning("%s", error)
                     await asyncio.sleep(_WATCH_SECONDS)
 
     async def _end_surplus(self) -> None:
-        """End connections of an address that has too many."""
-        _, most = most_connections(self._limits, share=4)
+        """End connections of addresses that have too many."""
+        _, limit = connection_limits(self._limits, share=4)
         port = self.address.port
         try:
-            if not port or grpc_connections.num_descriptors() <= most:  # there cannot be as many
+            if not port or grpc_connections.num_descriptors() <= limit:  # there cannot be too many
                 return
-            count = await on_thread("connections", grpc_connections.end_surplus, port, most)
-        except OSError:  # no descriptor is left to look with: the next look may have one
+            count = await on_thread("connections", grpc_connections.end_surplus, port, limit)
+        except OSError:  # no free descriptor: the next check can have one
             return
         if count:
-            log.warning("gRPC: %d connections too many of one address are ended", count)
+            log.warning("gRPC: closed %d connections of addresses that have too many", count)
 
     async def _listen(self, max_message: int, tls: Certificates | None) -> grpc.aio.Server:
-        """Raises StartError."""
+        """Start a server of grpcio.  Raises StartError."""
         options = [*_options(self._limits, max_message), ("grpc.so_reuseport", self._shares_port)]
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(tuple(self._handlers))
@@ -136,7 +141,7 @@ class GrpcServer:
         return server
 
     def _remove_dead_socket(self) -> None:
-        """The file of a unix socket outlives its server.  As the original did, replace it."""
+        """Remove the file of a unix socket, which outlives its server, as the original did."""
         path = self.address.path
         with suppress(OSError):
             if path and stat.S_ISSOCK(os.stat(path).st_mode):
@@ -144,7 +149,7 @@ class GrpcServer:
 
 
 def cannot_listen(address: Address, reason: str) -> str:
-    """What is reported when `address` cannot be bound."""
+    """Return the error text for an address that cannot be bound."""
     return (
         "Serving Error: Serving gRPC server start failed, create server failed, "
         f"address {address.text}: {reason}"
@@ -167,7 +172,7 @@ def _options(limits: ServerLimits, max_message: int) -> list[tuple[str, int]]:
         ("grpc.absolute_max_metadata_size", limits.max_metadata),
         (
             "grpc.max_allowed_incoming_connections",
-            most_connections(limits, share=4)[0],
+            connection_limits(limits, share=4)[0],
         ),
         ("grpc.server_handshake_timeout_ms", int(limits.head_timeout * 1000)),
         ("grpc.keepalive_time_ms", int(limits.keepalive_time * 1000)),

@@ -1,8 +1,8 @@
-"""Answers of gRPC calls that clients do not take: what they take of memory together has a limit.
+"""Limit of the memory of gRPC answers that clients do not read.
 
-grpcio tells when an answer is sent, and cannot take one back: so the ones after it are refused.
-A message of a call that a front-end process passes on counts in both: there until the client takes
-it, and those behind it in the master until the front end does.
+grpcio tells when an answer is sent, and cannot drop one: so later answers are refused instead.  A
+message that a front-end process passes on counts in that process until the client reads it, and in
+the master until the front end does.
 """
 
 from functools import partial
@@ -10,27 +10,28 @@ from typing import Any
 
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.grpc.calls import abort
-from mindspore_serving.frontends.memory import NOBODY, MemoryPeer, Quota, peer_of
+from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context
 
-SMALL = 4096  # bytes: the call itself takes more
+SMALL = 4096  # bytes: the call itself uses more, so these are not counted
 
 
 class UnsentReplies:
-    """At most `most` bytes, of which no client takes all."""
+    """Answers that are not sent, of at most `limit` bytes, of which no client can use all."""
 
-    def __init__(self, most: int) -> None:
-        self._quota = Quota(most)
-        self.counted_by_method: set[str] = set()  # paths of methods that `take` for themselves
+    def __init__(self, limit: int) -> None:
+        self._quota = Quota(limit)
+        self.counted_by_method: set[str] = set()  # paths of methods that call `take` themselves
 
     @property
-    def held(self) -> int:
-        """Bytes that are not taken."""
-        return self._quota.held
+    def num_bytes(self) -> int:
+        """Bytes that are not sent."""
+        return self._quota.used
 
     async def hold(self, context: Context, num_bytes: int) -> None:
-        """An answer of so many bytes, until it is sent or its client has left.  Ends the call if
-        there is no room.
+        """Count an answer until it is sent or its client disconnects.
+
+        Aborts the call if there is no room.
         """
         peer = await self.begin(context, num_bytes)
         end: Any = partial(self._end, peer, num_bytes)
@@ -38,9 +39,12 @@ class UnsentReplies:
             context.add_done_callback(end)
 
     async def begin(self, context: Context, num_bytes: int) -> MemoryPeer:
-        """As `hold`, until `end`: a message of a stream.  Gives whose it is."""
+        """Count a message of a stream until `end` is called with the peer that this returns.
+
+        Aborts the call if there is no room.
+        """
         if num_bytes <= SMALL:
-            return NOBODY
+            return ANONYMOUS
         peer = peer_of(context.peer())
         try:
             self.take(peer, num_bytes)
@@ -49,16 +53,17 @@ class UnsentReplies:
         return peer
 
     def take(self, peer: MemoryPeer, num_bytes: int) -> None:
-        """For a message to `peer`, until `end`.  Raises Overloaded if there is no room."""
+        """Count a message to `peer` until `end`.  Raises Overloaded if there is no room."""
         if num_bytes <= SMALL:
             return
         if not self._quota.take(peer, num_bytes):
-            text = f"no memory for an answer of {num_bytes} bytes, as others are not taken"
+            text = f"no memory for an answer of {num_bytes} bytes, as clients do not read others"
             raise Overloaded(f"{text} (max_unsent_memory)")
 
     def end(self, peer: MemoryPeer, num_bytes: int) -> None:
-        """A message to `peer` is sent, or nobody wants it.  Not the context is given: asking one
-        whose call has ended for its peer ends this process (grpcio 1.85).
+        """Release a message to `peer` that is sent or dropped.
+
+        It takes no context: context.peer() of an ended call crashes the process (grpcio 1.85).
         """
         if num_bytes > SMALL:
             self._quota.give_back(peer, num_bytes)

@@ -1,4 +1,4 @@
-"""The HTTP application: the routes of all protocols behind the gate."""
+"""ASGI application: the routes of all protocols behind access control."""
 
 from collections.abc import Callable, Sequence
 
@@ -33,9 +33,11 @@ def make_app(
     allow_loading: bool = False,
     describe: Describe | None = None,
 ) -> ASGIApp:
-    """The ASGI application over `inference`: `routes` of other protocols come first.  Without
-    `origins`, web pages of other sites may ask.  With `allow_loading`, who has a key may operate.
-    `describe` makes the document of all routes.
+    """Make the ASGI application of a server.
+
+    `routes` of other protocols are matched first.  Without `origins`, web pages of all sites can
+    send requests.  With `allow_loading`, clients with a key can load and unload models.
+    `describe` makes the OpenAPI document.
     """
     classic = Classic(inference, control, rest, PATHS)
     contexts = {
@@ -43,13 +45,13 @@ def make_app(
         mindspore.PROTOCOL: classic,
         mindspore.OTHER: classic,
     }
-    known = [*routes, *bind_all(ROUTES, contexts)]
-    app = to_app(known, Unrouted(known))
+    all_routes = [*routes, *bind_all(ROUTES, contexts)]
+    app = to_app(all_routes, Unrouted(all_routes))
     return guarded(without_slash(app), keys or Keys(), origins)
 
 
 def guarded(app: ASGIApp, keys: Keys, origins: OriginPolicy | None) -> ASGIApp:
-    """`app` for those who may ask."""
+    """Return `app` behind checks of keys and origins."""
     gate = Gate(app, keys, origins) if keys or origins else app
     if origins is None or not origins.allow_origins:
         return gate

@@ -1,4 +1,4 @@
-"""One request served by an ASGI application: its scope, and the messages both ways."""
+"""An exchange that an ASGI application answers: its scope, and its messages in both directions."""
 
 import asyncio
 import re
@@ -28,7 +28,7 @@ from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.wire import status
 
-_MAX_UNREAD = 64 << 10  # bytes of a body that wait for the application
+_MAX_UNREAD = 64 << 10  # bytes of a body that the application has not read
 _UNSAFE = re.compile(rb"[\r\n\0]")
 _BODILESS = frozenset({204, 304})
 _FAILED = b"Internal Server Error"
@@ -36,17 +36,17 @@ _running: set[asyncio.Task[None]] = set()  # the event loop itself does not keep
 
 
 class Application(Exchange):
-    """Runs `app` in a task of its own."""
+    """An exchange that `app` answers, in a task of its own."""
 
-    _left: int | None = None  # bytes of the answer's content-length that are not written yet
+    _remaining: int | None = None  # bytes of the answer's content-length that are not written
     _num_fed = 0  # bytes of the body
-    _num_held = 0  # those that count as held in memory
-    _room: memoryview | None = None  # all of the body, if it is large
-    _error: ServingError | None = None  # why it is refused
+    _num_counted = 0  # bytes of the body that count in the memory quota
+    _buffer: memoryview | None = None  # for all of the body, if it is large
+    _error: ServingError | None = None  # why the request is refused
     _is_started = False
     _is_running = False
     _is_chunked = False
-    _is_over = False  # all of the answer is written, or nobody wants it
+    _is_over = False  # the answer is complete, or the client has disconnected
 
     def __init__(self, app: ASGIApp, head: RequestHead, output: ExchangeOutput) -> None:
         super().__init__(output, head.keep_alive)
@@ -80,26 +80,27 @@ class Application(Exchange):
             self.output.flow.pause_reading()
         self._changed.set()
 
-    def room(self, size: int) -> memoryview | None:
-        """A large body is given to the application in one piece: each is waited for, which takes
-        long if the application is in another process.
+    def body_buffer(self, size: int) -> memoryview | None:
+        """Return a buffer for all of a large body, so that the application gets it in one piece.
+
+        The application is waited for after each piece, which takes long in another process.
         """
-        if self._is_over or size > self.output.memory.most:
+        if self._is_over or size > self.output.memory.limit:
             return None
-        with suppress(OSError):  # no memory: the body may be smaller than the client says
-            self._room = self.output.pool.take(size)
-        return self._room
+        with suppress(OSError):  # no memory, but the body can be smaller than its content-length
+            self._buffer = self.output.pool.take(size)
+        return self._buffer
 
     def filled(self, num_bytes: int) -> bool:
         if self._is_over or not self._take(num_bytes):
-            self._room = None
+            self._buffer = None
             return False
         return True
 
     def _take(self, num_bytes: int) -> bool:
-        """Whether there is memory for more of the body, which the application gathers."""
+        """Count bytes of the body in the memory quota; return whether there is room."""
         if self._error is None and self.output.memory.take(num_bytes):
-            self._num_held += num_bytes
+            self._num_counted += num_bytes
             return True
         self._error = Overloaded(NO_MEMORY)
         if self._is_started:
@@ -115,9 +116,9 @@ class Application(Exchange):
 
     def disconnect(self) -> None:
         self._is_over = True
-        self._room = None
-        if not self._is_running:  # else what it reads is held until it ends
-            self._let_go()
+        self._buffer = None
+        if not self._is_running:  # a running application keeps the memory until it ends
+            self._release()
         self._changed.set()
 
     def expire(self, error: ServingError) -> None:
@@ -132,12 +133,12 @@ class Application(Exchange):
         self._begin(status.of(error.code).http, headers)
         self._write(text, is_last=True)
 
-    def _let_go(self) -> None:
-        self.output.memory.give_back(self._num_held)
-        self._num_held = 0
+    def _release(self) -> None:
+        self.output.memory.give_back(self._num_counted)
+        self._num_counted = 0
 
     async def _run(self) -> None:
-        log.request_id.set(self.request_id.decode())  # of this task alone
+        log.request_id.set(self.request_id.decode())  # in the context of this task
         current.set(self.span)
         if self.entry is not None:
             access.current.set(self.entry)
@@ -147,10 +148,10 @@ class Application(Exchange):
             log.error("a request failed", exc_info=True)
         finally:
             self._is_running = False
-            self._let_go()
+            self._release()
         if self._is_over:
             return
-        if self.has_responded:  # the client must see that the answer is cut short
+        if self.has_responded:  # the client must notice that the answer is incomplete
             self._is_over = True
             self._cut(500)
             self.output.transport.close()
@@ -160,7 +161,7 @@ class Application(Exchange):
             self._write(_FAILED, is_last=True)
 
     def _cut(self, status: int) -> None:
-        """The answer ends here, and counts with another status than it has begun with."""
+        """End the answer before it is complete, and count it with `status`."""
         self.is_cut, self.status = True, status
 
     async def _receive(self) -> Message:
@@ -174,10 +175,10 @@ class Application(Exchange):
         if self._is_over:
             return {"type": "http.disconnect"}
         body: bytes | memoryview
-        if self._room is None:
+        if self._buffer is None:
             body, self._body = bytes(self._body), bytearray()
         else:
-            body, self._room = self._room, None
+            body, self._buffer = self._buffer, None
         return {"type": "http.request", "body": body, "more_body": not self.is_complete}
 
     async def _send(self, message: Message) -> None:
@@ -192,7 +193,7 @@ class Application(Exchange):
 
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         if not self.is_complete:
-            self.keep_alive = False  # answered before its end was read
+            self.keep_alive = False  # answered before the body was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
         headers.append((NAME, self.request_id))
         for name, value in headers:
@@ -201,7 +202,7 @@ class Application(Exchange):
         self._has_body = self._has_body and status not in _BODILESS
         length = dict(headers).get(b"content-length")
         if length is not None and self._has_body:
-            self._left = int(length)
+            self._remaining = int(length)
         elif self._has_body and self._scope["http_version"] == "1.1":
             self._is_chunked = True
             headers.append((b"transfer-encoding", b"chunked"))
@@ -212,9 +213,9 @@ class Application(Exchange):
     def _write(self, body: bytes, *, is_last: bool) -> None:
         if body and self._has_body:
             self.num_sent += len(body)
-            if self._left is not None:
-                self._left -= len(body)
-                if self._left < 0:
+            if self._remaining is not None:
+                self._remaining -= len(body)
+                if self._remaining < 0:
                     raise ValueError("the answer is longer than its content-length")
             elif self._is_chunked:
                 body = b"%x\r\n%b\r\n" % (len(body), body)
@@ -223,7 +224,7 @@ class Application(Exchange):
             self._finish()
 
     def _finish(self) -> None:
-        if self._left:
+        if self._remaining:
             raise ValueError("the answer is shorter than its content-length")
         if self._is_chunked:
             self.output.transport.write(b"0\r\n\r\n")
@@ -233,7 +234,7 @@ class Application(Exchange):
 
 
 def _scope_of(head: RequestHead, output: ExchangeOutput) -> Scope:
-    """Raises Refusal for a target without a path."""
+    """Return the ASGI scope of a request.  Raises HeadRefusal for a target without a path."""
     try:
         url = httptools.parse_url(head.target)
     except httptools.HttpParserInvalidURLError:

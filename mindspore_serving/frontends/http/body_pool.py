@@ -1,5 +1,7 @@
-"""Memory in which large bodies are received, used again while it is warm: pages that are new cost
-more than what is read into them.  Counts no requests, and knows no connection.
+"""Pool of memory for large bodies.
+
+Blocks are reused, as page faults of new memory cost more than reading the body into it.  Counts no
+requests, and knows no connection.
 """
 
 import mmap
@@ -10,30 +12,32 @@ from functools import partial
 
 from mindspore_serving.core.lending import lend
 
-MOST_KEPT = 256 << 20  # bytes that are used again, idle or not: nobody has sent them
+MAX_POOLED = 256 << 20  # bytes of reusable blocks, in use or idle
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
     memory: mmap.mmap | memoryview
-    is_kept: bool = False  # it has been used before
+    is_pooled: bool = False  # it counts in `_num_pooled`
 
 
 class BodyPool:
-    """Blocks by powers of two.  New ones are what `make` gives, if it does, and take pages only as
-    bytes come in.
+    """Blocks whose sizes are powers of two.
+
+    New blocks come from `make`, or are anonymous memory, which gets pages only when it is written.
     """
 
     def __init__(self, make: Callable[[int], memoryview | None] = lambda size: None) -> None:
         self._make = make
-        self._returned: deque[_Block] = deque()  # by any thread
-        self._warm: list[_Block] = []  # since the last trim
+        self._returned: deque[_Block] = deque()  # appended by any thread
+        self._warm: list[_Block] = []  # used since the last trim
         self._cold: list[_Block] = []
-        self._num_kept = 0
+        self._num_pooled = 0
 
     def take(self, size: int) -> memoryview:
-        """Writable memory of `size` bytes, which comes back when no view of it is left.  Raises
-        OSError.
+        """Return writable memory of `size` bytes, which is reused when no view of it is left.
+
+        Raises OSError.
         """
         self._sort_in()
         length = 1 << (size - 1).bit_length()
@@ -42,25 +46,25 @@ class BodyPool:
         return lend(memoryview(block.memory)[:size], partial(self._returned.append, block))
 
     def trim(self) -> None:
-        """Give back what was not used since the call before the last."""
+        """Free blocks that were not used since the call before the last."""
         self._sort_in()
-        self._num_kept -= sum(len(block.memory) for block in self._cold)
+        self._num_pooled -= sum(len(block.memory) for block in self._cold)
         self._cold, self._warm = self._warm, []
 
     def _sort_in(self) -> None:
         while self._returned:
             block = self._returned.popleft()
-            if not block.is_kept:
-                if self._num_kept + len(block.memory) > MOST_KEPT:
+            if not block.is_pooled:
+                if self._num_pooled + len(block.memory) > MAX_POOLED:
                     continue
-                self._num_kept += len(block.memory)
-                block.is_kept = True
+                self._num_pooled += len(block.memory)
+                block.is_pooled = True
             self._warm.append(block)
 
 
 def _find(blocks: list[_Block], length: int) -> _Block | None:
-    """The last of `length` bytes, taken out."""
-    for place in range(len(blocks) - 1, -1, -1):
-        if len(blocks[place].memory) == length:
-            return blocks.pop(place)
+    """Remove and return the last block of `length` bytes."""
+    for index in range(len(blocks) - 1, -1, -1):
+        if len(blocks[index].memory) == length:
+            return blocks.pop(index)
     return None

@@ -1,6 +1,6 @@
-"""One connection: its exchanges in the order of their requests, and its end.
+"""HTTP connections: their exchanges in the order of their requests, and its end.
 
-Knows no path and no protocol above HTTP: `Shared.open_exchange` chooses the kind of exchange.
+Knows no path and no protocol above HTTP: `SharedState.open_exchange` makes the exchanges.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
-from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, Responses
+from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, ResponseCounter
 from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import (
     Exchange,
@@ -28,48 +28,51 @@ _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size 
 
 
 @dataclass(slots=True)
-class Shared:
-    """What the connections of a server share.  `is_stopping`: each answer is the last of its
-    connection.
+class SharedState:
+    """State that the connections of a server share.
+
+    While `is_stopping`, each answer is the last of its connection.
     """
 
     limits: ServerLimits
     max_body: int  # bytes
     open_exchange: Callable[[RequestHead, ExchangeOutput], Exchange]
     memory: Quota
-    responses: Responses
+    responses: ResponseCounter
     unsent: UnsentAnswers
     pool: BodyPool
     connections: "set[HttpConnection]" = field(default_factory=set)
     is_stopping: bool = False
-    # One for all: what is read is parsed before the loop reads again.
+    # One buffer for all connections: its content is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """Requests are answered one at a time.  While some wait for their turn, one read follows each
-    answer, and none if many wait: that bounds the memory that a client can take.  One that closes
-    its end has left: TCP does not say whether it still reads, and its work is to end at once.
+    """A connection, whose requests are answered one at a time.
+
+    While pipelined requests are queued, one read follows each answer, and none if many are queued:
+    that bounds the memory that a client can use.  A client that closes its end has disconnected:
+    TCP does not tell whether it still reads, and its requests are cancelled at once.
     """
 
     transport: asyncio.Transport
     flow: Flow
 
-    def __init__(self, shared: Shared, on_closed: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, shared: SharedState, on_closed: Callable[[], None] = lambda: None) -> None:
         self._on_closed = on_closed
         self.memory, self.pool = shared.memory.allowance(None), shared.pool
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
-        self._exchanges: deque[Exchange] = deque()  # not answered yet; the first is started
-        self._is_discarding = False  # after an error: what is read is not parsed
+        self._exchanges: deque[Exchange] = deque()  # unanswered; the first is started
+        self._is_discarding = False  # after an error: data are read, not parsed
         self._num_discarded = 0
-        # For `end_if_late`, which alone reads a clock: whether anything was read or answered since
-        # its last call, and the time of the last call before which there was.
+        # Only `end_if_late` reads a clock.  Whether anything was read or answered since its last
+        # call, and the time of its last call that found so:
         self._is_active = True
         self._active_at = 0.0
-        # The incomplete head, or the request, and the bytes not sent, of its last call, and since
-        # when.
+        # The incomplete head or request, and the number of unsent bytes, at its last call, each
+        # with the time since when it is the same:
         self._awaited: tuple[object | None, float] = (None, 0.0)
         self._unsent = (0, 0.0)
 
@@ -93,10 +96,10 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_discarding = True
         self.flow.empty()
         self._parser.close()
-        del self._parser  # it refers to this connection
+        del self._parser  # breaks a reference cycle
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._parser.room or self._shared.buffer
+        return self._parser.buffer or self._shared.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self._is_active = True
@@ -104,7 +107,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         try:
-            if self._parser.room is None:
+            if self._parser.buffer is None:
                 self._parser.feed(self._shared.buffer[:nbytes])
             else:
                 self._parser.fill(nbytes)
@@ -124,21 +127,22 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- called by exchanges ---
 
     def resume_reading(self) -> None:
-        """Read on, unless many requests wait.  Only a read shows that the client has left."""
+        """Read on, unless many requests are queued.  Only reading detects that the client left."""
         if len(self._exchanges) <= self._shared.limits.max_pipelined and not self._is_discarding:
             self.flow.resume_reading()
 
     def replace(self, first: Exchange, other: Exchange) -> None:
+        """Let `other` answer the request of `first`, which was read."""
         assert self._exchanges[0] is first
         self._exchanges[0] = other
 
     def finished(self) -> None:
-        """The first exchange has written all of its answer."""
+        """Remove the first exchange, whose answer is complete."""
         exchange = self._exchanges.popleft()
         self._count(exchange)
         self._is_active = True
         if exchange.is_complete and exchange.keep_alive:
-            if self._exchanges:  # no recursion: many may be answered at once
+            if self._exchanges:  # no recursion: many can be answered at once
                 self._loop.call_soon(self._start_next)
             else:
                 self.flow.resume_reading()
@@ -150,11 +154,11 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- requests ---
 
     def _open(self, head: RequestHead) -> Exchange:
-        """The exchange of the next request."""
+        """Return the exchange of the next request."""
         last = self._exchanges[-1] if self._exchanges else None
         is_ending = last is not None and not last.keep_alive
         if is_ending or self._is_discarding or self.transport.is_closing():
-            raise HeadRefusal(400, "Nothing may follow the last request.")  # stops the parser only
+            raise HeadRefusal(400, "No request can follow the last one.")  # only stops the parser
         exchange = self._shared.open_exchange(head, self)
         if self._shared.is_stopping:
             exchange.keep_alive = False
@@ -168,7 +172,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         return exchange
 
     def _entry(self, head: RequestHead | None = None) -> Entry:
-        """For the access log; without a head, of what is no HTTP."""
+        """Return an entry of the access log; without a head, for data that is not HTTP."""
         address = self.transport.get_extra_info("peername")
         client = f"{address[0]}:{address[1]}" if address else "unix"
         if head is None:
@@ -194,7 +198,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.resume_reading()
 
     def _refuse(self, refusal: HeadRefusal) -> None:
-        """Parse no more; answer `refusal` after the complete requests before it."""
+        """Stop parsing, and answer `refusal` after the complete requests before it."""
         if self._is_discarding or self.transport.is_closing():
             return
         self._discard_rest()
@@ -220,8 +224,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     # --- the end ---
 
     def _linger(self) -> None:
-        """Close when the client has, or a little later.  Closing while it still sends would reset
-        the connection before it has read the answer.
+        """Close the connection when the client has closed it, or after `linger_timeout`.
+
+        Closing it while the client still sends would reset it before the client read the answer.
         """
         self._discard_rest()
         if self.transport.is_closing():
@@ -233,7 +238,7 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def _discard_rest(self) -> None:
         self._is_discarding = True
-        self._parser.room = None
+        self._parser.buffer = None
 
     def _discard(self, num_bytes: int) -> None:
         self._num_discarded += num_bytes
@@ -241,15 +246,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.transport.abort()
 
     def end_if_late(self, now: float) -> None:
-        """End the connection if its client sends or reads too slowly.  Called every few seconds,
-        with the loop's time.
+        """End the connection if its client sends or reads too slowly, or an answer takes too long.
+
+        Called every few seconds; `now` is the loop's time.
         """
         first = self._exchanges[0] if self._exchanges else None
         if first is not None:
             self._await(first, now)
-            most = self._shared.limits.request_timeout
-            if now - self._awaited[1] > most:
-                first.expire(DeadlineExceeded(f"no answer within {most:g} seconds"))
+            timeout = self._shared.limits.request_timeout
+            if now - self._awaited[1] > timeout:
+                first.expire(DeadlineExceeded(f"no answer within {timeout:g} seconds"))
                 return
         unsent = self.transport.get_write_buffer_size()
         if unsent:
@@ -258,14 +264,14 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._end_if_not_sent(first, now)
 
     def _end_if_not_read(self, unsent: int, now: float) -> None:
-        """End it if the client has read none of the `unsent` bytes for too long."""
+        """Abort if the client has read none of the `unsent` bytes for `idle_timeout`."""
         if unsent != self._unsent[0]:
             self._unsent = (unsent, now)
         elif now - self._unsent[1] > self._shared.limits.idle_timeout:
-            self.transport.abort()  # closing would wait until all is read
+            self.transport.abort()  # close() would wait until all is read
 
     def _end_if_not_sent(self, first: Exchange | None, now: float) -> None:
-        """End it if the client has sent nothing, or not all of a head or body, for too long."""
+        """End the connection if the client sends nothing, or a head or body too slowly."""
         limits = self._shared.limits
         if self._is_active:
             self._is_active, self._active_at = False, now
@@ -274,25 +280,25 @@ class HttpConnection(asyncio.BufferedProtocol):
         awaited = self._parser.unread_head if first is None else first
         self._await(awaited, now)
         is_silent = now - self._active_at > limits.idle_timeout
-        most = limits.head_timeout if first is None else limits.body_timeout
+        timeout = limits.head_timeout if first is None else limits.body_timeout
         if awaited is None and is_silent:
             self.transport.close()
-        elif awaited is not None and (is_silent or now - self._awaited[1] > most):
-            self._refuse(HeadRefusal(408, "The request came too slowly."))
+        elif awaited is not None and (is_silent or now - self._awaited[1] > timeout):
+            self._refuse(HeadRefusal(408, "The request arrived too slowly."))
 
     def _await(self, awaited: object | None, now: float) -> None:
         if awaited is not self._awaited[0]:
             self._awaited = (awaited, now)
 
     def shut_down(self, *, closes: bool) -> None:
-        """Close when the requests that were received are answered; without one only if `closes`."""
+        """Close after the answers to received requests; an idle connection only if `closes`."""
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
         elif closes and self._parser.unread_head is None:
             self.transport.close()
 
     def refuse_incomplete(self) -> None:
-        """Answer a request that has not come to its end: the server stops."""
+        """Refuse an incomplete request, as the server stops."""
         first = self._exchanges[0] if self._exchanges else None
         if self._is_discarding:
             return
@@ -303,6 +309,6 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     @property
     def has_pending_answer(self) -> bool:
-        """Whether the answer to a complete request is not written or not sent."""
+        """True if the answer to a complete request is not yet written and sent."""
         is_pending = bool(self._exchanges) and self._exchanges[0].is_complete
         return is_pending or self.transport.get_write_buffer_size() > 0

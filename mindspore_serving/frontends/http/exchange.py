@@ -1,4 +1,4 @@
-"""One request and its answer: the interface between an exchange and its connection."""
+"""Exchange of a request and its answer, and the interface to its connection."""
 
 import asyncio
 import http
@@ -18,12 +18,12 @@ _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 
 
 class Flow:
-    """`is_full` while much of what was written is not sent, since the client does not read it."""
+    """Flow control of a transport; `is_full` while the client does not read fast enough."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_room = asyncio.Event()
+        self._has_room.set()
         self._is_paused = False
         self.is_full = False
 
@@ -38,18 +38,18 @@ class Flow:
             self._transport.resume_reading()
 
     def fill(self) -> None:
-        """Much of what was written is not sent."""
+        """Mark the transport as full: much data is not sent."""
         self.is_full = True
-        self._room.clear()
+        self._has_room.clear()
 
     def empty(self) -> None:
-        """Most of it is sent, or the connection is lost."""
+        """Mark the transport as writable: most data is sent, or the connection is lost."""
         self.is_full = False
-        self._room.set()
+        self._has_room.set()
 
     async def drain(self) -> None:
-        """Wait until there is room."""
-        await self._room.wait()
+        """Wait until the transport is writable."""
+        await self._has_room.wait()
 
 
 class ExchangeOutput(Protocol):
@@ -61,30 +61,34 @@ class ExchangeOutput(Protocol):
     pool: BodyPool
 
     def resume_reading(self) -> None:
-        """Read on, unless requests wait."""
+        """Read on, unless requests are queued."""
         ...
 
     def replace(self, first: "Exchange", other: "Exchange") -> None:
-        """The `first` exchange, whose request was read, is answered by the `other`."""
+        """Let `other` answer the request of the `first` exchange, which was read."""
         ...
 
     def finished(self) -> None:
-        """The first exchange has written all of its answer."""
+        """Remove the first exchange, whose answer is complete."""
         ...
 
 
 class Exchange:
-    """A request whose head was read.
+    """A request whose head was read, and its answer.
 
-    `start` is called once, when the answers to earlier requests are written; `feed` with each part
-    of the body, or `filled` if it has a `room` for that, then `end`.  At the end of the answer
-    `status` and `num_sent`, the bytes of its body, are known.  `entry` is for the access log and
-    `span` for traces, if there are any.
+    The connection calls `start` once, when earlier requests are answered, `feed` with each part of
+    the body, or `filled` if there is a `body_buffer`, and then `end`:
+
+        head --> feed* | body_buffer, filled* --> end
+          `----> start (before, between or after these) --> output.finished()
+
+    When the answer is complete, `status` and `num_sent` (bytes of its body) are set.  `entry` is
+    for the access log and `span` for traces, if these are on.
     """
 
     protocol = "other"
     status: int
-    is_cut = False  # we have ended the connection before the answer was complete
+    is_cut = False  # the server has ended the answer before it was complete
     __slots__ = (
         "entry",
         "has_responded",
@@ -103,48 +107,49 @@ class Exchange:
         self.span: RequestSpan | None = None
         self.request_id = b""
         self.num_sent = 0
-        self.keep_alive = keep_alive  # whether the connection may go on after the answer
-        self.is_complete = False  # the request was read to its end
+        self.keep_alive = keep_alive  # the connection stays open after the answer
+        self.is_complete = False  # all of the request was read
         self.has_responded = False  # a part of the answer was written
 
     def start(self) -> None:
-        """It may write."""
+        """Allow the exchange to write."""
 
     def feed(self, data: bytes) -> None:
-        """A part of the body was read."""
+        """Take a part of the body."""
 
-    def room(self, size: int) -> memoryview | None:
-        """Where the body, of `size` bytes, is to lie; None for one that is to be fed."""
+    def body_buffer(self, size: int) -> memoryview | None:
+        """Return a buffer for a body of `size` bytes; None if it is to be fed in parts."""
         return None
 
     def filled(self, num_bytes: int) -> bool:
-        """So many bytes more were read into the room.  False if it is not wanted any more."""
+        """Note bytes that were read into the buffer; return False to discard the rest."""
         return False
 
     def end(self) -> None:
+        """Note the end of the body."""
         self.is_complete = True
 
     def disconnect(self) -> None:
-        """No answer is wanted: the client has left, or its request is broken."""
+        """Drop the answer: the client has disconnected, or its request is invalid."""
 
     def expire(self, error: ServingError) -> None:
-        """It has taken too long: answer `error` if there is no answer, else cut that off."""
+        """Answer with `error`, or end the answer if it has begun: the time is over."""
         self.output.transport.abort()
 
     def resume(self) -> None:
-        """There is room for more output again."""
+        """Continue to write: the transport is writable again."""
 
     def route_path(self) -> str:
-        """The path as its protocol declares it, "" if there is no such route."""
+        """Return the path of the route as it was declared, "" if there is none."""
         return ""
 
     def complete_entry(self, entry: Entry) -> None:
-        """Put what is known of the request into its line of the access log."""
+        """Add the fields of this request to its entry in the access log."""
         entry.request_id = self.request_id.decode()
 
 
 class RefusedExchange(Exchange):
-    """The answer to what cannot be served as HTTP; the last of its connection."""
+    """The answer to data that cannot be served as HTTP; the last of its connection."""
 
     def __init__(self, output: ExchangeOutput, refusal: HeadRefusal) -> None:
         super().__init__(output, False)
@@ -162,10 +167,12 @@ class RefusedExchange(Exchange):
 
 
 def length_of(body: Sized) -> tuple[bytes, bytes]:
+    """Return the header content-length for a body."""
     return b"content-length", b"%d" % len(body)
 
 
 def head_of(status: int, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+    """Return the status line and the headers of an answer."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b""))]
     lines += [b"%b: %b\r\n" % header for header in headers]
     if not keep_alive:

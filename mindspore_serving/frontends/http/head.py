@@ -1,14 +1,12 @@
-"""The head of a request: what it says, and whether it can be served.  Knows no parser."""
+"""Head of a request: its fields, and whether it can be served.  Knows no parser."""
 
 from dataclasses import dataclass
 
-_MAX_DIGITS = 19  # of 64 bits; Python refuses to read thousands
+_MAX_DIGITS = 19  # of 64 bits; Python refuses to parse thousands
 
 
 class HeadRefusal(Exception):
-    """What was read is not served as HTTP: the answer has `status` and `text`, and the connection
-    ends.
-    """
+    """Data that is not served as HTTP: it is answered, and the connection ends."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -16,11 +14,11 @@ class HeadRefusal(Exception):
         self.text = text
 
 
-@dataclass(slots=True)  # not frozen: one is made per request, and takes half the time so
+@dataclass(slots=True)  # not frozen: made for each request, in half the time
 class RequestHead:
     """The request line and the headers, whose names are in lower case.
 
-    Of several headers with one name `fields` has the last.
+    `fields` has the last of several headers with the same name.
     """
 
     method: bytes
@@ -32,34 +30,34 @@ class RequestHead:
 
     @property
     def expects_continue(self) -> bool:
-        """Whether the client sends the body when it has read "100 Continue"."""
+        """True if the client sends the body only after "100 Continue"."""
         expected = self.fields.get(b"expect")
         return expected is not None and expected.lower() == b"100-continue"
 
     @property
     def size(self) -> int:
-        """Bytes, without the spaces that may surround values."""
+        """Bytes of the head, without spaces around values."""
         fields = sum(len(name) + len(value) + 4 for name, value in self.headers)
         return len(self.method) + len(self.target) + 12 + fields
 
     @property
     def body_size(self) -> int:
-        """Bytes, as the client says before it sends them; 0 if it does not."""
+        """Bytes of the body by its content-length; 0 if unknown."""
         length = self.fields.get(b"content-length", b"")
         is_known = len(length) < 16 and length.isdigit()
         return int(length) if is_known and b"transfer-encoding" not in self.fields else 0
 
     def check(self) -> None:
-        """Raises Refusal for what cannot be served, whatever the path."""
+        """Raise HeadRefusal for a request that cannot be served, whatever its path."""
         if self.version != "1.1" and self.version != "1.0":
-            raise HeadRefusal(505, f"HTTP/{self.version} is not served here: use HTTP/1.1.")
+            raise HeadRefusal(505, f"HTTP/{self.version} is not supported: use HTTP/1.1.")
         if b"transfer-encoding" in self.fields and not self._is_chunked():
-            raise HeadRefusal(501, "The only Transfer-Encoding is chunked, in HTTP/1.1.")
+            raise HeadRefusal(501, "Transfer-Encoding can only be chunked, in HTTP/1.1.")
         if len(self.fields.get(b"content-length", b"")) > _MAX_DIGITS:
             raise HeadRefusal(400, f"Content-Length has more than {_MAX_DIGITS} digits.")
         if self.method == b"CONNECT":
-            raise HeadRefusal(400, "CONNECT is not served: this is not a proxy.")
+            raise HeadRefusal(400, "CONNECT is not supported: this is not a proxy.")
 
     def _is_chunked(self) -> bool:
-        found = [value for name, value in self.headers if name == b"transfer-encoding"]
-        return self.version == "1.1" and [one.strip().lower() for one in found] == [b"chunked"]
+        values = [value for name, value in self.headers if name == b"transfer-encoding"]
+        return self.version == "1.1" and [value.strip().lower() for value in values] == [b"chunked"]

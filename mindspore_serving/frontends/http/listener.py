@@ -1,5 +1,6 @@
-"""Accepts connections on a listening socket, as many as the limits allow.  Knows no HTTP but the
-answer to one connection too many.
+"""Accepting of connections on a listening socket, within limits.
+
+Knows no HTTP but the answer to a connection over the limit.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.frontends.address import most_connections
+from mindspore_serving.frontends.address import connection_limits
 from mindspore_serving.tls import Certificates
 
-_AT_ONCE = 64  # connections that are accepted before anything else is done
-_PAUSE = 0.2  # seconds after an error, such as no more descriptors
+_MAX_ACCEPTED = 64  # connections accepted before the event loop does other work
+_PAUSE = 0.2  # seconds without accepting after an error, such as too many open files
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\n"
     b"connection: close\r\n\r\n"
@@ -27,8 +28,10 @@ TakeOver = Callable[[socket.socket, Callable[[], None]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Connecting:
-    """Makes a protocol by `connect` for each connection that it takes over; what `connect` is given
-    is called at the connection's end.  `head_timeout` is in seconds.
+    """Attaches accepted sockets to protocols.
+
+    `connect` makes the protocol of a connection; the protocol calls its argument when the
+    connection ends.  `head_timeout` is in seconds.
     """
 
     connect: Connect
@@ -36,6 +39,7 @@ class Connecting:
     head_timeout: float
 
     async def take_over(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
+        """Serve a connection, and call `on_closed` when it ends."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self.connect(on_closed),
@@ -44,13 +48,14 @@ class Connecting:
                 ssl_handshake_timeout=self.head_timeout if self.tls else None,
             )
         except (OSError, asyncio.TimeoutError, asyncio.CancelledError):
-            on_closed()  # it was lost, or spoke no TLS
+            on_closed()  # the connection was lost, or the TLS handshake failed
             connection.close()
 
 
 class Listener:
-    """Has `take_over` take each connection to `listener`, and call what it is given with it at the
-    connection's end.
+    """Accepts connections on the socket `listener` and hands them to `take_over`.
+
+    `take_over` calls its second argument when the connection ends.
     """
 
     def __init__(
@@ -62,7 +67,7 @@ class Listener:
         has_tls: bool,
     ) -> None:
         self._listener = listener
-        self._most, self._most_of_address = most_connections(limits, share=2)
+        self._limit, self._address_limit = connection_limits(limits, share=2)
         self._take_over = take_over
         self._has_tls = has_tls
         self._loop = asyncio.get_running_loop()
@@ -74,14 +79,15 @@ class Listener:
 
     @property
     def port(self) -> int:
+        """Port of the socket."""
         port: int = self._listener.getsockname()[1]
         return port
 
     def close(self) -> None:
-        """Free the port; connections stay."""
+        """Close the socket; connections stay open."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        if self._has_tls:  # else they are open as soon as the loop runs
+        if self._has_tls:  # without TLS they are open as soon as the loop runs
             for task in self._opening:
                 task.cancel()
 
@@ -91,7 +97,7 @@ class Listener:
 
     def _accept(self) -> None:
         try:
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_ACCEPTED):
                 self._take(*self._listener.accept())
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             pass
@@ -102,8 +108,8 @@ class Listener:
 
     def _take(self, connection: socket.socket, peer: tuple[str, int]) -> None:
         address = peer[0]
-        is_too_many = self._by_address[address] >= self._most_of_address
-        if is_too_many or self._num_open >= self._most:
+        is_over_limit = self._by_address[address] >= self._address_limit
+        if is_over_limit or self._num_open >= self._limit:
             self._report(f"too many connections, one from {address} is refused")
             self._refuse(connection)
             return
@@ -138,10 +144,10 @@ class Listener:
             if not self._has_tls:
                 connection.send(_FULL)
                 connection.shutdown(socket.SHUT_WR)
-                connection.recv(1 << 16)  # closing with unread bytes would withdraw the answer
+                connection.recv(1 << 16)  # close() with unread bytes would reset the connection
 
     def _report(self, text: str) -> None:
-        """Log the first problem, the second, the fourth, and so on: there may be very many."""
+        """Log the first, second, fourth, eighth, ... problem, as there can be very many."""
         self._num_problems += 1
         if self._num_problems & (self._num_problems - 1) == 0:
             log.warning("HTTP: %s (%d such problems so far)", text, self._num_problems)

@@ -1,6 +1,6 @@
-"""Parses the bytes of one connection, with httptools, and limits all that is not a body.
+"""Parser of the requests of one connection, with httptools, and limits of their heads.
 
-Knows no transport, and not which kind of exchange serves a head.
+Knows no transport and no kind of exchange.
 """
 
 from collections.abc import Callable
@@ -13,11 +13,13 @@ from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 
 READ_SIZE = 64 << 10  # bytes of one read from the socket
-LARGE_BODY = 256 << 10  # bytes; more than one read, so a head and such a body do not come together
+LARGE_BODY = (
+    256 << 10
+)  # bytes; more than one read, so such a body is never read together with its head
 
 
 class RequestParser:
-    """Calls `open_exchange` with the head of each request, and feeds the exchange its body."""
+    """A parser that calls `open_exchange` with the head of each request, and feeds it the body."""
 
     def __init__(
         self, limits: ServerLimits, open_exchange: Callable[[RequestHead], Exchange]
@@ -25,38 +27,39 @@ class RequestParser:
         self._max_head, self._max_headers = limits.max_head, limits.max_headers
         self._open = open_exchange
         self._parser = httptools.HttpRequestParser(self)
-        self._exchange: Exchange  # whose body is read
+        self._exchange: Exchange  # of the body that is read
         self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []  # of a head, then of trailers
-        self._num_between = 0  # bytes since the last of a body, head or request
-        # Whether a head may be too large: not if it came in one piece that is small enough.
-        self._is_doubtful = self._max_head < READ_SIZE
-        self._replay = b""  # a head to be parsed once more
-        # Where the rest of a large body is to be read, past httptools; None for all else.
-        self.room: memoryview | None = None
-        self._num_left = 0  # bytes of such a body
+        self._headers: list[tuple[bytes, bytes]] = []  # of the head, then trailers
+        self._num_between = 0  # bytes since the end of the last head, part of a body, or request
+        # Whether the size of a head must be checked: not if it came in one small enough read.
+        self._checks_size = self._max_head < READ_SIZE
+        self._replay = b""  # a head to be parsed again
+        # Buffer into which the rest of a large body is read, bypassing httptools; else None.
+        self.buffer: memoryview | None = None
+        self._num_remaining = 0  # bytes of such a body
 
     def close(self) -> None:
-        """Nothing follows.  The parser of httptools refers to this one: both, and the body that was
-        read last, would wait for the garbage collector.
+        """Drop the parser of httptools, with which this object is a reference cycle.
+
+        Else both, and the last body, would stay in memory until the garbage collector runs.
         """
         del self._parser
 
     @property
     def unread_head(self) -> object | None:
-        """Between two requests: None, or an object that stays the same while the same head is
-        read.
-        """
+        """An object that stays the same while the same head is read; None between two requests."""
         return self._headers if self._num_between or self._target else None
 
     def feed(self, data: memoryview) -> None:
-        """At most READ_SIZE bytes.  Raises Refusal for what is not HTTP or over a limit; must not
-        be called after that.
+        """Parse at most READ_SIZE bytes.
+
+        Raises HeadRefusal for invalid HTTP and for a head over a limit; not to be called after
+        that.
         """
-        if self._num_left and not (data := self._skip(data)):
+        if self._num_remaining and not (data := self._skip(data)):
             return
         self._num_between += len(data)
-        rest = None  # behind a head that offers another protocol
+        rest = None  # data after a head with an Upgrade header
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as stop:
@@ -69,33 +72,34 @@ class RequestParser:
             self._check_partial()
 
     def fill(self, num_bytes: int) -> None:
-        """So many bytes were read into the room."""
-        assert self.room is not None
-        self.room = self.room[num_bytes:]
+        """Note bytes that were read into `buffer`."""
+        assert self.buffer is not None
+        self.buffer = self.buffer[num_bytes:]
         self._count_down(num_bytes)
 
     def _skip(self, data: memoryview) -> memoryview:
-        """`data` behind the body, whose rest nobody wants."""
-        count = min(self._num_left, len(data))
+        """Return `data` without the rest of a large body, which is discarded."""
+        count = min(self._num_remaining, len(data))
         self._count_down(count)
         return data[count:]
 
     def _count_down(self, num_bytes: int) -> None:
-        """Of a large body so much more has come."""
-        self._num_left -= num_bytes
+        """Note that more bytes of a large body were read."""
+        self._num_remaining -= num_bytes
         if not self._exchange.filled(num_bytes):
-            self.room = None
-        if not self._num_left:
-            self.room = None
-            self._parser = httptools.HttpRequestParser(self)  # the one before waits for the body
+            self.buffer = None
+        if not self._num_remaining:
+            self.buffer = None
+            self._parser = httptools.HttpRequestParser(self)  # the old one expects the body
             self._exchange.end()
 
     def _parse_again(self, data: memoryview) -> memoryview | None:
-        """Parse the head without its offer of another protocol, then `data`; what is left of that
-        behind another such head.
+        """Parse the last head again without its Upgrade header, and then `data`.
+
+        Returns the rest of `data` after another head with an Upgrade header, if there is one.
         """
         head, self._replay = self._replay, b""
-        # Another one: this one takes nothing more after `Connection: close`.
+        # A new parser: the old one parses nothing after `Connection: close`.
         self._parser = httptools.HttpRequestParser(self)
         try:
             self._parser.feed_data(head)
@@ -108,9 +112,9 @@ class RequestParser:
         return None
 
     def _check_partial(self) -> None:
-        """The data ended inside a head, trailers, or a line between two chunks."""
+        """Check the limits inside a head, trailers, or a line between two chunks."""
         if self._target:
-            self._is_doubtful = True
+            self._checks_size = True
         if self._num_between > self._max_head:
             raise self._too_large()
         self._check_number()
@@ -137,8 +141,8 @@ class RequestParser:
         head = RequestHead(
             parser.get_method(), self._target, version, headers, dict(headers), keep_alive
         )
-        if self._is_doubtful:
-            self._is_doubtful = self._max_head < READ_SIZE
+        if self._checks_size:
+            self._checks_size = self._max_head < READ_SIZE
             if head.size > self._max_head:
                 raise self._too_large()
         if len(headers) > self._max_headers:
@@ -152,21 +156,21 @@ class RequestParser:
         else:
             self._exchange = self._open(head)
             if len(head.fields.get(b"content-length", b"")) > 5 and head.body_size >= LARGE_BODY:
-                self.room = self._exchange.room(head.body_size)
-                self._num_left = 0 if self.room is None else head.body_size
+                self.buffer = self._exchange.body_buffer(head.body_size)
+                self._num_remaining = 0 if self.buffer is None else head.body_size
 
     def on_body(self, part: bytes) -> None:
         self._num_between = 0
-        if self._num_left:
+        if self._num_remaining:
             self._put(part)
         else:
             self._exchange.feed(part)
 
     def _put(self, part: bytes) -> None:
-        """The beginning of a large body, which came with its head."""
-        if self.room is not None:
-            self.room[: len(part)] = part
-            self.room = self.room[len(part) :]
+        """Copy the beginning of a large body, which was read with its head."""
+        if self.buffer is not None:
+            self.buffer[: len(part)] = part
+            self.buffer = self.buffer[len(part) :]
         self._count_down(len(part))
 
     def on_message_complete(self) -> None:
@@ -179,7 +183,7 @@ class RequestParser:
 
 
 def _without_upgrade(head: RequestHead) -> bytes:
-    """The head without its offer of another protocol, with which httptools reads no body."""
+    """Return the head without its Upgrade header, with which httptools does not read the body."""
     headers = [b"%b: %b\r\n" % pair for pair in head.headers if pair[0] != b"upgrade"]
     version = head.version.encode()
     start = b"%b %b HTTP/%b\r\n" % (head.method, head.target, version)
@@ -187,7 +191,7 @@ def _without_upgrade(head: RequestHead) -> bytes:
 
 
 def _refusal_of(error: httptools.HttpParserError) -> HeadRefusal:
-    cause = error.__context__  # raised by a function above
+    cause = error.__context__  # raised by a callback above
     if isinstance(cause, HeadRefusal):
         return cause
     if cause is not None:

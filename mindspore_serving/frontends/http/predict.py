@@ -1,7 +1,7 @@
-"""The fast path: the body of `POST /model/...` goes straight to the dispatcher, without ASGI.
+"""The fast path: `POST /model/...` is answered without ASGI.
 
-An ASGI application costs a task, two queues and a dozen dictionaries per request; the classic
-RESTful calls need none of that.
+An ASGI application costs a task, two queues and a dozen dictionaries per request, which calls of
+the classic RESTful protocol do not need.
 """
 
 import asyncio
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Buffer, Pieces, here
+from mindspore_serving.core.buffers import Buffer, BufferList, in_memory
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
+from mindspore_serving.frontends.http.early_refusal import RefusalPace, reads_body
 from mindspore_serving.frontends.http.exchange import (
     CONTINUE,
     Exchange,
@@ -21,8 +22,7 @@ from mindspore_serving.frontends.http.exchange import (
     length_of,
 )
 from mindspore_serving.frontends.http.head import RequestHead
-from mindspore_serving.frontends.http.refusing import RefusalPace, is_read
-from mindspore_serving.frontends.keys import KeyHolder, Keys
+from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.mindspore.rest import Answer, MsRest, find_route, to_request
 from mindspore_serving.frontends.origins import OriginPolicy
@@ -40,48 +40,53 @@ _OK = (
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """Calls that need no ASGI, by the protocol `rest`, for clients that have one of `keys`, if the
-    rules of `origins` do not ask for a closer look.  `others` opens those of another protocol.
+    """Opens exchanges of calls that need no ASGI.
+
+    `open_other` opens those of other protocols.
     """
 
     inference: Inference
     rest: MsRest
     keys: Keys
     origins: OriginPolicy | None = None
-    others: "Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None]" = lambda *_: None
+    open_other: "Callable[[FastPath, RequestHead, ExchangeOutput], Exchange | None]" = lambda *_: (
+        None
+    )
     pace: RefusalPace = field(default_factory=RefusalPace)
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
-        """The exchange of a call with one answer; None for other requests, also from browsers, and
-        for a method whose name may mean a stream: the application knows.
+        """Return the exchange of a call; None if the application is to answer the request.
+
+        That is so for other requests, for requests from browsers, and for methods whose names can
+        mean a stream.
         """
         if head.method != b"POST":
             return None
         if not head.target.startswith(_PREFIX):
-            return self.others(self, head, output)
+            return self.open_other(self, head, output)
         if self.origins is not None and not self.origins.is_plain(head.fields):
             return None
         call = Predict(self, head, output)
         try:
-            holder = None
-            if self.keys.holders:
-                holder = self.keys.find(head.fields.get(b"authorization"))
+            tenant = None
+            if self.keys.tenants:
+                tenant = self.keys.find(head.fields.get(b"authorization"))
             call.route = find_route(head.target)
             if call.route.method.endswith("_stream"):
                 return None
-            if holder is not None:
-                call.holder = holder.admit()
+            if tenant is not None:
+                call.tenant = tenant.admit()
             call.timeout = self.rest.to_timeout(head.fields)
             if self.inference.is_refusing:
                 route = call.route
-                call.ask_for_room(head, route.servable, route.method, route.version)
+                call.check_room(head, route.servable, route.method, route.version)
         except ServingError as error:
-            call.error = error.with_traceback(None)  # that would refer to `call`
+            call.error = error.with_traceback(None)  # a traceback would refer to `call`
         return call
 
 
 class Predict(Exchange):
-    """One call: submitted when its body is complete and earlier requests are answered."""
+    """A call, submitted when its body is complete and earlier requests are answered."""
 
     protocol = "rest"
     declared_path = "/model/{path}"
@@ -90,20 +95,20 @@ class Predict(Exchange):
         "_call",
         "_expects_continue",
         "_is_over",
-        "_is_read",
+        "_reads_body",
         "_is_started",
         "_is_submitted",
-        "_num_held",
+        "_num_counted",
         "_path",
         "error",
-        "holder",
-        "kind",
+        "tenant",
+        "content_headers",
         "route",
         "timeout",
     )
 
     def __init__(self, path: FastPath, head: RequestHead, output: ExchangeOutput) -> None:
-        self.output = output  # as Exchange.__init__, without the cost of a call
+        self.output = output  # as Exchange.__init__ does, inlined as calls cost time
         self.keep_alive = head.keep_alive
         self.is_complete = False
         self.has_responded = False
@@ -112,29 +117,29 @@ class Predict(Exchange):
         self.num_sent = 0
         self.route: Route | None = None
         self.timeout: float | None = None  # seconds
-        self.kind: tuple[tuple[bytes, bytes], ...] = JSON  # headers of the answer's body
-        self.error: ServingError | None = None  # why it is refused
-        self.holder: KeyHolder | None = None  # of its API key
+        self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
+        self.error: ServingError | None = None  # why the request is refused
+        self.tenant: Tenant | None = None  # to be released at the end
         self._path = path
         self.request_id = id_of(head.fields.get(NAME))
         self._expects_continue = b"expect" in head.fields and head.expects_continue
         self._body: Buffer = b""
-        self._num_held = 0  # bytes of the body behind its first part
+        self._num_counted = 0  # bytes of the body that count in the memory quota
         self._call: Call | None = None
         self._is_started = False
         self._is_submitted = False
-        self._is_over = False  # the answer is written, or nobody wants it
-        self._is_read = False  # to its end, though it is refused
+        self._is_over = False  # the answer is written, or the client has disconnected
+        self._reads_body = False  # though the request is refused
 
-    def ask_for_room(self, head: RequestHead, servable: str, method: str, version: int) -> None:
-        """Refuse it now, without its body, if there is none."""
-        found = self._path.inference.refusal(servable, version, method, self.timeout)
-        if found is not None:
-            self.error, self._is_read = found, is_read(head)
+    def check_room(self, head: RequestHead, servable: str, method: str, version: int) -> None:
+        """Refuse the request without reading its body if no worker has room."""
+        error = self._path.inference.refusal(servable, version, method, self.timeout)
+        if error is not None:
+            self.error, self._reads_body = error, reads_body(head)
 
     def start(self) -> None:
         self._is_started = True
-        if self.is_complete or (self.error is not None and not self._is_read):
+        if self.is_complete or (self.error is not None and not self._reads_body):
             self.resume()
         elif self._expects_continue:
             self.output.transport.write(CONTINUE)
@@ -149,7 +154,7 @@ class Predict(Exchange):
         elif not self.output.memory.take(len(data)):
             self._drop(Overloaded(NO_MEMORY))
         else:
-            self._num_held += len(data)
+            self._num_counted += len(data)
             if not isinstance(self._body, bytearray):
                 self._body = bytearray(self._body)
             self._body += data
@@ -165,16 +170,16 @@ class Predict(Exchange):
             self.resume()
 
     def resume(self) -> None:
-        """Submit, or refuse, if nothing must be waited for.  A refusal needs no body."""
+        """Submit or refuse the request as soon as possible.  A refusal needs no body."""
         if self._is_submitted or not self._is_started or self.output.flow.is_full:
             return
         if self.error is None and self.is_complete:
             self._submit()
-        elif self.error is not None and (self.is_complete or not self._is_read):
+        elif self.error is not None and (self.is_complete or not self._reads_body):
             self._is_submitted = True
-            self._refuse_in_turn(self.error)
+            self._refuse_delayed(self.error)
 
-    def _refuse_in_turn(self, error: ServingError) -> None:
+    def _refuse_delayed(self, error: ServingError) -> None:
         loop = asyncio.get_running_loop()
         delay = self._path.pace.delay(loop.time()) if isinstance(error, Overloaded) else 0.0
         if delay:
@@ -184,7 +189,7 @@ class Predict(Exchange):
 
     def disconnect(self) -> None:
         self._is_over = True
-        self._let_go()
+        self._release()
         if self._call is not None:
             self._call.cancel()
 
@@ -205,7 +210,7 @@ class Predict(Exchange):
             self._refuse(error)
 
     def _on_reply(self, reply: Reply) -> None:
-        self._call = None  # which refers to this method: freed now, not by the garbage collector
+        self._call = None  # breaks a reference cycle
         if reply.failure is None:
             self._write(*self.answer(reply))
         else:
@@ -216,19 +221,20 @@ class Predict(Exchange):
             answer = self.refuse(error)
         self._write(*answer)
 
-    # What the protocol is asked for; a subclass has another one.
+    # Functions of the protocol, which subclasses override.
 
     def to_request(self, body: Buffer) -> Request:
-        """Raises InvalidInputs."""
+        """Make the request to the master.  Raises InvalidInputs."""
         assert self.route is not None
-        assert not isinstance(body, memoryview)  # it has no room of its own
+        assert not isinstance(body, memoryview)  # there is no body_buffer
         return to_request(self.route, body, self.timeout)
 
     def answer(self, reply: Reply) -> Answer:
-        """To a request that did not fail as a whole."""
+        """Return the answer for a reply without a failure."""
         return self._path.rest.answer(reply, self.request_id)
 
     def refuse(self, error: Exception) -> Answer:
+        """Return the answer for an error."""
         return self._path.rest.refuse(error)
 
     def route_path(self) -> str:
@@ -239,41 +245,47 @@ class Predict(Exchange):
         entry.servable, entry.method = self.target()
 
     def target(self) -> tuple[str, str]:
-        """The servable and the method, "" if they are not known."""
+        """Return the servable and the method, "" if unknown."""
         return ("", "") if self.route is None else (self.route.servable, self.route.method)
 
     def too_big(self) -> ServingError:
+        """Return the error for a body over the limit."""
         return self._path.rest.too_big()
 
-    def _write(self, status: int, body: bytes | Pieces, retry_after: str | None) -> None:
+    def _write(self, status: int, body: bytes | BufferList, retry_after: str | None) -> None:
         if self._is_over:
             return
         self._is_over = self.has_responded = True
         self.status, self.num_sent = status, len(body)
-        if self._num_held or self.holder is not None:
-            self._let_go()
+        if self._num_counted or self.tenant is not None:
+            self._release()
         transport = self.output.transport
         if not self.is_complete:
-            self.keep_alive = False  # refused before its end was read
-        if status == 200 and self.keep_alive and retry_after is None and self.kind is JSON:
+            self.keep_alive = False  # refused before the body was read
+        if (
+            status == 200
+            and self.keep_alive
+            and retry_after is None
+            and self.content_headers is JSON
+        ):
             transport.write(_OK % (self.request_id, len(body), body))
         else:
-            fields = [*self.kind, (NAME, self.request_id), length_of(body)]
+            fields = [*self.content_headers, (NAME, self.request_id), length_of(body)]
             if retry_after is not None:
                 fields.append((b"retry-after", retry_after.encode()))
             head = head_of(status, fields, keep_alive=self.keep_alive)
-            if isinstance(body, Pieces):
-                transport.writelines((head, *map(here, body.buffers)))
+            if isinstance(body, BufferList):
+                transport.writelines((head, *map(in_memory, body.buffers)))
             else:
                 transport.write(head + body)
         self.output.finished()
 
-    def _let_go(self) -> None:
-        """Nothing is held any more for the request."""
-        if self._num_held:
+    def _release(self) -> None:
+        """Release the memory and the tenant of the request."""
+        if self._num_counted:
             self._body = b""
-            self.output.memory.give_back(self._num_held)
-            self._num_held = 0
-        if self.holder is not None:
-            self.holder.release()
-            self.holder = None
+            self.output.memory.give_back(self._num_counted)
+            self._num_counted = 0
+        if self.tenant is not None:
+            self.tenant.release()
+            self.tenant = None

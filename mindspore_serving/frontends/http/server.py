@@ -1,4 +1,4 @@
-"""Listens for HTTP: one socket, its connections, start and graceful stop.  Knows no route."""
+"""HTTP server: one socket, its connections, start and graceful stop.  Knows no route."""
 
 import asyncio
 
@@ -6,10 +6,10 @@ from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.connection import HttpConnection, Shared
+from mindspore_serving.frontends.http.connection import HttpConnection, SharedState
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.listener import Connecting, Listener
@@ -20,14 +20,14 @@ from mindspore_serving.frontends.spans import begin_http
 from mindspore_serving.tls import Certificates
 from mindspore_serving.tracing.request_span import Tracer
 
-# Seconds from the begin of the stop: until connections without a request are closed, for requests
-# that were under way; until incomplete requests are refused; and for clients to read that.
+# Seconds after the begin of a stop: until idle connections are closed, as requests can be on their
+# way; until incomplete requests are refused; until clients must have read the refusals.
 QUIET, HALF_SENT, LINGER = 0.1, 0.5, 1.0
-SWEEP_PERIOD = 5.0  # seconds at most; less if a limit is shorter
+SWEEP_PERIOD = 5.0  # seconds; less if a timeout is shorter
 
 
 class HttpServer:
-    """An HTTP server of `app`, and of the calls that `path` takes."""
+    """HTTP server of an ASGI application, and of the calls that the fast path takes."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class HttpServer:
         app: ASGIApp,
         path: FastPath,
         limits: ServerLimits | None = None,
-        responses: Responses | None = None,
+        responses: ResponseCounter | None = None,
         *,
         tracer: Tracer | None = None,
         pool: BodyPool | None = None,
     ) -> None:
-        """Large bodies are received in memory of `pool`."""
+        """Create a server; large bodies are read into memory of `pool`."""
         self.address = address
         self._app = app
         self._path = path
@@ -48,12 +48,12 @@ class HttpServer:
         limits = limits or ServerLimits()
         memory = Quota(limits.max_body_memory, largest=path.rest.max_body)
         unsent = UnsentAnswers(limits.max_unsent_memory)
-        self.shared = Shared(
+        self.shared = SharedState(
             limits,
             path.rest.max_body,
             self._open,
             memory,
-            responses or Responses(),
+            responses or ResponseCounter(),
             unsent,
             pool or BodyPool(),
         )
@@ -61,20 +61,20 @@ class HttpServer:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, tls: Certificates | None) -> None:
-        """Raises StartError if the address cannot be bound."""
+        """Listen and serve.  Raises StartError if the address cannot be bound."""
         listener, limits = addresses.listen(self.address), self.shared.limits
         take_over = self.start_connecting(tls).take_over
         self._listener = Listener(listener, limits, take_over, has_tls=tls is not None)
 
     def start_connecting(self, tls: Certificates | None) -> Connecting:
-        """Serve the connections that it is given, which others have accepted."""
+        """Return an object that serves connections which other processes have accepted."""
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         head_timeout = self.shared.limits.head_timeout
         return Connecting(lambda done: HttpConnection(self.shared, done), tls, head_timeout)
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which the server listens."""
         assert self._listener is not None
         return self._listener.port
 
@@ -91,7 +91,7 @@ class HttpServer:
         self.shared.is_stopping = True
         connections, now = self.shared.connections, asyncio.get_running_loop().time
         start = now()
-        quiet, half_sent, linger = (min(one, grace / 2) for one in (QUIET, HALF_SENT, LINGER))
+        quiet, half_sent, linger = (min(delay, grace / 2) for delay in (QUIET, HALF_SENT, LINGER))
         while connections and now() < start + grace:
             for connection in list(connections):
                 if now() > start + half_sent:
@@ -124,6 +124,6 @@ class HttpServer:
             self.shared.unsent.end_oldest()
 
     def end_late_connections(self, now: float) -> None:
-        """End those whose clients send or read too slowly; `now` is the loop's time."""
+        """End connections whose clients send or read too slowly; `now` is the loop's time."""
         for connection in list(self.shared.connections):
             connection.end_if_late(now)

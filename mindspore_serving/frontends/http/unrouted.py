@@ -1,6 +1,6 @@
-"""Requests that no route takes: a last slash too many, OPTIONS, a wrong method, an unknown path.
+"""Requests without a route: trailing slashes, OPTIONS, wrong methods and unknown paths.
 
-What is wrong is answered in the form of the protocol that the path is of, see `refusals`.
+Errors have the format of the protocol of the path, see `refusals`.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from mindspore_serving.errors import NoRoute, WrongVerb
 from mindspore_serving.frontends.refusals import refuse
 
 _VERBS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
-_OPENAI = ("/chat/completions", "/completions", "/responses", "/embeddings")  # behind a base URL
-_MOST_SHOWN = 100  # characters of a path
+_OPENAI = ("/chat/completions", "/completions", "/responses", "/embeddings")  # after a base URL
+_MAX_SHOWN = 100  # characters of a path
 
 
 def without_slash(app: ASGIApp) -> ASGIApp:
-    """`app`, for which "/v1/models/" is "/v1/models"; the classic protocol reads its own paths."""
+    """Remove trailing slashes from paths for `app`, except from those of the classic protocol."""
 
     async def strip(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -30,7 +30,7 @@ def without_slash(app: ASGIApp) -> ASGIApp:
 
 
 class Unrouted:
-    """The last route: answers for the paths of `routes` to other methods, and for other paths."""
+    """The last route: answers wrong methods of the paths of `routes`, and unknown paths."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         self._routes = routes
@@ -40,17 +40,17 @@ class Unrouted:
 
     def _answer(self, scope: Scope) -> Response:
         path, verb = scope["path"], scope["method"]
-        allowed = [one for one in _VERBS if self._takes({**scope, "method": one})]
+        allowed = [other for other in _VERBS if self._matches({**scope, "method": other})]
         if allowed and verb == "OPTIONS":
             return Response(status_code=204, headers={"allow": ", ".join([*allowed, verb])})
         if allowed:
             text = f"the method is {verb}, expected {' or '.join(allowed)}"
             return refuse(scope, WrongVerb(text, allowed))
-        text = f"there is no route {verb} {path[:_MOST_SHOWN]}"
-        if path in _OPENAI and self._takes({**scope, "path": f"/v1{path}"}):
+        text = f"there is no route {verb} {path[:_MAX_SHOWN]}"
+        if path in _OPENAI and self._matches({**scope, "path": f"/v1{path}"}):
             path = f"/v1{path}"
             text += f", but {path}: the base URL of OpenAI's clients ends with /v1"
         return refuse(scope, NoRoute(text), path)
 
-    def _takes(self, scope: Scope) -> bool:
+    def _matches(self, scope: Scope) -> bool:
         return any(route.matches(scope)[0] is Match.FULL for route in self._routes)

@@ -1,7 +1,7 @@
-"""Answers that clients do not take: what they take of memory together has a limit.
+"""Limit of the memory of HTTP answers that clients do not read.
 
-A client may take its answer as slowly as it likes while there is room; where there is none, of the
-address that has most the one that has had its own for longest loses it.
+A client can read its answer as slowly as it likes while there is room.  If there is none, the
+oldest connection of the address that uses the most memory is aborted.
 """
 
 import asyncio
@@ -10,57 +10,60 @@ from typing import Protocol
 
 from mindspore_serving import log
 
-LARGE = 1 << 20  # bytes: who waits with fewer is found when connections are looked at in turn
+LARGE = 1 << 20  # bytes: connections with less are checked by the periodic sweep only
 
 
 class UnsentAnswer(Protocol):
-    """A connection, of which `transport` holds what is not sent."""
+    """A connection with unsent data in the buffer of its `transport`."""
 
     transport: asyncio.Transport
 
 
 class UnsentAnswers:
-    """The connections with much that is not sent, the oldest first; `most` bytes in all, but that
-    the newest has what it needs.
+    """Connections with much unsent data, the oldest first, of at most `limit` bytes in all.
+
+    The newest one is never aborted.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._connections: dict[UnsentAnswer, None] = {}
 
     def add(self, connection: UnsentAnswer) -> None:
-        """Much of what was written to it is not sent."""
+        """Add a connection with much unsent data."""
         self._connections.setdefault(connection)
         if connection.transport.get_write_buffer_size() >= LARGE:
             self.end_oldest()
 
     def discard(self, connection: UnsentAnswer) -> None:
-        """Most of it is sent, or the connection is lost."""
+        """Remove a connection whose data is sent, or that is lost."""
         self._connections.pop(connection, None)
 
     def end_oldest(self) -> None:
-        """End connections while all take too much: the oldest of the address that has most.  Looks
-        at each of them.
-        """
-        sizes = {one: one.transport.get_write_buffer_size() for one in self._connections}
+        """Abort connections down to the limit: the oldest of the address with the most data."""
+        sizes = {
+            connection: connection.transport.get_write_buffer_size()
+            for connection in self._connections
+        }
         total = sum(sizes.values())
-        if total <= self._most:
+        if total <= self._limit:
             return
-        addresses = {one: _address_of(one) for one in sizes}
+        addresses = {connection: _address_of(connection) for connection in sizes}
         of_address: Counter[str] = Counter()
-        for one, address in addresses.items():
-            of_address[address] += sizes[one]
+        for connection, address in addresses.items():
+            of_address[address] += sizes[connection]
         addresses.popitem()  # the newest
-        while addresses and total > self._most:
-            one = max(addresses, key=lambda each: of_address[addresses[each]])  # the first of them
-            total -= sizes[one]
-            of_address[addresses.pop(one)] -= sizes[one]
-            del self._connections[one]
+        while addresses and total > self._limit:
+            # max() returns the first, which is the oldest.
+            oldest = max(addresses, key=lambda each: of_address[addresses[each]])
+            total -= sizes[oldest]
+            of_address[addresses.pop(oldest)] -= sizes[oldest]
+            del self._connections[oldest]
             log.warning(
-                "HTTP: a client that does not take its answer is cut off, as such answers take all "
-                "memory that there is for them (max_unsent_memory)"
+                "HTTP: the connection of a client that does not read its answer is closed, as "
+                "unsent answers use all their memory (max_unsent_memory)"
             )
-            one.transport.abort()
+            oldest.transport.abort()
 
 
 def _address_of(connection: UnsentAnswer) -> str:

@@ -1,4 +1,4 @@
-"""The HTTP protocol of llm-serving, in the forms of its first release and of its later ones."""
+"""The HTTP protocol of llm-serving, as in its first release and in later ones."""
 
 from mindspore_serving.frontends.llm_serving.answering import LlmServing
 from mindspore_serving.frontends.llm_serving.routes import PROTOCOL, ROUTES

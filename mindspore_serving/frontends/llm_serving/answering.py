@@ -1,5 +1,6 @@
-"""POST /models/NAME and below it; GET /serving/..., how busy the model is, and what it is, as
-server-sent events of one message.
+"""Handlers of POST /models/NAME... and GET /serving/... of llm-serving.
+
+The latter answer with one server-sent event: the load of the model, or its description.
 """
 
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import read_json
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.models import Generation, LanguageModels, ServedModel
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.llm_serving.answers import LlmServingModel, to_spaced_json
 from mindspore_serving.frontends.llm_serving.frames import (
     SSE,
@@ -39,24 +40,22 @@ from mindspore_serving.frontends.llm_serving.requests import (
     to_request,
 )
 from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, to_fault
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
-ALIASES = ("llama2", "internlm")  # of the only model, unless one is really called so
+ALIASES = ("llama2", "internlm")  # names of the only model, unless a model has such a name
 
 
 @dataclass(frozen=True, slots=True)
 class LlmServing:
-    """The protocol of one server; `form` is that of streams: "r21", the first release's, or "bare",
-    the later one's.
-    """
+    """The protocol of one server; streams have the form of the first release, "r21", or "bare"."""
 
     state: AppState
     form: Form = "r21"
 
 
 async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = None) -> Response:
-    """A stream if `is_stream`; of None, if the body says so."""
+    """Answer with a stream or a text; with None for `is_stream` the body decides."""
     state = served.state
     body = decode(await read_json(http, state.max_body, state.models.limits))
     if is_stream is not None:
@@ -65,7 +64,7 @@ async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = 
 
 
 def find_model(models: LanguageModels, name: str) -> ServedModel:
-    """Raises NotFound."""
+    """Return a model by name or alias.  Raises NotFound."""
     try:
         return models.find(name)
     except NotFound:
@@ -76,30 +75,30 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
 
 async def _answer(state: AppState, form: Form, request: Request, body: ClientRequest) -> Response:
     model = find_model(state.models, request.path_params["name"])
-    given = body.parameters or LlmServingParameters()
-    writer = Writer(None, given.seed or 0, bool(given.details))
+    parameters = body.parameters or LlmServingParameters()
+    writer = Writer(None, parameters.seed or 0, bool(parameters.details))
     with ExitStack() as stack:
-        wanted = to_request(body, model, is_stream=body.stream)
-        generation = model.generate(wanted, terms_of(request))
+        generate = to_request(body, model, is_stream=body.stream)
+        generation = model.generate(generate, request_options_of(request))
         stack.enter_context(generation)
         try:
-            writer.started = await while_there(request, generation.begin())
+            writer.started = await while_connected(request, generation.begin())
         except ServingError as error:
             writer.fail(to_fault(error))
-        headers = _capped(given, writer.started)
+        headers = _capped(parameters, writer.started)
         if not body.stream:
-            await while_there(request, _gather(generation, writer))
-            whole = to_spaced_json(writer.answer()) + b"\n"
-            return Response(whole, 200, headers, "application/json")
-        frames = frames_of(form, given.return_protocol)
-        events = _events(generation, writer, frames, has_last=bool(given.return_full_text))
-        owned = Owned(events, stack.pop_all())
-        return EventStream(owned, {**frames.headers, **headers}, ping=frames.ping)
+            await while_connected(request, _gather(generation, writer))
+            line = to_spaced_json(writer.answer()) + b"\n"
+            return Response(line, 200, headers, "application/json")
+        frames = frames_of(form, parameters.return_protocol)
+        events = _events(generation, writer, frames, has_last=bool(parameters.return_full_text))
+        stream = OwnedStream(events, stack.pop_all())
+        return EventStream(stream, {**frames.headers, **headers}, ping=frames.ping)
 
 
-def _capped(given: LlmServingParameters, started: Started | None) -> dict[str, str]:
-    """The header that says so, if the answer is shorter than was asked for."""
-    if started is None or given.max_new_tokens is None:
+def _capped(parameters: LlmServingParameters, started: Started | None) -> dict[str, str]:
+    """Return the header for answers that are shorter than requested, if this is one."""
+    if started is None or parameters.max_new_tokens is None:
         return {}
     return capped_header("parameters.max_new_tokens", started)
 
@@ -114,31 +113,34 @@ async def _events(
     generation: Generation, writer: Writer, frames: StreamFrames, *, has_last: bool
 ) -> AsyncIterator[bytes]:
     count = 0
-    for count, shown in enumerate(writer.tokens, 1):  # why the request was not accepted
+    for count, shown in enumerate(writer.tokens, 1):  # the error of a refused request
         yield frames.chunk(count, shown)
     if writer.started is not None:
         async for chunk in chunks_of(generation, writer):
-            made = b""
+            frame = b""
             for shown in writer.write(chunk):
                 count += 1
-                made += frames.chunk(count, shown)
-            if made:
-                yield made
+                frame += frames.chunk(count, shown)
+            if frame:
+                yield frame
     if has_last:
         yield frames.last(writer.answer())
 
 
 def batch_size(state: AppState) -> Response:
+    """Answer with the number of running sequences, at least 1."""
     return _message(max(1, _engine_total(state, "num_running")))
 
 
 def request_numbers(state: AppState) -> Response:
+    """Answer with the number of queued requests."""
     return _message(_num_waiting(state))
 
 
 def model_info(state: AppState) -> Response:
-    found = msgspec.json.encode(_describe(state.models.find(None), _num_waiting(state)))
-    return Response(b"data: %b\r\n\r\n" % found, headers=SSE)
+    """Answer with the first model and its limits."""
+    model = msgspec.json.encode(_describe(state.models.find(None), _num_waiting(state)))
+    return Response(b"data: %b\r\n\r\n" % model, headers=SSE)
 
 
 def _describe(model: ServedModel, num_waiting: int) -> LlmServingModel:
@@ -156,17 +158,17 @@ def _describe(model: ServedModel, num_waiting: int) -> LlmServingModel:
 
 
 def _num_waiting(state: AppState) -> int:
-    """Requests that wait for a worker, and in workers for room."""
-    waiting = sum(one.get("requests", {}).get("waiting", 0) for one in _models(state))
+    """Return the number of requests that are queued, in the master and in workers."""
+    waiting = sum(model.get("requests", {}).get("waiting", 0) for model in _models(state))
     return int(waiting) + _engine_total(state, "num_waiting")
 
 
 def _engine_total(state: AppState, name: str) -> int:
-    return int(sum(one.get("engine", {}).get(name, 0) for one in _models(state)))
+    return int(sum(model.get("engine", {}).get(name, 0) for model in _models(state)))
 
 
 def _models(state: AppState) -> list[dict[str, Any]]:
-    return [one for one in state.control.observe() if "model" in one]
+    return [row for row in state.control.observe() if "model" in row]
 
 
 def _message(number: int) -> Response:

@@ -69,9 +69,7 @@ class DetailsFirst(AnswerFields, frozen=True):
 
 
 class EventMessage(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="message"):
-    """An event, whose name and delay until a client reconnects (`retry`, milliseconds) are members
-    of its JSON.
-    """
+    """An event; its name and `retry` (milliseconds until a client reconnects) are in its JSON."""
 
     retry: int
     data: str | int | list[LlmServingChunk] | list[DetailsFirst]
@@ -97,8 +95,10 @@ class GeneratedText(msgspec.Struct, frozen=True, gc=False):
 
 
 class LlmServingModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model and its limits.  `max_concurrent_requests` is the number of queued requests and
-    `max_total_tokens` that of concurrent sequences, as in the original.
+    """A model and its limits.
+
+    As in the original, `max_concurrent_requests` is the number of queued requests and
+    `max_total_tokens` that of concurrent sequences.
     """
 
     docker_label: str = ""
@@ -114,7 +114,8 @@ class LlmServingModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def to_spaced_json(answer: msgspec.Struct) -> bytes:
-    """Encode an answer with a space after each colon and comma, as the original did: some clients
-    split it as text.
+    """Encode an answer with spaces after colons and commas, as in the original.
+
+    Some clients split it as text.
     """
     return _format(_encode(answer), indent=0)

@@ -107,7 +107,5 @@ _FRAMES: dict[tuple[Form, bool], StreamFrames] = {
 
 
 def frames_of(form: Form, protocol: str | None) -> StreamFrames:
-    """Return the framing for a server's form and a request's `return_protocol`: "sse", which is the
-    default, or any other text.
-    """
+    """Return the framing of a server's form and a request's `return_protocol`, "sse" by default."""
     return _FRAMES[form, protocol in (None, "sse")]

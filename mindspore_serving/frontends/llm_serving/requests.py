@@ -1,5 +1,7 @@
-"""The body that clients send, and the request to the model.  Numbers and booleans may be text, as
-"False" and "55" are in the examples that people copied; unknown fields are ignored.
+"""Request bodies of llm-serving, and their translation to requests to a model.
+
+Numbers and booleans can be texts, such as "False" and "55" in widespread examples; unknown fields
+are ignored.
 """
 
 from typing import Any
@@ -26,7 +28,7 @@ from mindspore_serving.wire import status
 
 Detail = dict[str, Any]
 
-# Put around the prompt where a model is served under this name; they write their special tokens.
+# Templates of prompts by the name of the servable; they have special tokens.
 TEMPLATES = {
     "internlm_7b": "<s><s><|User|>:{}<eoh>\n<|Bot|>:",
     "baichuan2pa": "<reserved_106>{}<reserved_107>",
@@ -35,7 +37,7 @@ TEMPLATES = {
 
 @FIELDS.extend
 class LlmServingParameters(msgspec.Struct, kw_only=True):
-    """Other sampling parameters are added from their table."""
+    """Parameters of a request; other sampling parameters are added from their table."""
 
     do_sample: bool | None = True
     top_k: int | None = None
@@ -51,25 +53,28 @@ class LlmServingParameters(msgspec.Struct, kw_only=True):
 
 
 class ClientRequest(msgspec.Struct, kw_only=True):
+    """Body of a request."""
+
     inputs: str
     parameters: LlmServingParameters | None = None
     stream: bool = False
 
 
 class WrongRequest(InvalidInputs):
-    """A body that is no request; `where` is the path to what is wrong."""
+    """An invalid body; `path` has the keys to the wrong value."""
 
-    def __init__(self, text: str, where: tuple[str, ...] = ()) -> None:
+    def __init__(self, text: str, path: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.where = where
+        self.path = path
 
     def to_response(self) -> Response:
-        detail = [{"loc": ["body", *self.where], "msg": str(self), "type": "value_error"}]
+        """Return the answer, as FastAPI has it."""
+        detail = [{"loc": ["body", *self.path], "msg": str(self), "type": "value_error"}]
         return to_detail(422, detail)
 
 
 def to_detail(status: int, detail: str | list[Detail], retry_after: str | None = None) -> Response:
-    """An error with a status of HTTP's own."""
+    """Return the answer for an error."""
     return to_json(LlmServingError(detail), status, retry_after)
 
 
@@ -77,34 +82,37 @@ _decoder = msgspec.json.Decoder(ClientRequest, strict=False)
 
 
 def decode(body: bytes) -> ClientRequest:
-    """Raises WrongRequest."""
+    """Decode a body.  Raises WrongRequest."""
     try:
         return bodies.decode(body, _decoder)
     except bodies.InvalidBody as error:
         if not error.is_json:
             raise WrongRequest(f"the body is not JSON: {error}") from None
-        where = tuple(error.field.split(".")) if error.field else ()
-        raise WrongRequest(str(error), where) from None
+        path = tuple(error.field.split(".")) if error.field else ()
+        raise WrongRequest(str(error), path) from None
 
 
 def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> Generate:
-    """Raises InvalidField for what has no nearest value, such as too many stop texts."""
-    given = body.parameters or LlmServingParameters()
+    """Make the request to a model.
+
+    Raises InvalidField for values without a nearest valid one, such as too many stop texts.
+    """
+    parameters = body.parameters or LlmServingParameters()
     template = TEMPLATES.get(model.servable)
     return Generate(
         prompt=template.format(body.inputs) if template else body.inputs,
-        params=FIELDS.params(given, model.card, {}),
+        params=FIELDS.params(parameters, model.card, {}),
         add_special=template is None,
         is_stream=is_stream,
         has_tokens=True,
-        has_prompt_tokens=bool(given.decoder_input_details),
+        has_prompt_tokens=bool(parameters.decoder_input_details),
         adapter=model.adapter,
-        **FIELDS.options(given, model.card),
+        **FIELDS.options(parameters, model.card),
     )
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that failed with `error` before anything was sent."""
+    """Return the answer to a request that failed with `error` before anything was sent."""
     if isinstance(error, WrongRequest):
         return error.to_response()
     if not isinstance(error, ServingError):

@@ -1,4 +1,4 @@
-"""The routes of llm-serving."""
+"""Routes of llm-serving."""
 
 from functools import partial
 
@@ -61,12 +61,12 @@ ROUTES = (
     _get(
         "/serving/get_bs",
         lambda served, _: answering.batch_size(served.state),
-        "How many sequences run, as an event",
+        "Number of running sequences, as an event",
     ),
     _get(
         "/serving/get_request_numbers",
         lambda served, _: answering.request_numbers(served.state),
-        "How many requests wait, as an event",
+        "Number of queued requests, as an event",
     ),
     _get(
         "/serving/get_serverd_model_info",

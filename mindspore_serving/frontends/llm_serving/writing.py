@@ -1,4 +1,4 @@
-"""The chunks of a model as tokens that are shown, and failures as the text that clients get.
+"""Collection of the chunks of an answer for llm-serving, and its texts for failures.
 
 Knows no HTTP and no frames.
 """
@@ -49,7 +49,7 @@ _BY_STATUS = (NotFound, Overloaded, ServableUnavailable, DeadlineExceeded, Upstr
 
 
 def to_fault(error: ServingError) -> LlmServingFault:
-    """Raises `error` again if HTTP has a status for it."""
+    """Return the failure to answer with; raise `error` if it has a status of HTTP."""
     if isinstance(error, RequestRefused):
         if error.refused.reason == "context":
             return OUT_OF_RANGE
@@ -63,8 +63,9 @@ def to_fault(error: ServingError) -> LlmServingFault:
 
 @dataclass(slots=True)
 class Writer:
-    """Gathers an answer.  `started` is None if the model did not accept the request; `seed` is what
-    the request gave.
+    """Collects an answer.
+
+    `started` is None if the model refused the request; `seed` is that of the request.
     """
 
     started: Started | None
@@ -76,7 +77,7 @@ class Writer:
     tokens: list[LlmServingChunk] = field(default_factory=list)
 
     def write(self, chunk: Chunk) -> list[LlmServingChunk]:
-        """What `chunk` adds.  Of several tokens, the last is shown with the text of them all."""
+        """Add a chunk of a stream; return its tokens, of which the last has the text of all."""
         tokens = chunk.tokens or ()
         shown = [_to_chunk(token, "") for token in tokens[:-1]]
         if tokens:
@@ -84,7 +85,7 @@ class Writer:
         return self._add(chunk, shown)
 
     def write_whole(self, chunk: Chunk) -> None:
-        """All of an answer at once: each token is shown with its own text."""
+        """Add a chunk of an answer that is not streamed: each token has its own text."""
         texts = _texts(chunk.tokens or ())
         pairs = zip(chunk.tokens or (), texts, strict=True)
         self._add(chunk, [_to_chunk(token, text) for token, text in pairs])
@@ -140,8 +141,10 @@ class Writer:
 async def chunks_of(
     generation: Generation, writer: Writer, *, raises: tuple[type[ServingError], ...] = ()
 ) -> AsyncIterator[Chunk]:
-    """The chunks of `generation`; for a model that is lost, one with the finish reason "error", or
-    the error itself if it is one of `raises`.
+    """Iterate over the chunks of `generation`.
+
+    If it fails, raises errors of the types `raises`; for other errors the last chunk has the finish
+    reason "error".
     """
     try:
         async for event in generation:
@@ -163,14 +166,17 @@ def _to_chunk(token: GeneratedToken, text: str) -> LlmServingChunk:
 
 def _with_texts(tokens: Iterable[GeneratedToken]) -> list[LlmServingToken]:
     """Return tokens with the texts that they have by themselves."""
-    return [LlmServingToken(one.id, one.logprob or 0.0, not one.text, one.text) for one in tokens]
+    return [
+        LlmServingToken(token.id, token.logprob or 0.0, not token.text, token.text)
+        for token in tokens
+    ]
 
 
 def _texts(tokens: Sequence[GeneratedToken]) -> list[str]:
-    """The text of each; "" for special tokens, and for part of a character until it is whole."""
+    """Return the text of each token: "" for special tokens, and for incomplete characters."""
     decode = codecs.getincrementaldecoder("utf-8")("replace").decode
     texts = ["" if token.is_special else decode(token.data) for token in tokens]
-    rest = decode(b"", True)
-    if rest:
-        texts[-1] += rest
+    incomplete = decode(b"", True)
+    if incomplete:
+        texts[-1] += incomplete
     return texts

@@ -1,7 +1,7 @@
-"""MSService, the original's gRPC protocol: of a request, only the names of servable and method are
-read.
+"""gRPC service of the original, MSService.
 
-The gRPC status is OK unless the transport failed; errors are in the reply, as in the original.
+Only the names of servable and method are parsed here.  The gRPC status is OK unless the transport
+fails; errors are in the reply, as in the original.
 """
 
 from collections.abc import AsyncIterator
@@ -22,7 +22,7 @@ SERVICE = "mindspore.serving.proto.MSService"
 
 
 def handler(inference: Inference, gate: CallGate) -> Any:
-    """The service, to be added to a server, of calls that `gate` lets in."""
+    """Return the handler of the service, to be added to a server; `gate` admits its calls."""
 
     async def predict(_: object, context: Context) -> bytes:
         call, raw = await gate.admit(context, f"{SERVICE}/Predict"), b""

@@ -1,6 +1,6 @@
-"""The original's RESTful protocol: what a POST asks for, and what its answer looks like.
+"""The RESTful protocol of the original: parsing of requests, and making of answers.
 
-Shared by the fast path and the application; knows neither sockets nor ASGI.
+The fast path and the application use it; knows neither sockets nor ASGI.
 """
 
 from collections.abc import Mapping
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from mindspore_serving import log
-from mindspore_serving.core.pieces import Pieces
+from mindspore_serving.core.buffers import BufferList
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.wire import ms_json, status
 
 _MAX_ROUTES = 4096
-_MAX_KEPT = 512  # bytes of a target
+_MAX_CACHED = 512  # bytes of a target in the cache of routes
 _routes: dict[bytes, ms_json.Route] = {}
 
-# Status, JSON body, and Retry-After if the same request may go well later.
-Answer: TypeAlias = "tuple[int, bytes | Pieces, str | None]"
+# Status, JSON body, and Retry-After if the request can be sent again.
+Answer: TypeAlias = "tuple[int, bytes | BufferList, str | None]"
 
 
 @dataclass(frozen=True, slots=True)
 class MsRest:
     """The protocol with the options of one server.
 
-    `max_body` is in bytes.  Without `use_status_codes` the status is 200, as in the original,
-    unless the client must not ask at all.  `limits` are those of streams.
+    `max_body` is in bytes.  Without `use_status_codes` the status of errors is 200, as in the
+    original, but for missing or wrong keys and forbidden requests.  `limits` are those of streams.
     """
 
     max_body: int
@@ -35,8 +35,9 @@ class MsRest:
     limits: ServerLimits = ServerLimits()
 
     def to_timeout(self, headers: Mapping[bytes, bytes]) -> float | None:
-        """The seconds that a request with these headers may take; None for no limit.  Raises
-        InvalidInputs, also if its body will be too large.
+        """Return the timeout of a request in seconds by its headers, None for no limit.
+
+        Raises InvalidInputs, also if the content-length is over the limit.
         """
         length = headers.get(b"content-length")
         if length is not None and int(length) > self.max_body:
@@ -45,7 +46,7 @@ class MsRest:
         return None if header is None else to_timeout(header)
 
     def answer(self, reply: Reply, request_id: bytes = b"") -> Answer:
-        """To a request that was run; `request_id` is for the log."""
+        """Return the answer for a reply; `request_id` is for the log."""
         if reply.failure is not None:
             return self.refuse(reply.failure)
         try:
@@ -62,7 +63,7 @@ class MsRest:
         return code if self.use_status_codes else 200, body, next(seconds, None)
 
     def refuse(self, error: Exception) -> Answer:
-        """To a request that failed with `error`; a bug of ours is logged."""
+        """Return the answer for an error; one that is not a ServingError is logged."""
         if not isinstance(error, ServingError):
             log.error("serving a request: %r", error, exc_info=True)
             error = ServingError("Predict failed")
@@ -71,23 +72,24 @@ class MsRest:
         return code if has_code else 200, body, status.retry_after(error)
 
     def too_big(self) -> InvalidInputs:
+        """Return the error for a body over the limit."""
         return InvalidInputs(f"http message is bigger than {self.max_body}")
 
 
 def find_route(target: bytes) -> ms_json.Route:
-    """The route a request target asks for.  Raises InvalidInputs."""
+    """Return the route of a request target, from a cache.  Raises InvalidInputs."""
     route = _routes.get(target)
     if route is None:
         route = ms_json.parse_path(target)
         if len(_routes) >= _MAX_ROUTES:
             _routes.clear()
-        if len(target) <= _MAX_KEPT:
+        if len(target) <= _MAX_CACHED:
             _routes[target] = route
     return route
 
 
 def is_classic(target: bytes) -> bool:
-    """Whether `target` names a method as this protocol does, wherever in the path."""
+    """Return whether `target` names a method as this protocol does, anywhere in the path."""
     try:
         find_route(target)
     except InvalidInputs:
@@ -96,14 +98,14 @@ def is_classic(target: bytes) -> bool:
 
 
 def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
-    """The request for `body`.  Raises InvalidInputs if it is empty."""
+    """Make the request to the master.  Raises InvalidInputs if the body is empty."""
     if not body:
         raise InvalidInputs("http message invalid")
     return Request(route.servable, route.method, route.version, "ms_json", body, timeout=timeout)
 
 
 def to_timeout(header: bytes) -> float:
-    """Seconds from an X-Request-Timeout header.  Raises InvalidInputs."""
+    """Parse an X-Request-Timeout header, in seconds.  Raises InvalidInputs."""
     try:
         timeout = float(header)
     except ValueError:
@@ -116,7 +118,7 @@ def to_timeout(header: bytes) -> float:
 
 
 def to_body(reply: Reply) -> tuple[int, bytes]:
-    """The HTTP status that fits `reply`, and its JSON body."""
+    """Return the HTTP status for `reply`, and its JSON body."""
     if reply.failure is not None:
         return to_error(reply.failure)
     if reply.faults is None:
@@ -127,4 +129,5 @@ def to_body(reply: Reply) -> tuple[int, bytes]:
 
 
 def to_error(error: ServingError) -> tuple[int, bytes]:
+    """Return the HTTP status for an error, and its JSON body."""
     return status.of(error.code).http, ms_json.assemble_error(str(error))

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from mindspore_serving.core.service import Control, Inference, Reply, Request
 from mindspore_serving.frontends import sse
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.mindspore import rest as ms_rest
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.replies import Replies
@@ -21,10 +21,10 @@ OLD_SPELLING = "generated_stream"
 
 
 def method_of(control: Control, request: Request) -> str | None:
-    """The method whose stream `request` asks for by its name; None if it asks for no stream."""
+    """Return the method to stream if the name of the requested method means a stream, else None."""
     name = request.method
     if control.streams(request.servable, request.version, name) is not None:
-        return None  # a method of that very name
+        return None  # a method with that name exists
     base = "generate" if name == OLD_SPELLING else name.removesuffix(SUFFIX)
     streams = control.streams(request.servable, request.version, base)
     return base if base != name and streams else None
@@ -33,20 +33,21 @@ def method_of(control: Control, request: Request) -> str | None:
 async def respond(
     http: HttpRequest, inference: Inference, request: Request, rest: MsRest
 ) -> Response:
-    """The stream; or an ordinary answer if it fails before it has begun.  Raises ClientDisconnect
-    if the client of `http`, whose body was read, leaves before.
+    """Return a stream, or an ordinary answer if the request fails before the first reply.
+
+    The body of `http` was read.  Raises ClientDisconnect if the client disconnects before that.
     """
     request.is_stream = True
     with ExitStack() as stack:
         replies = stack.enter_context(Replies(inference, request, rest.limits))
-        first = await while_there(http, replies.next())
+        first = await while_connected(http, replies.next())
         if first is not None and first.failure is not None:
             return to_response(rest.answer(first))
-        return sse.EventStream(Owned(_events(replies, first), stack.pop_all()))
+        return sse.EventStream(OwnedStream(_events(replies, first), stack.pop_all()))
 
 
 def to_response(answer: ms_rest.Answer) -> Response:
-    """`answer` for an ASGI application."""
+    """Make a response of an answer."""
     code, body, seconds = answer
     headers = {"retry-after": seconds} if seconds else None
     return Response(body, code, headers, "application/json")

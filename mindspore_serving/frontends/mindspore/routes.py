@@ -1,6 +1,6 @@
-"""The routes of the original's RESTful protocol: what the fast path does not take.
+"""Routes of the RESTful protocol of the original for requests that the fast path does not take.
 
-Those are URLs of other forms, streams and wrong methods.
+These are URLs of other forms, streams and wrong methods.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from starlette.types import Scope
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
 from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.operation import JSON, STRING, to_object
@@ -25,12 +25,12 @@ from mindspore_serving.frontends.tgi.errors import to_refusal
 from mindspore_serving.frontends.tgi.errors import to_response as to_tgi
 
 _ANY = "/{path:path}"
-_PROXIED = "/api"  # a classic URL may begin so, though Ollama's do
+_PROXIED = "/api"  # classic URLs can begin with it, as Ollama's do
 
 
 @dataclass(frozen=True, slots=True)
 class Classic:
-    """The protocol of one server, and whose the `paths` are."""
+    """The protocol of one server; `paths` is the tree of the paths of all protocols."""
 
     inference: Inference
     control: Control
@@ -39,11 +39,12 @@ class Classic:
 
 
 def to_error(error: Exception) -> Response:
-    """The answer to a request that no method is asked by, with the status that fits."""
+    """Return the answer for an error of a request that calls no method, with a status code."""
     return to_response(MsRest(0, use_status_codes=True).refuse(error))
 
 
 async def answer(classic: Classic, http: HttpRequest) -> Response:
+    """Call a method, or stream its answer."""
     rest = classic.rest
     try:
         request = await _read(http, rest)
@@ -51,16 +52,16 @@ async def answer(classic: Classic, http: HttpRequest) -> Response:
         if method is not None:
             request.method = method
             return await respond(http, classic.inference, request, rest)
-        found = rest.answer(await while_there(http, infer(classic.inference, request)))
+        result = rest.answer(await while_connected(http, infer(classic.inference, request)))
     except ClientDisconnect:
         raise
     except Exception as error:
-        found = rest.refuse(error)
-    return to_response(found)
+        result = rest.refuse(error)
+    return to_response(result)
 
 
 async def _read(http: HttpRequest, rest: MsRest) -> Request:
-    """The request that `http` is.  Raises InvalidInputs."""
+    """Read the request.  Raises InvalidInputs."""
     if http.method != "POST":
         raise InvalidInputs("http message only support POST right now")
     target = http.scope["raw_path"]
@@ -79,8 +80,8 @@ def _takes_any_verb(classic: Classic, _: Scope) -> bool:
 
 
 def _is_classic(classic: Classic, scope: Scope) -> bool:
-    place = classic.paths.find(scope["path"])
-    return place.path in (_ANY, _PROXIED) and is_classic(scope["raw_path"])
+    node = classic.paths.find(scope["path"])
+    return node.path in (_ANY, _PROXIED) and is_classic(scope["raw_path"])
 
 
 ERROR = {"error_msg": STRING}
@@ -92,18 +93,20 @@ PROTOCOL = HttpProtocol(
     errors={JSON: (to_object(ERROR), to_object({"instances": {"type": "array"}}))},
 )
 OTHER = HttpProtocol("other", to_tgi, to_refusal)
-"""Of paths that no protocol has, which are answered as TGI's, whose paths have no beginning."""
+"""Unknown paths, whose errors are those of TGI, as its paths have no common prefix."""
 
 _route = partial(HttpRoute, protocol=PROTOCOL, path="/model/{path:path}", handler=answer)
 
-# Each method that is served is described, and not the paths.
+# OpenAPI describes each deployed method instead of these paths.
 ROUTES = (
-    _route("POST", takes_text=True),
-    # The original refused what is no POST by its own text, with status 200.
+    _route("POST", accepts_text_plain=True),
+    # The original answers other methods than POST with an error and status 200.
     *(
-        _route(verb, is_meant=_takes_any_verb, takes_text=True)
+        _route(verb, applies=_takes_any_verb, accepts_text_plain=True)
         for verb in ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")
     ),
 )
-FALLBACK = HttpRoute("POST", _ANY, answer, protocol=OTHER, is_meant=_is_classic, takes_text=True)
-"""A classic URL with other words before "model", as the original takes it."""
+FALLBACK = HttpRoute(
+    "POST", _ANY, answer, protocol=OTHER, applies=_is_classic, accepts_text_plain=True
+)
+"""A classic URL with a prefix before "model", which the original accepts."""

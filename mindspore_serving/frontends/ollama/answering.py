@@ -14,7 +14,7 @@ from mindspore_serving.frontends.chat.fields import Fields, capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage, to_template
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.ollama.errors import to_line
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
@@ -31,8 +31,8 @@ from mindspore_serving.frontends.ollama.requests import (
     to_messages,
 )
 from mindspore_serving.frontends.ollama.writing import LINES, OllamaAnswerBuilder, collect_answer
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 
 async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
@@ -51,7 +51,7 @@ async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Respo
         **common,
     )
     with renaming_fields("messages", CHAT, body):
-        return await _answer(http, body, model.generate(request, terms_of(http)), builder)
+        return await _answer(http, body, model.generate(request, request_options_of(http)), builder)
 
 
 async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
@@ -63,7 +63,7 @@ async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) 
         return _loaded(body, builder)
     request = _to_request(body, model, common)
     with renaming_fields("prompt", GENERATE, body):
-        return await _answer(http, body, model.generate(request, terms_of(http)), builder)
+        return await _answer(http, body, model.generate(request, request_options_of(http)), builder)
 
 
 async def _answer(
@@ -78,15 +78,15 @@ async def _answer(
     """
     with ExitStack() as stack:
         stack.enter_context(generation)
-        started = await while_there(http, generation.begin())
+        started = await while_connected(http, generation.begin())
         has_limit = (body.options or {}).get("num_predict") is not None
         headers = capped_header("options.num_predict" if has_limit else "", started)
         builder.start()
         if body.stream is False:
-            answer = await while_there(http, collect_answer(generation, builder))
+            answer = await while_connected(http, collect_answer(generation, builder))
             return Response(answer, 200, headers, "application/json")
         lines = generation.stream_bytes(b"", builder.line, to_line)
-        owned = Owned(lines, stack.pop_all())
+        owned = OwnedStream(lines, stack.pop_all())
         return EventStream(owned, headers, media_type=LINES, ping=b" ")
 
 

@@ -15,12 +15,12 @@ from mindspore_serving.frontends.chat.vectors import (
     vectors_of,
     write_vectors,
 )
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.ollama.answers import OllamaEmbeddings, Vector
 from mindspore_serving.frontends.ollama.fields import EMBED
 from mindspore_serving.frontends.ollama.models import without_tag
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, OllamaEmbedRequest
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 
 
 async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
@@ -34,7 +34,9 @@ async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> Oll
         prompts = to_prompts(body.input, model.card, "input")
         request = Embed(prompts=prompts, **EMBED.options(body, model.card))
         with renaming_fields("input", EMBED, body):
-            embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+            embedded = await while_connected(
+                http, model.call(request, Embedded, request_options_of(http))
+            )
         rows = await write_vectors(vectors_of(embedded, body.dimensions))
         count = sum(embedded.num_prompt_tokens)
     return OllamaEmbeddings(
@@ -52,6 +54,8 @@ async def embed_prompt(state: AppState, http: Request, body: EmbeddingsRequest) 
         return Vector([])
     with renaming_fields("prompt", EMBED, body):
         request = Embed(prompts=[body.prompt])
-        embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+        embedded = await while_connected(
+            http, model.call(request, Embedded, request_options_of(http))
+        )
     (row,) = await write_vectors(vectors_of(embedded, None))
     return Vector(row)

@@ -20,7 +20,7 @@ from mindspore_serving.frontends.chat.errors import renaming_fields, to_event
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.tools import read_tools
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.answers import ChatCompletion, ChunkHead
 from mindspore_serving.frontends.openai.chat_choices import (
@@ -31,8 +31,8 @@ from mindspore_serving.frontends.openai.chat_choices import (
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest, has_usage
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 TGI = "tgi"  # what the Python client of TGI calls every model
 
@@ -45,8 +45,8 @@ async def answer(state: AppState, http: Request, body: OpenAIChatRequest) -> Res
     head = make_head("chatcmpl", "chat.completion", model)
     with ExitStack() as stack:
         with renaming_fields("messages", CHAT, body):
-            generation = stack.enter_context(model.generate(request, terms_of(http)))
-            started = await while_there(http, generation.begin())
+            generation = stack.enter_context(model.generate(request, request_options_of(http)))
+            started = await while_connected(http, generation.begin())
         options = _response_options(body, request, started)
         headers = capped_header(field_of_length(CHAT, body), started)
         if body.stream:
@@ -54,8 +54,8 @@ async def answer(state: AppState, http: Request, body: OpenAIChatRequest) -> Res
             if body.model == TGI and "openai" not in http.headers.get("user-agent", "").lower():
                 chunks.adapt_to_tgi()
             events = generation.stream_bytes(chunks.begin(), chunks.take, to_event)
-            return EventStream(Owned(events, stack.pop_all()), headers)
-        completion = await while_there(http, _collect(generation, head, options))
+            return EventStream(OwnedStream(events, stack.pop_all()), headers)
+        completion = await while_connected(http, _collect(generation, head, options))
     return to_json(completion, headers=headers)
 
 

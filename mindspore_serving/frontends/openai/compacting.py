@@ -16,7 +16,7 @@ from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.answers import Compacted, OpenAIResponse
 from mindspore_serving.frontends.openai.fields import CHAT
@@ -35,7 +35,7 @@ from mindspore_serving.frontends.openai.response_requests import (
 )
 from mindspore_serving.frontends.openai.response_writing import ResponseBuilder, collect_response
 from mindspore_serving.frontends.openai.stored_responses import conversation_before
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 
 FIELDS = Fields(
     "openai",
@@ -65,10 +65,10 @@ async def compact(state: AppState, http: Request, body: CompactRequest) -> Compa
     )
     builder = ResponseBuilder(ResponseRequest(input=""), model.name)
     with renaming_fields("input", CHAT, chat_body):
-        generation = model.generate(chat.to_request(chat_body, model), terms_of(http))
+        generation = model.generate(chat.to_request(chat_body, model), request_options_of(http))
         with generation:
-            await while_there(http, generation.begin())
-            response = await while_there(http, collect_response(generation, builder))
+            await while_connected(http, generation.begin())
+            response = await while_connected(http, collect_response(generation, builder))
     summary = {
         "id": f"cmp_{secrets.token_hex(16)}",
         "type": "compaction",

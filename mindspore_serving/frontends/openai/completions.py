@@ -18,7 +18,7 @@ from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
 from mindspore_serving.frontends.chat.prompts import to_prompts
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.answers import ChunkHead, CompletionChoice, OpenAICompletion
 from mindspore_serving.frontends.openai.completion_choices import (
@@ -34,8 +34,8 @@ from mindspore_serving.frontends.openai.completion_choices import (
 from mindspore_serving.frontends.openai.envelope import make_head, to_usage
 from mindspore_serving.frontends.openai.fields import COMPLETIONS
 from mindspore_serving.frontends.openai.requests import CompletionRequest, has_usage
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 
 async def answer(state: AppState, http: Request, body: CompletionRequest) -> Response:
@@ -43,13 +43,15 @@ async def answer(state: AppState, http: Request, body: CompletionRequest) -> Res
     model = find_generator(state.models, body.model)
     wants_usage = has_usage(body)
     requests, options = to_requests(body, model), _response_options(body)
-    head, terms = make_head("cmpl", "text_completion", model), terms_of(http)
+    head = make_head("cmpl", "text_completion", model)
+    request_options = request_options_of(http)
     with ExitStack() as stack:
         with renaming_fields("prompt", COMPLETIONS, body):
             generations = [
-                stack.enter_context(model.generate(request, terms)) for request in requests
+                stack.enter_context(model.generate(request, request_options))
+                for request in requests
             ]
-            started = await while_there(http, begin_all(generations))
+            started = await while_connected(http, begin_all(generations))
         echoes = [
             to_echo(request.prompt or "", event, options)
             for request, event in zip(requests, started, strict=True)
@@ -58,8 +60,8 @@ async def answer(state: AppState, http: Request, body: CompletionRequest) -> Res
         if body.stream:
             chunks = CompletionChunks(head, options, echoes, has_usage=wants_usage)
             events = stream_completions(generations, chunks)
-            return EventStream(Owned(events, stack.pop_all()), headers)
-        completion = await while_there(http, _collect(generations, echoes, head, options))
+            return EventStream(OwnedStream(events, stack.pop_all()), headers)
+        completion = await while_connected(http, _collect(generations, echoes, head, options))
     return to_json(completion, headers=headers)
 
 

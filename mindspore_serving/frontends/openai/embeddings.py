@@ -16,10 +16,10 @@ from mindspore_serving.frontends.chat.vectors import (
     vectors_of,
     write_vectors,
 )
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai.answers import Embedding, OpenAIEmbeddings
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 
 FORMATS = ("float", "base64")
 
@@ -45,7 +45,9 @@ async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> Open
     prompts = to_prompts(body.input, model.card, "input")
     request = Embed(prompts=prompts, prompt_name=body.prompt_name)
     with renaming_fields("input", EMBEDDINGS, body):
-        embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+        embedded = await while_connected(
+            http, model.call(request, Embedded, request_options_of(http))
+        )
     vectors = vectors_of(embedded, body.dimensions)
     written = await write_vectors(vectors, is_base64=body.encoding_format == "base64")
     rows = [Embedding("embedding", index, vector) for index, vector in enumerate(written)]

@@ -53,8 +53,8 @@ def to_usage(finished: Sequence[Finished], *, has_answer: bool = True) -> Usage:
     num_prompt = sum(event.num_prompt_tokens for event in finished)
     answered = finished if has_answer else ()
     num_generated = sum(event.num_generated_tokens for event in answered)
-    num_draft = sum(event.num_guesses for event in answered)
-    num_accepted = sum(event.num_right_guesses for event in answered)
+    num_draft = sum(event.num_draft_tokens for event in answered)
+    num_accepted = sum(event.num_accepted_tokens for event in answered)
     num_reasoning = sum(event.num_reasoning_tokens for event in answered)
     return Usage(
         prompt_tokens=num_prompt,

@@ -19,7 +19,7 @@ from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import answers, chat
 from mindspore_serving.frontends.openai.answers import InputTokens
@@ -38,9 +38,9 @@ from mindspore_serving.frontends.openai.response_writing import (
     stream_response,
 )
 from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.response_store import to_stored
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 
 # Fields with the same name and meaning in a chat.
 SAME = ("stream", "temperature", "top_p", "top_logprobs", "parallel_tool_calls")
@@ -66,23 +66,23 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
     def keep(response: answers.OpenAIResponse) -> None:
         if body.store is not False:
             stored = to_stored(response, response.output, (*before, *to_items(body.input)))
-            state.responses.keep(owner_of(http), response.id, stored, state.models.limits)
+            state.responses.add(owner_of(http), response.id, stored, state.models.limits)
 
     with ExitStack() as stack:
         chat_body = _to_chat(body, conversation.messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
             with renaming_fields("input", CHAT, chat_body):
-                generation = stack.enter_context(model.generate(request, terms_of(http)))
-                started = await while_there(http, generation.begin())
+                generation = stack.enter_context(model.generate(request, request_options_of(http)))
+                started = await while_connected(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, conversation) from None
         name = "max_output_tokens" if body.max_output_tokens is not None else ""
         headers = capped_header(name, started)
         if body.stream:
             events = stream_response(generation, builder, keep)
-            return EventStream(Owned(events, stack.pop_all()), headers)
-        response = await while_there(http, collect_response(generation, builder))
+            return EventStream(OwnedStream(events, stack.pop_all()), headers)
+        response = await while_connected(http, collect_response(generation, builder))
     keep(response)
     return to_json(response, headers=headers)
 
@@ -103,7 +103,9 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
             template_options=generate.template_options,
         )
         with renaming_fields("input", CHAT, chat_body):
-            tokenized = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+            tokenized = await while_connected(
+                http, model.call(request, Tokenized, request_options_of(http))
+            )
     except InvalidField as error:
         raise _renamed(error, conversation) from None
     return InputTokens(input_tokens=len(tokenized.tokens))

@@ -106,7 +106,7 @@ def _generating() -> tuple[HttpRoute, ...]:
 
 
 def _stored() -> tuple[HttpRoute, ...]:
-    stored = partial(_route, path=_STORED, is_meant=stored_responses.is_stored_response)
+    stored = partial(_route, path=_STORED, applies=stored_responses.is_stored_response)
     return (
         stored(
             "GET",
@@ -192,8 +192,8 @@ def _about_models() -> tuple[HttpRoute, ...]:
             ),
             "Get a language model; other servables answer as in protocol v1",
             {JSON: (answers.OpenAIModel, ModelReady)},
-            others={"503": {JSON: (Error, ModelReady)}},
-            is_meant=models.names_model,
+            other_answers={"503": {JSON: (Error, ModelReady)}},
+            applies=models.names_model,
         ),
         _post(
             "/v1/load_lora_adapter",

@@ -13,7 +13,7 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
-from mindspore_serving.frontends.keys import HOLDER
+from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
 
@@ -36,7 +36,7 @@ async def get_stored(state: AppState, http: Request) -> Response:
 async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
     find(state, http)
-    state.responses.forget(owner_of(http), _name(http))
+    state.responses.remove(owner_of(http), _name(http))
     return Deleted(_name(http))
 
 
@@ -48,7 +48,7 @@ async def refuse_post(state: AppState, http: Request) -> NoReturn:
 
 async def list_items(state: AppState, http: Request) -> InputItems:
     """Return a page of the input items of a stored response."""
-    return _page(http, find(state, http).given)
+    return _page(http, find(state, http).input)
 
 
 async def cancel(state: AppState, http: Request) -> NoReturn:
@@ -66,7 +66,7 @@ def is_stored_response(_: AppState, scope: Scope) -> bool:
 
 def owner_of(http: Request) -> str:
     """Return whose responses a request may see: the key's secret, "" for requests without a key."""
-    holder = http.scope.get(HOLDER)
+    holder = http.scope.get(TENANT)
     return "" if holder is None else holder.key.secret
 
 

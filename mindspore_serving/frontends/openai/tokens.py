@@ -17,28 +17,28 @@ from mindspore_serving.frontends.chat import messages, tools
 from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai.answers import OpenAIPrompt, Tokens
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import DetokenizeRequest, TokenizeRequest
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 
 
 async def info(state: AppState, http: Request) -> Response:
     """Return the tokenizer of the model that the query names, as tokenizer_config.json has it."""
     model = state.models.find(http.query_params.get("model"))
-    call = model.call(DescribeTokenizer(), TokenizerDescribed, terms_of(http))
+    call = model.call(DescribeTokenizer(), TokenizerDescribed, request_options_of(http))
     with renaming_fields("model", CHAT, DetokenizeRequest(tokens=[])):
-        tokenizer = await while_there(http, call)
+        tokenizer = await while_connected(http, call)
     return Response(tokenizer.config, media_type="application/json")
 
 
 async def tokenize(state: AppState, http: Request, body: TokenizeRequest) -> Tokens:
     """Return the tokens of a prompt or of messages."""
     model = state.models.find(body.model)
-    call = model.call(to_request(body, model.card), Tokenized, terms_of(http))
+    call = model.call(to_request(body, model.card), Tokenized, request_options_of(http))
     with renaming_fields("prompt" if body.messages is None else "messages", CHAT, body):
-        tokenized = await while_there(http, call)
+        tokenized = await while_connected(http, call)
     ids = [token.id for token in tokenized.tokens]
     texts = [token.text for token in tokenized.tokens] if body.return_token_strs else None
     return Tokens(len(ids), model.card.max_model_len, ids, texts)
@@ -68,7 +68,7 @@ async def detokenize(state: AppState, http: Request, body: DetokenizeRequest) ->
     """Return the text of token ids."""
     model = state.models.find(body.model)
     check_tokens("tokens", body.tokens, model.card)
-    call = model.call(Detokenize(token_ids=body.tokens), Detokenized, terms_of(http))
+    call = model.call(Detokenize(token_ids=body.tokens), Detokenized, request_options_of(http))
     with renaming_fields("tokens", CHAT, body):
-        decoded = await while_there(http, call)
+        decoded = await while_connected(http, call)
     return OpenAIPrompt(decoded.text)

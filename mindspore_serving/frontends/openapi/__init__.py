@@ -1,7 +1,7 @@
-"""What GET /openapi.json shows: what a caller of this server may send.
+"""The document of GET /openapi.json.
 
-The document is made from the rows of routes, and from the signatures of what is served now.  It is
-made on a thread of its own, and anew only when that has changed.
+It is made from the table of routes and the signatures of deployed servables, on a thread, and only
+when these have changed.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openapi import methods
 from mindspore_serving.frontends.openapi.document import Section, to_document
-from mindspore_serving.frontends.openapi.methods import Served
+from mindspore_serving.frontends.openapi.methods import DescribedServable
 from mindspore_serving.frontends.operation import MODEL
 from mindspore_serving.frontends.routes import LANGUAGE, LOADING, MEMORY, HttpRoute
 from mindspore_serving.frontends.v2 import routes as v2
@@ -23,36 +23,39 @@ from mindspore_serving.frontends.v2.inference import V2
 
 
 @dataclass(frozen=True, slots=True)
-class Visible:
-    """What a server has that the document shows: whether requests need keys, and whether errors
-    of the classic protocol have status codes.
+class DocumentOptions:
+    """Options of a server that the document shows.
+
+    `has_keys`: requests need keys.  `has_codes`: errors of the classic protocol have status codes.
     """
 
     has_keys: bool = False
     has_codes: bool = True
 
 
-class Described:
-    """The document of `rows` and of what is served now."""
+class OpenApiDocument:
+    """The document of the routes `rows` and the deployed servables."""
 
-    def __init__(self, v2: V2, visible: Visible, rows: Sequence[HttpRoute]) -> None:
+    def __init__(self, v2: V2, visible: DocumentOptions, rows: Sequence[HttpRoute]) -> None:
         self.v2 = v2
         self.visible = visible
         self.rows = rows
-        self._of: tuple[object, ...] = ()  # what the document that is kept is of
-        self._kept = "", b""
+        self._source: tuple[object, ...] = ()  # of the cached document
+        self._cached = "", b""
 
     async def render(self) -> tuple[str, bytes]:
-        """Its tag, and its JSON."""
+        """Return the ETag and the JSON of the document."""
         state = self.v2.state
         models = state.models.all() if state.control.has_language_models else []
-        served = methods.look(state), tuple(model.name for model in models)
-        if served != self._of:
-            self._kept = await on_thread("openapi", self._make, *served)
-            self._of = served
-        return self._kept
+        served = methods.list_servables(state), tuple(model.name for model in models)
+        if served != self._source:
+            self._cached = await on_thread("openapi", self._make, *served)
+            self._source = served
+        return self._cached
 
-    def _make(self, served: tuple[Served, ...], names: tuple[str, ...]) -> tuple[str, bytes]:
+    def _make(
+        self, served: tuple[DescribedServable, ...], names: tuple[str, ...]
+    ) -> tuple[str, bytes]:
         sections = sections_of(self, served, names)
         model = names[0] if names else ""
         document = to_document(sections, has_keys=self.visible.has_keys, model=model)
@@ -61,27 +64,27 @@ class Described:
 
 
 def sections_of(
-    described: Described, served: tuple[Served, ...], names: tuple[str, ...]
+    described: OpenApiDocument, served: tuple[DescribedServable, ...], names: tuple[str, ...]
 ) -> list[Section]:
-    """What can be called where `served` are the servables and `names` the language models."""
+    """Return the sections for the servables `served` and the language models `names`."""
     present = _present(described.v2, names)
     calls = {
         mindspore.PROTOCOL: methods.classic_methods(served, has_codes=described.visible.has_codes),
         v2.PROTOCOL: methods.v2_methods(served),
         v1.PROTOCOL: methods.v1_methods(served),
     }
-    found = []
+    sections = []
     for protocol in dict.fromkeys([*calls, *(row.protocol for row in described.rows)]):
         rows = (row for row in described.rows if row.protocol is protocol and row.summary)
         operations = (*calls.get(protocol, ()), *(row for row in rows if row.needs in present))
         if operations:
             about = protocol.about.replace(MODEL, names[0] if names else "")
-            found.append(Section(protocol.title, about, protocol.errors, operations))
-    return found
+            sections.append(Section(protocol.title, about, protocol.errors, operations))
+    return sections
 
 
 def _present(v2: V2, names: Sequence[str]) -> set[str]:
-    """What a server has that rows may need."""
+    """Return the features of a server, which rows can need."""
     repository = v2.state.repository
     has = {
         "": True,
@@ -89,4 +92,4 @@ def _present(v2: V2, names: Sequence[str]) -> set[str]:
         LOADING: repository is not None and repository.is_allowed,
         MEMORY: v2.memory.is_enabled,
     }
-    return {name for name, is_there in has.items() if is_there}
+    return {name for name, is_present in has.items() if is_present}

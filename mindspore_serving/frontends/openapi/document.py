@@ -1,4 +1,4 @@
-"""Sections as a document of OpenAPI 3.1.  Knows no protocol."""
+"""Making of an OpenAPI 3.1 document from sections of routes.  Knows no protocol."""
 
 import re
 from collections import Counter
@@ -32,14 +32,14 @@ _SCHEMES = {
     },
 }
 _RETRY = {"description": "seconds", "schema": {"type": "integer", "minimum": 1}}
-_ERRORS = {"4XX": "The request is wrong, or too much", "5XX": "The server cannot answer it"}
+_ERRORS = {"4XX": "The request is invalid, or over a limit", "5XX": "The server cannot answer it"}
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The routes of one protocol, by its `name`.  `errors` are by media type."""
+    """Routes of one protocol; `errors` are types by media type."""
 
     name: str
     about: str
@@ -48,8 +48,9 @@ class Section:
 
 
 def to_document(sections: Sequence[Section], *, has_keys: bool, model: str = "") -> Object:
-    """With `has_keys`, routes that are not open need one of them.  Of two sections with the same
-    operation the later one describes it.  Examples are for `model`.
+    """Return a document of `sections`, the last of which describes a repeated operation.
+
+    With `has_keys`, routes that are not open need a key.  Examples are for `model`.
     """
     paths: dict[str, Object] = {}
     components: Object = {"schemas": {}, "responses": {}}
@@ -72,14 +73,14 @@ def to_document(sections: Sequence[Section], *, has_keys: bool, model: str = "")
         "openapi": VERSION,
         "info": {"title": "MindSpore Serving", "version": __version__},
         **security,
-        "tags": [{"name": one.name, "description": one.about} for one in sections],
+        "tags": [{"name": section.name, "description": section.about} for section in sections],
         "paths": paths,
         "components": components,
     }
 
 
 def _name(paths: Mapping[str, Object]) -> None:
-    """Give each operation a name of its own."""
+    """Set a unique operationId of each operation."""
     counts: Counter[str] = Counter()
     for path, verbs in paths.items():
         for verb, operation in verbs.items():
@@ -89,7 +90,7 @@ def _name(paths: Mapping[str, Object]) -> None:
 
 
 class _Kinds:
-    """The schemas of a section's types, references to its `components`; and its `errors`."""
+    """Schemas of the types of a section, with its `components` and `errors`."""
 
     def __init__(self, section: Section) -> None:
         self.tag = section.name
@@ -99,7 +100,7 @@ class _Kinds:
         names = {name: f"{prefix}.{_short(name, section.name, components)}" for name in components}
         self._schemas = dict(zip(types, _with_references(schemas, names), strict=True))
         self.components = {
-            names[name]: _with_references(one, names) for name, one in components.items()
+            names[name]: _with_references(schema, names) for name, schema in components.items()
         }
         for operation in section.operations:
             if operation.body is not None:
@@ -114,92 +115,91 @@ class _Kinds:
 
     def schema(self, kind: Kind) -> Object:
         if isinstance(kind, tuple):
-            return {"anyOf": [self.schema(one) for one in kind]}
+            return {"anyOf": [self.schema(alternative) for alternative in kind]}
         return dict(kind) if isinstance(kind, Mapping) else self._schemas[kind]
 
     def _describe(self, tables: Mapping[type, Describing]) -> None:
-        """Write what the tables say of fields into the schemas of their structs."""
+        """Merge the tables' parts of the schemas of fields into the schemas of their structs."""
         for kind, fields in tables.items():
-            found = self.components[self._schemas[kind]["$ref"].rpartition("/")[2]]
-            known = {*found["properties"]}
+            struct = self.components[self._schemas[kind]["$ref"].rpartition("/")[2]]
+            properties: Object = struct["properties"]
+            known = {*properties}
             for name, words in fields.describe(known).items():
                 if "enum" in words and name not in known:
-                    continue  # it is refused elsewhere, and not read here
-                given = {**found["properties"].get(name, {}), **words}
-                if given.get("default", "") is None:
-                    del given["default"]
-                found["properties"][name] = given
+                    continue  # a field that is only refused
+                schema = {**properties.get(name, {}), **words}
+                if schema.get("default", "") is None:
+                    del schema["default"]
+                properties[name] = schema
             if isinstance(fields, Lax):
-                found["properties"] = {
-                    name: _or_text(one) for name, one in found["properties"].items()
+                struct["properties"] = {
+                    name: _or_text(schema) for name, schema in properties.items()
                 }
 
 
 def _short(name: str, protocol: str, names: Collection[str]) -> str:
-    """The name of a type without the protocol before it (TgiInfo of TGI: Info), if no other type
-    has that.
-    """
+    """Return the name of a type without the prefix of its protocol (TgiInfo: Info), if unique."""
     letters = re.sub(r"\W", "", protocol)
     short = re.sub(rf"^(?i:{letters})(?=[A-Z])", "", name)
     return name if short in names else short
 
 
 def _with_references(schema: Any, names: Mapping[str, str]) -> Any:
-    """`schema` with references to components, which are the names of types, by `names`."""
+    """Replace the names of types in references by references to components."""
     if isinstance(schema, Mapping):
         return {
-            key: f"#/components/schemas/{names[one]}"
+            key: f"#/components/schemas/{names[value]}"
             if key == "$ref"
-            else _with_references(one, names)
-            for key, one in schema.items()
+            else _with_references(value, names)
+            for key, value in schema.items()
         }
     if isinstance(schema, list | tuple):
-        return [_with_references(one, names) for one in schema]
+        return [_with_references(item, names) for item in schema]
     return schema
 
 
 def _or_text(schema: Object) -> Object:
-    """`schema`, or a text in its place; 0 and 1 as well in that of a boolean."""
-    kinds = {one.get("type") for one in (schema, *schema.get("anyOf", ()))}
+    """Allow texts for numbers and booleans of `schema`, and 0 and 1 for booleans."""
+    kinds = {part.get("type") for part in (schema, *schema.get("anyOf", ()))}
     if kinds.isdisjoint(("integer", "number", "boolean")):
         return schema
-    others = [STRING, {"enum": [0, 1]}] if "boolean" in kinds else [STRING]
-    return {"anyOf": [schema, *others], "description": schema.get("description", "")}
+    lax = [STRING, {"enum": [0, 1]}] if "boolean" in kinds else [STRING]
+    return {"anyOf": [schema, *lax], "description": schema.get("description", "")}
 
 
 def _types_of(section: Section) -> Iterator[type]:
-    """All that are no schemas."""
+    """Iterate over the types of a section that are not schemas."""
     kinds: list[Kind] = list(section.errors.values())
     for operation in section.operations:
-        bodies = [operation.answers, *operation.others.values()]
-        kinds += [kind for one in bodies for kind in one.values()]
+        bodies = [operation.answers, *operation.other_answers.values()]
+        kinds += [kind for body in bodies for kind in body.values()]
         if operation.body is not None:
             kinds += [operation.body.kind, *operation.body.fields]
     for kind in kinds:
-        for one in kind if isinstance(kind, tuple) else (kind,):
-            if not isinstance(one, Mapping):
-                yield one
+        for alternative in kind if isinstance(kind, tuple) else (kind,):
+            if not isinstance(alternative, Mapping):
+                yield alternative
 
 
 def _operation(operation: Operation | HttpRoute, kinds: _Kinds, model: str) -> Object:
-    found: Object = {
+    described: Object = {
         "tags": [kinds.tag],
         "summary": operation.summary,
         "responses": _responses(operation, kinds),
     }
     parameters = [*_parameters(operation)]
     if parameters:
-        found["parameters"] = parameters
+        described["parameters"] = parameters
     body = operation.body
     if body is not None:
         content: Object = {"schema": kinds.schema(body.kind)}
         if body.example is not None:
             content["example"] = _example(body.example, model)
-        found["requestBody"] = {
+        described["requestBody"] = {
             "required": body.is_required,
             "content": {"application/json": content},
         }
-    return found
+    return described
 
 
 def _example(example: Any, model: str) -> Any:
@@ -217,13 +217,16 @@ def _parameters(operation: Operation | HttpRoute) -> Iterator[Object]:
 
 
 def _responses(operation: Operation | HttpRoute, kinds: _Kinds) -> Object:
-    own = {status: _error(status, answers, kinds) for status, answers in operation.others.items()}
+    specific = {
+        status: _error(status, answers, kinds)
+        for status, answers in operation.other_answers.items()
+    }
     answer = {"description": "The answer", **_content(operation.answers, kinds)}
-    return {"200": answer, **kinds.shared, **own}
+    return {"200": answer, **kinds.shared, **specific}
 
 
 def _error(status: str, answers: Mapping[str, Kind], kinds: _Kinds) -> Object:
-    description = _ERRORS.get(status, "It cannot be called now")
+    description = _ERRORS.get(status, "It is not ready")
     headers = {"retry-after": _RETRY}
     return {"description": description, "headers": headers, **_content(answers, kinds)}
 

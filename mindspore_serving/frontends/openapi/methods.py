@@ -1,4 +1,4 @@
-"""What each method takes and gives, in every protocol that calls methods."""
+"""Operations that call the methods of servables, in the classic protocol, v1 and v2."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,10 +29,8 @@ _PATHS = "/model/{servable}:{method}", "/model/{servable}/version/{version}:{met
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A servable as it is called by its name and, with `version`, by that alone.  `streams` are
-    the methods that may answer in pieces.
-    """
+class DescribedServable:
+    """A servable, or a version of it; `streams` are its methods that can stream answers."""
 
     name: str
     version: int
@@ -41,12 +39,12 @@ class Served:
     is_language: bool
 
 
-def look(state: AppState) -> tuple[Served, ...]:
-    """What is served now; each version by itself where there are several."""
+def list_servables(state: AppState) -> tuple[DescribedServable, ...]:
+    """Return the deployed servables: the newest version as 0, and each of several versions."""
     control = state.control
     language = {name for name, _, card in control.language_models() if card.can_generate}
-    found = []
-    for name in dict.fromkeys(one.name for one in control.readiness()):
+    servables = []
+    for name in dict.fromkeys(version.name for version in control.readiness()):
         newest = control.signature(name)
         versions = newest.versions if newest is not None and len(newest.versions) > 1 else ()
         for version in (0, *versions):
@@ -58,26 +56,28 @@ def look(state: AppState) -> tuple[Served, ...]:
                 for method in signature.methods
                 if control.streams(name, signature.version, method)
             )
-            found.append(Served(name, version, signature, streams, name in language))
-    return tuple(found)
+            servables.append(DescribedServable(name, version, signature, streams, name in language))
+    return tuple(servables)
 
 
-def classic_methods(served: tuple[Served, ...], *, has_codes: bool) -> Iterator[Operation]:
-    """Without `has_codes` errors have status 200."""
+def classic_methods(
+    served: tuple[DescribedServable, ...], *, has_codes: bool
+) -> Iterator[Operation]:
+    """Iterate over the classic protocol's operations; errors are 200 without `has_codes`."""
     answers = _classic_answers({"type": "object"}, has_codes=has_codes)
     body = Body(to_object({"instances": {"type": ["array", "object"]}}))
-    for one in served:
-        for method, signature in one.signature.methods.items():
-            yield from _classic_methods(one, method, signature, has_codes=has_codes)
+    for servable in served:
+        for method, signature in servable.signature.methods.items():
+            yield from _classic_methods(servable, method, signature, has_codes=has_codes)
     for path in _PATHS:
         yield Operation("POST", path, "Call a method", answers, body)
 
 
 def _classic_methods(
-    served: Served, method: str, signature: InstanceSignature, *, has_codes: bool
+    served: DescribedServable, method: str, signature: InstanceSignature, *, has_codes: bool
 ) -> Iterator[Operation]:
-    place = f"/version/{served.version}" if served.version else ""
-    path = f"/model/{quote(served.name, '')}{place}:{quote(method, '')}"
+    version = f"/version/{served.version}" if served.version else ""
+    path = f"/model/{quote(served.name, '')}{version}:{quote(method, '')}"
     instance = values.instance_example(signature)
     example = None if instance is None else {"instances": [instance]}
     inputs = values.instance_schema(signature.inputs)
@@ -98,12 +98,12 @@ def _classic_answers(outputs: Schema, *, has_codes: bool) -> dict[str, Kind]:
     return {JSON: answer if has_codes else (answer, _ERROR)}
 
 
-def v1_methods(served: tuple[Served, ...]) -> Iterator[Operation]:
-    """Of KServe's protocol v1, which has no versions."""
-    for one in served:
-        if one.version or one.is_language:
+def v1_methods(served: tuple[DescribedServable, ...]) -> Iterator[Operation]:
+    """Iterate over operations of KServe's protocol v1, which has no versions."""
+    for servable in served:
+        if servable.version or servable.is_language:
             continue
-        for name, signature in _models(one):
+        for name, signature in _models(servable):
             yield _v1(name, signature)
 
 
@@ -117,29 +117,30 @@ def _v1(name: str, signature: InstanceSignature) -> Operation:
 
 
 def _v1_value(signature: InstanceSignature, *, is_output: bool) -> dict[str, Any]:
-    """An object with the inputs or outputs; of one alone, its value."""
+    """Return the schema of an instance: an object, or the value of a single input or output."""
     specs = signature.outputs if is_output else signature.inputs
     needed = [spec for spec in specs if not spec.is_optional]
-    whole = values.instance_schema(specs, is_output=is_output)
+    instance = values.instance_schema(specs, is_output=is_output)
     if len(needed) != 1:
-        return whole
+        return instance
     value = values.value_schema(needed[0], is_output=is_output)
-    return value if is_output else {"anyOf": [whole, value]}
+    return value if is_output else {"anyOf": [instance, value]}
 
 
-def v2_methods(served: tuple[Served, ...]) -> Iterator[Operation]:
-    for one in served:
-        place = f"/versions/{one.version}" if one.version else ""
-        for name, signature in _models(one):
-            yield _infer(f"/v2/models/{quote(name, '')}{place}", name, signature)
-        if one.is_language:
-            base = f"/v2/models/{quote(one.name, '')}{place}"
-            yield from _generate(base, one.name)
+def v2_methods(served: tuple[DescribedServable, ...]) -> Iterator[Operation]:
+    """Iterate over operations of protocol v2."""
+    for servable in served:
+        version = f"/versions/{servable.version}" if servable.version else ""
+        for name, signature in _models(servable):
+            yield _infer(f"/v2/models/{quote(name, '')}{version}", name, signature)
+        if servable.is_language:
+            base = f"/v2/models/{quote(servable.name, '')}{version}"
+            yield from _generate(base, servable.name)
 
 
 def _infer(base: str, name: str, signature: InstanceSignature) -> Operation:
     outputs = values.tensors_schema(signature.outputs)
-    outputs.pop("minItems", None)  # a request may name those that it wants
+    outputs.pop("minItems", None)  # a request can select outputs
     answers = {JSON: v2.infer_answer(outputs), v2.BINARY: {}}
     request = v2.infer_request(values.tensors_schema(signature.inputs))
     body = Body(request, example=values.tensors_example(signature))
@@ -154,8 +155,8 @@ def _generate(base: str, name: str) -> Iterator[Operation]:
         yield Operation("POST", f"{base}/{path}", text, answers, body)
 
 
-def _models(served: Served) -> Iterator[tuple[str, InstanceSignature]]:
-    """The names that protocol v2 has for the methods."""
+def _models(served: DescribedServable) -> Iterator[tuple[str, InstanceSignature]]:
+    """Iterate over the models of a servable by their names in protocol v2."""
     if served.is_language:
         yield served.name, GENERATE
     default = None if served.is_language else default_method(served.signature)

@@ -1,4 +1,4 @@
-"""Inputs and outputs of methods as JSON schemas, and values of them that can be sent."""
+"""JSON schemas of the inputs and outputs of methods, and examples of inputs."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from mindspore_serving.frontends.operation import STRING, Schema, to_array, to_o
 from mindspore_serving.frontends.v2.schemas import NUMBER, PARAMETERS
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BY_NAME
 
-MOST_SHOWN = 256  # values of an example; without one, if it had more
+MAX_EXAMPLE = 256  # values of an example; a larger one is left out
 _BYTES = to_object({"b64": {"type": "string", "contentEncoding": "base64"}})
 _BOXED = to_object(
     {
@@ -21,35 +21,35 @@ _BOXED = to_object(
     },
     "shape",
 )
-_DECIDED: Schema = {"description": "a Python function decides which types it takes"}
-_GIVEN: Schema = {"description": "a Python function decides its type"}
+_ANY_INPUT: Schema = {"description": "any type that the Python function accepts"}
+_ANY_OUTPUT: Schema = {"description": "any type that the Python function returns"}
 
 
 def instance_schema(specs: tuple[ValueSpec, ...], *, is_output: bool = False) -> dict[str, Any]:
-    """An instance of the classic protocol."""
+    """Return the schema of an instance of the classic protocol."""
     fields = {spec.name: value_schema(spec, is_output=is_output) for spec in specs}
     return to_object(fields, *(spec.name for spec in specs if spec.is_optional))
 
 
 def value_schema(spec: ValueSpec, *, is_output: bool = False) -> dict[str, Any]:
-    """A value as the classic protocol has it."""
+    """Return the schema of a value in the classic protocol."""
     if spec.parameter:
         return schema_of(spec)
     if spec.dtype is None:
-        return dict(_GIVEN if is_output else _DECIDED)
+        return dict(_ANY_OUTPUT if is_output else _ANY_INPUT)
     element = _element(spec.dtype, is_output=is_output)
     if spec.shape is None:
         return {"anyOf": [element, {"type": "array"}]}
-    found = element
+    nested = element
     for size in reversed(spec.shape):
-        found = to_array(found, size, at_least=1)
+        nested = to_array(nested, size, at_least=1)
     if is_output or not _is_number(spec):
-        return dict(found)
-    return {"anyOf": [found, _BOXED]}
+        return dict(nested)
+    return {"anyOf": [nested, _BOXED]}
 
 
 def tensor_schema(spec: ValueSpec) -> dict[str, Any]:
-    """A tensor of protocol v2, whose first dimension counts instances."""
+    """Return the schema of a tensor of protocol v2, whose first dimension counts instances."""
     row = BY_DTYPE.get(spec.dtype or "")
     shape = to_array(NUMBER)
     if spec.shape is not None:
@@ -66,6 +66,7 @@ def tensor_schema(spec: ValueSpec) -> dict[str, Any]:
 
 
 def tensors_schema(specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
+    """Return the schema of a list of tensors of protocol v2."""
     needed = [spec for spec in specs if not spec.is_optional]
     rows = [tensor_schema(spec) for spec in specs]
     if not rows:
@@ -75,17 +76,17 @@ def tensors_schema(specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
 
 
 def instance_example(signature: InstanceSignature) -> dict[str, Any] | None:
-    """An instance of the classic protocol; None if it were long."""
+    """Return an example of an instance of the classic protocol; None if it would be long."""
     needed = [spec for spec in signature.inputs if not spec.is_optional]
-    if sum(map(_num_values, needed)) > MOST_SHOWN:
+    if sum(map(_num_values, needed)) > MAX_EXAMPLE:
         return None
-    return {spec.name: _nested(_one(spec), _sizes(spec)) for spec in needed}
+    return {spec.name: _nested(_element_example(spec), _sizes(spec)) for spec in needed}
 
 
 def tensors_example(signature: InstanceSignature) -> dict[str, Any] | None:
-    """The body of a request of protocol v2 with one instance; None if it were long."""
+    """Return an example of a body of protocol v2 with one instance; None if it would be long."""
     needed = [spec for spec in signature.inputs if not spec.is_optional]
-    if sum(map(_num_values, needed)) > MOST_SHOWN:
+    if sum(map(_num_values, needed)) > MAX_EXAMPLE:
         return None
     inputs = [
         {
@@ -131,12 +132,12 @@ def _nested(value: Any, sizes: list[int]) -> Any:
     return value
 
 
-def _one(spec: ValueSpec) -> Any:
+def _element_example(spec: ValueSpec) -> Any:
     return {"b64": "dGV4dA=="} if spec.dtype == "bytes" else _text(spec)
 
 
 def _text(spec: ValueSpec) -> Any:
-    """An element as protocol v2 has it: bytes are a text."""
+    """Return an element as protocol v2 has it: bytes are a text."""
     dtype = _dtype(spec)
     if dtype in ("str", "bytes"):
         return "text"
@@ -144,5 +145,5 @@ def _text(spec: ValueSpec) -> Any:
 
 
 def _dtype(spec: ValueSpec) -> str:
-    """What may be taken where a Python function decides."""
+    """Return the dtype, or a likely one if a Python function decides it."""
     return spec.dtype or ("str" if spec.name == "prompt" else "float32")

@@ -14,8 +14,9 @@ from mindspore_serving.frontends.chat.models import Purpose, ServedModel
 from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.scores import Numbers, best_first, score
 from mindspore_serving.frontends.chat.vectors import check_dimensions, vectors_of, write_vectors
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.tei.errors import UnsupportedModel
 from mindspore_serving.frontends.tei.requests import (
     PredictRequest,
@@ -28,7 +29,6 @@ from mindspore_serving.frontends.tei.requests import (
     TeiTokenizeRequest,
     to_rows,
 )
-from mindspore_serving.frontends.terms import terms_of
 
 _CAPABILITIES = {
     "embed": "embeds texts",
@@ -48,7 +48,7 @@ async def embed(state: AppState, http: Request, body: TeiEmbedRequest) -> Respon
         truncate=body.side,
         scale="unit" if normalizes else "none",
     )
-    embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+    embedded = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
     rows = await write_vectors(vectors_of(embedded, body.dimensions, normalizes=normalizes))
     return to_json(rows)
 
@@ -98,7 +98,7 @@ async def compare(state: AppState, http: Request, body: SimilarityRequest) -> Re
         truncate=parameters.side if parameters else "",
         scale="unit",
     )
-    embedded = await while_there(http, model.call(request, Embedded, terms_of(http)))
+    embedded = await while_connected(http, model.call(request, Embedded, request_options_of(http)))
     source, *targets = vectors_of(embedded, None)
     return to_json((np.stack(targets) @ source).tolist())
 
@@ -113,7 +113,9 @@ async def tokenize(state: AppState, http: Request, body: TeiTokenizeRequest) -> 
     tokens_of_texts = []
     for text in texts:
         request = Tokenize(prompt=text, add_special=body.add_special_tokens)
-        tokens = await while_there(http, model.call(request, Tokenized, terms_of(http)))
+        tokens = await while_connected(
+            http, model.call(request, Tokenized, request_options_of(http))
+        )
         pairs = zip(tokens.tokens, tokens.offsets, strict=True)
         tokens_of_texts.append([_token(tokens.text, *pair) for pair in pairs])
     return to_json(tokens_of_texts)

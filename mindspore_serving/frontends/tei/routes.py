@@ -38,8 +38,8 @@ def _is_shared(state: AppState, scope: Scope) -> bool:
     return bodies.has_no_generator(state) and is_not_declined(scope)
 
 
-_post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, is_meant=_has_models)
-_shared = partial(HttpRoute, protocol=PROTOCOL, is_meant=_is_shared)  # documented by TGI's routes
+_post = partial(HttpRoute, "POST", protocol=PROTOCOL, needs=LANGUAGE, applies=_has_models)
+_shared = partial(HttpRoute, protocol=PROTOCOL, applies=_is_shared)  # documented by TGI's routes
 
 ROUTES = (
     _shared("POST", "/", bodies.answer_root),
@@ -73,6 +73,6 @@ ROUTES = (
         "Rank texts by a query; documents are ranked in Cohere's form",
         {JSON: (list[requests.TeiRank], Ranking)},
         body=Body((requests.TeiRerankRequest, CohereRequest)),
-        others={"4XX": {JSON: (TgiErrorBody, CohereError), TEXT: STRING}},
+        other_answers={"4XX": {JSON: (TgiErrorBody, CohereError), TEXT: STRING}},
     ),
 )

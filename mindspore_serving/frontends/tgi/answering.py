@@ -8,7 +8,7 @@ from mindspore_serving.core.llm_messages import Tokenize, Tokenized
 from mindspore_serving.core.service import Control
 from mindspore_serving.frontends.chat.models import ServedModel
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.tgi.aliases import Forwarded, other_path
 from mindspore_serving.frontends.tgi.answers import ChatTokenizeResponse, TgiInfo, TgiToken
 from mindspore_serving.frontends.tgi.checks import find_model
@@ -89,7 +89,7 @@ async def chat_tokenize(served: TgiService, request: Request) -> Response:
 async def _tokens(
     http: Request, model: ServedModel, request: Tokenize
 ) -> tuple[list[TgiToken], str]:
-    tokenized = await model.call(request, Tokenized, terms_of(http))
+    tokenized = await model.call(request, Tokenized, request_options_of(http))
     text = tokenized.text
     tokens = [
         TgiToken(token.id, text[start:stop], start, stop)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, NotFound
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.tgi.errors import invalid
 from mindspore_serving.frontends.tgi.fields import FIELDS, is_sampled
 from mindspore_serving.frontends.tgi.requests import TgiParameters
@@ -32,7 +32,7 @@ class CheckedRequest:
 
     model: ServedModel
     generate: Generate
-    terms: Terms
+    options: RequestOptions
     num_characters: int
     prefix: str
     best_of: int
@@ -61,7 +61,7 @@ def check(
     parameters: TgiParameters,
     limits: RequestLimits,
     *,
-    terms: Terms,
+    options: RequestOptions,
     is_stream: bool,
 ) -> CheckedRequest:
     """Check the parameters and return the request to run.
@@ -86,7 +86,7 @@ def check(
     return CheckedRequest(
         model=model,
         generate=_to_generate(model, inputs, parameters, is_stream=is_stream),
-        terms=terms,
+        options=options,
         num_characters=len(inputs),
         prefix=inputs if parameters.return_full_text else "",
         best_of=parameters.best_of or 1,

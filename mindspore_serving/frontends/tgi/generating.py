@@ -11,9 +11,9 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.fields import CAPPED
 from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.chat.unknown_fields import HEADER
-from mindspore_serving.frontends.disconnect import Owned, while_there
+from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
-from mindspore_serving.frontends.terms import terms_of
 from mindspore_serving.frontends.tgi.answers import encode
 from mindspore_serving.frontends.tgi.checks import CheckedRequest, RequestLimits, check, find_model
 from mindspore_serving.frontends.tgi.errors import TgiError, overloaded, to_tgi_error
@@ -79,7 +79,7 @@ class TgiService:
         try:
             with self._admitted():
                 request = self._check(http, body, is_stream=False)
-                answer = await while_there(http, collect_answer(request, times))
+                answer = await while_connected(http, collect_answer(request, times))
         except ClientDisconnect:
             self.recorder.count_dropped()
             raise
@@ -117,9 +117,9 @@ class TgiService:
         with ExitStack() as stack:
             try:
                 stack.enter_context(self._admitted())
-                generation = request.model.generate(request.generate, request.terms)
+                generation = request.model.generate(request.generate, request.options)
                 stack.enter_context(generation)
-                started = await while_there(http, generation.begin())
+                started = await while_connected(http, generation.begin())
             except ClientDisconnect:
                 self.recorder.count_dropped()
                 raise
@@ -128,7 +128,7 @@ class TgiService:
             times.begin(started)
             events = self._events(generation, StreamWriter(request, started), request, times)
             headers |= _capped(request, times)
-            return EventStream(Owned(events, stack.pop_all()), headers)
+            return EventStream(OwnedStream(events, stack.pop_all()), headers)
 
     async def _failure(self, error: Exception) -> AsyncIterator[bytes]:
         yield self._fail(error).to_event()
@@ -151,9 +151,11 @@ class TgiService:
                 self.recorder.count_dropped()
 
     def _check(self, http: Request, body: TgiGenerateRequest, *, is_stream: bool) -> CheckedRequest:
-        parameters, terms = body.parameters, terms_of(http)
+        parameters, options = body.parameters, request_options_of(http)
         model = find_model(self.state.models, parameters.adapter_id)
-        return check(model, body.inputs, parameters, self.limits, terms=terms, is_stream=is_stream)
+        return check(
+            model, body.inputs, parameters, self.limits, options=options, is_stream=is_stream
+        )
 
     @contextmanager
     def _admitted(self) -> Iterator[None]:

@@ -55,7 +55,7 @@ def _stream_body(kind: type) -> Body:
     return Body(kind, {StreamParameters: Unlimited(FIELDS)}, _EXAMPLE)
 
 
-_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE, is_meant=_is_meant)
+_route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE, applies=_is_meant)
 _post = partial(_route, "POST")
 _get = partial(_route, "GET")
 
@@ -87,7 +87,7 @@ ROUTES = (
         "SageMaker's route: a body of TGI, or of OpenAI's chats or completions",
         {JSON: (list[answers.GenerateResponse], {"type": "object"}), EVENTS: EVENT},
         body=_stream_body(EitherRequest),
-        others=_EITHER,
+        other_answers=_EITHER,
     ),
     _post(
         "/tokenize",
@@ -99,7 +99,7 @@ ROUTES = (
             {requests.TgiParameters: FIELDS},
             {"inputs": "Hello"},
         ),
-        others=_EITHER,
+        other_answers=_EITHER,
     ),
     _post(
         "/chat_tokenize",

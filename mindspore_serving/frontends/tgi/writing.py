@@ -178,7 +178,7 @@ async def collect_answer(request: CheckedRequest, times: Times) -> GenerateRespo
     """
     with ExitStack() as stack:
         generations = [
-            stack.enter_context(request.model.generate(request.generate, request.terms))
+            stack.enter_context(request.model.generate(request.generate, request.options))
             for _ in range(request.best_of)
         ]
         answers = [await _read(generation, request, times) for generation in generations]

@@ -46,7 +46,7 @@ class ModelNames(msgspec.Struct):
 
 
 class TensorMetadata(msgspec.Struct):
-    """Name, type and shape of an input or output; a first dimension of -1 counts instances."""
+    """Datatype and shape of an input or output; a first dimension of -1 counts instances."""
 
     name: str
     datatype: str
@@ -54,7 +54,7 @@ class TensorMetadata(msgspec.Struct):
 
 
 class ModelMetadata(msgspec.Struct):
-    """Versions, inputs and outputs of a model."""
+    """Metadata of a model: its versions, inputs and outputs."""
 
     name: str
     versions: list[str]

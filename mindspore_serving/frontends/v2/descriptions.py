@@ -1,4 +1,4 @@
-"""Models and the server in the words of protocol v2: metadata, configurations, statistics."""
+"""Conversion of models to the metadata, configurations and statistics of protocol v2."""
 
 from collections.abc import Iterable
 
@@ -35,11 +35,13 @@ EXTENSIONS = (
 
 
 def server_metadata(*, has_memory: bool) -> ServerMetadata:
+    """Return the metadata of the server."""
     extensions = [*EXTENSIONS, *(["system_shared_memory"] if has_memory else [])]
     return ServerMetadata(PLATFORM, __version__, extensions)
 
 
 def to_metadata(model: V2Model) -> ModelMetadata:
+    """Return the metadata of a model."""
     return ModelMetadata(
         model.name,
         [str(version) for version in model.versions],
@@ -50,6 +52,7 @@ def to_metadata(model: V2Model) -> ModelMetadata:
 
 
 def to_config(model: V2Model) -> ModelConfig:
+    """Return the configuration of a model, as Triton has it."""
     return ModelConfig(
         model.name,
         LANGUAGE_PLATFORM if model.language else PLATFORM,
@@ -62,6 +65,7 @@ def to_config(model: V2Model) -> ModelConfig:
 
 
 def to_statistics(control: Control, models: Iterable[V2Model]) -> Statistics:
+    """Return the statistics of models."""
     return Statistics([_statistics_of(control, model) for model in models])
 
 

@@ -13,8 +13,9 @@ _FAILED = "the server failed to answer; its log says why"
 
 
 def to_response(error: Exception) -> Response:
-    """The answer to a request that ended with `error`, which is being handled.  One that is no
-    ServingError is described in the log alone.
+    """Return the answer for `error`, within its except block.
+
+    The text of an error that is not a ServingError is only logged.
     """
     if not isinstance(error, ServingError):
         log.error("a request failed", exc_info=True)
@@ -24,6 +25,7 @@ def to_response(error: Exception) -> Response:
 
 
 def to_body(error: Exception) -> bytes:
+    """Return the JSON for `error`, within its except block."""
     return msgspec.json.encode(_to_struct(to_serving_error(error)))
 
 
@@ -32,7 +34,7 @@ def _to_struct(error: ServingError) -> V2Error:
 
 
 def to_serving_error(error: Exception) -> ServingError:
-    """As `to_response`, for a transport that has its own way to say it."""
+    """Return the ServingError to answer with, within the except block of `error`."""
     if isinstance(error, ServingError):
         return error
     log.error("a request failed", exc_info=True)

@@ -1,5 +1,6 @@
-"""POST .../generate and .../generate_stream of language models: a text in; a text, or its pieces as
-server-sent events, out.
+"""POST .../generate and .../generate_stream of language models.
+
+The answer is a text, or its chunks as server-sent events.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,9 +14,9 @@ from starlette.responses import Response
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.bodies import read_json
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.v2 import language
 from mindspore_serving.frontends.v2.answering import model_of
 from mindspore_serving.frontends.v2.answers import TextAnswer
@@ -25,38 +26,41 @@ from mindspore_serving.frontends.v2.language import TextRequest
 from mindspore_serving.frontends.v2.models import TEXT_INPUT
 
 _encode = msgspec.json.Encoder().encode
-Pieces: TypeAlias = "AsyncGenerator[list[str], None]"
+Chunks: TypeAlias = "AsyncGenerator[list[str], None]"
 
 
 async def generate(v2: V2, http: Request) -> Response:
-    """Raises ServingError, and ClientDisconnect."""
+    """Answer a prompt with a text.  Raises ServingError and ClientDisconnect."""
     answer, request = await _read(v2, http)
     headers: dict[str, str] = {}
-    texts = await while_there(http, language.generate(request, headers.update))
+    texts = await while_connected(http, language.generate(request, headers.update))
     return to_json(_with_texts(answer, texts), headers=headers)
 
 
 async def generate_stream(v2: V2, http: Request) -> Response:
-    """Raises ServingError before the first piece; afterwards errors are events."""
+    """Answer a prompt with events.
+
+    Raises ServingError before the first chunk; afterwards errors are events.
+    """
     answer, request = await _read(v2, http, is_stream=True)
     headers: dict[str, str] = {}
-    pieces = language.stream(request, headers.update)
-    first = await while_there(http, _next(pieces))
-    return sse.EventStream(_events(answer, first, pieces), headers)
+    chunks = language.stream(request, headers.update)
+    first = await while_connected(http, _next(chunks))
+    return sse.EventStream(_events(answer, first, chunks), headers)
 
 
-async def _next(pieces: Pieces) -> list[str] | None:
-    return await anext(pieces, None)
+async def _next(chunks: Chunks) -> list[str] | None:
+    return await anext(chunks, None)
 
 
 async def _events(
-    answer: TextAnswer, texts: list[str] | None, pieces: Pieces
+    answer: TextAnswer, texts: list[str] | None, chunks: Chunks
 ) -> AsyncIterator[bytes]:
     try:
-        async with aclosing(pieces):
+        async with aclosing(chunks):
             while texts is not None:
                 yield sse.event(_encode(_with_texts(answer, texts)))
-                texts = await _next(pieces)
+                texts = await _next(chunks)
     except Exception as error:
         yield sse.event(to_body(error))
 
@@ -69,20 +73,22 @@ async def _read(
     body = await read_json(http, v2.state.max_body, v2.models.limits)
     model = v2.models.find(*name)
     if model.language is None:
-        raise InvalidInputs(f"'{model.name}' is no language model: call infer")
+        raise InvalidInputs(f"'{model.name}' is not a language model: call infer")
     try:
-        found = msgspec.json.decode(body)
+        fields = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
-    given = found.get("parameters") or {} if isinstance(found, dict) else None
-    if given is None or not isinstance(given, dict):
-        raise InvalidInputs(f"the body is no JSON object with '{TEXT_INPUT}'")
-    prompt = found.get(TEXT_INPUT)
+    parameters = fields.get("parameters") or {} if isinstance(fields, dict) else None
+    if not isinstance(parameters, dict):
+        raise InvalidInputs(f"the body is not a JSON object with '{TEXT_INPUT}'")
+    prompt = fields.get(TEXT_INPUT)
     if not isinstance(prompt, str):
         raise InvalidInputs(f"'{TEXT_INPUT}' is missing, or no text")
-    options = {key: value for key, value in found.items() if key != "parameters"} | given
-    request = language.of_fields(model.language, options, terms_of(http), is_stream=is_stream)
-    request_id = found.get("id")
+    sampling = {key: value for key, value in fields.items() if key != "parameters"} | parameters
+    request = language.of_fields(
+        model.language, sampling, request_options_of(http), is_stream=is_stream
+    )
+    request_id = fields.get("id")
     answer = TextAnswer(
         model_name=model.name,
         model_version=str(model.version),

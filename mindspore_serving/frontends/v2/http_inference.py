@@ -1,6 +1,4 @@
-"""POST .../infer: the body with its header, compressed or not, and the answer in the form that the
-client asked for.
-"""
+"""POST .../infer: bodies of JSON and binary data, and answers in the requested form."""
 
 import zlib
 from typing import Any
@@ -9,33 +7,35 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.core.pieces import Buffer, Pieces, join, whole
+from mindspore_serving.core.buffers import Buffer, BufferList, contiguous, join
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.disconnect import while_there
-from mindspore_serving.frontends.terms import terms_of
+from mindspore_serving.frontends.disconnect import while_connected
+from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.v2.answering import model_of
+from mindspore_serving.frontends.v2.decompression import FORMATS
 from mindspore_serving.frontends.v2.inference import V2, Selected
-from mindspore_serving.frontends.v2.inflating import FORMATS
 from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.json_shape import SMALL
 from mindspore_serving.wire.v2 import json_body
 from mindspore_serving.wire.v2.request import InferRequest, ReadRegion
 
-MUCH = 1 << 20  # bytes of JSON, which are read on a thread
+LARGE_JSON = 1 << 20  # bytes; more are parsed on a thread
 HEADER_LENGTH = "inference-header-content-length"
 
 
 async def infer(v2: V2, http: Request) -> Response:
-    """Raises ServingError, and ClientDisconnect if the client leaves."""
+    """Call a model.  Raises ServingError, and ClientDisconnect if the client disconnects."""
     headers: dict[str, str] = {}
     name = model_of(http)
-    async with v2.inflating.body(http, v2.state.max_body) as body:
+    async with v2.decompressor.body(http, v2.state.max_body) as body:
         model = v2.models.find(*name)
-        how = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
-        is_much = how[2] is None and len(body) > MUCH
-        request = await on_thread("bodies", parse, *how) if is_much else parse(*how)
-        found = await while_there(http, v2.infer(model, request, terms_of(http), headers.update))
-        response = await _respond(http, model, request, found)
+        arguments = model, body, http.headers.get(HEADER_LENGTH), v2.memory.read
+        is_large = arguments[2] is None and len(body) > LARGE_JSON
+        request = await on_thread("bodies", parse, *arguments) if is_large else parse(*arguments)
+        outputs = await while_connected(
+            http, v2.infer(model, request, request_options_of(http), headers.update)
+        )
+        response = await _respond(http, model, request, outputs)
     response.headers.update(headers)
     return response
 
@@ -43,7 +43,10 @@ async def infer(v2: V2, http: Request) -> Response:
 def parse(
     model: V2Model, body: Buffer, length: str | None, read_region: ReadRegion
 ) -> InferRequest:
-    """`length` is the header that says how much of the body is JSON.  Raises InvalidInputs."""
+    """Parse a body; the header `length` has the number of its bytes that are JSON.
+
+    Raises InvalidInputs.
+    """
     if length is None:
         return json_body.parse(body, None, read_region)
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
@@ -54,19 +57,19 @@ def parse(
 
 
 def to_answer(
-    model: V2Model, request: InferRequest, found: Selected
-) -> tuple[int | None, bytes | Pieces]:
-    """The body of an answer, and how many bytes of it are JSON: None for all of them."""
-    json, tail = json_body.answer(model.name, model.version, request.id, found)
-    is_binary = any(wanted.is_binary and wanted.region is None for _, wanted in found)
+    model: V2Model, request: InferRequest, outputs: Selected
+) -> tuple[int | None, bytes | BufferList]:
+    """Return the number of bytes of an answer that are JSON, None for all, and the answer."""
+    json, tail = json_body.answer(model.name, model.version, request.id, outputs)
+    is_binary = any(output.is_binary and output.region is None for _, output in outputs)
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 
 
 async def _respond(
-    http: Request, model: V2Model, request: InferRequest, found: Selected
+    http: Request, model: V2Model, request: InferRequest, outputs: Selected
 ) -> Response:
-    length, answer = to_answer(model, request, found)
-    body: Any = whole(answer)
+    length, answer = to_answer(model, request, outputs)
+    body: Any = contiguous(answer)
     headers = {} if length is None else {HEADER_LENGTH: str(length)}
     encoding = _accepted(http.headers.get("accept-encoding", ""))
     if encoding:
@@ -80,8 +83,10 @@ async def _respond(
 
 
 def _accepted(header: str) -> str:
-    """Compression is used only where it is asked for alone, as clients of the protocol do: browsers
-    and libraries name it in every request.
+    """Return the compression to use, "" for none.
+
+    An answer is compressed only if accept-encoding has a single format, as clients of the protocol
+    send it: browsers and libraries list formats in every request.
     """
     name = header.strip().lower()
     return name if name in FORMATS else ""

@@ -1,6 +1,4 @@
-"""Inference of protocol v2 behind both transports: a parsed request in, the tensors of its answer
-out.
-"""
+"""Inference of protocol v2 for both transports: from parsed requests to outputs."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -11,61 +9,70 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.replies import Replies, infer
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import language
-from mindspore_serving.frontends.v2.inflating import Inflating
+from mindspore_serving.frontends.v2.decompression import BodyDecompressor
 from mindspore_serving.frontends.v2.models import TEXT_OUTPUT, V2Model, V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.tracing.options import TraceOptions
 from mindspore_serving.wire.v2 import outputs
 from mindspore_serving.wire.v2.outputs import MANY, OutputTensor
-from mindspore_serving.wire.v2.request import InferRequest, WantedOutput, check_fits
+from mindspore_serving.wire.v2.request import InferRequest, RequestedOutput, check_fits
 
-Selected = Sequence[tuple[OutputTensor, WantedOutput]]
+Selected = Sequence[tuple[OutputTensor, RequestedOutput]]
 _MICROSECONDS = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class V2:
-    """The protocol of one server.  `traces` say how requests are traced, None if they are not."""
+    """The protocol of one server; `traces` are the options of tracing, None if it is off."""
 
     state: AppState
     models: V2Models
     memory: SharedMemory
     limits: ServerLimits
     traces: TraceOptions | None = None
-    inflating: Inflating = field(init=False)
+    decompressor: BodyDecompressor = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "inflating", Inflating(self.limits.max_body_memory))
+        object.__setattr__(self, "decompressor", BodyDecompressor(self.limits.max_body_memory))
 
     async def infer(
-        self, model: V2Model, request: InferRequest, terms: Terms, headers: language.Headers
+        self,
+        model: V2Model,
+        request: InferRequest,
+        options: RequestOptions,
+        headers: language.Headers,
     ) -> Selected:
-        """The one answer.  Raises ServingError, Elsewhere."""
+        """Run a request with one answer.  Raises ServingError and RemoteRegionError."""
         if model.language is not None:
             self._expect_regions(request)
-            generate = language.to_generate(model.language, request, terms, is_stream=False)
+            generate = language.to_generate(model.language, request, options, is_stream=False)
             texts = await language.generate(generate, headers)
             return self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
-        reply = await infer(self.state.inference, self.wrap(model, request, terms))
+        reply = await infer(self.state.inference, self.wrap(model, request, options))
         return await self.finish_soon(request, reply)
 
     async def stream(
-        self, model: V2Model, request: InferRequest, terms: Terms, headers: language.Headers
+        self,
+        model: V2Model,
+        request: InferRequest,
+        options: RequestOptions,
+        headers: language.Headers,
     ) -> AsyncGenerator[Selected, None]:
-        """Each piece of the answer, just one for a model that does not stream.  Raises
-        ServingError; closing it ends the request.
+        """Iterate over the chunks of an answer, one for a model that does not stream.
+
+        Raises ServingError.  Closing the iterator ends the request.
         """
         if model.language is not None:
-            generate = language.to_generate(model.language, request, terms, is_stream=None)
+            generate = language.to_generate(model.language, request, options, is_stream=None)
             async for texts in language.stream(generate, headers):
                 yield self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
             return
         if not model.streams:
-            yield await self.infer(model, request, terms, headers)
+            yield await self.infer(model, request, options, headers)
             return
-        wrapped = self.wrap(model, request, terms)
+        wrapped = self.wrap(model, request, options)
         wrapped.is_stream = True
         with Replies(self.state.inference, wrapped, self.limits) as replies:
             while (reply := await replies.next()) is not None:
@@ -73,14 +80,15 @@ class V2:
                     yield self.finish(request, reply)
 
     def finish(self, request: InferRequest, reply: Reply) -> Selected:
-        """What the answer shows; outputs that are wanted in shared memory are written there.
+        """Return the outputs of a reply; those for shared memory are written there.
+
         Raises ServingError.
         """
         _check(reply)
         return self._select(request, _join(request, reply))
 
     async def finish_soon(self, request: InferRequest, reply: Reply) -> Selected:
-        """As `finish`; many instances are put together on a thread, while others are answered."""
+        """Return the outputs of a reply; many instances are joined on a thread."""
         _check(reply)
         if len(reply.instances) <= MANY:
             return self.finish(request, reply)
@@ -89,14 +97,14 @@ class V2:
 
     def _select(self, request: InferRequest, tensors: Sequence[OutputTensor]) -> Selected:
         selected = list(request.select(tensors))
-        for tensor, wanted in selected:
-            if wanted.region is not None:
-                check_fits(tensor, wanted.region)
-                self.memory.write(wanted.region, tensor.raw)
+        for tensor, output in selected:
+            if output.region is not None:
+                check_fits(tensor, output.region)
+                self.memory.write(output.region, tensor.raw)
         return selected
 
-    def wrap(self, model: V2Model, request: InferRequest, terms: Terms) -> Request:
-        """The request to a method that `request` is.  Raises InvalidInputs, Elsewhere."""
+    def wrap(self, model: V2Model, request: InferRequest, options: RequestOptions) -> Request:
+        """Make the request to a method.  Raises InvalidInputs and RemoteRegionError."""
         self._expect_regions(request)
         return Request(
             model.servable,
@@ -104,17 +112,17 @@ class V2:
             model.version,
             request.codec,
             request.body,
-            timeout=timeout_of(request, terms, self.limits),
+            timeout=timeout_of(request, options, self.limits),
         )
 
     def _expect_regions(self, request: InferRequest) -> None:
-        for one in request.outputs:
-            if one.region is not None:
-                self.memory.expect(one.region)
+        for output in request.outputs:
+            if output.region is not None:
+                self.memory.expect(output.region)
 
 
 def _check(reply: Reply) -> None:
-    """Raises the first error in it, and lets go of all."""
+    """Raise the first error of a reply, and drop its references to all errors."""
     for index, fault in enumerate(reply.faults or ()):
         if fault is not None:
             reply.failure = reply.failure or _of_instance(fault, index, len(reply.instances))
@@ -129,16 +137,16 @@ def _join(request: InferRequest, reply: Reply) -> list[OutputTensor]:
     return outputs.join(reply.instances, is_batched=request.body.is_batched)
 
 
-def timeout_of(request: InferRequest, terms: Terms, limits: ServerLimits) -> float:
-    """Seconds: the least of what the caller, the parameter and the server allow."""
-    given = request.parameters.get("timeout") or 0
-    if type(given) is not int or given < 0:
-        raise InvalidInputs(f"parameter timeout is {given!r}, expected microseconds")
+def timeout_of(request: InferRequest, options: RequestOptions, limits: ServerLimits) -> float:
+    """Return the timeout in seconds, the least of caller, parameter and server."""
+    parameter = request.parameters.get("timeout") or 0
+    if type(parameter) is not int or parameter < 0:
+        raise InvalidInputs(f"parameter timeout is {parameter!r}, expected microseconds")
     seconds = [limits.request_timeout]
-    if given:
-        seconds.append(given * _MICROSECONDS)
-    if terms.timeout is not None:
-        seconds.append(terms.timeout)
+    if parameter:
+        seconds.append(parameter * _MICROSECONDS)
+    if options.timeout is not None:
+        seconds.append(options.timeout)
     return min(seconds)
 
 

@@ -1,5 +1,6 @@
-"""Language models by protocol v2: `text_input` in, `text_output` out, the names that Triton's vLLM
-backend has for them.  All at once or, in a stream, piece by piece.
+"""Language models by protocol v2, with the tensors of Triton's vLLM backend.
+
+Answers are complete texts, or streams of chunks.
 """
 
 import json
@@ -13,7 +14,7 @@ from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import ServedModel
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2.models import TEXT_INPUT
 from mindspore_serving.frontends.v2.schemas import FIELDS, read
 from mindspore_serving.wire.v2.datatypes import BOOL, BYTES
@@ -26,57 +27,66 @@ _KINDS = {
     "stream": BOOL,
     "exclude_input_in_output": BOOL,
 }
-_OWN = ("stream", "exclude_input_in_output")  # also taken from the parameters
+_FLAGS = ("stream", "exclude_input_in_output")  # inputs or parameters
 
 
 Headers: TypeAlias = Callable[[Mapping[str, str]], None]
-"""Takes headers of an answer before its first piece."""
+"""Function that takes the headers of an answer before its first chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """`prefix` stands before each text of the answer; `length` is the field that asks for its
-    tokens, "" for none.
+    """A request to a language model.
+
+    `prefix` comes before each text of the answer.  `length` is the name of the field with the
+    number of tokens, "" for none.
     """
 
     model: ServedModel
     generate: Generate
-    terms: Terms
+    options: RequestOptions
     prefix: str
     length: str
 
 
 def to_generate(
-    model: ServedModel, request: InferRequest, terms: Terms, *, is_stream: bool | None
+    model: ServedModel, request: InferRequest, options: RequestOptions, *, is_stream: bool | None
 ) -> TextRequest:
-    """`is_stream` is what the call is, None where the client may choose.  Raises InvalidInputs."""
+    """Make a request of tensors; with None for `is_stream` the client decides.
+
+    Raises InvalidInputs.
+    """
     inputs = _inputs(request)
     sampling = _sampling(inputs.pop("sampling_parameters", None))
-    flags = {name: bool(inputs[name]) for name in _OWN if name in inputs}
-    options = {**request.parameters, **sampling, **flags, TEXT_INPUT: inputs[TEXT_INPUT]}
-    return of_fields(model, options, terms, is_stream=is_stream)
+    flags = {name: bool(inputs[name]) for name in _FLAGS if name in inputs}
+    fields = {**request.parameters, **sampling, **flags, TEXT_INPUT: inputs[TEXT_INPUT]}
+    return of_fields(model, fields, options, is_stream=is_stream)
 
 
 def of_fields(
-    model: ServedModel, fields: Mapping[str, Any], terms: Terms, *, is_stream: bool | None
+    model: ServedModel,
+    fields: Mapping[str, Any],
+    options: RequestOptions,
+    *,
+    is_stream: bool | None,
 ) -> TextRequest:
-    """Of the prompt and sampling parameters by their names.  Raises InvalidInputs."""
+    """Make a request of the prompt and sampling parameters by name.  Raises InvalidInputs."""
     streams, has_prompt = _choose(fields, is_stream)
     prompt = str(fields[TEXT_INPUT])
-    given = read({name: value for name, value in fields.items() if value is not None})
-    FIELDS.refuse(given)
+    sampling = read({name: value for name, value in fields.items() if value is not None})
+    FIELDS.refuse(sampling)
     generate = Generate(
         prompt=prompt,
-        params=FIELDS.params(given, model.card, dict(model.card.sampling)),
+        params=FIELDS.params(sampling, model.card, dict(model.card.sampling)),
         is_stream=streams,
         adapter=model.adapter,
     )
-    length = field_of_length(FIELDS, given)
-    return TextRequest(model, generate, terms, prompt if has_prompt else "", length)
+    length = field_of_length(FIELDS, sampling)
+    return TextRequest(model, generate, options, prompt if has_prompt else "", length)
 
 
 async def generate(request: TextRequest, headers: Headers) -> list[str]:
-    """The whole answer: a text for each of `n`.  Raises ServingError."""
+    """Return the texts of an answer, one for each of `n` completions.  Raises ServingError."""
     texts = [""] * request.generate.params.n
     async with aclosing(_chunks(request, headers)) as chunks:
         async for chunk in chunks:
@@ -85,7 +95,7 @@ async def generate(request: TextRequest, headers: Headers) -> list[str]:
 
 
 async def stream(request: TextRequest, headers: Headers) -> AsyncGenerator[list[str], None]:
-    """The pieces of the answer.  Raises ServingError."""
+    """Iterate over the chunks of an answer, each a list of one text.  Raises ServingError."""
     if not request.generate.is_stream:
         yield await generate(request, headers)
         return
@@ -98,7 +108,7 @@ async def stream(request: TextRequest, headers: Headers) -> AsyncGenerator[list[
 
 
 async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chunk, None]:
-    with request.model.generate(request.generate, request.terms) as generation:
+    with request.model.generate(request.generate, request.options) as generation:
         try:
             started = await generation.begin()
         except RequestRefused as error:
@@ -118,8 +128,8 @@ async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chun
 
 
 def _inputs(request: InferRequest) -> dict[str, Value]:
-    """The one element of each input."""
-    found: dict[str, Value] = {}
+    """Return the single element of each input by name."""
+    inputs: dict[str, Value] = {}
     for tensor in request.body.inputs:
         kind = _KINDS.get(tensor.name)
         if kind is None:
@@ -133,29 +143,27 @@ def _inputs(request: InferRequest) -> dict[str, Value]:
                 f"input '{tensor.name}' is {tensor.datatype.name} {list(tensor.shape)}, expected "
                 f"{kind.name} with one element"
             )
-        found[tensor.name] = values[0]
-    if not isinstance(found.get(TEXT_INPUT), str):
-        raise InvalidInputs(f"input '{TEXT_INPUT}' is missing, or no UTF-8")
-    return found
+        inputs[tensor.name] = values[0]
+    if not isinstance(inputs.get(TEXT_INPUT), str):
+        raise InvalidInputs(f"input '{TEXT_INPUT}' is missing, or not UTF-8")
+    return inputs
 
 
 def _sampling(text: object) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        found = json.loads(text) if isinstance(text, str) else None
+        decoded = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidInputs("input 'sampling_parameters' is no JSON object")
-    return found
+        decoded = None
+    if not isinstance(decoded, dict):
+        raise InvalidInputs("input 'sampling_parameters' is not a JSON object")
+    return decoded
 
 
 def _choose(fields: Mapping[str, Any], is_stream: bool | None) -> tuple[bool, bool]:
-    """Whether to stream, and whether the prompt is part of the answer: by default where it comes
-    all at once.
-    """
-    for name in _OWN:
+    """Return whether to stream, and whether the answer has the prompt: not in streams."""
+    for name in _FLAGS:
         if not isinstance(fields.get(name), bool | None):
             raise InvalidInputs(f"parameter {name} is {fields[name]!r}, expected true or false")
     excludes = fields.get("exclude_input_in_output")

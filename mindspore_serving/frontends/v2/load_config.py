@@ -1,5 +1,7 @@
-"""The parameter `config` of a load: Triton's ModelConfig as JSON, of which some fields are settings
-of a servable here.  All others are refused by name, but for those that say what is so anyway.
+"""The parameter `config` of a load: Triton's ModelConfig as JSON.
+
+Some of its fields are options of a servable here.  Other fields are refused by name, unless their
+values are the present ones.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,22 +22,23 @@ _KINDS = ("KIND_AUTO", "KIND_CPU", "KIND_MODEL")
 
 
 def to_changes(text: object, shown: Mapping[str, Any]) -> Changes:
-    """The fields of a deployment that `text` gives.  `shown` is the configuration that clients see
-    now, of which fields may be repeated.  Raises InvalidInputs.
+    """Return the options of a deployment that `text` changes.
+
+    `shown` is the present configuration, whose fields can be repeated.  Raises InvalidInputs.
     """
     try:
         config = msgspec.json.decode(text) if isinstance(text, str | bytes) else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputs(f"parameter 'config' is no JSON: {error}") from None
+        raise InvalidInputs(f"parameter 'config' is not JSON: {error}") from None
     if not isinstance(config, dict):
-        raise InvalidInputs("parameter 'config' is no JSON object")
+        raise InvalidInputs("parameter 'config' is not a JSON object")
     changes: dict[str, Any] = {}
     for name, value in config.items():
         if name in _FIELDS:
             changes |= _FIELDS[name](value)
         elif name not in shown or value != shown[name]:
             raise InvalidInputs(
-                f"config: '{name[:64]}' cannot be changed; there are {', '.join(_FIELDS)}"
+                f"config: '{name[:64]}' cannot be changed; fields that can: {', '.join(_FIELDS)}"
             )
     return changes
 
@@ -44,11 +47,11 @@ def _batching(value: Any) -> Changes:
     fields = _object("dynamic_batching", value)
     delay = fields.pop("max_queue_delay_microseconds", 0)
     sizes = fields.pop("preferred_batch_size", [])
-    _refuse_others("dynamic_batching", fields)
+    _refuse_rest("dynamic_batching", fields)
     if not isinstance(sizes, list) or not all(map(_is_size, sizes)):
         accepted = f"a list of numbers of 1 to {_MAX_SIZE}"
         raise InvalidInputs(f"config: preferred_batch_size is not {accepted}")
-    # Clients write 64-bit numbers as texts, as JSON of protobuf does.
+    # Clients send 64-bit numbers as texts, as the JSON of protobuf has them.
     delay_ms = _number("max_queue_delay_microseconds", delay, 1e12) / 1000
     return {"max_batch_delay_ms": delay_ms, "preferred_batch_size": max(sizes, default=0)}
 
@@ -59,7 +62,7 @@ def _is_size(value: object) -> bool:
 
 def _workers(value: Any) -> Changes:
     if not isinstance(value, list) or len(value) != 1:
-        raise InvalidInputs("config: instance_group is no list of one group")
+        raise InvalidInputs("config: instance_group is not a list of one group")
     fields = _object("instance_group", value[0])
     fields.pop("name", None)
     kind, count = fields.pop("kind", _KINDS[0]), fields.pop("count", 1)
@@ -68,7 +71,7 @@ def _workers(value: Any) -> Changes:
             f"config: kind of instance_group is {str(kind)[:32]}, expected {' or '.join(_KINDS)}: "
             "the operator says which devices a servable has"
         )
-    _refuse_others("instance_group", fields)
+    _refuse_rest("instance_group", fields)
     if type(count) is not int or not 1 <= count <= _MAX_WORKERS:
         raise InvalidInputs(f"config: count is {count!r:.32}, expected 1 to {_MAX_WORKERS}")
     return {"num_parallel_workers": count, "max_workers": 0}
@@ -79,7 +82,9 @@ def _parameters(value: Any) -> Changes:
     for name, row in _object("parameters", value).items():
         if name not in _SETTINGS:
             known = ", ".join(_SETTINGS)
-            raise InvalidInputs(f"config: parameter '{name[:64]}' is unknown; there are {known}")
+            raise InvalidInputs(
+                f"config: parameter '{name[:64]}' is unknown, expected one of {known}"
+            )
         text = row.get("string_value") if isinstance(row, dict) else None
         if not isinstance(text, str):
             raise InvalidInputs(f'config: parameter {name} is no {{"string_value": "..."}}')
@@ -97,23 +102,23 @@ def _value(row: OptionRow, text: str) -> object:
     return text == "true"
 
 
-def _number(name: str, value: object, most: float) -> float:
+def _number(name: str, value: object, limit: float) -> float:
     try:
-        found = float(value) if isinstance(value, int | float | str) else -1.0
+        number = float(value) if isinstance(value, int | float | str) else -1.0
     except (ValueError, OverflowError):
-        found = -1.0
-    if not 0 <= found <= most:
-        raise InvalidInputs(f"config: {name} is {value!r:.32}, expected 0 to {most:g}")
-    return found
+        number = -1.0
+    if not 0 <= number <= limit:
+        raise InvalidInputs(f"config: {name} is {value!r:.32}, expected 0 to {limit:g}")
+    return number
 
 
 def _object(name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InvalidInputs(f"config: {name} is no object")
+        raise InvalidInputs(f"config: {name} is not an object")
     return dict(value)
 
 
-def _refuse_others(name: str, fields: Mapping[str, Any]) -> None:
+def _refuse_rest(name: str, fields: Mapping[str, Any]) -> None:
     if fields:
         raise InvalidInputs(f"config: '{next(iter(fields))[:64]}' of {name} cannot be changed")
 

@@ -1,7 +1,7 @@
 """Servables as models of protocol v2, found by name.
 
-A model is a servable's default method: its only one, else `predict`; a language model is one by
-itself.  Other methods are models called NAME.METHOD.
+The model NAME is the default method of the servable NAME, its only one or `predict`, or a language
+model.  Other methods are models called NAME.METHOD.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,17 +12,17 @@ from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
-from mindspore_serving.frontends.health import of_servable
+from mindspore_serving.frontends.health import versions_of
 
 DEFAULT = "predict"
 TEXT_INPUT, TEXT_OUTPUT = "text_input", "text_output"
-_ONE = (1,)  # a language model takes one prompt, and no dimension counts instances
+_SCALAR = (1,)  # a language model takes one prompt, and no dimension counts instances
 GENERATE = InstanceSignature(
     (
-        ValueSpec(TEXT_INPUT, "str", _ONE),
-        ValueSpec("stream", "bool", _ONE, is_optional=True),
-        ValueSpec("sampling_parameters", "str", _ONE, is_optional=True),
-        ValueSpec("exclude_input_in_output", "bool", _ONE, is_optional=True),
+        ValueSpec(TEXT_INPUT, "str", _SCALAR),
+        ValueSpec("stream", "bool", _SCALAR, is_optional=True),
+        ValueSpec("sampling_parameters", "str", _SCALAR, is_optional=True),
+        ValueSpec("exclude_input_in_output", "bool", _SCALAR, is_optional=True),
     ),
     (ValueSpec(TEXT_OUTPUT, "str", (None,)),),
 )
@@ -30,9 +30,7 @@ GENERATE = InstanceSignature(
 
 @dataclass(frozen=True, slots=True)
 class V2Model:
-    """A method under the `name` that the client gave, in the `version` that runs it; or, with
-    `language`, a language model.
-    """
+    """A method by the name in a request, in the `version` that runs it, or a `language` model."""
 
     name: str
     servable: str
@@ -45,7 +43,7 @@ class V2Model:
 
 
 class V2Models:
-    """What is served now, by the names of protocol v2.  Used on the event loop's thread."""
+    """The deployed models by their names in protocol v2.  Used on the event loop's thread."""
 
     def __init__(self, control: Control, language: LanguageModels) -> None:
         self._control = control
@@ -53,110 +51,118 @@ class V2Models:
 
     @property
     def limits(self) -> LanguageLimits:
-        """Of what requests to language models hold."""
+        """Limits of requests to language models."""
         return self._language.limits
 
     def find(self, name: str, version: int = 0) -> V2Model:
-        """Raises NotFound, or ServableUnavailable while it loads."""
+        """Return a model; version 0 is the newest.
+
+        Raises NotFound, or ServableUnavailable while the model loads.
+        """
         servable, method = name, ""
-        found = self._control.signature(name, version)
-        if found is None and "." in name:
+        signature = self._control.signature(name, version)
+        if signature is None and "." in name:
             servable, _, method = name.rpartition(".")
-            found = self._control.signature(servable, version)
-        if found is None:
+            signature = self._control.signature(servable, version)
+        if signature is None:
             raise self._missing(name, version)
         if not method:
-            language = self._language_model(found)
+            language = self._language_model(signature)
             if language is not None:
                 return V2Model(
                     name,
                     servable,
-                    found.version,
+                    signature.version,
                     "",
                     GENERATE,
-                    found.versions,
+                    signature.versions,
                     streams=True,
                     language=language,
                 )
-            method = _default_of(found)
-        if method not in found.methods:
+            method = _default_of(signature)
+        if method not in signature.methods:
             raise _unknown(name)
-        streams = self._control.streams(servable, found.version, method) is True
-        signature = found.methods[method]
-        versions = found.versions
-        return V2Model(name, servable, found.version, method, signature, versions, streams)
+        return V2Model(
+            name,
+            servable,
+            signature.version,
+            method,
+            signature.methods[method],
+            signature.versions,
+            streams=self._control.streams(servable, signature.version, method) is True,
+        )
 
-    def is_other(self, name: str) -> bool:
-        """Whether there is such a servable, and no language model has the name."""
+    def is_plain(self, name: str) -> bool:
+        """Return whether `name` is a servable and not a language model."""
         if any(model.name == name for model in self._language.all()):
             return False
-        return bool(of_servable(self._control, name))
+        return bool(versions_of(self._control, name))
 
     def is_ready(self, name: str, version: int = 0) -> bool:
-        """Whether it takes requests.  Raises NotFound if there is no such model."""
+        """Return whether a model is ready.  Raises NotFound if it does not exist."""
         states = self._states_of(name, version)
-        return any(one.is_ready for one in states)
+        return any(state.is_ready for state in states)
 
     def names(self) -> list[str]:
-        """Of all models that are deployed, each once."""
-        found = [
+        """Return the names of all deployed models, without duplicates."""
+        names = [
             name
-            for one in self._control.readiness()
-            for name in self.names_of(one.name, one.version)
+            for state in self._control.readiness()
+            for name in self.names_of(state.name, state.version)
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(names))
 
     def names_of(self, servable: str, version: int) -> Iterator[str]:
-        """The models of a servable version: itself, and its methods but for the default."""
+        """Iterate over the models of a servable version: NAME, and NAME.METHOD of other methods."""
         yield servable
-        found = self._control.signature(servable, version)
-        if found is None:
+        signature = self._control.signature(servable, version)
+        if signature is None:
             return
-        default = None if self._language_model(found) else default_method(found)
-        for method in found.methods:
+        default = None if self._language_model(signature) else default_method(signature)
+        for method in signature.methods:
             if method != default:
                 yield f"{servable}.{method}"
 
     def loaded(self, name: str = "", version: int = 0) -> list[V2Model]:
-        """One model, or all that are loaded.  Raises NotFound."""
+        """Return one model, or all loaded models.  Raises NotFound."""
         if name:
             return [self.find(name, version)]
         return [
-            self.find(name, one.version)
-            for one in self._control.readiness()
-            if one.is_ready
-            for name in self.names_of(one.name, one.version)
-            if self._is_callable(name, one)
+            self.find(name, state.version)
+            for state in self._control.readiness()
+            if state.is_ready
+            for name in self.names_of(state.name, state.version)
+            if self._is_callable(name, state)
         ]
 
-    def _language_model(self, found: ServableSignature) -> ServedModel | None:
+    def _language_model(self, signature: ServableSignature) -> ServedModel | None:
         for model in self._language.all():
-            if model.name == found.name and model.card.can_generate:
+            if model.name == signature.name and model.card.can_generate:
                 return model
         return None
 
-    def _is_callable(self, name: str, one: ServableReadiness) -> bool:
-        """Whether `name` is a method, not a servable that has several and no default."""
-        found = self._control.signature(name, one.version)
-        if found is None or self._language_model(found):
+    def _is_callable(self, name: str, state: ServableReadiness) -> bool:
+        """Return whether `name` is a method, or a servable with a default method."""
+        signature = self._control.signature(name, state.version)
+        if signature is None or self._language_model(signature):
             return True
-        return default_method(found) is not None
+        return default_method(signature) is not None
 
     def _states_of(self, name: str, version: int) -> Sequence[ServableReadiness]:
         servable = name
-        if not of_servable(self._control, name) and "." in name:
+        if not versions_of(self._control, name) and "." in name:
             servable = self.find(name, version).servable
-        found = of_servable(self._control, servable)
-        states = [one for one in found if not version or one.version == version]
+        versions = versions_of(self._control, servable)
+        states = [state for state in versions if version in (0, state.version)]
         if not states:
             raise self._missing(name, version)
         return states
 
     def _missing(self, name: str, version: int) -> NotFound | ServableUnavailable:
         for servable in (name, name.rpartition(".")[0]):
-            for one in of_servable(self._control, servable):
-                if not one.is_ready and version in (0, one.version):
-                    return ServableUnavailable(f"model '{name}' is not ready: {one.reason}")
+            for state in versions_of(self._control, servable):
+                if not state.is_ready and version in (0, state.version):
+                    return ServableUnavailable(f"model '{name}' is not ready: {state.reason}")
                 if version:
                     return NotFound(
                         f"Request for unknown model: '{name[:256]}' version {version} is not found"
@@ -168,19 +174,19 @@ def _unknown(name: str) -> NotFound:
     return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
 
 
-def default_method(found: ServableSignature) -> str | None:
-    """The method that a servable's own name calls."""
-    if len(found.methods) == 1:
-        return next(iter(found.methods))
-    return DEFAULT if DEFAULT in found.methods else None
+def default_method(signature: ServableSignature) -> str | None:
+    """Return the method that the name of a servable calls, None if it has no default."""
+    if len(signature.methods) == 1:
+        return next(iter(signature.methods))
+    return DEFAULT if DEFAULT in signature.methods else None
 
 
-def _default_of(found: ServableSignature) -> str:
-    method = default_method(found)
+def _default_of(signature: ServableSignature) -> str:
+    method = default_method(signature)
     if method is None:
-        names = ", ".join(f"{found.name}.{name}" for name in found.methods) or "none"
+        names = ", ".join(f"{signature.name}.{name}" for name in signature.methods) or "none"
         raise InvalidInputs(
-            f"servable '{found.name}' has several methods and none is '{DEFAULT}'; its models "
+            f"servable '{signature.name}' has several methods and none is '{DEFAULT}'; its models "
             f"are: {names}"
         )
     return method

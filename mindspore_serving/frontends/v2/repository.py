@@ -1,4 +1,4 @@
-"""The model-repository extension: which models are there or could be, loading and unloading."""
+"""The model-repository extension: index, loading and unloading of models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,25 +16,27 @@ from mindspore_serving.frontends.v2.models import V2Models
 async def index(
     repository: ModelControl | None, models: V2Models, *, only_ready: bool
 ) -> list[RepositoryModel]:
-    """A row for each version of a servable, and for each other method of one that is loaded."""
+    """List the versions of servables, and other methods of loaded ones."""
     states = [] if repository is None else await repository.index()
     return [
-        RepositoryModel(name, str(one.version or ""), _state_of(one), one.reason)
-        for one in states
-        if one.is_ready or not only_ready
-        for name in models.names_of(one.name, one.version)
+        RepositoryModel(name, str(state.version or ""), _state_of(state), state.reason)
+        for state in states
+        if state.is_ready or not only_ready
+        for name in models.names_of(state.name, state.version)
     ]
 
 
 async def load(
     repository: ModelControl | None, models: V2Models, name: str, parameters: Mapping[str, Any]
 ) -> None:
-    """With the parameter `reload`, which is our own, also if nothing has changed.  `config` gives
-    settings that hold until the servable is loaded again.  Raises ServingError.
+    """Load a servable.  Raises ServingError.
+
+    The parameter `reload`, an extension, loads it even if its files have not changed.  `config` has
+    options that apply until the servable is loaded again.
     """
     files = next((key for key in parameters if key.startswith("file:")), None)
     if files is not None:
-        raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients may not give files")
+        raise Unsupported(f"load of '{name[:256]}': '{files[:64]}': clients cannot send files")
     is_forced = parameters.get("reload", False)
     if not isinstance(is_forced, bool):
         raise InvalidInputs(f"parameter 'reload' is {is_forced!r:.100}, expected true or false")
@@ -44,7 +46,7 @@ async def load(
 
 
 def _shown(models: V2Models, name: str) -> Mapping[str, Any]:
-    """The configuration of `name` that clients see; just its name if it is not loaded."""
+    """Return the configuration of a model; only its name if it is not loaded."""
     try:
         config: dict[str, Any] = to_builtins(to_config(models.find(name)))
         return config
@@ -53,7 +55,7 @@ def _shown(models: V2Models, name: str) -> Mapping[str, Any]:
 
 
 async def unload(repository: ModelControl | None, name: str) -> None:
-    """Raises ServingError."""
+    """Unload a servable.  Raises ServingError."""
     await _checked(repository).unload(name)
 
 

@@ -28,7 +28,7 @@ PROTOCOL = HttpProtocol(
     "v2",
     to_response,
     title="Open Inference Protocol v2",
-    about="The Open Inference Protocol v2: every servable is a model, and NAME.METHOD any method.",
+    about="The Open Inference Protocol v2: a servable is a model, as is each method, NAME.METHOD.",
     errors={JSON: answers.V2Error},
 )
 _BASES = "/v2/models/{name}", "/v2/models/{name}/versions/{version}"
@@ -41,13 +41,13 @@ def _of_server() -> Iterator[HttpRoute]:
     yield _get(
         "/v2",
         lambda v2, _: server_metadata(has_memory=v2.memory.is_enabled),
-        "The server",
+        "Metadata of the server",
         {JSON: answers.ServerMetadata},
     )
     yield _get(
         "/v2/health/live",
         lambda *_: answers.ServerLive(True),
-        "Whether the server answers",
+        "Liveness of the server",
         {JSON: answers.ServerLive},
         is_open=True,
     )
@@ -55,9 +55,9 @@ def _of_server() -> Iterator[HttpRoute]:
     yield _get(
         "/v2/health/ready",
         answering.show_ready,
-        "Whether all models can be called",
+        "Readiness of all models",
         ready,
-        others={"503": ready},
+        other_answers={"503": ready},
         is_open=True,
     )
 
@@ -65,15 +65,15 @@ def _of_server() -> Iterator[HttpRoute]:
 def _of_settings() -> Iterator[HttpRoute]:
     body = Body(schemas.OBJECT, example={}, is_required=False)
     shown = {JSON: answers.LogSettings}
-    what, path = "Which levels are logged", "/v2/logging"
-    text = f"Change it: {what.lower()}. 403 where clients may not load models"
-    yield _get(path, lambda *_: log_settings(), what, shown)
+    summary, path = "Settings of the log", "/v2/logging"
+    text = "Change settings of the log. 403 unless clients can load models"
+    yield _get(path, lambda *_: log_settings(), summary, shown)
     yield _post(path, answering.change_log, text, shown, body=body)
     traces = {JSON: answers.TraceSettings}
-    what = "How requests are traced"
+    summary = "Settings of traces"
     for path in ("/v2/trace/setting", "/v2/models/{name}/trace/setting"):
-        text = f"Change it: {what.lower()}"
-        yield _get(path, lambda v2, _: trace_settings(v2.traces), what, traces)
+        text = "Change settings of traces"
+        yield _get(path, lambda v2, _: trace_settings(v2.traces), summary, traces)
         yield _post(path, answering.change_trace, text, traces, body=body)
 
 
@@ -82,7 +82,7 @@ def _of_models() -> Iterator[HttpRoute]:
     yield _get(
         "/v2/models",
         lambda v2, _: answers.ModelNames(v2.models.names()),
-        "The names of the models",
+        "Names of the models",
         {JSON: answers.ModelNames},
     )
     yield _get(
@@ -95,26 +95,26 @@ def _of_models() -> Iterator[HttpRoute]:
         yield _get(
             base,
             lambda v2, http: to_metadata(v2.models.find(*model_of(http))),
-            "What a model takes and gives",
+            "Metadata of a model: its inputs and outputs",
             {JSON: answers.ModelMetadata},
         )
         yield _get(
             f"{base}/config",
             lambda v2, http: to_config(v2.models.find(*model_of(http))),
-            "Triton's configuration of it",
+            "Configuration of a model, as Triton has it",
             {JSON: answers.ModelConfig},
         )
         yield _get(
             f"{base}/ready",
             answering.show_model_ready,
-            "Whether it can be called",
+            "Readiness of a model",
             {JSON: ModelReady},
-            others={"503": {JSON: ModelReady}},
+            other_answers={"503": {JSON: ModelReady}},
         )
         yield _get(
             f"{base}/stats",
             lambda v2, http: to_statistics(v2.state.control, v2.models.loaded(*model_of(http))),
-            "Its statistics",
+            "Statistics of a model",
             statistics,
         )
 
@@ -151,7 +151,7 @@ def _of_repository() -> Iterator[HttpRoute]:
         yield _post(
             f"{base}/index",
             answering.index,
-            "What is or could be loaded",
+            "Models that are loaded or can be",
             {JSON: list[answers.RepositoryModel]},
             body=Body(index, example={}, is_required=False),
         )
@@ -174,12 +174,19 @@ def _of_repository() -> Iterator[HttpRoute]:
 def _of_memory() -> Iterator[HttpRoute]:
     base, gpu = "/v2/systemsharedmemory", "/v2/cudasharedmemory"
     regions, region = {JSON: list[answers.RegisteredRegion]}, f"{base}/region/{{region}}"
-    place = to_object(
+    location = to_object(
         {"key": STRING, "offset": schemas.NUMBER, "byte_size": schemas.NUMBER}, "offset"
     )
     get, post = partial(_get, needs=MEMORY), partial(_post, needs=MEMORY)
-    yield get(f"{gpu}/status", lambda *_: [], "None: memory of GPUs cannot be registered", regions)
-    yield post(f"{gpu}/unregister", lambda *_: None, "There is none to be forgotten")
+    yield get(
+        f"{gpu}/status",
+        lambda *_: [],
+        "An empty list: memory of GPUs cannot be registered",
+        regions,
+    )
+    yield post(
+        f"{gpu}/unregister", lambda *_: None, "No effect: memory of GPUs cannot be registered"
+    )
     for path, summary in (
         (f"{base}/status", "Registered regions of shared memory"),
         (f"{region}/status", "A registered region"),
@@ -190,10 +197,10 @@ def _of_memory() -> Iterator[HttpRoute]:
             summary,
             regions,
         )
-    yield post(f"{region}/register", answering.register, "Register a region", body=Body(place))
+    yield post(f"{region}/register", answering.register, "Register a region", body=Body(location))
     for path, summary in (
-        (f"{region}/unregister", "Forget a region"),
-        (f"{base}/unregister", "Forget all regions"),
+        (f"{region}/unregister", "Unregister a region"),
+        (f"{base}/unregister", "Unregister all regions"),
     ):
         yield post(
             path, lambda v2, http: v2.memory.unregister(http.path_params.get("region", "")), summary

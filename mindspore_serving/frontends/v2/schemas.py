@@ -1,4 +1,4 @@
-"""What protocol v2 takes and answers, as JSON schemas."""
+"""JSON schemas and structs of the requests of protocol v2, and schemas of tensors."""
 
 from typing import Any
 
@@ -51,16 +51,16 @@ FIELDS = Fields("v2", _REFUSED)
 
 @FIELDS.extend
 class SamplingFields(msgspec.Struct, kw_only=True):
-    """Sampling parameters are added from their table; unknown ones are ignored."""
+    """Sampling parameters, added from their table; unknown ones are ignored."""
 
 
-def read(given: dict[str, Any]) -> SamplingFields:
-    """Numbers and booleans may be texts.  Raises InvalidField."""
+def read(fields: dict[str, Any]) -> SamplingFields:
+    """Convert sampling parameters; numbers and booleans can be texts.  Raises InvalidField."""
     try:
-        return msgspec.convert(given, SamplingFields, strict=False)
+        return msgspec.convert(fields, SamplingFields, strict=False)
     except msgspec.ValidationError as error:
-        text, _, place = str(error).partition(" - at ")
-        name = place.strip("`").removeprefix("$.")
+        text, _, path = str(error).partition(" - at ")
+        name = path.strip("`").removeprefix("$.")
         raise InvalidField(name, text=f"parameter {name}: {text}") from None
 
 
@@ -74,7 +74,7 @@ class GenerateFields(SamplingFields):
 
 
 def infer_request(inputs: Schema) -> dict[str, Any]:
-    """`inputs` is the schema of the list of tensors."""
+    """Return the schema of a body of infer; `inputs` is that of its list of tensors."""
     output = to_object({"name": STRING, "parameters": PARAMETERS}, "parameters")
     fields = {
         "id": STRING,
@@ -86,15 +86,18 @@ def infer_request(inputs: Schema) -> dict[str, Any]:
 
 
 def infer_answer(outputs: Schema) -> dict[str, Any]:
+    """Return the schema of an answer of infer; `outputs` is that of its list of tensors."""
     names = {"model_name": STRING, "model_version": STRING, "id": STRING}
     return to_object({**names, "outputs": outputs}, "id")
 
 
 def generate_body(example: Any = None) -> Body:
+    """Describe the body of generate."""
     return Body(GenerateFields, {GenerateFields: Lax(FIELDS)}, example)
 
 
 def generate_answers(*, is_stream: bool) -> dict[str, Any]:
+    """Describe the answers of generate by media type."""
     if is_stream:
         return {EVENTS: EVENT}
     return {JSON: TextAnswer}

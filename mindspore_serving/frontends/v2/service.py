@@ -1,4 +1,4 @@
-"""GRPCInferenceService: protocol v2 over gRPC.  Calls that need a message are let in by a gate."""
+"""GRPCInferenceService: protocol v2 over gRPC."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -14,7 +14,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort, add_trailing
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import answers, repository, settings
 from mindspore_serving.frontends.v2.descriptions import (
     server_metadata,
@@ -24,7 +24,7 @@ from mindspore_serving.frontends.v2.descriptions import (
 )
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.shared_memory import Elsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
 from mindspore_serving.frontends.v2.stream import Stream
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
@@ -36,7 +36,7 @@ Method: TypeAlias = Callable[[Any], "Awaitable[Any]"]
 
 
 def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
-    """The service, to be added to a server, which counts in `unsent` as well."""
+    """Return the handler of the service, to be added to a server; both count in `unsent`."""
     service = Service(v2, gate)
     methods = {
         name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
@@ -50,7 +50,7 @@ def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
 
 
 class Service:
-    """The calls with one response to one request: `methods` give the fields of theirs."""
+    """Unary methods, which return the fields of their responses."""
 
     def __init__(self, v2: V2, gate: CallGate) -> None:
         self._v2 = v2
@@ -76,17 +76,17 @@ class Service:
         }
 
     async def infer(self, _: object, context: Context) -> bytes:
-        """The response to ModelInfer.  Raises Elsewhere."""
+        """Return the response to ModelInfer.  Raises RemoteRegionError."""
         call = await self._gate.admit(context, f"{SERVICE}/ModelInfer")
         try:
             message, raw = messages.read(call.body)
             target = messages.target_of(message)
             model = self._v2.models.find(target.model, target.version)
             request = messages.parse(message, raw, self._v2.memory.read)
-            terms, headers = Terms(call.timeout), partial(add_trailing, context)
-            found = await self._v2.infer(model, request, terms, headers)
-            return messages.answer(ModelTarget(model.name, model.version), request.id, found)
-        except Elsewhere:
+            options, headers = RequestOptions(call.timeout), partial(add_trailing, context)
+            outputs = await self._v2.infer(model, request, options, headers)
+            return messages.answer(ModelTarget(model.name, model.version), request.id, outputs)
+        except RemoteRegionError:
             raise
         except Exception as error:
             await abort(context, to_serving_error(error))
@@ -96,7 +96,7 @@ class Service:
     def answer_with(
         self, name: str, method: Method
     ) -> Callable[[object, Context], Awaitable[bytes]]:
-        """The call `name`, which reads its request for `method`."""
+        """Return a handler that parses the request of the call `name` for `method`."""
         request_kind: type[Message] = getattr(pb, f"{name}Request")
         response_kind: type[Message] = getattr(pb, f"{name}Response")
 
@@ -135,8 +135,8 @@ class Service:
         return {"config": to_config(models.find(request.name, to_version(request.version)))}
 
     async def _statistics(self, request: pb.ModelStatisticsRequest) -> answers.Statistics:
-        found = self._v2.models.loaded(request.name, to_version(request.version))
-        return to_statistics(self._v2.state.control, found)
+        models = self._v2.models.loaded(request.name, to_version(request.version))
+        return to_statistics(self._v2.state.control, models)
 
     async def _index(self, request: pb.RepositoryIndexRequest) -> dict[str, Any]:
         source, models = self._v2.state.repository, self._v2.models
@@ -153,11 +153,11 @@ class Service:
         return {}
 
     async def _memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> dict[str, Any]:
-        return {"regions": {one.name: one for one in self._v2.memory.status(request.name)}}
+        return {"regions": {region.name: region for region in self._v2.memory.status(request.name)}}
 
     async def _register(self, request: pb.SystemSharedMemoryRegisterRequest) -> dict[str, Any]:
-        place = request.key, request.offset, request.byte_size
-        self._v2.memory.register(request.name, *place)
+        location = request.key, request.offset, request.byte_size
+        self._v2.memory.register(request.name, *location)
         return {}
 
     async def _unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> dict[str, Any]:
@@ -165,29 +165,33 @@ class Service:
         return {}
 
     async def _nothing(self, _: Message) -> dict[str, Any]:
-        """Clients ask for the memory of GPUs to be forgotten when they begin; there is none."""
+        """Answer with no fields: memory of GPUs is never registered, but clients unregister it."""
         return {}
 
     async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:
-        changes = {name: list(one.value) or None for name, one in request.settings.items()}
-        found = settings.change_trace_settings(changes, self._v2.traces)
+        changes = {name: list(setting.value) or None for name, setting in request.settings.items()}
+        present = settings.change_trace_settings(changes, self._v2.traces)
         return {
             "settings": {
                 name: {"value": value if isinstance(value, list) else [value]}
-                for name, value in asdict(found).items()
+                for name, value in asdict(present).items()
             }
         }
 
     async def _log(self, request: pb.LogSettingsRequest) -> dict[str, Any]:
         changes = messages.to_parameters(request.settings)
         settings.check_log_changes(self._v2.state.repository, changes)
-        found = settings.change_log_settings(changes)
+        present = settings.change_log_settings(changes)
         fields = {bool: "bool_param", int: "uint32_param", str: "string_param"}
-        return {"settings": {name: {fields[type(one)]: one} for name, one in asdict(found).items()}}
+        return {
+            "settings": {
+                name: {fields[type(value)]: value} for name, value in asdict(present).items()
+            }
+        }
 
 
 def _parse(kind: type[Message], call: AdmittedCall) -> Message:
     try:
         return kind.FromString(call.body)
     except DecodeError:
-        raise InvalidInputs(f"the request is no {kind.__name__}") from None
+        raise InvalidInputs(f"the request is not a valid {kind.__name__}") from None

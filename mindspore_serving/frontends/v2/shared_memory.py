@@ -1,7 +1,7 @@
-"""Regions of POSIX shared memory that clients have registered, by name.
+"""Regions of POSIX shared memory that clients register by name.
 
-A region is read and written as a file, never mapped: a client that truncates it later would
-otherwise end the server by SIGBUS.  Off unless the operator switches it on.
+A region is read and written as a file, never mapped: otherwise a client that truncates it would
+kill the server by SIGBUS.  Off by default.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mindspore_serving.core.pieces import LARGE, Stored
+from mindspore_serving.core.buffers import LARGE, StoredBytes
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.wire.v2.request import Region
@@ -24,7 +24,7 @@ _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class _File:
-    """An open file, closed when nobody has it any more: what waits for a worker is read later."""
+    """An open file, closed with its last reference, as queued requests read it later."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -33,14 +33,14 @@ class _File:
         os.close(self.number)
 
     def read(self, start: int, target: memoryview) -> None:
-        """Zeros, if the client has made it smaller meanwhile."""
+        """Fill `target` from offset `start`, with zeros after the end of a truncated file."""
         count = 0
         with suppress(OSError):
             while count < len(target):
-                found = os.preadv(self.number, [target[count:]], start + count)
-                if not found:
+                num_read = os.preadv(self.number, [target[count:]], start + count)
+                if not num_read:
                     break
-                count += found
+                count += num_read
         if count < len(target):
             target[count:] = bytes(len(target) - count)
 
@@ -54,7 +54,7 @@ class _Registered:
 
 
 class SharedMemory:
-    """The registered regions of one server, of at most `most` bytes in a tensor."""
+    """Registered regions of one server."""
 
     def __init__(self, *, is_enabled: bool = False, directory: str = DIRECTORY) -> None:
         self.is_enabled = is_enabled
@@ -62,12 +62,14 @@ class SharedMemory:
         self._regions: dict[str, _Registered] = {}
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Name `size` bytes at `offset` of the object `key`.  Raises InvalidInputs, Forbidden if it
-        is off, Overloaded for too many.
+        """Register `size` bytes at `offset` of the object `key`.
+
+        Raises InvalidInputs, Forbidden if shared memory is off, and Overloaded for too many
+        regions.
         """
         self._check_enabled()
-        found = _KEY.fullmatch(key)
-        if not _NAME.fullmatch(name) or found is None:
+        match = _KEY.fullmatch(key)
+        if not _NAME.fullmatch(name) or match is None:
             raise InvalidInputs(
                 f"shared memory '{name[:64]}' with key '{key[:64]}': expected a name, and a key of "
                 "letters, digits and _ . - that is one file of /dev/shm"
@@ -77,8 +79,8 @@ class SharedMemory:
         if len(self._regions) >= MAX_REGIONS:
             raise Overloaded(f"{MAX_REGIONS} regions of shared memory are registered already")
         if offset < 0 or size <= 0 or offset + size >= 1 << 63:
-            raise InvalidInputs(f"offset {offset} and byte_size {size} are no part of a file")
-        file = self._open(found[1])
+            raise InvalidInputs(f"offset {offset} and byte_size {size} are not a part of a file")
+        file = self._open(match[1])
         if os.fstat(file.number).st_size < offset + size:
             raise InvalidInputs(
                 f"the object of key '{key}' has fewer than {offset + size} bytes, which is the end "
@@ -87,44 +89,47 @@ class SharedMemory:
         self._regions[name] = _Registered(key, offset, size, file)
 
     def unregister(self, name: str = "") -> None:
-        """Forget one region, or all; one that is not there is nothing new to a client."""
+        """Unregister one region, or all; an unknown region is no error, as in Triton."""
         self._check_enabled()
-        for one in [name] if name else list(self._regions):
-            self._regions.pop(one, None)
+        for region in [name] if name else list(self._regions):
+            self._regions.pop(region, None)
 
     def status(self, name: str = "") -> list[RegisteredRegion]:
-        """Of one region, or all.  Raises NotFound."""
+        """Return one region, or all.  Raises NotFound."""
         self._check_enabled()
         if name and name not in self._regions:
             raise NotFound(f"Unable to find system shared memory region: '{name[:256]}'")
         return [
-            RegisteredRegion(one, found.key, found.offset, found.size)
-            for one, found in self._regions.items()
-            if name in ("", one)
+            RegisteredRegion(key, region.key, region.offset, region.size)
+            for key, region in self._regions.items()
+            if name in ("", key)
         ]
 
-    def read(self, region: Region) -> bytes | Stored:
-        """A copy, or what is to be one if it is large.  Raises InvalidInputs."""
-        found, start = self._find(region)
-        if os.fstat(found.file.number).st_size < start + region.size:
+    def read(self, region: Region) -> bytes | StoredBytes:
+        """Return a copy of a region, or an object that reads a large one later.
+
+        Raises InvalidInputs.
+        """
+        registered, start = self._find(region)
+        if os.fstat(registered.file.number).st_size < start + region.size:
             raise InvalidInputs(f"shared memory region '{region.name}' has been made smaller")
-        data = Stored(found.file.read, start, region.size)
+        data = StoredBytes(registered.file.read, start, region.size)
         return data if region.size >= LARGE else bytes(data)
 
     def expect(self, region: Region) -> None:
-        """It will be written to.  Raises what `write` would."""
+        """Check a region before it is written to.  Raises the errors of `write`."""
         self._find(region)
 
     def write(self, region: Region, pieces: list[memoryview]) -> None:
-        """Raises InvalidInputs."""
-        found, start = self._find(region)
+        """Write to a region.  Raises InvalidInputs."""
+        registered, start = self._find(region)
         try:
             for piece in pieces:
                 rest = piece.cast("B")
                 while rest:
-                    count = os.pwrite(found.file.number, rest, start)
+                    count = os.pwrite(registered.file.number, rest, start)
                     start, rest = start + count, rest[count:]
-        except OSError as error:  # made smaller since, and its memory is full
+        except OSError as error:  # truncated since, and its memory is full
             raise InvalidInputs(
                 f"shared memory region '{region.name}' cannot be written to: {error.strerror}"
             ) from None
@@ -136,23 +141,23 @@ class SharedMemory:
         if not self.is_enabled:
             raise Forbidden(
                 "shared memory of clients is off: --client-shared-memory, or client_shared_memory "
-                "of start_grpc_server and start_restful_server, switches it on"
+                "of start_grpc_server and start_restful_server, turns it on"
             )
 
     def _find(self, region: Region) -> tuple[_Registered, int]:
-        """The region, and where in its file the part begins."""
+        """Return the registration of a region, and the offset of its part in the file."""
         self._check_enabled()
-        found = self._regions.get(region.name)
-        if found is None:
+        registered = self._regions.get(region.name)
+        if registered is None:
             raise InvalidInputs(
                 f"Unable to find shared memory region: '{region.name[:256]}' is not registered"
             )
-        if region.offset + region.size > found.size:
+        if region.offset + region.size > registered.size:
             raise InvalidInputs(
                 f"bytes {region.offset} to {region.offset + region.size} are not in shared memory "
-                f"region '{region.name}', which has {found.size}"
+                f"region '{region.name}', which has {registered.size}"
             )
-        return found, found.offset + region.offset
+        return registered, registered.offset + region.offset
 
     def _open(self, name: str) -> _File:
         try:
@@ -162,19 +167,19 @@ class SharedMemory:
                 f"Unable to open shared memory region of key '{name}': {error.strerror}"
             ) from None
         if not stat.S_ISREG(os.fstat(file.number).st_mode):
-            raise InvalidInputs(f"key '{name}' is no shared memory")
+            raise InvalidInputs(f"key '{name}' is not shared memory")
         return file
 
 
-class Elsewhere(Exception):
-    """A request names a region, which another process knows: that one is to answer."""
+class RemoteRegionError(Exception):
+    """A request has a region that only another process can read: that process must answer."""
 
 
-class MemoryElsewhere(SharedMemory):
-    """The regions are those of another process."""
+class RemoteSharedMemory(SharedMemory):
+    """Shared memory whose regions are registered in another process."""
 
     def read(self, region: Region) -> NoReturn:
-        """Raises Elsewhere."""
-        raise Elsewhere
+        """Raise RemoteRegionError."""
+        raise RemoteRegionError
 
     expect = read

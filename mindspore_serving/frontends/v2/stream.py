@@ -1,5 +1,6 @@
-"""ModelStreamInfer: requests of one call run at the same time, and their responses are matched by
-ids.  The error of one request is a response and ends no other.
+"""ModelStreamInfer: concurrent requests in one call, whose responses have their ids.
+
+The error of a request is a response, and does not end other requests.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, a
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.terms import Terms
+from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
@@ -21,17 +22,17 @@ from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
 
-MAX_CALLS = 256  # of a server at once, of which none has all: each may hold a message that comes
-MAX_REQUESTS = 128  # of one call that are not answered; further ones are not read
+MAX_CALLS = 256  # at once, of which no client has all: each can hold an incomplete message
+MAX_REQUESTS = 128  # unanswered requests of a call; more are not read
 _MAX_UNSENT = 64  # responses
-_Response: TypeAlias = tuple[bytes, int]  # and how many bytes of it count as unsent
+_Response: TypeAlias = tuple[bytes, int]  # and the number of its bytes that count as unsent
 
 
 class Stream:
-    """The calls of one server, of the method called `name`."""
+    """Calls of one method."""
 
     def __init__(self, v2: V2, gate: CallGate, unsent: UnsentReplies, name: str) -> None:
-        """`unsent` counts responses from when there is room for them until they are sent."""
+        """Create the handler of method `name`; `unsent` counts responses until they are sent."""
         unsent.counted_by_method.add(f"/{name}")
         self._v2 = v2
         self._gate = gate
@@ -40,10 +41,10 @@ class Stream:
         self._calls = OpenCalls(MAX_CALLS)
 
     async def answer(self, _: object, context: Context) -> AsyncIterator[bytes]:
-        """The responses to one call, until the client has sent all and each is answered."""
+        """Iterate over the responses to a call until all its requests are answered."""
         self._gate.name(context, self._name)
         try:
-            holder = self._gate.hold(context)
+            tenant = self._gate.admit_tenant(context)
         except ServingError as error:
             await abort(context, error)
         try:
@@ -55,12 +56,12 @@ class Stream:
                 finally:
                     call.close()
         finally:
-            if holder is not None:
-                holder.release()
+            if tenant is not None:
+                tenant.release()
 
 
 class _Call:
-    """One call: a task reads, a task for each request answers."""
+    """A call: one task reads its requests, and one task per request answers."""
 
     def __init__(
         self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, MemoryPeer]
@@ -75,26 +76,26 @@ class _Call:
         self._reader = asyncio.create_task(self._read())
 
     async def responses(self) -> AsyncIterator[bytes]:
-        while (found := await self._next()) is not None:
-            response, size = found
+        while (queued := await self._next()) is not None:
+            response, size = queued
             try:
-                yield response  # comes back when it is sent
+                yield response  # resumes when it is sent
             finally:
                 self._unsent.end(self._peer, size)
 
     async def _next(self) -> _Response | None:
-        """None behind the last.  Raises what reading has raised."""
+        """Return the next response; None after the last.  Raises errors of the reader."""
         getting = asyncio.ensure_future(self._responses.get())
         try:
             await asyncio.wait((getting, self._reader), return_when=asyncio.FIRST_COMPLETED)
             if self._reader.done() and not getting.done():
-                self._reader.result()  # else the end was put before the reader ended
+                self._reader.result()  # without an error, None was queued before the reader ended
             return await getting
         finally:
             getting.cancel()
 
     def close(self) -> None:
-        """Nobody waits for responses any more."""
+        """Cancel all tasks, and release queued responses."""
         for task in (self._reader, *self._tasks):
             task.cancel()
         while not self._responses.empty():
@@ -103,7 +104,7 @@ class _Call:
                 self._unsent.end(self._peer, response[1])
 
     async def _read(self) -> None:
-        """Until the client has sent all, and everything is answered."""
+        """Read requests until the client has sent all, and wait until they are answered."""
         while True:
             await self._room.acquire()
             body = await self._context.read()
@@ -111,17 +112,17 @@ class _Call:
                 break
             task = asyncio.create_task(self._answer(body))
             self._tasks.add(task)
-            task.add_done_callback(self._forget)
+            task.add_done_callback(self._on_answered)
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._responses.put(None)
 
-    def _forget(self, task: "asyncio.Task[None]") -> None:
+    def _on_answered(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         self._room.release()
 
     async def _answer(self, body: bytes) -> None:
-        """Never raises for anything about the request."""
+        """Answer a request; errors are responses."""
         request_id, failure = "", None
         try:
             with self._gate.holding(self._peer, len(body)):
@@ -132,24 +133,24 @@ class _Call:
                 await self._stream(model, messages.parse(message, raw, self._v2.memory.read))
         except Exception as error:
             failure = str(to_serving_error(error))
-        if failure is not None:  # outside: the error refers to what there was no room for
+        if failure is not None:  # outside the except block: the error refers to the message
             await self._responses.put((messages.failure(failure, request_id), 0))
 
     async def _stream(self, model: V2Model, request: InferRequest) -> None:
         target = ModelTarget(model.name, model.version)
-        is_decoupled, wants_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
-        terms = Terms(self._gate.timeout_of(self._context))
+        is_decoupled, has_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
+        options = RequestOptions(self._gate.timeout_of(self._context))
         headers = partial(add_trailing, self._context)
-        async with aclosing(self._v2.stream(model, request, terms, headers)) as answers:
-            async for found in answers:
-                flags = {FINAL: not is_decoupled} if wants_final else None
-                await self._put(messages.piece(messages.answer(target, request.id, found, flags)))
-        if is_decoupled and wants_final:
+        async with aclosing(self._v2.stream(model, request, options, headers)) as answers:
+            async for outputs in answers:
+                flags = {FINAL: not is_decoupled} if has_final else None
+                await self._put(messages.chunk(messages.answer(target, request.id, outputs, flags)))
+        if is_decoupled and has_final:
             response = messages.answer(target, request.id, (), {FINAL: True})
-            await self._put(messages.piece(response))
+            await self._put(messages.chunk(response))
 
     async def _put(self, response: bytes) -> None:
-        """Until it is sent it counts as unsent.  Raises Overloaded."""
+        """Queue a response, which counts as unsent until it is sent.  Raises Overloaded."""
         size = len(response)
         self._unsent.take(self._peer, size)
         try:

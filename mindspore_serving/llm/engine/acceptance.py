@@ -1,10 +1,14 @@
-"""How likely guesses are right, and how many of them are worth a step: numbers only.
+"""Acceptance rates of draft tokens, and how many of them a step should verify.  Knows no model.
 
-How likely a guess from an earlier text is right depends most on how many tokens before it are the
-same at the place that it was taken from, so that is what is counted.  A guess behind one that was
-right is likelier than that: the place was not sought for it, so a token that agrees there says as
-much as `_SAYS` of those that it was found by.  The guesses of a draft model are all of one kind
-(`Rate`).
+A draft token that continues an earlier text is accepted the more often, the more tokens before it
+agree with that text (`Draft.match_length`), so acceptance is counted by that number, in buckets:
+
+    agreed     1    2-3   4-7   8-15  16-31  32 and more   forced by a grammar
+    bucket     0     1     2     3      4        5              6
+
+The next token of a draft counts as a longer match: no search chose it, so a token that is accepted
+says as much as `_MATCH_PER_ACCEPTED` tokens of the match that the search looked for.  Draft tokens
+of a draft model all count alike (`ModelAcceptance`).
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,151 +17,170 @@ from operator import itemgetter
 
 from mindspore_serving.llm.engine.suffix_index import Draft
 
-_GREEDY = (0.1, 0.3, 0.7, 0.85, 0.92, 0.97, 0.95)  # of 1, 2-3, 4-7, 8-15, 16-31, more; of forced
+_GREEDY = (0.1, 0.3, 0.7, 0.85, 0.92, 0.97, 0.95)  # prior acceptance rates of the buckets
 _SAMPLED = (0.05, 0.2, 0.5, 0.75, 0.9, 0.95, 0.95)
 _FORCED = len(_GREEDY) - 1
-_SAYS = 4
-_WEIGHT = 4.0  # of a prior, in guesses
-_KEPT = 0.95  # of what was counted, with each guess of a sequence that is counted
-_KEPT_OF_ALL = 0.97  # the same of all sequences together
-_LEAST_GAIN = 1.05  # in tokens per second, for which guesses are made
-_LEAST_CHANCE = 0.03  # of a guess that is considered
-_LEAST_FIRST = 0.1  # of the first of a draft: such drafts gain nothing, and take time
-_MODEL_PRIOR = 0.7  # that a guess of a draft model is right
-_FADED = 0.99  # of what was counted, with each step that counts nothing
+_MATCH_PER_ACCEPTED = 4
+_PRIOR_WEIGHT = 4.0  # in draft tokens
+_DECAY = 0.95  # of the counts of a sequence, with each draft token that is counted
+_DECAY_OF_ALL = 0.97  # the same for all sequences together
+_MIN_GAIN = 1.05  # factor of tokens per second from which on a step has draft tokens
+_MIN_PROBABILITY = 0.03  # of a draft token to be considered
+_MIN_FIRST = 0.1  # of the first token: drafts below it gain nothing, and take time
+_MODEL_PRIOR = 0.7  # acceptance rate of a draft model before anything is counted
+_DECAY_PER_CALL = 0.99  # of the counts, with each call of `ModelAcceptance.probabilities`
 
 
-class Acceptance:
-    """The guesses of one sequence, right and wrong; older ones count less.  Before there are any,
-    those of an answer that `is_sampled` are thought to be right less often.
+class MatchAcceptance:
+    """Acceptance rates of the draft tokens that one sequence takes from text; old ones fade.
+
+    Before anything is counted, an answer that `is_sampled` is assumed to accept fewer of them.
     """
 
-    __slots__ = ("_priors", "_right", "_tried")
+    __slots__ = ("_priors", "_accepted", "_tried")
 
     def __init__(self, *, is_sampled: bool = False) -> None:
         self._priors = _SAMPLED if is_sampled else _GREEDY
-        self._right = [0.0] * len(self._priors)
+        self._accepted = [0.0] * len(self._priors)
         self._tried = [0.0] * len(self._priors)
 
     def observe(self, draft: Draft, tokens: Sequence[int]) -> None:
-        """What followed was `tokens`, whether `draft` was computed or not."""
-        for place, (guess, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
-            kind = _kind(draft, place)
-            self._right[kind] = _KEPT * self._right[kind] + (guess == token)
-            self._tried[kind] = _KEPT * self._tried[kind] + 1
-            if guess != token:
+        """Count which tokens of `draft` the text went on with; it need not have been verified."""
+        for index, (draft_token, token) in enumerate(zip(draft.tokens, tokens, strict=False)):
+            bucket = _bucket(draft, index)
+            self._accepted[bucket] = _DECAY * self._accepted[bucket] + (draft_token == token)
+            self._tried[bucket] = _DECAY * self._tried[bucket] + 1
+            if draft_token != token:
                 return
 
-    def chances(self, draft: Draft) -> list[float]:
-        """For each token of `draft`: that it and all before it are right; as far as that is likely
-        enough to be considered.
+    def probabilities(self, draft: Draft) -> list[float]:
+        """Return for each token of `draft` how likely it and all before it are accepted.
+
+        The list ends before the first token that is too unlikely to be considered.
         """
-        chances, chance = [], 1.0
-        for place in range(len(draft.tokens)):
-            kind = _kind(draft, place)
-            right = self._right[kind] + _WEIGHT * self._priors[kind]
-            chance *= right / (self._tried[kind] + _WEIGHT)
+        probabilities, probability = [], 1.0
+        for index in range(len(draft.tokens)):
+            bucket = _bucket(draft, index)
+            accepted = self._accepted[bucket] + _PRIOR_WEIGHT * self._priors[bucket]
+            probability *= accepted / (self._tried[bucket] + _PRIOR_WEIGHT)
             if draft.shares is not None:
-                chance *= draft.shares[place]
-            if chance < (_LEAST_CHANCE if place else _LEAST_FIRST):
+                probability *= draft.shares[index]
+            if probability < (_MIN_PROBABILITY if index else _MIN_FIRST):
                 break
-            chances.append(chance)
-        return chances
+            probabilities.append(probability)
+        return probabilities
 
 
-def _kind(draft: Draft, place: int) -> int:
+def _bucket(draft: Draft, index: int) -> int:
+    """Return the bucket of the token `index` of `draft`."""
     if draft.is_forced:
         return _FORCED
-    return min(_FORCED - 1, (draft.agreed + _SAYS * place).bit_length() - 1)
+    return min(_FORCED - 1, (draft.match_length + _MATCH_PER_ACCEPTED * index).bit_length() - 1)
 
 
-class Rate:
-    """The share of a draft model's guesses that are right, as far as those before them are: in one
-    sequence, which begins with that of `all_sequences`, or in all.
+class ModelAcceptance:
+    """Acceptance rate of a draft model's tokens: of one sequence, or of all sequences together.
+
+    The rate of a sequence starts at that of `all_sequences`.
     """
 
-    __slots__ = ("_all", "_right", "_tried")
+    __slots__ = ("_all", "_accepted", "_tried")
 
-    def __init__(self, all_sequences: "Rate | None" = None) -> None:
+    def __init__(self, all_sequences: "ModelAcceptance | None" = None) -> None:
         self._all = all_sequences
-        self._right = self._tried = 0.0
+        self._accepted = self._tried = 0.0
 
-    def fork(self) -> "Rate":
-        """For another answer to the same prompt."""
-        return Rate(self._all)
+    def fork(self) -> "ModelAcceptance":
+        """Return the rate of another answer to the same prompt."""
+        return ModelAcceptance(self._all)
 
-    def observe(self, guesses: Iterable[int], tokens: Iterable[int]) -> None:
-        """What followed was `tokens`."""
-        for guess, token in zip(guesses, tokens, strict=False):
-            self._count(guess == token)
-            if guess != token:
+    def observe(self, draft_tokens: Iterable[int], tokens: Iterable[int]) -> None:
+        """Count the accepted ones of `draft_tokens`, the draft tokens that `tokens` followed."""
+        for draft_token, token in zip(draft_tokens, tokens, strict=False):
+            self._count(draft_token == token)
+            if draft_token != token:
                 return
 
-    def chances(self, count: int) -> list[float]:
-        """For each of `count` guesses: that it and all before it are right."""
-        self._right, self._tried = _FADED * self._right, _FADED * self._tried
-        chance = self._chance()
-        return [chance ** (place + 1) for place in range(count)]
+    def probabilities(self, count: int) -> list[float]:
+        """Return for each of `count` draft tokens how likely it and all before it are accepted.
 
-    def _count(self, is_right: bool) -> None:
-        kept = _KEPT_OF_ALL if self._all is None else _KEPT
-        self._right = kept * self._right + is_right
-        self._tried = kept * self._tried + 1
+        Each call fades what was counted, so that a model that is not asked is trusted again some
+        time.
+        """
+        self._accepted, self._tried = (
+            _DECAY_PER_CALL * self._accepted,
+            _DECAY_PER_CALL * self._tried,
+        )
+        probability = self._probability()
+        return [probability ** (index + 1) for index in range(count)]
+
+    def _count(self, is_accepted: bool) -> None:
+        decay = _DECAY_OF_ALL if self._all is None else _DECAY
+        self._accepted = decay * self._accepted + is_accepted
+        self._tried = decay * self._tried + 1
         if self._all is not None:
-            self._all._count(is_right)
+            self._all._count(is_accepted)
 
-    def _chance(self) -> float:
-        prior = _MODEL_PRIOR if self._all is None else self._all._chance()
-        return (self._right + _WEIGHT * prior) / (self._tried + _WEIGHT)
+    def _probability(self) -> float:
+        prior = _MODEL_PRIOR if self._all is None else self._all._probability()
+        return (self._accepted + _PRIOR_WEIGHT * prior) / (self._tried + _PRIOR_WEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
-class GuessPlan:
-    """How many guesses each sequence makes, and the tokens that this gives in a unit of time."""
+class DraftPlan:
+    """Number of draft tokens of each sequence, and the tokens per unit of time that they give."""
 
     counts: list[int]
     rate: float
 
 
-def worthwhile(
-    chances: Sequence[Sequence[float]],
+def plan_drafts(
+    probabilities: Sequence[Sequence[float]],
     num_rows: int,
     cost: Callable[[int], float],
-    modelled: Collection[int] = (),
+    by_model: Collection[int] = (),
     *,
     pass_cost: float = 0.0,
     sizes: Collection[int] | None = None,
-) -> GuessPlan:
-    """The guesses that give the most tokens per unit of time; none if they give little more.
+) -> DraftPlan:
+    """Return the draft tokens that give the most tokens per unit of time; none if they gain little.
 
-    `chances` of a sequence do not rise.  The step has `num_rows` rows without guesses, each of
-    which gives a token; one of n rows takes `cost(n)`.  The guesses of the sequences at the places
-    `modelled` are still to be made, the first ones of all in a pass that takes `pass_cost`, and so
-    on.  A step with guesses has one of `sizes` rows, if they are given.
+    Args:
+        probabilities: of each sequence, for its draft tokens in order; they never rise.
+        num_rows: rows of the step without draft tokens, each of which gives a token.
+        cost: seconds of a step by its number of rows, up to a common factor.
+        by_model: indices of the sequences whose draft tokens the draft model has yet to compute:
+            the first tokens of all of them in one pass, then the second ones, and so on.
+        pass_cost: what such a pass takes, in the unit of `cost`.
+        sizes: numbers of rows that a step with draft tokens may have; None allows any.
     """
-    counts, deepest = [0] * len(chances), 0
+    # Probabilities of a sequence never rise, so the n likeliest draft tokens of all sequences are
+    # always leading ones of each: it is enough to rank them once and to try every n.  The search
+    # does not end at the first n that gains nothing, as `cost` may rise in steps (kernels that
+    # compute 8 rows at once).  The sort is stable and looks at probabilities alone.
+    counts, deepest = [0] * len(probabilities), 0
     if not num_rows:
-        return GuessPlan(counts, 0.0)
+        return DraftPlan(counts, 0.0)
     ranked = sorted(
         (
-            (-chance, place)
-            for place, own in enumerate(chances)
-            for chance in own
-            if chance > _LEAST_CHANCE
+            (-probability, index)
+            for index, row in enumerate(probabilities)
+            for probability in row
+            if probability > _MIN_PROBABILITY
         ),
         key=itemgetter(0),
     )
     tokens = float(num_rows)
-    best, best_rate = 0, _LEAST_GAIN * tokens / cost(num_rows)
-    depths = [0] * len(chances)
-    for count, (chance, place) in enumerate(ranked, 1):
-        tokens -= chance
-        depths[place] += 1
-        if place in modelled:
-            deepest = max(deepest, depths[place])
+    best, best_rate = 0, _MIN_GAIN * tokens / cost(num_rows)
+    depths = [0] * len(probabilities)
+    for count, (negated, index) in enumerate(ranked, 1):
+        tokens -= negated
+        depths[index] += 1
+        if index in by_model:
+            deepest = max(deepest, depths[index])
         rate = tokens / (cost(num_rows + count) + pass_cost * deepest)
         if rate > best_rate and (sizes is None or num_rows + count in sizes):
             best, best_rate = count, rate
-    for _, place in ranked[:best]:
-        counts[place] += 1
-    return GuessPlan(counts, best_rate)
+    for _, index in ranked[:best]:
+        counts[index] += 1
+    return DraftPlan(counts, best_rate)

@@ -1,6 +1,6 @@
-"""The LoRA adapters of an engine: by name for requests, by number for steps.
+"""LoRA adapters of an engine: by name for requests, by number for steps.
 
-A number is never used again, so that blocks that were cached for one adapter are not another's.
+A number is never used again, so that blocks cached for one adapter never serve another.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -16,13 +16,13 @@ from mindspore_serving.llm.step import AdaptedRunner, Runner
 
 
 class AdapterNames:
-    """Adapters that were given at the start: by name, from number 1 on."""
+    """Numbers of the adapters that are loaded at the start, by name, counted from 1."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._numbers = {name: number for number, name in enumerate(names, 1)}
 
     def find(self, name: str) -> int:
-        """The number of the one called `name`; 0 for "", which is none.  Raises InvalidField."""
+        """Return the number of the adapter `name`, 0 for "" (no adapter).  Raises InvalidField."""
         if not name:
             return 0
         number = self._numbers.get(name)
@@ -33,20 +33,21 @@ class AdapterNames:
         return number
 
     def read(self, name: str, path: str | Path) -> Changes:
-        """What the files below `path` change.  Raises InvalidInputs."""
-        raise InvalidInputs("this model has no adapters that are loaded while it runs")
+        """Return the changes to weights in the files below `path`.  Raises InvalidInputs."""
+        raise InvalidInputs("this model cannot load adapters while it runs")
 
     def remove(self, name: str) -> None:
-        """No new request may name it.  Raises NotFound."""
+        """Refuse new requests for the adapter `name`.  Raises NotFound."""
         if self._numbers.pop(name, None) is None:
             raise NotFound(f"There is no adapter '{name}'")
 
 
 class EngineAdapters(AdapterNames, Collection[int]):
-    """The numbers of those that new requests may have.
+    """Adapters of an engine, as a collection of the numbers that new requests may have.
 
-    One that was removed keeps its memory as long as a sequence has it, which `in_use` tells by the
-    number.  `find` and `read` may be called by any thread, the others by the engine's.
+    An adapter that was removed keeps its memory as long as a sequence uses it, which `in_use` tells
+    by its number.  `find` and `read` may be called by any thread, the other methods by the
+    engine's.
     """
 
     def __init__(
@@ -57,28 +58,28 @@ class EngineAdapters(AdapterNames, Collection[int]):
         self._in_use = in_use
         super().__init__(config.adapters)
         self._unused = count(1 + len(self._numbers))
-        self.leaving: set[int] = set()  # removed, and still in use
+        self.leaving: set[int] = set()  # numbers of adapters removed but still in use
 
     def __contains__(self, number: object) -> bool:
         return number in self._runner.adapters and number not in self.leaving
 
     def __iter__(self) -> Iterator[int]:
-        return iter([one for one in self._runner.adapters if one not in self.leaving])
+        return iter([number for number in self._runner.adapters if number not in self.leaving])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
 
     @property
-    def most(self) -> int:
-        """That there may be at once."""
+    def limit(self) -> int:
+        """Number of adapters that may be loaded at once."""
         return self._config.max_loras or len(self._config.adapters)
 
     def read(self, name: str, path: str | Path) -> Changes:
-        """What the files below `path` change.  Raises InvalidInputs."""
+        """Return the changes to weights in the files below `path`.  Raises InvalidInputs."""
         base = getattr(self._runner, "base", None)
         if base is None:
             raise InvalidInputs(
-                "the model was opened without room for adapters; give max_loras, on the runtimes "
+                "the model was opened without room for adapters; set max_loras, on the runtimes "
                 "openvino and torch"
             )
         try:
@@ -88,15 +89,20 @@ class EngineAdapters(AdapterNames, Collection[int]):
             raise InvalidInputs(str(error)) from None
 
     def add(self, name: str, changes: Changes) -> None:
-        """From now on requests may name it; one of that name before is removed.  Raises Overloaded
-        if there are too many.
+        """Let requests name the adapter `name`, in place of an adapter that had this name before.
+
+        Raises Overloaded if too many are loaded.
         """
         before = self._numbers.get(name)
-        held = len(self._runner.adapters) - (before is not None)
-        if held >= self.most:
+        num_loaded = len(self._runner.adapters) - (before is not None)
+        if num_loaded >= self.limit:
             raise Overloaded(
-                f"{held} adapters are loaded, at most {self.most} may be (max_loras); "
-                + ("requests of some that were unloaded go on" if self.leaving else "unload one")
+                f"{num_loaded} adapters are loaded, expected at most {self.limit} (max_loras); "
+                + (
+                    "some were unloaded, but requests still use them; try again"
+                    if self.leaving
+                    else "unload one"
+                )
             )
         number = next(self._unused)
         cast(AdaptedRunner, self._runner).load_adapter(number, changes)
@@ -110,8 +116,8 @@ class EngineAdapters(AdapterNames, Collection[int]):
         self._leave(number)
 
     def free(self) -> None:
-        """Give back the memory of those that nothing uses any more."""
-        for number in [one for one in self.leaving if not self._in_use(one)]:
+        """Free the memory of removed adapters that no sequence uses any more."""
+        for number in [number for number in self.leaving if not self._in_use(number)]:
             cast(AdaptedRunner, self._runner).unload_adapter(number)
             self.leaving.discard(number)
 

@@ -1,7 +1,6 @@
-"""The cache of a runner, as sequences use it: keys and values in blocks, states in slots beside
-them, blocks on disk behind them.
+"""Cache of a runner, as sequences use it: blocks, blocks on disk, and slots for states.
 
-It says what fits and where it is kept; the scheduler decides who gets it.
+It says what fits and where it is kept; the scheduler decides which sequence gets it.
 """
 
 from collections.abc import Iterable
@@ -15,8 +14,10 @@ from mindspore_serving.llm.engine.states import NoStates, StatePool
 
 
 class CacheLayout(Protocol):
-    """What a runner says of its cache: `num_slots` is 0 without states, `rope_switch` 0 if the keys
-    of a sequence never change with its length.
+    """Sizes of a runner's cache.
+
+    `num_slots` is 0 without states, `rope_switch` 0 if the keys of a sequence never change with its
+    length.
     """
 
     num_blocks: int
@@ -26,8 +27,9 @@ class CacheLayout(Protocol):
 
 
 class SequenceCache:
-    """Owns the blocks and the slots.  A model without states has `NoStates`, and an engine that
-    keeps no blocks on disk `NoDisk`.
+    """Owner of the blocks and of the state slots.
+
+    A model without states has `NoStates`, an engine that keeps no blocks on disk `NoDisk`.
     """
 
     def __init__(self, config: EngineConfig, layout: CacheLayout) -> None:
@@ -35,32 +37,34 @@ class SequenceCache:
         self.block_size = layout.block_size
         self.states: StatePool | NoStates = NoStates()
         if layout.num_slots:
-            keeps = config.enable_prefix_caching
-            self.states = StatePool(layout.num_slots, layout.block_size, keeps=keeps)
+            keeps_snapshots = config.enable_prefix_caching
+            self.states = StatePool(
+                layout.num_slots, layout.block_size, keeps_snapshots=keeps_snapshots
+            )
         self.disk: DiskCache | NoDisk = NoDisk()
         self.max_running = min(config.max_num_seqs, self.states.max_running)
-        # Whether a prompt can have the blocks that another one is computing.
-        self.shares_coming = config.enable_prefix_caching and not layout.num_slots
-        self.num_queries = self.num_hits = 0  # tokens of admitted sequences, and those found here
+        # Whether a prompt can share the blocks that another prompt is computing.
+        self.shares_pending = config.enable_prefix_caching and not layout.num_slots
+        self.num_queries = self.num_hits = 0  # tokens admitted, and cached ones
         self._has_prefixes = config.enable_prefix_caching
         self._rope_switch = layout.rope_switch
 
-    def enter(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: Sequence) -> None:
         """Prepare `sequence`, which has no blocks yet."""
-        sequence.choose_table(self._rope_switch)
+        sequence.select_rope(self._rope_switch)
 
     def admit(self, sequence: Sequence, num_spare: int) -> bool:
-        """Give `sequence` blocks for all of its tokens, shared where the cache holds them; False if
-        then not `num_spare` were left.
+        """Allocate blocks for all tokens of `sequence`, sharing those that the cache holds.
 
-        The last token is always computed: its logits are what is wanted.
+        Returns False, and changes nothing, if fewer than `num_spare` blocks would be left free.
+        The last token is always computed, as its logits are needed.
         """
         pool = self.pool
         if pool.num_free == 0:
             return False
         shared: list[int] = []
         if self._has_prefixes:
-            shared = pool.find(sequence.hash_known(self.block_size))
+            shared = pool.find(sequence.hash_reusable(self.block_size))
             shared = shared[: self.states.find(sequence, len(shared))]
         num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
         if num_new + pool.num_unused(shared) + num_spare > pool.num_free:
@@ -75,8 +79,10 @@ class SequenceCache:
         return True
 
     def append(self, sequence: Sequence) -> list[tuple[int, int]]:
-        """Give `sequence` a free block of its own for its next token; what is to be copied to it
-        first, if it was shared.
+        """Allocate an unshared block for the next token of `sequence`.
+
+        Returns the copy to do first, as (from block, to block), if the block was shared (copy on
+        write).
         """
         blocks = sequence.blocks
         index = sequence.num_computed // self.block_size
@@ -89,11 +95,11 @@ class SequenceCache:
         blocks[index] = block
         return [copy]
 
-    def fit_guesses(self, sequence: Sequence, limit: int) -> list[int]:
-        """Up to `limit` guesses of `sequence`, as far as it and the free blocks have room."""
+    def fit_draft(self, sequence: Sequence, limit: int) -> list[int]:
+        """Return up to `limit` draft tokens of `sequence`, as far as blocks have room for them."""
         length = len(sequence.tokens)
         count = max(0, min(len(sequence.draft), limit, sequence.room))
-        if self._rope_switch and not sequence.is_long:
+        if self._rope_switch and not sequence.uses_long_rope:
             count = min(count, self._rope_switch - length)
         blocks = sequence.blocks
         missing = self._blocks_for(length + count) - len(blocks)
@@ -103,7 +109,7 @@ class SequenceCache:
         return sequence.draft[: min(count, len(blocks) * self.block_size - length)]
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child` go on with what `parent` has computed."""
+        """Let `child` continue from the tokens that `parent` has computed."""
         child.num_computed = parent.num_computed
         child.blocks = parent.blocks[: self._blocks_for(child.num_computed)]
         child.num_registered = parent.num_registered
@@ -111,7 +117,7 @@ class SequenceCache:
         self.states.share(parent, child)
 
     def register(self, sequence: Sequence) -> None:
-        """Let later prompts find the blocks of `sequence` that are full by now."""
+        """Register the full blocks of `sequence`, so that later prompts can share them."""
         if not self._has_prefixes:
             return
         full = sequence.num_computed // self.block_size
@@ -122,17 +128,21 @@ class SequenceCache:
         sequence.num_registered = full
 
     def outgrown(self, running: Iterable[Sequence]) -> list[Sequence]:
-        """Those of `running` whose keys are all others now, as they are longer than the switch."""
+        """Return the sequences that have grown beyond `rope_switch`: all their keys change."""
         switch = self._rope_switch
         if not switch:
             return []
-        return [one for one in running if len(one.tokens) > switch and not one.is_long]
+        return [
+            sequence
+            for sequence in running
+            if len(sequence.tokens) > switch and not sequence.uses_long_rope
+        ]
 
-    def give_back(self, sequence: Sequence) -> None:
-        """Free what `sequence` has."""
+    def release(self, sequence: Sequence) -> None:
+        """Free the blocks and slots of `sequence`."""
         self.pool.free(sequence.blocks)
         sequence.blocks = []
-        self.states.give_back(sequence)
+        self.states.release(sequence)
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)

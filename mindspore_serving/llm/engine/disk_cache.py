@@ -1,8 +1,13 @@
-"""The prefix cache on disk, as an engine uses it: which blocks are written and read, and when.
+"""Prefix cache on disk, as an engine uses it: which blocks are written and read, and when.
 
-A block is written when nothing is to be computed, when it leaves the cache, and at the end.  Blocks
-are read when a prompt comes that continues with them; it waits for them, and then finds them in the
-cache like any other.  Files are read and written by threads; a step copies memory at most.
+    prompt queued -> look_up: reading, its blocks are requested from the threads
+                  -> deliver: blocks arrive in the cache (in use, so that they are not evicted)
+                  -> all arrived, or one is missing: no longer reading, the prompt is admitted
+
+A block is written when there is nothing to compute, when it is evicted from the cache, and at the
+end.  Blocks are read when a prompt arrives that continues with them; it waits for them, and then
+finds them in the cache like any other.  Threads read and write the files; a step only copies
+memory.
 """
 
 import time
@@ -19,24 +24,24 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 
-READ_AHEAD = 16 << 20  # bytes that are read and not in the cache yet; as much is copied in a step
-PATIENCE = 10.0  # seconds for a block, after which prompts no longer wait for the disk
+READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copies as many at most
+READ_TIMEOUT = 10.0  # seconds without a block, after which prompts no longer wait for the disk
 CLOSING_SECONDS = 3.0
 POLL_SECONDS = 0.05
 
 
 @dataclass(slots=True, eq=False)
 class _Reading:
-    """The blocks that one prompt waits for."""
+    """Blocks that one prompt waits for."""
 
     digests: list[bytes]
-    num_asked: int = 0
-    num_found: int = 0
-    blocks: list[int] = field(default_factory=list)  # in use until the last is found
+    num_requested: int = 0
+    num_delivered: int = 0
+    blocks: list[int] = field(default_factory=list)  # in use until the last is delivered
 
 
 class NoDisk:
-    """Of an engine that keeps no blocks on disk."""
+    """Null object for engines that keep no blocks on disk."""
 
     reading: Mapping[bytes, object] = MappingProxyType({})
     num_tokens = 0
@@ -56,45 +61,46 @@ class NoDisk:
 
 
 class DiskCache:
-    """Of `runner`, whose blocks `pool` hands out; used by the engine's thread.
+    """Blocks on disk of `runner`, whose cache blocks `pool` allocates; used by the engine's thread.
 
     `reading` has the hashes of the blocks that will be in the cache soon.
     """
 
     def __init__(self, runner: StoringRunner, pool: BlockPool, threads: BlockThreads) -> None:
         self.reading: dict[bytes, _Reading] = {}
-        self.num_tokens = 0  # that were read
+        self.num_tokens = 0  # tokens whose blocks were read
         self._runner, self._pool, self._threads = runner, pool, threads
         self._files = threads.files
-        # Of the blocks in the cache that may be written, those that are not, and those that are.
+        # Registered blocks of the cache that are not on disk yet, and those that are.
         self._unsaved: OrderedDict[bytes, None] = OrderedDict()
         self._saved: set[bytes] = set()
         self._queue: deque[_Reading] = deque()
-        self._most = max(2, READ_AHEAD // runner.block_bytes)  # blocks in flight
+        self._max_in_flight = max(2, READ_AHEAD // runner.block_bytes)  # blocks in flight
         self._in_flight = 0
-        self._heard = 0.0
+        self._last_delivery = 0.0  # by `time.monotonic`
         self._is_stuck = False
-        pool.on_leave = self._leave
+        pool.on_evict = self._save_evicted
 
     @property
     def num_bytes(self) -> tuple[int, int]:
-        """Read and written."""
+        """Number of bytes read, and of bytes written."""
         size = self._files.file_bytes
         return self._threads.num_read * size, self._threads.num_written * size
 
     def add(self, sequence: Sequence, digests: list[bytes]) -> None:
-        """The blocks of `sequence` with these hashes are computed.  Those of adapters, whose
-        numbers another process has for others, are not kept.
+        """Note that the blocks of `sequence` with the hashes `digests` are computed.
+
+        Blocks of adapters are not kept: another process may give their numbers to other adapters.
         """
         for digest in () if sequence.adapter else digests:
             if digest not in self._saved:
                 self._unsaved[digest] = None
 
     def look_up(self, sequence: Sequence) -> None:
-        """Begin to read the blocks of a prompt that are not in the cache but on disk."""
+        """Start to read the blocks of a prompt that are on disk and not in the cache."""
         if sequence.adapter:
             return
-        hashes = sequence.hash_known(self._runner.block_size)
+        hashes = sequence.hash_reusable(self._runner.block_size)
         missing = hashes[len(self._pool.find(hashes)) :]
         missing = missing[: max(0, self._pool.num_free - self._spare)]
         new = list(takewhile(lambda digest: digest not in self.reading, missing))
@@ -104,35 +110,38 @@ class DiskCache:
         self.reading.update(dict.fromkeys(reading.digests, reading))
         self._queue.append(reading)
         if not self._in_flight:
-            self._heard = time.monotonic()
-        self._ask()
+            self._last_delivery = time.monotonic()
+        self._request_blocks()
 
     def deliver(self) -> None:
-        """Put what was read into the cache, as much as does not hold up a step."""
-        for _ in range(self._most):
+        """Move blocks that were read into the cache, at most as many as do not hold up a step."""
+        for _ in range(self._max_in_flight):
             try:
-                self._take(*self._threads.results.get_nowait())
+                self._accept(*self._threads.results.get_nowait())
             except Empty:
                 break
-        if self.reading and time.monotonic() - self._heard > PATIENCE:
+        if self.reading and time.monotonic() - self._last_delivery > READ_TIMEOUT:
             log.warning(
-                "the prefix cache's disk gave no block in %g s: prompts are computed", PATIENCE
+                "the disk of the prefix cache delivered no block in %g s: computing the prompts "
+                "instead",
+                READ_TIMEOUT,
             )
             self._is_stuck = True
             for reading in list(self.reading.values()):
                 self._end(reading)
 
     def wait(self) -> None:
-        """While nothing else can be done: until a block is there, or for a moment."""
+        """Wait for a block for a moment, while there is nothing to compute."""
         if self.reading:
             try:
-                self._take(*self._threads.results.get(timeout=POLL_SECONDS))
+                self._accept(*self._threads.results.get(timeout=POLL_SECONDS))
             except Empty:
                 return
 
     def save_next(self) -> float | None:
-        """While there is nothing to compute: have a block written.  In how many seconds there is
-        more to do; None if there is nothing.
+        """Start to write a block, while there is nothing to compute.
+
+        Returns the seconds after which to call again; None if there is nothing more to write.
         """
         if not self._unsaved:
             return POLL_SECONDS if self._threads.is_writing else None
@@ -142,10 +151,13 @@ class DiskCache:
         return 0.0
 
     def close(self) -> None:
-        """Write what is not on disk, the blocks that were used last first, and end the threads."""
+        """Write blocks that are not on disk, the last used ones first, and end the threads.
+
+        Takes at most `CLOSING_SECONDS`.
+        """
         deadline = time.monotonic() + CLOSING_SECONDS
-        own = self._saved | self._unsaved.keys()
-        digests = [digest for digest in self._pool.hashes() if digest in own]
+        known = self._saved | self._unsaved.keys()
+        digests = [digest for digest in self._pool.hashes() if digest in known]
         digests = digests[: self._files.max_bytes // self._files.file_bytes]
         for digest in digests:
             while not self._threads.has_room and time.monotonic() < deadline:
@@ -158,7 +170,7 @@ class DiskCache:
 
     @property
     def _spare(self) -> int:
-        """Blocks that are left to running sequences."""
+        """Number of blocks left free for running sequences."""
         return self._pool.num_blocks // 8
 
     def _save(self, digest: bytes) -> None:
@@ -169,32 +181,32 @@ class DiskCache:
             self._threads.write(digest, self._runner.read_block(block))
 
     def _touch(self, digests: list[bytes], deadline: float) -> None:
-        """Note on disk that these were used, the first of them last: memory alone knew it."""
+        """Set the times of the files, the first as the newest: the order of use was in memory."""
         now = time.time_ns()
-        for place, digest in enumerate(digests):
+        for index, digest in enumerate(digests):
             if time.monotonic() > deadline:
                 return
-            self._files.touch(digest, now - place * 1000)
+            self._files.touch(digest, now - index * 1000)
 
-    def _leave(self, block: int, digest: bytes) -> None:
+    def _save_evicted(self, block: int, digest: bytes) -> None:
         self._saved.discard(digest)
         if digest in self._unsaved:
             del self._unsaved[digest]
             if self._threads.has_room and not self._files.has(digest):
                 self._threads.write(digest, self._runner.read_block(block))
 
-    def _ask(self) -> None:
-        while self._queue and self._in_flight < self._most:
+    def _request_blocks(self) -> None:
+        while self._queue and self._in_flight < self._max_in_flight:
             reading = self._queue[0]
-            if reading.num_asked == len(reading.digests):
+            if reading.num_requested == len(reading.digests):
                 self._queue.popleft()
                 continue
-            self._threads.read(reading.digests[reading.num_asked])
-            reading.num_asked += 1
+            self._threads.read(reading.digests[reading.num_requested])
+            reading.num_requested += 1
             self._in_flight += 1
 
-    def _take(self, digest: bytes, content: memoryview | None) -> None:
-        self._heard, self._is_stuck = time.monotonic(), False
+    def _accept(self, digest: bytes, content: memoryview | None) -> None:
+        self._last_delivery, self._is_stuck = time.monotonic(), False
         self._in_flight -= 1
         reading = self.reading.get(digest)
         if reading is not None:
@@ -202,23 +214,23 @@ class DiskCache:
                 self._end(reading)
             else:
                 self._put(reading, digest, content)
-        self._ask()
+        self._request_blocks()
 
     def _put(self, reading: _Reading, digest: bytes, content: memoryview) -> None:
-        if not self._pool.find([digest]):  # else another prompt has computed it
+        if not self._pool.find([digest]):  # else another prompt has computed this block
             block = self._pool.allocate()
             self._runner.write_block(block, content)
             self._pool.register(block, digest)
             self._saved.add(digest)
             reading.blocks.append(block)
             self.num_tokens += self._runner.block_size
-        reading.num_found += 1
-        if reading.num_found == len(reading.digests):
+        reading.num_delivered += 1
+        if reading.num_delivered == len(reading.digests):
             self._end(reading)
 
     def _end(self, reading: _Reading) -> None:
-        """Nobody waits for its blocks any more; those that were found are in the cache."""
-        reading.num_asked = len(reading.digests)
+        """Stop waiting for the blocks of `reading`; those that arrived are in the cache."""
+        reading.num_requested = len(reading.digests)
         for digest in reading.digests:
             self.reading.pop(digest, None)
         self._pool.free(reading.blocks)

@@ -1,7 +1,7 @@
-"""One vector for each text, made of the final hidden state of its last token.
+"""Embeddings of a model that generates: a vector per text, from its last token's hidden state.
 
 Prompts wait in their own queue and are computed beside the scheduler's steps, one forward pass in
-each: as many prompts as fit, or the next piece of a long one, in blocks that are free meanwhile.
+each: as many prompts as fit, or the next chunk of a long one, in blocks that are free meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.readout import PromptText, Readout, read_out
+from mindspore_serving.llm.engine.pooler import Pooler, PromptText, pool_texts
 from mindspore_serving.llm.engine.request import ModelLimits, check_generation_prompt
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.step import (
@@ -28,7 +28,7 @@ from mindspore_serving.llm.step import (
     Vectors,
 )
 
-PROMPTS_PER_REQUEST = 32  # that may wait for each request of `max_num_waiting`: they are small
+PROMPTS_PER_REQUEST = 32  # prompts to embed are small: so many count as a request that waits
 
 
 @dataclass(slots=True)
@@ -43,9 +43,9 @@ class _LongPrompt:
 
 
 class Embedder:
-    """Embeds with the runner and out of the blocks of an engine, between its steps.
+    """Computes embeddings with the runner and the free blocks of an engine, between its steps.
 
-    `readout` makes vectors of states: as they are, of length 1, unless it is replaced.
+    `pooler` turns states into vectors; by default it takes the last token's, scaled to length 1.
     """
 
     def __init__(
@@ -56,40 +56,44 @@ class Embedder:
         self._states = scheduler.cache.states
         self._limits = limits
         self._config = config
-        self.readout: Readout = Pooling(("lasttoken",))
+        self.pooler: Pooler = Pooling(("lasttoken",))
         self._waiting: dict[str, PromptText] = {}  # by request, in order of arrival
         self._long: _LongPrompt | None = None
-        self.num_lacking = 0  # blocks that the first of them could not have, all of its own
+        self.num_lacking = 0  # blocks that the first prompt needs, if too few were free
 
     @property
     def has_work(self) -> bool:
+        """True if any prompt waits or is being computed."""
         return bool(self._waiting) or self._long is not None
 
     @property
     def size(self) -> int:
-        """Of a vector; 0 if the runtime has no embeddings."""
+        """Length of a vector; 0 if the runtime has no embeddings."""
         hidden_size = self._runner.hidden_size
-        return self.readout.size(hidden_size) if hidden_size else 0
+        return self.pooler.size(hidden_size) if hidden_size else 0
 
     def add(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Let a prompt wait for its step, with what else a `PromptText` has.  Raises as `check`
-        does, and Overloaded.
+        """Queue a prompt; `options` are further fields of `PromptText`.
+
+        Raises InvalidInputs as `check` does, and Overloaded if too many wait.
         """
         self._open_runner()
-        most = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
-        if most and len(self._waiting) >= most:
-            raise Overloaded(f"{len(self._waiting)} prompts wait already, at most {most} may")
+        limit = (self._config.max_num_waiting or 0) * PROMPTS_PER_REQUEST
+        if limit and len(self._waiting) >= limit:
+            raise Overloaded(
+                f"{len(self._waiting)} prompts wait already, at most {limit} may; try again"
+            )
         self._waiting[request_id] = PromptText(self.check(prompt_ids), **options)
 
     def abort(self, request_id: str) -> bool:
-        """Forget a prompt.  False if there is none such."""
+        """Drop a prompt.  Returns False if there is no such prompt."""
         if self._long is not None and self._long.request_id == request_id:
             self._end_long(self._long)
             return True
         return self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[tuple[str, Vectors | ServingError]]:
-        """One pass: of each prompt that ends, by request, float32 [size] or an error."""
+        """Compute one pass; return a vector, float32 [size], or an error per finished prompt."""
         self.num_lacking = 0
         if self._long is None and self._waiting:
             self._admit_long()
@@ -98,25 +102,27 @@ class Embedder:
         return self._step_batch()
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
-        """The prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
+        """Return the prompt as a list.  Raises InvalidInputs if it cannot be embedded."""
         return check_generation_prompt(prompt_ids, self._limits)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
-        """float32 [len(prompts), size] of prompts that `check` has passed, while nothing
-        else runs.  Raises InvalidInputs if the runtime has no embeddings, else ServingError.
+        """Return the vectors of `prompts`, float32 [len(prompts), size], while nothing else runs.
+
+        `check` must have passed the prompts.  Raises InvalidInputs if the runtime has no
+        embeddings, else ServingError.
         """
         self._open_runner()
         vectors = np.zeros((len(prompts), self.size), np.float32)
-        places = {f"{index}": index for index in range(len(prompts))}
-        self._waiting.update(zip(places, map(PromptText, prompts), strict=True))
+        indices = {f"{index}": index for index in range(len(prompts))}
+        self._waiting.update(zip(indices, map(PromptText, prompts), strict=True))
         try:
             while self.has_work:
                 for request_id, vector in self.step():
                     if isinstance(vector, ServingError):
                         raise vector
-                    vectors[places[request_id]] = vector
+                    vectors[indices[request_id]] = vector
         finally:
-            for request_id in places:
+            for request_id in indices:
                 self.abort(request_id)
         return vectors
 
@@ -126,25 +132,25 @@ class Embedder:
         return cast(EmbeddingRunner, self._runner)
 
     def _admit_long(self) -> None:
-        """Begin the first prompt if it takes several steps and its blocks are free."""
+        """Start the first prompt if it takes several steps and its blocks are free."""
         request_id, text = next(iter(self._waiting.items()))
         has_blocks = self._blocks_for(text) <= self._pool.num_free
         if has_blocks and len(text.ids) > self._config.max_num_batched_tokens:
-            slots = self._states.take()
+            slots = self._states.allocate()
             if slots is None:
                 return
             del self._waiting[request_id]
             self._long = _LongPrompt(request_id, text, self._allocate(text), slots)
 
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
-        """Compute the next piece of a long prompt; its vector comes with the last."""
+        """Compute the next chunk of a long prompt; its vector comes with the last chunk."""
         end = long.start + self._config.max_num_batched_tokens
         piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
         state = None
         for slot in long.slots:
             state = StateSlots(slot if long.start else -1, slot)
-        place = (piece, long.start, long.blocks, int(is_last))
-        step = Step((Row(*place, is_long=self._is_long(long.text), state=state),))
+        row = (piece, long.start, long.blocks, int(is_last))
+        step = Step((Row(*row, uses_long_rope=self._uses_long_rope(long.text), state=state),))
         try:
             if not is_last:
                 self._runner.run(step)
@@ -159,7 +165,7 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
-    def _is_long(self, text: PromptText) -> bool:
+    def _uses_long_rope(self, text: PromptText) -> bool:
         return 0 < self._runner.rope_switch < len(text.ids)
 
     def _end_long(self, long: _LongPrompt) -> None:
@@ -169,13 +175,16 @@ class Embedder:
 
     def _step_batch(self) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the prompts that fit one pass."""
-        ids = self._fitting()
+        ids = self._fitting_requests()
         if not ids:
             return []
         batch = [self._waiting.pop(request_id) for request_id in ids]
         tables = [self._allocate(text) for text in batch]
         pairs = zip(batch, tables, strict=True)
-        rows = [Row(one.ids, 0, blocks, 1, is_long=self._is_long(one)) for one, blocks in pairs]
+        rows = [
+            Row(text.ids, 0, blocks, 1, uses_long_rope=self._uses_long_rope(text))
+            for text, blocks in pairs
+        ]
         try:
             vectors = self._embed(Step(tuple(rows)), batch)
         except RunnerLost:
@@ -188,8 +197,8 @@ class Embedder:
                 self._pool.free(table)
         return list(zip(ids, vectors, strict=True))
 
-    def _fitting(self) -> list[str]:
-        """The requests, in order of arrival, whose prompts one pass computes."""
+    def _fitting_requests(self) -> list[str]:
+        """Return the requests, in order of arrival, whose prompts one pass computes."""
         ids: list[str] = []
         num_tokens = num_blocks = 0
         for request_id, text in islice(self._waiting.items(), self._config.max_num_seqs):
@@ -204,9 +213,9 @@ class Embedder:
         return ids
 
     def _embed(self, step: Step, texts: Sequence[PromptText]) -> Vectors:
-        """Of `texts`, whose last tokens are in `step`."""
+        """Return the vectors of `texts`, whose last tokens are in `step`."""
         states = self._open_runner().embed(step)
-        return read_out(self.readout, states, [1] * len(texts), texts)
+        return pool_texts(self.pooler, states, [1] * len(texts), texts)
 
     def _allocate(self, text: PromptText) -> list[int]:
         return [self._pool.allocate() for _ in range(self._blocks_for(text))]
@@ -216,6 +225,6 @@ class Embedder:
 
 
 def _failure(count: int, error: Exception) -> ServingError:
-    """What the requests of a step that failed are answered.  `error` is being handled."""
+    """Log `error`, which is being handled, and return the answer to the requests of the step."""
     log.error("a step of %d prompts failed: %s", count, error, exc_info=True)
     return ServingError("the model failed; see the log")

@@ -1,4 +1,4 @@
-"""Models that embed or classify and do not generate: prompts in, one vector for each out.
+"""Models that embed or classify and do not generate: prompts in, a vector for each out.
 
 Every step computes whole prompts: the oldest, and those nearest to it in length that fit.
 """
@@ -14,8 +14,8 @@ from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
-from mindspore_serving.llm.engine.pinning import Beginning
-from mindspore_serving.llm.engine.readout import PromptText, Readout, open_readout, read_out
+from mindspore_serving.llm.engine.pinning import PinnedPrefix
+from mindspore_serving.llm.engine.pooler import Pooler, PromptText, open_pooler, pool_texts
 from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import is_classifier_config
@@ -23,8 +23,8 @@ from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
-MAX_PLACES = 1.5  # of attention's rectangle, for each token in it
-WINDOW = 1024  # of the oldest that wait are looked at for a step
+MAX_PADDED_RATIO = 1.5  # positions of a padded batch for each token in it
+WINDOW = 1024  # oldest waiting prompts to choose from for a step
 
 GENERATES_NOTHING = "the model is an encoder, which generates no text"
 
@@ -34,11 +34,11 @@ Outputs = list[tuple[str, Vectors | ServingError]]
 class Encoder:
     """An encoder with its pooling or its classifier.  Used by one thread."""
 
-    def __init__(self, runner: EncoderRunner, readout: Readout, config: EngineConfig) -> None:
+    def __init__(self, runner: EncoderRunner, pooler: Pooler, config: EngineConfig) -> None:
         self.runner = runner
         self.config = config
-        self.embedding_size = readout.size(runner.hidden_size)
-        self.readout = readout
+        self.embedding_size = pooler.size(runner.hidden_size)
+        self.pooler = pooler
 
     @classmethod
     def open(
@@ -49,33 +49,36 @@ class Encoder:
         try:
             checkpoint = open_converted(directory)
             is_classifier = is_classifier_config(checkpoint.config)
-            readout = open_readout(checkpoint, runner.hidden_size, classifies=is_classifier)
-            return cls(runner, readout, config)
+            pooler = open_pooler(checkpoint, runner.hidden_size, classifies=is_classifier)
+            return cls(runner, pooler, config)
         except BaseException:
             runner.close()
             raise
 
     def check(self, prompt_ids: Iterable[int]) -> list[int]:
-        """The prompt as a list.  Raises InvalidInputs: empty, too long, an id out of range."""
+        """Return the prompt as a list.
+
+        Raises InvalidInputs if it is empty or too long, or has an id that is out of range.
+        """
         return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
 
     def compute(self, texts: Sequence[PromptText]) -> Vectors:
-        """One step: float32 [len(texts), embedding_size] of texts that `check` has passed."""
+        """Compute one step: float32 [len(texts), embedding_size]; `check` has passed the texts."""
         prompts = [text.ids for text in texts]
         if any(text.types for text in texts):
-            last = self.runner.num_types - 1  # families without types have pairs all the same
+            last = self.runner.num_types - 1  # families without types take pairs nevertheless
             types = [text.types or [0] * len(text.ids) for text in texts]
             states = self.runner.run(prompts, [[min(kind, last) for kind in row] for row in types])
         else:
             states = self.runner.run(prompts)
-        return read_out(self.readout, states, [len(text.ids) for text in texts], texts)
+        return pool_texts(self.pooler, states, [len(text.ids) for text in texts], texts)
 
     def embed(self, prompts: Sequence[list[int]]) -> Vectors:
-        """The same in as many steps as it takes, prompts of like length together."""
+        """Compute `prompts` in as many steps as it takes, prompts of similar length together."""
         vectors = np.zeros((len(prompts), self.embedding_size), np.float32)
         order = sorted(range(len(prompts)), key=lambda index: -len(prompts[index]))
         while order:
-            count = fitting([len(prompts[index]) for index in order[:WINDOW]], self.config)
+            count = count_fitting([len(prompts[index]) for index in order[:WINDOW]], self.config)
             chosen, order = order[:count], order[count:]
             vectors[chosen] = self.compute([PromptText(prompts[index]) for index in chosen])
         return vectors
@@ -86,9 +89,9 @@ class Encoder:
 
 
 class EncoderEngine:
-    """Embeds for many requests at once, driven like `Engine`.
+    """Computes the prompts of many requests at once, driven like `Engine`.
 
-    `max_model_len` is how many tokens a prompt may have.
+    `max_model_len` is the maximum number of tokens of a prompt.
     """
 
     can_generate: Literal[False] = False
@@ -98,9 +101,9 @@ class EncoderEngine:
 
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = self.embedder = encoder
-        self.readout = encoder.readout
-        self.started: list[str] = []  # stays empty: the waiting of prompts is not measured
-        self.on_compute: Callable[[list[str]], None] | None = None  # with what a step computes
+        self.pooler = encoder.pooler
+        self.started: list[str] = []  # stays empty: how long prompts wait is not measured
+        self.on_compute: Callable[[list[str]], None] | None = None  # called with a step's requests
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
@@ -110,12 +113,13 @@ class EncoderEngine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         return bool(self._waiting)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Queue a prompt, with what else a `PromptText` has.  Raises InvalidInputs for a wrong one,
-        Overloaded if too many wait.
+        """Queue a prompt; `options` are further fields of `PromptText`.
+
+        Raises InvalidInputs for a wrong prompt, Overloaded if too many wait.
         """
         prompt = self.encoder.check(prompt_ids)
         if request_id in self._waiting:
@@ -127,21 +131,21 @@ class EncoderEngine:
         self._num_prompt_tokens += len(prompt)
 
     def add(self, request_id: str, *_: Any, **__: Any) -> NoReturn:
-        """Raises InvalidInputs: there is no text to generate."""
+        """Raise InvalidInputs: an encoder generates no text."""
         raise InvalidInputs(GENERATES_NOTHING)
 
-    def pin(self, beginnings: Sequence[Beginning]) -> NoReturn:
-        """Raises StartError: there is no cache."""
-        raise StartError("pinned_prompts are given, but the model embeds and does not generate")
+    def pin(self, beginnings: Sequence[PinnedPrefix]) -> NoReturn:
+        """Raise StartError: an encoder has no cache."""
+        raise StartError("pinned_prompts is set, but the model is an encoder, which has no cache")
 
     def abort(self, request_id: str) -> bool:
-        """Drop a request, which then has no output.  False if there is no such request."""
+        """Drop a request, which then has no output.  Returns False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
         self._num_waiting_tokens -= len(prompt.ids) if prompt is not None else 0
         return prompt is not None
 
     def step(self) -> Outputs:
-        """Compute one batch: of each request its vector, float32 [embedding_size], or an error."""
+        """Compute one batch; return a vector, float32 [embedding_size], or an error per request."""
         chosen = self._choose()
         prompts = [self._waiting.pop(request_id) for request_id in chosen]
         if not prompts:
@@ -159,13 +163,13 @@ class EncoderEngine:
             return [(request_id, error) for request_id in chosen]
         return list(zip(chosen, vectors, strict=True))
 
-    def rest(self) -> None:
-        """Nothing can wait."""
+    def do_idle_work(self) -> None:
+        """Do nothing: there is nothing to save while no request runs."""
 
     def describe(self, stored: str = "as stored") -> str:
-        """In words: the options, and how long prompts may be."""
+        """Describe the options and the maximum length of prompts, for people."""
         config, size = self.config, self.embedding_size
-        what = f"labels, {size} in all," if self.readout.labels else f"vectors of {size}"
+        what = f"labels, {size} in all," if self.pooler.labels else f"vectors of {size}"
         return (
             f"weights {config.quantization or 'as stored'}; {what} for "
             f"prompts of up to {self.max_model_len:,} tokens; at most {config.max_num_seqs} "
@@ -173,7 +177,7 @@ class EncoderEngine:
         )
 
     def stats(self) -> EngineStats:
-        """There is no cache, and nothing is generated."""
+        """Return the counters; those of a cache and of generation are 0."""
         return EngineStats(
             num_waiting=len(self._waiting),
             num_steps=self._num_steps,
@@ -185,27 +189,27 @@ class EncoderEngine:
         self.encoder.close()
 
     def _choose(self) -> list[str]:
-        """The requests of the next step: the oldest, and the nearest to it in length."""
+        """Return the requests of the next step: the oldest, and the nearest to it in length."""
         oldest = list(islice(self._waiting.items(), WINDOW))
         if not oldest:
             return []
         length = len(oldest[0][1].ids)
         oldest.sort(key=lambda item: abs(len(item[1].ids) - length))
-        count = fitting([len(prompt.ids) for _, prompt in oldest], self.config)
+        count = count_fitting([len(prompt.ids) for _, prompt in oldest], self.config)
         return [request_id for request_id, _ in oldest[:count]]
 
 
-def fitting(lengths: Sequence[int], config: EngineConfig) -> int:
-    """How many prompts, from the first, one step computes: at least one.
+def count_fitting(lengths: Sequence[int], config: EngineConfig) -> int:
+    """Return how many prompts, from the first on, a step computes: at least one.
 
-    At most `max_num_seqs` prompts and `max_num_batched_tokens` tokens, and so alike in length that
-    attention has at most MAX_PLACES places for each token.
+    At most `max_num_seqs` prompts and `max_num_batched_tokens` tokens.  Prompts are padded to the
+    longest, so they must be similar in length: at most MAX_PADDED_RATIO positions for each token.
     """
     num_tokens = longest = 0
     for count, length in enumerate(lengths[: config.max_num_seqs]):
         num_tokens += length
         longest = max(longest, length)
         is_full = num_tokens > config.max_num_batched_tokens
-        if count and (is_full or (count + 1) * longest > MAX_PLACES * num_tokens):
+        if count and (is_full or (count + 1) * longest > MAX_PADDED_RATIO * num_tokens):
             return count
     return min(len(lengths), config.max_num_seqs)

@@ -1,7 +1,7 @@
 """The engine: requests in, one step after another, pieces of answers out.
 
-A step guesses, schedules, runs the model, samples and hands out the tokens.  It has no thread and
-no socket: its owner calls `step` as long as there is work, always from one thread.
+A step drafts, schedules, runs the model, samples and hands out the tokens.  The engine has no
+thread and no socket: its owner calls `step` as long as there is work, always from one thread.
 """
 
 import time
@@ -14,13 +14,13 @@ from mindspore_serving.core.sampling_params import FinishReason, Generated, Samp
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import EngineAdapters
-from mindspore_serving.llm.engine.branch import PROMPT, Branch, SamplingBatch
 from mindspore_serving.llm.engine.cache import SequenceCache
+from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
-from mindspore_serving.llm.engine.images import PromptImages
-from mindspore_serving.llm.engine.pinning import Beginning, pin
-from mindspore_serving.llm.engine.readout import Readout
+from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
+from mindspore_serving.llm.engine.pooler import Pooler
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.engine.request import ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
@@ -42,14 +42,15 @@ class Engine:
     """Generates text for many requests at once on one runner.
 
     Args:
-        runner: computes steps; the engine closes it.
-        draft: computes draft tokens; None for none.  The engine closes it, too.
-        tokenizer: None if only tokens are wanted: texts are "" and stop strings are refused.
+        runner: computes the steps; the engine closes it.
+        draft: computes draft tokens; the engine closes it.  None if there is no draft model.
+        tokenizer: None if only tokens are requested: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
+        clock: returns seconds.
 
-    `max_model_len` is how many tokens a prompt and its answer may have together.  `on_compute` is
-    called with the requests that a step is about to compute; `clock` gives seconds.
+    `max_model_len` is the maximum number of tokens of a prompt and its answer together.
+    `on_compute` is called with the requests that a step is about to compute.
     """
 
     can_generate: Literal[True] = True
@@ -80,28 +81,32 @@ class Engine:
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
         self._scheduler = Scheduler(config, self.cache)
-        self.started: list[str] = []  # requests of which the last step was the first
+        self.started: list[str] = []  # requests whose first step was the last step
         self.on_compute: Callable[[list[str]], None] | None = None
         self._masks = MaskThread()
-        self._aborted: Outputs = []  # of the next step
+        self._aborted: Outputs = []  # outputs of aborted requests, returned by the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property
     def embedding_size(self) -> int:
-        """Of the vectors; 0 if the runtime has no embeddings."""
+        """Length of the vectors; 0 if the runtime has no embeddings."""
         return self.embedder.size
 
     @property
-    def readout(self) -> Readout:
-        return self.embedder.readout
+    def pooler(self) -> Pooler:
+        """Pooler of the embeddings."""
+        return self.embedder.pooler
 
-    def pin(self, beginnings: SequenceOf[Beginning]) -> int:
-        """As `pinning.pin`."""
-        return pin(self, beginnings)
+    def pin(self, prefixes: SequenceOf[PinnedPrefix]) -> int:
+        """Pin `prefixes` in the cache, see `pinning.pin`."""
+        return pin(self, prefixes)
 
     def describe(self, stored: str = "as stored") -> str:
-        """In words: the options, what the cache can hold, how weights are that are `stored` so."""
+        """Describe the options and the capacity of the cache, for people.
+
+        `stored` says how the checkpoint stores its weights.
+        """
         capacity = self.num_blocks * self.block_size
         return (
             f"weights {self.config.quantization or stored}; cache of {capacity:,} tokens "
@@ -113,7 +118,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
+        """True if a step would do anything."""
         has_ends = bool(self._aborted or self.adapters.leaving)
         return has_ends or self._scheduler.has_work or self.embedder.has_work
 
@@ -126,9 +131,9 @@ class Engine:
         images: PromptImages | None = None,
         **options: Any,
     ) -> None:
-        """Queue a request.  One that is queued ends with `params.n` finish reasons.
+        """Queue a request, which ends with `params.n` finish reasons.
 
-        With `params.prompt_logprobs` the prompt comes back as well, in pieces with index PROMPT.
+        With `params.prompt_logprobs` the prompt is returned as well, in pieces with index PROMPT.
         `images` are those of the prompt, `options` those of `make_request`.
 
         Raises InvalidInputs saying what is wrong, Overloaded if too many requests wait.
@@ -141,7 +146,7 @@ class Engine:
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             adapter=request.adapter, images=images,
-            wanted_from=-1 if params.prompt_logprobs is None else 0,
+            logits_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
@@ -150,30 +155,31 @@ class Engine:
         self.cache.disk.look_up(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Queue a prompt: a step gives a vector, or ServingError.  Raises as `add`."""
+        """Queue a prompt to embed; a step returns a vector or ServingError.  Raises as `add`."""
         self.embedder.add(request_id, prompt_ids, **options)
 
     def abort(self, request_id: str) -> bool:
-        """End a request: the next step frees its blocks and gives ABORT for each unfinished
-        answer.  False if there is no such request (it may just have ended).
+        """End a request: the next step frees its blocks and returns ABORT for each open completion.
+
+        Returns False if there is no such request (it may just have ended).
         """
-        found = self._table.find(request_id)
-        if found is None:
+        entry = self._table.find(request_id)
+        if entry is None:
             return self.embedder.has_work and self.embedder.abort(request_id)
-        request, branches = found
-        for branch in branches:
-            del self._table.branches[branch.sequence]
-            self._scheduler.abort(branch.sequence)
-            self._aborted.append((request_id, branch.end(FinishReason.ABORT)))
+        request, completions = entry
+        for completion in completions:
+            del self._table.completions[completion.sequence]
+            self._scheduler.abort(completion.sequence)
+            self._aborted.append((request_id, completion.end(FinishReason.ABORT)))
         self._aborted += self._table.end_pending(request, FinishReason.ABORT)
         request.open.clear()
         return True
 
     def step(self) -> Outputs:
-        """Compute one step: its outputs.
+        """Compute one step and return its outputs.
 
-        A step that fails ends its requests with ERROR and the cause as `stop_reason`; others go on.
-        Raises RunnerLost if the runner can compute no further one.
+        A step that fails ends its requests with ERROR and the cause as `stop_reason`; other
+        requests go on. Raises RunnerLost if the runner can compute no further step.
         """
         self.adapters.free()
         self.cache.disk.deliver()
@@ -183,17 +189,21 @@ class Engine:
         outputs += self.embedder.step()
         began = self._clock()
         self._scheduler.num_reserved = self.embedder.num_lacking
-        branches = self._table.branches
-        self._speculation.guess(self._scheduler.running, branches)
+        completions = self._table.completions
+        self._speculation.draft(self._scheduler.running, completions)
         scheduled = self._scheduler.schedule()
-        self.started = [branches[one].request.request_id for one in self._scheduler.admitted]
+        self.started = [
+            completions[sequence].request.request_id for sequence in self._scheduler.admitted
+        ]
         if not scheduled.step.rows:
             if not outputs:
                 self.cache.disk.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
-            self.on_compute([branches[one].request.request_id for one in scheduled.sequences])
+            self.on_compute(
+                [completions[sequence].request.request_id for sequence in scheduled.sequences]
+            )
         try:
             batch, forks = self._read(scheduled)
             logits = self._masks.run_with_masks(batch.constrained, self.runner.run, scheduled.step)
@@ -208,7 +218,7 @@ class Engine:
         return outputs
 
     def stats(self) -> EngineStats:
-        """Count what there is now, and what was done since the start."""
+        """Return the present state of the engine, and sums since its start."""
         cache = self.cache
         num_read, num_written = cache.disk.num_bytes
         return EngineStats(
@@ -223,19 +233,19 @@ class Engine:
             num_cache_queries=cache.num_queries,
             num_cache_hits=cache.num_hits,
             num_preemptions=self._scheduler.num_preemptions,
-            num_guesses=self._speculation.num_guesses,
-            num_right_guesses=self._speculation.num_right,
+            num_draft_tokens=self._speculation.num_draft_tokens,
+            num_accepted_tokens=self._speculation.num_accepted,
             num_disk_hits=cache.disk.num_tokens,
             num_disk_bytes_read=num_read,
             num_disk_bytes_written=num_written,
         )
 
     def keep_blocks(self, disk: DiskCache) -> None:
-        """From now on keep the blocks of prompts on disk as well; the engine closes it."""
+        """Keep the blocks of prompts on `disk` as well; the engine closes it."""
         self.cache.disk = disk
 
-    def rest(self) -> float | None:
-        """As `EngineLoop` wants it."""
+    def do_idle_work(self) -> float | None:
+        """Save a block to disk while nothing runs; see `EngineLoop`."""
         return self.cache.disk.save_next()
 
     def close(self) -> None:
@@ -245,16 +255,18 @@ class Engine:
         self._speculation.close()
         self.runner.close()
 
-    def _read(self, scheduled: Scheduled) -> tuple[SamplingBatch, dict[Branch, list[Branch]]]:
-        """What to sample, and the pending branches that begin in this step, by the first one."""
+    def _read(
+        self, scheduled: Scheduled
+    ) -> tuple[SamplingBatch, dict[CompletionState, list[CompletionState]]]:
+        """Return the rows to sample, and the pending completions by the first of their request."""
         batch, forks = SamplingBatch(), {}
         for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
-            branch = self._table.branches[sequence]
-            siblings: list[Branch] = []
+            completion = self._table.completions[sequence]
+            siblings: list[CompletionState] = []
             is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
-            if branch.request.num_to_fork and is_computed:
-                siblings = forks[branch] = self._table.pending(branch)
-            batch.add(branch, row, siblings)
+            if completion.request.num_to_fork and is_computed:
+                siblings = forks[completion] = self._table.pending(completion)
+            batch.add(completion, row, siblings)
         return batch, forks
 
     def _write(
@@ -262,66 +274,70 @@ class Engine:
         scheduled: Scheduled,
         counts: list[int],
         sampled: list[Sampled],
-        forks: dict[Branch, list[Branch]],
+        forks: dict[CompletionState, list[CompletionState]],
     ) -> Outputs:
-        """Give the tokens to the branches and the scheduler; the outputs.  Of `sampled` each row of
-        the step has as many as `counts` says: its own, or its first and those of its siblings.
+        """Give the tokens to the completions and the scheduler; return the outputs.
+
+        `counts` says how many of `sampled` belong to each row of the step: the tokens of its
+        completion, or the first one and those of its siblings.
         """
         tokens: list[list[int]] = []
-        written: list[tuple[Branch, Generated]] = []
+        written: list[tuple[CompletionState, Generated]] = []
         begin = 0
         step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
         for row, sequence, count in step:
             if not count:
                 tokens.append([])
                 continue
-            first, *others = sampled[begin : begin + count]
+            first, *following = sampled[begin : begin + count]
             begin += count
-            branch = self._table.branches[sequence]
-            guesses = row.tokens[len(sequence.tokens) - row.start :]
-            if guesses:
-                generated = branch.write_guessed([first, *others], guesses)
-                self._speculation.count(branch, len(guesses), len(generated.token_ids) - 1)
+            completion = self._table.completions[sequence]
+            draft_tokens = row.tokens[len(sequence.tokens) - row.start :]
+            if draft_tokens:
+                generated = completion.write_draft([first, *following], draft_tokens)
+                self._speculation.count(completion, len(draft_tokens), len(generated.token_ids) - 1)
             else:
-                generated = branch.write(first)
+                generated = completion.write(first)
             tokens.append(list(generated.token_ids))
-            written.append((branch, generated))
-            for sibling, token in zip(forks.get(branch, ()), others, strict=False):
+            written.append((completion, generated))
+            for sibling, token in zip(forks.get(completion, ()), following, strict=False):
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
-        return [self._output(branch, generated) for branch, generated in written]
+        return [self._output(completion, generated) for completion, generated in written]
 
-    def _fork(self, forks: dict[Branch, list[Branch]]) -> None:
+    def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():
             first.request.num_to_fork = 0
             for sibling in siblings:
-                if sibling.output_ids:  # else its first token could not be sampled
+                if sibling.output_ids:  # empty if its first token could not be sampled
                     sequence = self._table.fork(sibling, sibling.output_ids[0])
                     self._scheduler.fork(first.sequence, sequence)
 
-    def _output(self, branch: Branch, generated: Generated) -> tuple[str, Generated]:
+    def _output(self, completion: CompletionState, generated: Generated) -> tuple[str, Generated]:
         self._num_generated += len(generated.token_ids)
         if generated.finish_reason is not None:
-            generated = branch.counted(generated)
-            self._close(branch)
-        elif branch.guesser is not None:
-            branch.guesser.extend(generated.token_ids)
-        return branch.request.request_id, generated
+            generated = completion.with_counts(generated)
+            self._close(completion)
+        elif completion.draft_state is not None:
+            completion.draft_state.extend(generated.token_ids)
+        return completion.request.request_id, generated
 
     def _fail(self, scheduled: Scheduled, error: Exception) -> Outputs:
         log.error("a step of %d tokens failed: %s", scheduled.step.num_tokens, error, exc_info=True)
         cause = str(error) if isinstance(error, ServingError) else "the model failed; see the log"
         outputs: Outputs = []
         for sequence in scheduled.sequences:
-            branch = self._table.branches[sequence]
-            outputs.append((branch.request.request_id, branch.end(FinishReason.ERROR, cause)))
-            outputs += self._table.end_pending(branch.request, FinishReason.ERROR, cause)
-            self._close(branch)
+            completion = self._table.completions[sequence]
+            outputs.append(
+                (completion.request.request_id, completion.end(FinishReason.ERROR, cause))
+            )
+            outputs += self._table.end_pending(completion.request, FinishReason.ERROR, cause)
+            self._close(completion)
         return outputs
 
-    def _close(self, branch: Branch) -> None:
-        self._speculation.end(branch.sequence.scope, branch.output_ids)
-        sequence = self._table.remove(branch)
+    def _close(self, completion: CompletionState) -> None:
+        self._speculation.end(completion.sequence.scope, completion.output_ids)
+        sequence = self._table.remove(completion)
         if sequence is not None:
             self._scheduler.finish(sequence)

@@ -1,7 +1,7 @@
-"""What stands behind an encoder: the layers from hidden states to logits, computed by numpy.
+"""Heads behind an encoder: the layers from hidden states to logits, computed by numpy.
 
-They are a thousandth of the encoder's work.  A head takes states, [any number, hidden size].
-Checkpoints of the families differ by the names of tensors and by a layer.
+They are a thousandth of the encoder's work.  A head takes states [n, hidden_size].  Checkpoints of
+the families differ by the names of tensors and by a layer.
 """
 
 import math
@@ -27,8 +27,10 @@ _CLS = "cls.predictions"
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Of a family: a dense layer with its activation and a matrix, of a text's label; a dense
-    layer, a norm and a matrix, of which the latter may have one of several biases, of masks.
+    """Names of a family's tensors.
+
+    A sequence head has a dense layer with its activation, and a matrix; a masked head has a dense
+    layer, a norm, and a matrix, which may have one of several biases.
     """
 
     dense: str = "classifier.dense"
@@ -51,57 +53,62 @@ _FAMILIES = {
         "vocab_layer_norm", "vocab_projector.weight", ("vocab_projector.bias",),
     ),
 }  # fmt: skip
-_ROBERTA = _Names()  # and all others but ModernBERT
+_ROBERTA = _Names()  # also for all other families but ModernBERT
 _MODERN = "ModernBert"
-# How tensors of heads begin: of labels, and of words.
+# Prefixes of the tensors of heads, for labels and for words.
 LABELS = ("classifier.", "pre_classifier.", "score.", "head.")
 MASKED = ("cls.predictions.", "lm_head.", "vocab_", "decoder.", "head.")
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleHead:
-    """`num_outputs` logits of each state that `apply` is given: of all that it wants."""
+    """A head; `apply` turns states [n, hidden_size] into logits [n, num_outputs]."""
 
     apply: Layer
     num_outputs: int
 
     def behind(self, *layers: Layer) -> "ModuleHead":
-        """It, behind `layers`."""
+        """Return this head behind `layers`."""
         return ModuleHead(_chain(*layers, self.apply), self.num_outputs)
 
 
 def sequence_head(checkpoint: Checkpoint) -> ModuleHead:
-    """Of the pooled states of texts.  Raises StartError for a wrong tensor."""
-    return _whole(checkpoint, _sequence_head, LABELS)
+    """Return the head for pooled states of texts.  Raises StartError for a wrong tensor."""
+    return _build_checked(checkpoint, _sequence_head, LABELS)
 
 
 def token_head(checkpoint: Checkpoint) -> ModuleHead:
-    """Of every state [tokens, hidden size].  Raises StartError for a wrong tensor."""
-    return _whole(checkpoint, _token_head, LABELS)
+    """Return the head for every state [tokens, hidden_size].
+
+    Raises StartError for a wrong tensor.
+    """
+    return _build_checked(checkpoint, _token_head, LABELS)
 
 
 def masked_head(checkpoint: Checkpoint) -> ModuleHead:
-    """Of the states of masks [masks, hidden size]; an output is a token of the vocabulary.  Raises
-    StartError for a wrong tensor.
+    """Return the head for the states of masks [masks, hidden_size]; outputs are tokens.
+
+    Raises StartError for a wrong tensor.
     """
-    return _whole(checkpoint, _masked_head, MASKED)
+    return _build_checked(checkpoint, _masked_head, MASKED)
 
 
-def _whole(
+def _build_checked(
     checkpoint: Checkpoint, build: Callable[[Checkpoint], ModuleHead], prefixes: tuple[str, ...]
 ) -> ModuleHead:
-    """What `build` makes, of all tensors that begin with one of `prefixes`: StartError for one that
-    is not read, unless it repeats another.
+    """Return what `build` makes, and check that it reads all tensors that begin with `prefixes`.
+
+    Raises StartError for a tensor that is not read, unless it repeats another one.
     """
     noting = checkpoint.tracked()
     head = build(noting)
     read = [checkpoint.stored(name).bits for name in noting.read]
     for name in set(checkpoint.names()) - noting.read:
         bits = checkpoint.stored(name).bits
-        if name.startswith(prefixes) and not any(np.array_equal(bits, one) for one in read):
+        if name.startswith(prefixes) and not any(np.array_equal(bits, other) for other in read):
             raise StartError(
                 f"{checkpoint.directory} has a tensor {name!r}, which the head of "
-                f"{checkpoint.config['architectures'][0]} does not have: results would be wrong "
+                f"{checkpoint.config['architectures'][0]} does not use: results would be wrong "
                 "without it"
             )
     return head
@@ -139,12 +146,12 @@ def _masked_head(checkpoint: Checkpoint) -> ModuleHead:
 
 
 def open_linear(checkpoint: Checkpoint, name: str) -> ModuleHead:
-    """A single matrix, with its bias if there is one.  Raises StartError."""
+    """Return a single matrix, with its bias if there is one.  Raises StartError."""
     return _matrix(checkpoint, f"{name}.weight", _bias_of(checkpoint, name))
 
 
 def gelu(name: str) -> Layer:
-    """The activation that config.json names.  Raises StartError."""
+    """Return the activation that config.json names.  Raises StartError."""
     if name not in GELU:
         raise StartError(f"activation is {name!r}, expected one of {', '.join(GELU)}")
     if GELU[name]:
@@ -158,7 +165,7 @@ def _family(checkpoint: Checkpoint) -> str:
 
 
 def _modern_layers(checkpoint: Checkpoint) -> tuple[Layer, ...]:
-    """What ModernBERT has before the last matrix of every head."""
+    """Return the layers of ModernBERT before the last matrix of every head."""
     config, dense = checkpoint.config, open_linear(checkpoint, "head.dense")
     activation = gelu(str(config.get("classifier_activation") or "gelu"))
     norm = _norm(checkpoint, "head.norm", float(config.get("norm_eps") or 1e-5))
@@ -183,7 +190,7 @@ def _biased(checkpoint: Checkpoint, name: str) -> ModuleHead:
 
 
 def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> ModuleHead:
-    """Without a bias if `bias_name` is None."""
+    """Return a matrix with its bias; None for no bias."""
     weight = checkpoint.f32(weight_name)
     bias = np.zeros(weight.shape[:1], np.float32)
     if bias_name is not None:
@@ -197,7 +204,7 @@ def _matrix(checkpoint: Checkpoint, weight_name: str, bias_name: str | None) -> 
 
 
 def _norm(checkpoint: Checkpoint, name: str, eps: float) -> Layer:
-    """A layer norm; that of ModernBERT may have no bias."""
+    """Return a layer norm; that of ModernBERT may have no bias."""
     weight, shift = checkpoint.f32(f"{name}.weight"), f"{name}.bias"
     is_biased = checkpoint.has(shift) or _family(checkpoint) != _MODERN
     bias = checkpoint.f32(shift) if is_biased else np.zeros_like(weight)
@@ -205,7 +212,7 @@ def _norm(checkpoint: Checkpoint, name: str, eps: float) -> Layer:
     def apply(x: Vectors) -> Vectors:
         centred = x - x.mean(-1, keepdims=True)
         variance: Any = (centred**2).mean(-1, keepdims=True)
-        found: Vectors = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
-        return found
+        normed: Vectors = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
+        return normed
 
     return apply

@@ -1,4 +1,4 @@
-"""A request to an engine, checked when it is made and not again."""
+"""Requests to an engine, checked once when they are made."""
 
 import operator
 import secrets
@@ -12,13 +12,13 @@ from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-_GOLDEN = 0x9E3779B97F4A7C15  # of splitmix64
+_GOLDEN = 0x9E3779B97F4A7C15  # the increment of splitmix64
 _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model and its cache have room for."""
+    """Limits of a model and its cache that a request has to keep."""
 
     vocab_size: int
     max_model_len: int  # tokens of a prompt and its answer
@@ -29,12 +29,12 @@ class ModelLimits:
 
 @dataclass(slots=True, eq=False)
 class GenerationRequest:
-    """A prompt, and how its `n` answers are to be sampled."""
+    """A prompt and the sampling of its `n` completions."""
 
     request_id: str
     params: SamplingParams
     prompt_ids: list[int]
-    max_tokens: int  # of each answer, within the context
+    max_tokens: int  # of each completion, within `max_model_len`
     seed: int
     eos_ids: tuple[int, ...]
     bad_words_ids: list[list[int]]
@@ -42,30 +42,30 @@ class GenerationRequest:
     priority: int = 0
     cache_salt: str = ""
     adapter: int = 0
-    grammar: CompiledGrammar | None = None  # of each answer
+    grammar: CompiledGrammar | None = None  # of each completion
     continues: bool = False
-    open: set[int] = field(init=False)  # the answers that are not finished, by index
-    num_to_fork: int = field(init=False)  # pending answers, which begin when the prompt is computed
-    num_scored: int = 0  # tokens of the prompt whose log-probabilities were given
+    open: set[int] = field(init=False)  # indices of the completions that are not finished
+    num_to_fork: int = field(init=False)  # completions that begin when the prompt is computed
+    num_scored: int = 0  # tokens of the prompt whose log-probabilities were returned
 
     def __post_init__(self) -> None:
         self.open = set(range(self.params.n))
         self.num_to_fork = self.params.n - 1
 
     @property
-    def is_to_score(self) -> bool:
-        """Whether log-probabilities of the prompt are wanted and not all given yet."""
-        is_wanted = self.params.prompt_logprobs is not None
-        return is_wanted and self.num_scored < len(self.prompt_ids)
+    def needs_scores(self) -> bool:
+        """True if log-probabilities of the prompt are requested and not all returned yet."""
+        is_requested = self.params.prompt_logprobs is not None
+        return is_requested and self.num_scored < len(self.prompt_ids)
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """The tokens that end an answer."""
-        own = () if self.params.ignore_eos else self.eos_ids
-        return (*own, *self.params.stop_token_ids)
+        """Tokens that end a completion."""
+        eos_ids = () if self.params.ignore_eos else self.eos_ids
+        return (*eos_ids, *self.params.stop_token_ids)
 
     def begin_text(self, index: int) -> StopChecker:
-        """What makes the text of answer `index` of its tokens, and ends it."""
+        """Return the checker that turns the tokens of completion `index` into text and ends it."""
         decoding = None
         if self.tokenizer is not None:
             skips = self.params.skip_special_tokens
@@ -73,7 +73,11 @@ class GenerationRequest:
         return StopChecker(self.params, self.eos_ids, decoding, self.max_tokens, index=index)
 
     def seed_of(self, index: int) -> int:
-        """An answer's seed: the request's own for the first, far apart for the others."""
+        """Return the seed of a completion: the request's for the first, a mixed one for each other.
+
+        Mixed by splitmix64 (Steele et al., "Fast Splittable Pseudorandom Number Generators", 2014),
+        so that the seeds of neighbours have nothing in common.
+        """
         if index == 0:
             return self.seed
         mixed = (self.seed + index * _GOLDEN) & _MASK
@@ -95,23 +99,23 @@ def make_request(
     continues: bool = False,
     bad_words_ids: list[list[int]] | None = None,
 ) -> GenerationRequest:
-    """A request within `limits`.  A missing seed is drawn.
+    """Return a request that keeps `limits`.
 
-    Lower `priority` runs first, equals in order of arrival.  Only requests with the same
-    `cache_salt` share cached prompts.  `adapter` is a LoRA adapter's number, 0 for none.  Each
-    answer follows `grammar`, and ends with STOP when that is complete.  With `continues` the text
-    goes on behind the prompt's, and may begin with a space.  `bad_words_ids` are
-    `params.bad_words` as tokens, if that was done before.
+    A missing seed is drawn.  Lower `priority` runs first, equals in order of arrival.  Only
+    requests with the same `cache_salt` share cached prompts.  `adapter` is the number of a LoRA
+    adapter, 0 for none.  Each completion follows `grammar`, and ends with STOP when that is
+    complete.  With `continues` the text continues that of the prompt, and may begin with a space.
+    `bad_words_ids` are the tokens of `params.bad_words`, if they are encoded already.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
     if not isinstance(request_id, str) or not request_id:
-        raise InvalidInputs(f"request_id is {request_id!r}, expected a text that is not empty")
+        raise InvalidInputs(f"request_id is {request_id!r}, expected a non-empty string")
     if not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     prompt = check_generation_prompt(prompt_ids, limits)
     check_ids(params, limits.vocab_size)
-    _check_place(priority, cache_salt, adapter, limits)
+    _check_scope(priority, cache_salt, adapter, limits)
     if grammar is not None:
         _check_grammar(grammar, limits)
     if bad_words_ids is None:
@@ -135,18 +139,18 @@ def make_request(
 
 
 def to_token_ids(prompt: Iterable[int]) -> list[int]:
-    """Ints of any kind as a list.  Raises InvalidInputs for anything else."""
+    """Return the integers of `prompt` as a list.  Raises InvalidInputs for any other type."""
     try:
         return [operator.index(token) for token in prompt]
     except TypeError as error:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
 
 
-def _check_place(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
+def _check_scope(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
     if not _is_int(priority):
         raise InvalidInputs(f"priority is {priority!r}, expected an int")
     if not isinstance(cache_salt, str):
-        raise InvalidInputs(f"cache_salt is {cache_salt!r}, expected a text")
+        raise InvalidInputs(f"cache_salt is {cache_salt!r}, expected a string")
     if not _is_int(adapter) or (adapter and adapter not in limits.adapters):
         numbers = ", ".join(map(str, sorted(limits.adapters)))
         accepted = f"0 or one of {numbers}" if numbers else "0: no adapter is loaded"
@@ -168,25 +172,30 @@ def _is_int(value: object) -> bool:
 
 
 def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> list[int]:
-    """As `check_prompt`, leaving room for one token of an answer."""
-    most = limits.max_model_len
-    room = f": prompt and answer have room for {most} (max_model_len)"
-    return check_prompt(prompt_ids, limits.vocab_size, most - 1, room)
+    """Check a prompt as `check_prompt` does, with room for one token of an answer."""
+    limit = limits.max_model_len
+    reason = f": prompt and answer together have at most {limit} (max_model_len)"
+    return check_prompt(prompt_ids, limits.vocab_size, limit - 1, reason)
 
 
 def check_prompt(
-    prompt_ids: Iterable[int], vocab_size: int, most: int, why: str = " (max_model_len)"
+    prompt_ids: Iterable[int], vocab_size: int, limit: int, reason: str = " (max_model_len)"
 ) -> list[int]:
-    """The prompt as a list.  Raises InvalidInputs: empty, over `most`, an id out of range."""
+    """Return the prompt as a list.
+
+    Raises InvalidInputs if it is empty, has over `limit` tokens, or an id that is out of range.
+    """
     prompt = to_token_ids(prompt_ids)
     if not prompt:
         raise InvalidInputs("the prompt is empty, expected at least one token")
-    if len(prompt) > most:
-        raise InvalidInputs(f"the prompt has {len(prompt)} tokens, expected at most {most}{why}")
+    if len(prompt) > limit:
+        raise InvalidInputs(
+            f"the prompt has {len(prompt)} tokens, expected at most {limit}{reason}"
+        )
     low, high = min(prompt), max(prompt)
     if low < 0 or high >= vocab_size:
         raise InvalidInputs(
-            f"the prompt has token id {low if low < 0 else high}, expected ids of 0 to "
+            f"the prompt has token id {low if low < 0 else high}, expected ids from 0 to "
             f"{vocab_size - 1}"
         )
     return prompt
@@ -197,5 +206,5 @@ def _bad_words_ids(params: SamplingParams, tokenizer: Tokenizer | None) -> list[
         return tokenizer.encode_words(params.bad_words)
     for name, texts in (("stop", params.stop), ("bad_words", params.bad_words)):
         if texts:
-            raise InvalidField(name, "needs the model's tokenizer, which is not there")
+            raise InvalidField(name, "needs a tokenizer, but the model has no tokenizer.json")
     return []

@@ -1,21 +1,22 @@
-"""The requests that are open, and the branch (one sampled answer) of every sequence.
+"""Open requests, and the completion of every sequence.
 
-The first branch of a request has a sequence from the start.  The others are pending until the
-prompt is computed; then each is forked from the first.  It neither schedules nor samples.
+The first completion of a request has a sequence from the start.  The other ones are pending until
+the prompt is computed; then each is forked from the first.  The table neither schedules nor
+samples.
 """
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated
-from mindspore_serving.llm.engine.branch import Branch
+from mindspore_serving.llm.engine.completion import CompletionState
 from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 
 
 class RequestTable:
-    """Requests by id, branches by sequence."""
+    """Requests by id, completions by sequence."""
 
     def __init__(self, speculation: Speculation) -> None:
-        self.branches: dict[Sequence, Branch] = {}  # those that are not finished
+        self.completions: dict[Sequence, CompletionState] = {}  # those that are not finished
         self._requests: dict[str, GenerationRequest] = {}
         self._speculation = speculation
 
@@ -23,56 +24,63 @@ class RequestTable:
         return request_id in self._requests
 
     def add(self, request: GenerationRequest, sequence: Sequence) -> None:
-        """Add a request with its first branch; the others are pending."""
+        """Add a request with its first completion."""
         self._requests[request.request_id] = request
-        guesser = self._speculation.begin(request.prompt_ids, sequence.scope, request.params)
-        self.branches[sequence] = Branch(request, 0, sequence, guesser)
+        draft_state = self._speculation.begin(request.prompt_ids, sequence.scope, request.params)
+        self.completions[sequence] = CompletionState(request, 0, sequence, draft_state)
 
-    def find(self, request_id: str) -> tuple[GenerationRequest, list[Branch]] | None:
-        """A request and its unfinished branches; None if it is not open."""
+    def find(self, request_id: str) -> tuple[GenerationRequest, list[CompletionState]] | None:
+        """Return a request and its unfinished completions; None if it is not open."""
         request = self._requests.get(request_id)
         if request is None or not request.open:
             return None
-        branches = [branch for branch in self.branches.values() if branch.request is request]
-        return request, branches
+        completions = [
+            completion for completion in self.completions.values() if completion.request is request
+        ]
+        return request, completions
 
-    def remove(self, branch: Branch) -> Sequence | None:
-        """Remove a finished branch, the last with its request; its sequence, if it has one."""
-        request = branch.request
-        request.open.discard(branch.index)
+    def remove(self, completion: CompletionState) -> Sequence | None:
+        """Remove a finished completion, and with the last one its request.
+
+        Returns its sequence, None if it has none.
+        """
+        request = completion.request
+        request.open.discard(completion.index)
         if not request.open:
             self.remove_request(request.request_id)
-        if self.branches.get(branch.sequence) is not branch:
+        if self.completions.get(completion.sequence) is not completion:
             return None
-        del self.branches[branch.sequence]
-        return branch.sequence
+        del self.completions[completion.sequence]
+        return completion.sequence
 
     def remove_request(self, request_id: str) -> None:
-        """From now on another request may have this id."""
+        """Free the id of a request for another request."""
         self._requests.pop(request_id, None)
 
     def has_adapter(self, number: int) -> bool:
-        """Whether an unfinished branch has the LoRA adapter of this number."""
-        return any(sequence.adapter == number for sequence in self.branches)
+        """Return whether an unfinished completion uses the LoRA adapter `number`."""
+        return any(sequence.adapter == number for sequence in self.completions)
 
-    def pending(self, first: Branch) -> list[Branch]:
-        """The pending branches beside the `first` one, ready for their first tokens."""
+    def pending(self, first: CompletionState) -> list[CompletionState]:
+        """Return the pending completions beside the `first` one, ready for their first tokens."""
         request = first.request
         return [
-            Branch(request, index, first.sequence, first.guesser and first.guesser.fork())
+            CompletionState(
+                request, index, first.sequence, first.draft_state and first.draft_state.fork()
+            )
             for index in range(1, 1 + request.num_to_fork)
         ]
 
-    def fork(self, branch: Branch, token: int) -> Sequence:
-        """Give a pending branch a sequence: that of the first branch, followed by `token`."""
-        branch.sequence = branch.sequence.fork(branch.index, token)
-        self.branches[branch.sequence] = branch
-        return branch.sequence
+    def fork(self, completion: CompletionState, token: int) -> Sequence:
+        """Give a pending completion a sequence: that of the first one, followed by `token`."""
+        completion.sequence = completion.sequence.fork(completion.index, token)
+        self.completions[completion.sequence] = completion
+        return completion.sequence
 
     def end_pending(
         self, request: GenerationRequest, reason: FinishReason, cause: str | None = None
     ) -> list[tuple[str, Generated]]:
-        """Finish the pending branches; the outputs that say so."""
+        """Finish the pending completions of `request`; return the outputs that say so."""
         first = request.params.n - request.num_to_fork
         indices = range(first, request.params.n)
         request.num_to_fork = 0

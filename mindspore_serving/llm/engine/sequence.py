@@ -1,4 +1,4 @@
-"""One sequence as the scheduler sees it: tokens, computed so far, cache blocks; and its steps.
+"""A sequence as the scheduler sees it (tokens, computed tokens, cache blocks), and plans of steps.
 
 Decides nothing, and knows neither text nor sampling.
 """
@@ -9,14 +9,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
-from mindspore_serving.llm.engine.images import PromptImages
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.step import Row, StateSlots, Step
 
-MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are wanted: they are large
+MAX_SCORED_TOKENS = 64  # of a prompt per step, if all its logits are needed: they are large
 
 
 class SequenceStatus(Enum):
-    """Where a sequence is.  A preempted one waits again."""
+    """State of a sequence.
+
+    WAITING  --admitted-->  RUNNING  --last token-->  FINISHED
+       |     <--preempted--    |                         ^
+       '--------- abort -------'--> ABORTED --schedule---'
+    """
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -34,11 +39,11 @@ class Sequence:
 
     tokens: list[int]  # prompt and answer
     max_len: int  # tokens at which it ends
-    order: tuple[int, int, int]  # (priority, arrival, index): the least runs first, is kept longest
+    order: tuple[int, int, int]  # (priority, arrival, index): the smallest is preempted last
     salt: str = ""
     adapter: int = 0
-    is_long: bool = False  # its keys are those of a sequence beyond the model's rotary switch
-    wanted_from: int = -1  # logits before this position are not wanted; -1: those of the last token
+    uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
+    logits_from: int = -1  # first position whose logits are needed; -1: the last token's
     images: PromptImages | None = None
     num_computed: int = 0
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
@@ -46,66 +51,69 @@ class Sequence:
     hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
     num_registered: int = 0  # leading blocks that the pool has registered
     slots: list[int] = field(default_factory=list)  # of states; between steps the current one
-    branch: int = 0  # tokens after which a state is to be kept, as others begin alike that far
-    kept: bytes = b""  # what the state is registered under that was kept last while decoding
-    draft: list[int] = field(default_factory=list)  # guesses for what follows `tokens`
+    snapshot_after: int = (
+        0  # tokens after which a state is to be kept, as others begin alike that far
+    )
+    kept: bytes = b""  # hash of the last state that was kept while decoding
+    draft: list[int] = field(default_factory=list)  # draft tokens, behind `tokens`
     status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
-        if self.wanted_from < 0:
-            self.wanted_from = len(self.tokens) - 1
+        if self.logits_from < 0:
+            self.logits_from = len(self.tokens) - 1
 
     @property
     def scope(self) -> tuple[str, int]:
-        """Only sequences with the same may share what they have computed and answered."""
+        """Cache salt and adapter: only sequences of one scope share blocks and answers."""
         return self.salt, self.adapter
 
     @property
     def num_left(self) -> int:
-        """Tokens that are not computed."""
+        """Number of tokens that are not computed."""
         return len(self.tokens) - self.num_computed
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only its last token is not computed."""
+        """True if only its last token is not computed."""
         return len(self.tokens) - self.num_computed == 1
 
     @property
     def room(self) -> int:
-        """Tokens that may follow beside the next one."""
+        """Number of tokens that may follow after the next one."""
         return self.max_len - len(self.tokens) - 1
 
     @property
     def is_scored(self) -> bool:
-        """Whether logits of tokens before the last are still wanted (prompt log-probabilities)."""
-        return self.wanted_from < len(self.tokens) - 1
+        """True if logits of tokens before the last are still needed (prompt log-probabilities)."""
+        return self.logits_from < len(self.tokens) - 1
 
     def hash_blocks(self, count: int, block_size: int) -> list[bytes]:
-        """The chained hashes of the first `count` blocks, which must be full."""
+        """Return the chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(*self.scope, self.is_long)
+            previous = hashes[-1] if hashes else hash_root(*self.scope, self.uses_long_rope)
             start = index * block_size
             end = start + block_size
-            seen = self.images.identity(start, end) if self.images else b""
-            hashes.append(hash_block(previous, self.tokens[start:end], seen))
+            identity = self.images.identity(start, end) if self.images else b""
+            hashes.append(hash_block(previous, self.tokens[start:end], identity))
         return hashes[:count]
 
-    def hash_known(self, block_size: int) -> list[bytes]:
-        """Those of the blocks that need not be computed if they are known: the last token always
-        is, as its logits are wanted.
-        """
-        return self.hash_blocks(self.wanted_from // block_size, block_size)
+    def hash_reusable(self, block_size: int) -> list[bytes]:
+        """Return the hashes of the blocks that cached blocks may replace.
 
-    def choose_table(self, rope_switch: int) -> None:
-        """Before it has blocks: whether it is long, by its length now."""
-        is_long = 0 < rope_switch < len(self.tokens)
-        if is_long is not self.is_long:
-            self.is_long = is_long
+        Tokens whose logits are needed are always computed: at least the last one.
+        """
+        return self.hash_blocks(self.logits_from // block_size, block_size)
+
+    def select_rope(self, rope_switch: int) -> None:
+        """Select the rotary table by the present length, while the sequence has no blocks."""
+        uses_long_rope = 0 < rope_switch < len(self.tokens)
+        if uses_long_rope is not self.uses_long_rope:
+            self.uses_long_rope = uses_long_rope
             self.hashes.clear()
 
     def fork(self, index: int, token: int) -> "Sequence":
-        """A sequence with the same computed tokens, followed by `token`; it has no blocks yet."""
+        """Return a sequence of the same computed tokens, followed by `token`, without blocks."""
         tokens = self.tokens[: self.num_computed]
         return Sequence(
             tokens=[*tokens, token],
@@ -113,7 +121,7 @@ class Sequence:
             order=(self.order[0], self.order[1], index),
             salt=self.salt,
             adapter=self.adapter,
-            is_long=self.is_long,
+            uses_long_rope=self.uses_long_rope,
             num_cached=self.num_cached,
             images=self.images,
             hashes=self.hashes[:],
@@ -121,12 +129,12 @@ class Sequence:
 
 
 def order_of(sequence: Sequence) -> tuple[int, int, int]:
-    """The key by which sequences run."""
+    """Return the key by which sequences are ordered: the smallest runs first."""
     return sequence.order
 
 
-def drop(ordered: list[Sequence], sequence: Sequence) -> None:
-    """Take `sequence` out of those that are `ordered`."""
+def remove(ordered: list[Sequence], sequence: Sequence) -> None:
+    """Remove `sequence` from a list in order."""
     del ordered[bisect_left(ordered, sequence.order, key=order_of)]
 
 
@@ -140,46 +148,51 @@ class Scheduled:
 
 @dataclass(slots=True)
 class StepPlan:
-    """A step to be filled; `budget` is how many tokens it has room for.  `place` gives the slots
-    for the state of a sequence and its new tokens; None in a model without states.
+    """A step that is being filled.
+
+    `budget` is how many more tokens it has room for.  `assign` returns the slots for the state of a
+    sequence and its new tokens; None in a model without states.
     """
 
     budget: int
-    place: Callable[[Sequence, int], StateSlots | None]
+    assign: Callable[[Sequence, int], StateSlots | None]
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, sequence: Sequence, tokens: list[int]) -> None:
+        """Add a row that computes `tokens` of `sequence`, from its first uncomputed position on."""
         start = sequence.num_computed
-        num_logits = start + len(tokens) - max(start, sequence.wanted_from)
-        state = self.place(sequence, len(tokens))
+        num_logits = start + len(tokens) - max(start, sequence.logits_from)
+        state = self.assign(sequence, len(tokens))
         features = None
         if sequence.images is not None:
             features = sequence.images.between(start, start + len(tokens))
         self.rows.append(
             Row(
                 tokens, start, sequence.blocks, max(0, num_logits),
-                sequence.adapter, state, features, sequence.is_long,
+                sequence.adapter, state, features, sequence.uses_long_rope,
             )
         )  # fmt: skip
         self.sequences.append(sequence)
         self.budget -= len(tokens)
 
-    def add_piece(self, sequence: Sequence, most: int) -> int:
-        """Up to `most` of the tokens of `sequence` that are not computed, more if an image has to
-        be computed at once; how many it adds.
+    def add_piece(self, sequence: Sequence, limit: int) -> int:
+        """Add up to `limit` uncomputed tokens of `sequence`, and return their number.
+
+        They may be more if an image has to be computed at once.
         """
         start = sequence.num_computed
-        end = min(len(sequence.tokens), start + most)
+        end = min(len(sequence.tokens), start + limit)
         if sequence.is_scored:
-            end = min(end, max(start, sequence.wanted_from) + MAX_SCORED_TOKENS)
-        if start < sequence.branch:
-            end = min(end, sequence.branch)
+            end = min(end, max(start, sequence.logits_from) + MAX_SCORED_TOKENS)
+        if start < sequence.snapshot_after:
+            end = min(end, sequence.snapshot_after)
         if sequence.images is not None:
             end = sequence.images.end_of_piece(start, end)
         self.add(sequence, sequence.tokens[start:end])
         return end - start
 
-    def done(self) -> Scheduled:
+    def build(self) -> Scheduled:
+        """Return the step and its sequences."""
         return Scheduled(Step(tuple(self.rows), tuple(self.copies)), tuple(self.sequences))

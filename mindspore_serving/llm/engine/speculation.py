@@ -1,11 +1,16 @@
-"""Guessing the next tokens, so that more of them come per second: how many guesses each answer
-makes in each step, and from where.
+"""Speculative decoding: how many draft tokens each answer gets in each step, and from where.
 
-Guesses are tokens that a grammar forces, tokens that followed in a text that was the same before
-(`suffix_drafter`), or those of a draft model.  How many are made follows from how often they were
-right and from what steps take.  Guesses from text that a sequence does not make are compared with
-its text as well, so it begins again when they would have been right; those of a draft model are
-tried again now and then.  A wrong guess costs a row of a step; no guess changes the answer.
+Draft tokens are tokens that a grammar forces, tokens that followed the same text before (prompt
+lookup, `suffix_drafter`), or those of a draft model.  Their number follows from how often they were
+accepted (`acceptance`) and from what steps take (`step_cost`).  A draft that is not verified is
+compared with the text as well, so drafting resumes when it would have been accepted; a draft model
+is tried again now and then.  A rejected draft token costs a row of a step; no draft token changes
+the answer.
+
+    grammar, suffix_drafter --> draft --.
+                                        +--> plan_drafts --> Sequence.draft --> verified by the step
+    draft model's acceptance rate ------'         ^                                     |
+                                              step_cost <--- seconds, accepted tokens --'
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,106 +20,112 @@ from typing import Protocol
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.acceptance import Acceptance, Rate, worthwhile
+from mindspore_serving.llm.engine.acceptance import MatchAcceptance, ModelAcceptance, plan_drafts
 from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.step_cost import SIZES, StepCost
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
-from mindspore_serving.llm.engine.suffix_index import NOTHING, Draft
+from mindspore_serving.llm.engine.suffix_index import NO_DRAFT, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
 from mindspore_serving.llm.step import Runner, Step
 
-_TRIED = 4  # guesses of a draft model that finds out how good it is now
+_NUM_TRIED = 4  # draft tokens of a draft model, to find out how good it is now
 
 
-class Guesser:
-    """The guesses of one answer: what it would guess, and how often that was right."""
+class DraftState:
+    """Draft of one completion, and how often its draft tokens were accepted."""
 
     __slots__ = (
-        *("_acceptance", "_drafter", "_is_sampled", "draft", "modelled", "num_guesses"),
-        *("num_right", "rate"),
+        *("_acceptance", "_drafter", "_is_sampled", "draft", "model_draft", "num_draft_tokens"),
+        *("num_accepted", "rate"),
     )
 
-    def __init__(self, drafter: SuffixDrafter, rate: Rate, *, is_sampled: bool) -> None:
+    def __init__(self, drafter: SuffixDrafter, rate: ModelAcceptance, *, is_sampled: bool) -> None:
         self._drafter = drafter
         self._is_sampled = is_sampled
-        self._acceptance = Acceptance(is_sampled=is_sampled)
-        self.rate = rate  # of the draft model
-        self.draft = NOTHING
-        self.modelled: list[int] = []  # what the draft model has guessed
-        self.num_guesses = self.num_right = 0  # of those that were computed
+        self._acceptance = MatchAcceptance(is_sampled=is_sampled)
+        self.rate = rate  # acceptance of the draft model's tokens
+        self.draft = NO_DRAFT
+        self.model_draft: list[int] = []  # tokens of the draft model
+        self.num_draft_tokens = self.num_accepted = 0  # verified, and accepted
 
-    def fork(self) -> "Guesser":
-        """For another answer to the same prompt."""
-        return Guesser(self._drafter.fork(), self.rate.fork(), is_sampled=self._is_sampled)
+    def fork(self) -> "DraftState":
+        """Return the state of another answer to the same prompt."""
+        return DraftState(self._drafter.fork(), self.rate.fork(), is_sampled=self._is_sampled)
 
     def extend(self, new: tuple[int, ...]) -> None:
-        """These tokens were chosen."""
+        """Append the tokens that were generated, and compare them with the last draft."""
         if self.draft.tokens:
             self._acceptance.observe(self.draft, new)
-        if self.modelled:
-            self.rate.observe(self.modelled, new)
-        self.draft, self.modelled = NOTHING, []
+        if self.model_draft:
+            self.rate.observe(self.model_draft, new)
+        self.draft, self.model_draft = NO_DRAFT, []
         self._drafter.extend(new)
 
-    def look(self, most: int, grammar: GrammarState | None) -> list[float]:
-        """Make a draft of at most `most` tokens: for each, that it and all before are right."""
-        self.draft = self._drafter.propose(most)
+    def propose(self, limit: int, grammar: GrammarState | None) -> list[float]:
+        """Make a draft of at most `limit` tokens.
+
+        Returns for each token how likely it and all before it are accepted.
+        """
+        self.draft = self._drafter.propose(limit)
         if grammar is not None:
-            self.draft = _within(self.draft, grammar, most)
-        return self._acceptance.chances(self.draft) if self.draft.tokens else []
+            self.draft = _constrain(self.draft, grammar, limit)
+        return self._acceptance.probabilities(self.draft) if self.draft.tokens else []
 
 
-def _within(draft: Draft, grammar: GrammarState, most: int) -> Draft:
-    """What the grammar leaves of `draft`, or what must follow if that is something else."""
-    forced = grammar.forced(most)
+def _constrain(draft: Draft, grammar: GrammarState, limit: int) -> Draft:
+    """Return the part of `draft` that the grammar allows, or what it forces if that differs."""
+    forced = grammar.forced(limit)
     if forced and draft.tokens[: len(forced)] != forced:
         return Draft(forced, is_forced=True)
-    return Draft(grammar.valid_prefix(draft.tokens), draft.agreed, draft.shares)
+    return Draft(grammar.valid_prefix(draft.tokens), draft.match_length, draft.shares)
 
 
-class Guessing(Protocol):
-    """An answer that goes on, as `Speculation` sees it."""
+class SpeculativeCompletion(Protocol):
+    """Parts of a completion that `Speculation` needs."""
 
-    guesser: Guesser | None
+    draft_state: DraftState | None
     grammar: GrammarState | None
 
 
 @dataclass(slots=True)
 class _Candidate:
-    """A sequence that may guess, and how many tokens of its draft, or by the draft model.
+    """A sequence that may get draft tokens.
 
-    `chances` are of its draft: that each token and all before it are right; `modelled` those of
-    the draft model, [] if its guesses are not likelier.
+    `probabilities` say how likely each token of its draft and all before it are accepted;
+    `model_probabilities` say so for the draft model's tokens, [] if they are not likelier.
+    `num_drafted` and `num_modelled` are how many of either the next step verifies.
     """
 
     sequence: Sequence
-    guesser: Guesser
+    draft_state: DraftState
     grammar: GrammarState | None
-    chances: list[float]
-    modelled: list[float]
+    probabilities: list[float]
+    model_probabilities: list[float]
     num_drafted: int = 0
     num_modelled: int = 0
 
-    def give(self, modelled: list[int]) -> None:
-        """Let the next step verify `modelled`, or else the draft."""
-        self.guesser.modelled = modelled
+    def set_draft(self, modelled: list[int]) -> None:
+        """Let the next step verify the draft model's tokens `modelled`, or else the draft."""
+        self.draft_state.model_draft = modelled
         if modelled and self.grammar is not None:
             modelled = self.grammar.valid_prefix(modelled)
-        self.sequence.draft = modelled or self.guesser.draft.tokens[: self.num_drafted]
+        self.sequence.draft = modelled or self.draft_state.draft.tokens[: self.num_drafted]
 
 
 class Speculation:
-    """Decides how many tokens of each answer a step guesses, and counts what was right.
+    """Decides how many draft tokens of each answer a step verifies, and counts the accepted ones.
 
-    `runner` is what verifies them, `draft` a model that guesses, timed by `clock`.
+    Args:
+        runner: verifies the draft tokens.
+        draft: a draft model, timed by `clock`; None if there is none.
     """
 
     def __init__(
         self, config: EngineConfig, runner: Runner, draft: Runner | None, clock: Clock
     ) -> None:
-        self.most = config.most_guesses(has_states=runner.num_slots > 0)
-        self.num_guesses = self.num_right = 0
+        self.limit = config.max_draft_tokens(has_states=runner.num_slots > 0)
+        self.num_draft_tokens = self.num_accepted = 0
         self._config = config
         self._model: DraftModel | None = None
         if draft is not None:
@@ -122,56 +133,70 @@ class Speculation:
         self._recent = RecentAnswers(config)
         self._cost = StepCost()
 
-    def begin(self, prompt: list[int], scope: Scope, params: SamplingParams) -> Guesser | None:
-        """Of an answer to `prompt`; None if nothing is guessed: as long as the operator has not
-        asked for guesses, not where log-probabilities are shown, whose last digits change.
+    def begin(self, prompt: list[int], scope: Scope, params: SamplingParams) -> DraftState | None:
+        """Return the state of an answer to `prompt`; None if it gets no draft tokens.
+
+        An answer that shows log-probabilities gets them only if the operator has asked for
+        speculation: they change the last digits.
         """
         shows_numbers = params.logprobs is not None
-        if not self.most or (shows_numbers and not self._config.asks_for_guesses):
+        if not self.limit or (shows_numbers and not self._config.requests_speculation):
             return None
         shared = self._recent.of(scope) if self._config.enable_prefix_caching else ()
-        rate = Rate(self._model.rate if self._model else None)
+        rate = ModelAcceptance(self._model.rate if self._model else None)
         drafter = SuffixDrafter(self._config, prompt, shared)
-        return Guesser(drafter, rate, is_sampled=params.temperature > 0)
+        return DraftState(drafter, rate, is_sampled=params.temperature > 0)
 
     def end(self, scope: Scope, answer: list[int]) -> None:
-        """An answer ended: others may go on as it did."""
-        if self.most and self._config.enable_prefix_caching:
+        """Index an answer that has ended, as other answers may continue as it did."""
+        if self.limit and self._config.enable_prefix_caching:
             self._recent.add(scope, answer)
 
-    def count(self, answer: Guessing, num_guesses: int, num_right: int) -> None:
-        """So many guesses of `answer` were computed, and right; -1 if the step gave no token."""
-        num_right = max(0, num_right)
-        self.num_guesses += num_guesses
-        self.num_right += num_right
-        if answer.guesser is not None:
-            answer.guesser.num_guesses += num_guesses
-            answer.guesser.num_right += num_right
+    def count(
+        self, answer: SpeculativeCompletion, num_draft_tokens: int, num_accepted: int
+    ) -> None:
+        """Count the verified and accepted draft tokens of `answer`.
 
-    def guess(self, running: Iterable[Sequence], answers: Mapping[Sequence, Guessing]) -> None:
-        """Give those of `running` that decode the tokens that the next step verifies."""
-        if not self.most:
+        `num_accepted` is -1 if the step gave no token.
+        """
+        num_accepted = max(0, num_accepted)
+        self.num_draft_tokens += num_draft_tokens
+        self.num_accepted += num_accepted
+        if answer.draft_state is not None:
+            answer.draft_state.num_draft_tokens += num_draft_tokens
+            answer.draft_state.num_accepted += num_accepted
+
+    def draft(
+        self, running: Iterable[Sequence], answers: Mapping[Sequence, SpeculativeCompletion]
+    ) -> None:
+        """Set the draft tokens that the next step verifies, in those of `running` that decode."""
+        if not self.limit:
             return
-        found, num_rows = list[_Candidate](), 0
+        candidates, num_rows = list[_Candidate](), 0
         for sequence in running:
             if not sequence.is_decoding:
                 continue
             num_rows += 1
             answer = answers[sequence]
-            one = answer.guesser and self._look(sequence, answer.guesser, answer.grammar)
-            if one:
-                found.append(one)
-        if found:
-            self._decide(found, num_rows)
+            state = answer.draft_state
+            candidate = state and self._find_candidate(sequence, state, answer.grammar)
+            if candidate:
+                candidates.append(candidate)
+        if candidates:
+            self._decide(candidates, num_rows)
         proposed: Mapping[Sequence, list[int]] = {}
         if self._model is not None:
-            wanted = {one.sequence: one.num_modelled for one in found if one.num_modelled}
-            proposed = self._model.propose(wanted)
-        for one in found:
-            one.give(proposed.get(one.sequence, []))
+            requested = {
+                candidate.sequence: candidate.num_modelled
+                for candidate in candidates
+                if candidate.num_modelled
+            }
+            proposed = self._model.propose(requested)
+        for candidate in candidates:
+            candidate.set_draft(proposed.get(candidate.sequence, []))
 
     def observe(self, step: Step, seconds: float) -> None:
-        """A step took `seconds`, from the first guess to the last token."""
+        """Learn from a step that took `seconds`, from drafting to the last token."""
         seconds -= self._model.seconds if self._model else 0.0
         is_alike = not step.copies
         for row in step.rows:
@@ -182,62 +207,76 @@ class Speculation:
         else:
             self._cost.interrupt(step.num_tokens)
         if self._model is not None:
-            unit = seconds / self._cost.of(step.num_tokens)
-            self._model.observe(seconds, (lambda n: unit * self._cost.of(n)) if is_alike else None)
+            unit = seconds / self._cost.estimate(step.num_tokens)
+            self._model.observe(
+                seconds, (lambda n: unit * self._cost.estimate(n)) if is_alike else None
+            )
 
     def close(self) -> None:
         """Close the draft model."""
         if self._model is not None:
             self._model.close()
 
-    def _look(
-        self, sequence: Sequence, guesser: Guesser, grammar: GrammarState | None
+    def _find_candidate(
+        self, sequence: Sequence, draft_state: DraftState, grammar: GrammarState | None
     ) -> _Candidate | None:
-        """None if there is nothing to guess."""
+        """Return a candidate for draft tokens; None if there are none."""
         sequence.draft = []
-        most = min(self.most, max(0, sequence.room))
-        chances, modelled = guesser.look(most, grammar), list[float]()
-        if not self._config.adaptive_speculation:  # also those that are unlikely
-            chances += [0.0] * (len(guesser.draft.tokens) - len(chances))
-        if self._model is not None and not guesser.draft.is_forced:
-            modelled = guesser.rate.chances(min(most, self._model.room(sequence)))
-        if not (chances or modelled):
+        limit = min(self.limit, max(0, sequence.room))
+        probabilities, modelled = draft_state.propose(limit, grammar), list[float]()
+        if not self._config.adaptive_speculation:  # verify unlikely tokens as well
+            probabilities += [0.0] * (len(draft_state.draft.tokens) - len(probabilities))
+        if self._model is not None and not draft_state.draft.is_forced:
+            modelled = draft_state.rate.probabilities(
+                min(limit, self._model.max_draft_tokens(sequence))
+            )
+        if not (probabilities or modelled):
             return None
-        is_likelier = sum(modelled) > sum(chances)
-        return _Candidate(sequence, guesser, grammar, chances, modelled if is_likelier else [])
+        is_likelier = sum(modelled) > sum(probabilities)
+        return _Candidate(
+            sequence, draft_state, grammar, probabilities, modelled if is_likelier else []
+        )
 
-    def _decide(self, found: list[_Candidate], num_rows: int) -> None:
-        """How many guesses each sequence makes, in a step of `num_rows` rows without them."""
+    def _decide(self, candidates: list[_Candidate], num_rows: int) -> None:
+        """Set the number of draft tokens of each candidate; the step has `num_rows` other rows."""
         if not self._config.adaptive_speculation:
-            for one in found:
-                one.num_drafted, one.num_modelled = len(one.chances), len(one.modelled)
+            for candidate in candidates:
+                candidate.num_drafted = len(candidate.probabilities)
+                candidate.num_modelled = len(candidate.model_probabilities)
             return
-        if self._cost.wants_plain(num_rows):
+        if self._cost.needs_plain_step(num_rows):
             return
-        cost = partial(self._cost.of_next, plain=num_rows)
-        plan = worthwhile([one.chances for one in found], num_rows, cost, sizes=SIZES)
-        for one, count in zip(found, plan.counts, strict=True):
-            one.num_drafted = count
-        if any(one.modelled for one in found):
-            self._use_model(found, num_rows, plan.rate)
+        cost = partial(self._cost.estimate_next, plain=num_rows)
+        each = [candidate.probabilities for candidate in candidates]
+        plan = plan_drafts(each, num_rows, cost, sizes=SIZES)
+        for candidate, count in zip(candidates, plan.counts, strict=True):
+            candidate.num_drafted = count
+        if any(candidate.model_probabilities for candidate in candidates):
+            self._use_model(candidates, num_rows, plan.rate)
 
-    def _use_model(self, found: list[_Candidate], num_rows: int, rate: float) -> None:
-        """Let the draft model guess if that gives more than `rate`, or is to be tried."""
+    def _use_model(self, candidates: list[_Candidate], num_rows: int, rate: float) -> None:
+        """Let the draft model propose tokens if that gives more than `rate`, or is to be tried."""
         assert self._model is not None
-        places = [place for place, one in enumerate(found) if one.modelled]
-        each = [one.modelled or one.chances for one in found]
-        pass_cost = self._model.cost * self._cost.of(len(places))
-        cost = partial(self._cost.of_next, plain=num_rows)
-        plan = worthwhile(each, num_rows, cost, frozenset(places), pass_cost=pass_cost, sizes=SIZES)
-        if plan.rate > rate and any(plan.counts[place] for place in places):
-            for one, count in zip(found, plan.counts, strict=True):
-                if one.modelled:
-                    one.num_modelled = count
+        indices = [
+            index for index, candidate in enumerate(candidates) if candidate.model_probabilities
+        ]
+        each = [
+            candidate.model_probabilities or candidate.probabilities for candidate in candidates
+        ]
+        pass_cost = self._model.cost * self._cost.estimate(len(indices))
+        cost = partial(self._cost.estimate_next, plain=num_rows)
+        plan = plan_drafts(
+            each, num_rows, cost, frozenset(indices), pass_cost=pass_cost, sizes=SIZES
+        )
+        if plan.rate > rate and any(plan.counts[index] for index in indices):
+            for candidate, count in zip(candidates, plan.counts, strict=True):
+                if candidate.model_probabilities:
+                    candidate.num_modelled = count
                 else:
-                    one.num_drafted = count
-        elif self._model.is_to_try:
-            one = min((found[place] for place in places), key=self._missing)
-            one.num_modelled = min(_TRIED, len(one.modelled))
+                    candidate.num_drafted = count
+        elif self._model.may_try:
+            candidate = min((candidates[index] for index in indices), key=self._missing)
+            candidate.num_modelled = min(_NUM_TRIED, len(candidate.model_probabilities))
 
-    def _missing(self, one: _Candidate) -> int:
-        return self._model.behind(one.sequence) if self._model else 0
+    def _missing(self, candidate: _Candidate) -> int:
+        return self._model.num_missing(candidate.sequence) if self._model else 0

@@ -1,9 +1,9 @@
-"""Slots for what a sequence remembers beside keys and values: the second kind of cache.
+"""Slots for the state of a sequence, in models that remember more than keys and values.
 
-A slot has the whole state of a sequence after some token, so it is overwritten as the text goes
-on, where blocks only fill.  States at the end of blocks are kept, under the block's hash: such a
-slot is never written again, its sequence goes on in another.  A prompt that begins alike takes keys
-and values up to the last block whose state is kept.
+A slot holds the whole state of a sequence after some token, so it is overwritten as the text goes
+on, where blocks only fill.  States at the end of blocks are kept as snapshots, registered under the
+block's hash: such a slot is never written again, and its sequence continues in another slot.  A
+prompt with the same prefix shares keys and values up to the last block whose state is kept.
 
 Integers and hashes only: the contents belong to the runner.
 """
@@ -16,66 +16,68 @@ from mindspore_serving.llm.step import Row, StateSlots
 
 
 class NoStates:
-    """Of a model that remembers keys and values alone: any number runs, shares every block, and
-    has no slots.
-    """
+    """Null object for models with keys and values only: no slots, no limits."""
 
     max_running = sys.maxsize
 
-    def find(self, sequence: Sequence, most: int) -> int:
-        return most
+    def find(self, sequence: Sequence, limit: int) -> int:
+        return limit
 
     def begin(self, sequence: Sequence, num_shared: int) -> None: ...
 
     def share(self, parent: Sequence, child: Sequence) -> None: ...
 
-    def place(self, sequence: Sequence, num_new: int) -> None: ...
+    def assign(self, sequence: Sequence, num_new: int) -> None: ...
 
-    def settle(self, scheduled: Scheduled) -> None: ...
+    def keep_snapshots(self, scheduled: Scheduled) -> None: ...
 
-    def give_back(self, sequence: Sequence) -> None: ...
+    def release(self, sequence: Sequence) -> None: ...
 
-    def take(self) -> list[int]:
+    def allocate(self) -> list[int]:
         return []
 
     def free(self, slots: list[int]) -> None: ...
 
 
 class StatePool:
-    """Hands out slots 0 .. num_slots-1.  In a step a sequence has one to read and one to write, so
-    at most `max_running` run; what is left keeps states.  One slot is for `take`.
+    """Allocator of the slots 0 .. num_slots-1.
+
+    In a step a sequence reads one slot and writes one, so at most `max_running` run; the remaining
+    slots keep snapshots.  One slot is reserved for `allocate`.
     """
 
-    def __init__(self, num_slots: int, block_size: int, *, keeps: bool) -> None:
+    def __init__(self, num_slots: int, block_size: int, *, keeps_snapshots: bool) -> None:
         self.pool = BlockPool(num_slots)
         self.max_running = max(1, (num_slots - 1) // 2)
         self._block_size = block_size
-        self._keeps = keeps
+        self._keeps_snapshots = keeps_snapshots
 
-    def find(self, sequence: Sequence, most: int) -> int:
-        """How many of the first `most` blocks of `sequence` may be shared: up to the last one whose
-        state is kept.  Where there are more, a state is to be kept at their end this time.
+    def find(self, sequence: Sequence, limit: int) -> int:
+        """Return how many of the first `limit` blocks of `sequence` it may share.
+
+        These end at the last block whose state is kept.  If there are more, the state at their end
+        is to be kept this time (`Sequence.snapshot_after`).
         """
-        hashes = sequence.hash_blocks(most, self._block_size)
-        count = most
+        hashes = sequence.hash_blocks(limit, self._block_size)
+        count = limit
         while count and not self.pool.find(hashes[count - 1 : count]):
             count -= 1
-        sequence.branch = most * self._block_size if count < most else 0
+        sequence.snapshot_after = limit * self._block_size if count < limit else 0
         return count
 
     def begin(self, sequence: Sequence, num_shared: int) -> None:
-        """Let `sequence` go on after its first `num_shared` blocks, whose state `find` has seen."""
+        """Start `sequence` from the state behind its first `num_shared` blocks (see `find`)."""
         hashes = sequence.hash_blocks(num_shared, self._block_size)
         sequence.slots = self.pool.find(hashes[-1:])
         self.pool.share(sequence.slots)
 
     def share(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child` go on from the state of `parent`."""
+        """Start `child` from the state of `parent`."""
         child.slots = parent.slots[:]
         self.pool.share(child.slots)
 
-    def place(self, sequence: Sequence, num_new: int) -> StateSlots:
-        """Where the next step of `sequence`, of `num_new` tokens, reads and writes."""
+    def assign(self, sequence: Sequence, num_new: int) -> StateSlots:
+        """Return the slots that a step of `sequence` with `num_new` tokens reads and writes."""
         pool, slots = self.pool, sequence.slots
         read = slots[0] if slots else -1
         write = read
@@ -84,37 +86,38 @@ class StatePool:
             slots.append(write)
         end = sequence.num_computed + num_new
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
-        if not self._keeps or kept <= 0 or pool.num_free <= self.max_running:
+        if not self._keeps_snapshots or kept <= 0 or pool.num_free <= self.max_running:
             return StateSlots(read, write)
-        # Of the two states that are written, a runner may write the first over what it reads.
+        # The snapshot may overwrite the slot that is read; the last state gets a new slot.
         slots.append(pool.allocate())
         return StateSlots(read, slots[-1], write, kept)
 
-    def settle(self, scheduled: Scheduled) -> None:
-        """Keep the states that `scheduled`, which is computed, left at the end of blocks."""
+    def keep_snapshots(self, scheduled: Scheduled) -> None:
+        """Keep the states that the computed step `scheduled` left at the end of blocks."""
         for sequence, row in zip(scheduled.sequences, scheduled.step.rows, strict=True):
             if sequence.status is SequenceStatus.RUNNING:
-                self._settle(sequence, row)
+                self._keep_snapshots(sequence, row)
 
-    def give_back(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence) -> None:
         self.pool.free(sequence.slots)
         sequence.slots = []
 
-    def take(self) -> list[int] | None:
-        """A slot for a text that is no sequence, until it is freed; None if there is no room."""
+    def allocate(self) -> list[int] | None:
+        """Return a slot for a text that is no sequence, to `free` later; None if none is left."""
         return [self.pool.allocate()] if self.pool.num_free > self.max_running else None
 
     def free(self, slots: list[int]) -> None:
         self.pool.free(slots)
 
-    def _settle(self, sequence: Sequence, row: Row) -> None:
+    def _keep_snapshots(self, sequence: Sequence, row: Row) -> None:
+        """Register the states that the step left in slots, and free the slots no longer needed."""
         state = row.state
         assert state is not None
         if state.snapshot >= 0:
             self._keep(sequence, state.snapshot, row.start + state.kept)
-        if self._keeps and sequence.num_computed % self._block_size == 0:
+        if self._keeps_snapshots and sequence.num_computed % self._block_size == 0:
             digest = self._keep(sequence, state.write, sequence.num_computed)
-            if len(row.tokens) == 1:  # one of each text that decodes is enough
+            if len(row.tokens) == 1:  # while decoding, one snapshot per sequence is enough
                 self.pool.drop(sequence.kept)
                 sequence.kept = digest if self.pool.is_registered(state.write) else b""
         self.pool.free([slot for slot in sequence.slots if slot != state.write])

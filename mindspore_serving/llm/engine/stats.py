@@ -1,25 +1,25 @@
-"""The numbers of an engine, and when it begins a request.  Plain data."""
+"""Counters of an engine, and the time at which a request starts.  Plain data."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """The engine's state, and sums since its start; 0 for what an engine does not have or say."""
+    """State of an engine, and sums since its start; 0 for numbers that an engine lacks."""
 
     num_running: int = 0
     num_waiting: int = 0
     num_blocks: int = 0
-    num_free_blocks: int = 0  # among them cached ones
+    num_free_blocks: int = 0  # including cached ones
     num_cached_blocks: int = 0
     num_steps: int = 0
-    num_prompt_tokens: int = 0  # of the requests taken
+    num_prompt_tokens: int = 0  # of the requests accepted
     num_generated_tokens: int = 0
-    num_cache_queries: int = 0  # tokens looked up in the prefix cache, and found there
+    num_cache_queries: int = 0  # tokens looked up in the prefix cache, and prefix hits of them
     num_cache_hits: int = 0
     num_preemptions: int = 0
-    num_guesses: int = 0  # tokens speculated, and how many were right
-    num_right_guesses: int = 0
+    num_draft_tokens: int = 0  # draft tokens verified, and how many were accepted
+    num_accepted_tokens: int = 0
     num_disk_hits: int = 0  # tokens whose blocks were read from disk
     num_disk_bytes_read: int = 0
     num_disk_bytes_written: int = 0
@@ -27,6 +27,6 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class FirstStep:
-    """An output: the first step of a request began, by `time.monotonic`."""
+    """Output that tells when the first step of a request began, by `time.monotonic`."""
 
     at: float

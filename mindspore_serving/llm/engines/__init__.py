@@ -1,4 +1,4 @@
-"""Opens the engines for language models beside our own, each imported when it is asked for."""
+"""Engines of other libraries for language models, each imported when it is requested."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -15,14 +15,15 @@ from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 def open_engine(
     name: str, model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
 ) -> AnyEngine:
-    """The model in the engine `name`, with `options` of its own.
+    """Open the model in the engine `name`, with `options` of that engine.
 
-    Raises StartError: its library is missing, or it has not one of its own options.
+    Raises StartError if its library is missing, or if it has no such option.
     """
     row = ENGINES[name]
     if (GGUF if is_gguf(model.directory) else DIRECTORY) not in row.reads:
         raise StartError(
-            f"engine {name!r} reads {' or '.join(row.reads)}, and {str(model.directory)!r} is none"
+            f"engine {name!r} reads {' or '.join(row.reads)}, and {str(model.directory)!r} is "
+            "neither"
         )
     module, _, function = row.opens.partition(":")
     try:
@@ -35,9 +36,9 @@ def open_engine(
     return engine
 
 
-def check_options(name: str, given: Mapping[str, Any], known: frozenset[str]) -> None:
-    """Raises StartError naming an option that the engine does not know."""
-    for option in given:
+def check_options(name: str, options: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raise StartError naming an option that the engine does not know."""
+    for option in options:
         if option not in known:
             near = did_you_mean(option, known)
             raise StartError(f"engine {name!r} has no option {option!r} (engine_options){near}")

@@ -1,7 +1,7 @@
-"""What a worker needs of an engine for language models.
+"""Interface of the engines for language models, as a worker uses them.
 
 Tokens go in and come out: templates, tokenizing, grammars, stops and text are done before and
-behind it.
+behind the engine.
 """
 
 from abc import ABC, abstractmethod
@@ -15,8 +15,8 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig, check_room
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder
-from mindspore_serving.llm.engine.pinning import Beginning
-from mindspore_serving.llm.engine.readout import Readout
+from mindspore_serving.llm.engine.pinning import PinnedPrefix
+from mindspore_serving.llm.engine.pooler import Pooler
 from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits, make_request
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -27,7 +27,7 @@ Outputs: TypeAlias = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """What an engine is to open.  `eos_ids` are the model's own end tokens."""
+    """Model that an engine opens.  `eos_ids` are the model's end tokens."""
 
     directory: Path
     tokenizer: Tokenizer | None
@@ -35,26 +35,26 @@ class EngineModel:
 
 
 class LanguageEngine(Protocol):
-    """One model, ready.  Owned by one thread from the first call on.
+    """An engine with one model, owned by one thread from the first call on.
 
-    `max_model_len` is how many tokens a prompt and its answer may have together, `embedding_size`
-    0 if it cannot embed, `num_blocks` of `block_size` tokens are its cache.  It is a
-    `SteppedEngine` or a `TaskEngine`, which `is_stepped` tells apart.
+    `max_model_len` is the maximum number of tokens of a prompt and its answer, `embedding_size` 0
+    if it cannot embed; `num_blocks` of `block_size` tokens are its cache.  It is a `SteppedEngine`
+    or a `TaskEngine`, which `is_stepped` tells apart.
     """
 
     @property
     def adapters(self) -> AdapterNames:
-        """The LoRA adapters that requests may name."""
+        """LoRA adapters that requests may name."""
         ...
 
     @property
-    def readout(self) -> Readout | None:
-        """What makes vectors or scores of hidden states; None if that is not known."""
+    def pooler(self) -> Pooler | None:
+        """Pooler that makes vectors or scores of hidden states; None if that is not known."""
         ...
 
     @property
     def encoder(self) -> Encoder | None:
-        """The encoder of a model that generates nothing."""
+        """Encoder of a model that generates nothing."""
         ...
 
     @property
@@ -76,7 +76,10 @@ class LanguageEngine(Protocol):
     def block_size(self) -> int: ...
 
     def describe(self, stored: str = "as stored") -> str:
-        """In words: what was chosen, what the cache can hold, how weights are stored (`stored`)."""
+        """Describe the options and the capacity of the cache, for people.
+
+        `stored` says how the checkpoint stores its weights.
+        """
         ...
 
     def add(
@@ -86,26 +89,29 @@ class LanguageEngine(Protocol):
         params: SamplingParams,
         **options: Any,
     ) -> None:
-        """Queue a request, which ends with `params.n` finish reasons; `options` are those of
-        `make_request`.  Raises InvalidInputs naming what it cannot do, Overloaded if too many
-        requests wait.
+        """Queue a request, which ends with `params.n` finish reasons.
+
+        `options` are those of `make_request`.  Raises InvalidInputs naming what the engine cannot
+        do, Overloaded if too many requests wait.
         """
         ...
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
-        """Queue a prompt: its output is float32 [embedding_size].  `options` are what else ours
-        has in a `Text`.
+        """Queue a prompt, whose output is float32 [embedding_size].
+
+        `options` are further fields of `PromptText`.
         """
         ...
 
-    def pin(self, beginnings: Sequence[Beginning]) -> int:
-        """Keep the blocks of prompts in the cache for good; how many they are.  Raises StartError
-        if it cannot.
+    def pin(self, prefixes: Sequence[PinnedPrefix]) -> int:
+        """Pin the blocks of `prefixes` in the cache, and return their number.
+
+        Raises StartError if the engine cannot.
         """
         ...
 
     def abort(self, request_id: str) -> bool:
-        """Free what the request has.  False if there is none."""
+        """Free the resources of a request.  Returns False if there is no such request."""
         ...
 
     def stats(self) -> EngineStats: ...
@@ -114,14 +120,14 @@ class LanguageEngine(Protocol):
 
 
 class ForeignEngine(ABC):
-    """An engine of another library, which has no vectors, no encoder and no pinned prompts.
+    """An engine of another library, without vectors, encoder and pinned prompts.
 
-    `limits` are what requests may have.
+    `limits` are those that requests have to keep.
     """
 
     can_generate = True
     embedding_size = 0
-    readout = None
+    pooler = None
     encoder = None
     adapters = AdapterNames(())
 
@@ -133,12 +139,12 @@ class ForeignEngine(ABC):
     def add(
         self, request_id: str, prompt_ids: Iterable[int], params: SamplingParams, **options: Any
     ) -> None:
-        """See `LanguageEngine`."""
+        """Queue a request, as `LanguageEngine.add` does."""
         request = make_request(request_id, prompt_ids, params, self._limits, **options)
         self._check(request)
-        waiting = self._taken()[self.config.max_num_seqs :]  # those that came last
-        held = sum(len(one.prompt_ids) for one in waiting)
-        check_room(self.config, "requests", len(waiting), held, len(request.prompt_ids))
+        waiting = self._accepted()[self.config.max_num_seqs :]  # those that came last
+        num_tokens = sum(len(queued.prompt_ids) for queued in waiting)
+        check_room(self.config, "requests", len(waiting), num_tokens, len(request.prompt_ids))
         self._start(request)
 
     @abstractmethod
@@ -146,27 +152,27 @@ class ForeignEngine(ABC):
         """Raise InvalidInputs for what the library cannot do."""
 
     @abstractmethod
-    def _taken(self) -> list[GenerationRequest]:
-        """The requests that the library has, in order; one for each sequence that it counts."""
+    def _accepted(self) -> list[GenerationRequest]:
+        """Return the requests that the library has, in order, once per sequence that it counts."""
 
     @abstractmethod
     def _start(self, request: GenerationRequest) -> None:
-        """Give the request to the library.  Raises InvalidInputs if that refuses it."""
+        """Pass the request to the library.  Raises InvalidInputs if that refuses it."""
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **_: Any) -> NoReturn:
-        """Raises InvalidInputs: there are no embeddings."""
+        """Raise InvalidInputs: there are no embeddings."""
         raise InvalidInputs("this engine does not embed")
 
-    def pin(self, beginnings: Sequence[Beginning]) -> NoReturn:
-        """Raises StartError: prompts cannot be pinned."""
-        raise StartError("pinned_prompts are given, but this engine pins no prompts")
+    def pin(self, prefixes: Sequence[PinnedPrefix]) -> NoReturn:
+        """Raise StartError: prompts cannot be pinned."""
+        raise StartError("pinned_prompts is set, but this engine cannot pin prompts; leave it out")
 
 
 class SteppedEngine(LanguageEngine, Protocol):
     """An engine that is driven step by step.
 
-    `started` are the requests of which the last step was the first; `on_compute` is called with
-    those that a step is about to compute.
+    `started` are the requests whose first step was the last step; `on_compute` is called with the
+    requests that a step is about to compute.
     """
 
     is_stepped: Literal[True]
@@ -178,9 +184,10 @@ class SteppedEngine(LanguageEngine, Protocol):
 
     def step(self) -> Outputs: ...
 
-    def rest(self) -> float | None:
-        """While there is no work: do a little of what can wait.  In how many seconds there is more
-        of it; None if there is none.
+    def do_idle_work(self) -> float | None:
+        """Do a little of what can wait, while there is no work.
+
+        Returns the seconds after which to call again; None if there is nothing more to do.
         """
         ...
 
@@ -188,7 +195,7 @@ class SteppedEngine(LanguageEngine, Protocol):
 class TaskEngine(LanguageEngine, Protocol):
     """An engine that computes by itself, and is used on the thread of an event loop.
 
-    `on_step` is called with the number of sequences of each step that it reports.
+    `on_step` is called with the number of sequences of each step that the engine reports.
     """
 
     is_stepped: Literal[False]
@@ -196,15 +203,16 @@ class TaskEngine(LanguageEngine, Protocol):
 
     @property
     def num_open(self) -> int:
-        """Requests that are not answered in full."""
+        """Number of requests that are not answered in full."""
         ...
 
     async def begin(
         self, deliver: Callable[[Outputs], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """The event loop runs: outputs go to `deliver`; `fail` gets why no more can come.
+        """Start on the running event loop.
 
-        Raises StartError if it cannot begin.
+        Outputs go to `deliver`; `fail` is called with the reason why no more can come.  Raises
+        StartError if it cannot begin.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""OpenVINO GenAI behind our processing: token ids in, token ids out, by its continuous batching."""
+"""Engine of OpenVINO GenAI, by its continuous batching: token ids in, token ids out."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,14 +33,14 @@ _ABSENT = (
     "typical_p", "top_n_sigma", "xtc_probability", "logit_bias", "bad_words",
     "allowed_token_ids", "prompt_logprobs",
 )  # fmt: skip
-_MOST_SEED = 2**63 - 1
+_MAX_SEED = 2**63 - 1
 _STATUS = openvino_genai.GenerationStatus
 _ENDS = (_STATUS.IGNORED, _STATUS.FINISHED, _STATUS.CANCEL, _STATUS.STOP)
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """One answer that the pipeline has."""
+    """A completion that the pipeline computes."""
 
     request: GenerationRequest
     answer: StopChecker
@@ -49,7 +49,7 @@ class _Running:
 
 
 class GenaiEngine(ForeignEngine):
-    """See `base.LanguageEngine`; stepped like our own."""
+    """Engine of OpenVINO GenAI, stepped like our own; see `base.LanguageEngine`."""
 
     is_stepped: Literal[True] = True
     block_size = _BLOCK
@@ -83,29 +83,33 @@ class GenaiEngine(ForeignEngine):
     def _check(self, request: GenerationRequest) -> None:
         _check(request.params)
         if request.priority or request.cache_salt:
-            raise InvalidInputs("engine genai has no priorities and no salts of its cache")
+            raise InvalidInputs("engine genai supports neither priority nor cache_salt")
 
-    def _taken(self) -> list[GenerationRequest]:
-        return [one.request for one in self._running.values()]
+    def _accepted(self) -> list[GenerationRequest]:
+        return [running.request for running in self._running.values()]
 
     def _start(self, request: GenerationRequest) -> None:
-        own = [_to_genai(request, index) for index in range(request.params.n)]
+        configs = [_to_genai(request, index) for index in range(request.params.n)]
         prompt = openvino.Tensor(np.array([request.prompt_ids], np.int64))
         self._num_prompt_tokens += len(request.prompt_ids)
-        for index, one in enumerate(own):
+        for index, config in enumerate(configs):
             self._num_added += 1
-            handle = self._pipeline.add_request(self._num_added, prompt, one)
+            handle = self._pipeline.add_request(self._num_added, prompt, config)
             self._running[self._num_added] = _Running(request, request.begin_text(index), handle)
 
     def abort(self, request_id: str) -> bool:
-        found = [key for key, one in self._running.items() if one.request.request_id == request_id]
-        for key in found:
+        keys = [
+            key
+            for key, running in self._running.items()
+            if running.request.request_id == request_id
+        ]
+        for key in keys:
             self._running.pop(key).handle.cancel()
-        return bool(found)
+        return bool(keys)
 
     def step(self) -> Outputs:
-        """Compute one step: what was added to each answer."""
-        ids = list(dict.fromkeys(one.request.request_id for one in self._running.values()))
+        """Compute one step and return what it added to each completion."""
+        ids = list(dict.fromkeys(request.request_id for request in self._accepted()))
         if self.on_compute is not None:
             self.on_compute(ids[: self.config.max_num_seqs])
         self._num_steps += 1
@@ -141,14 +145,14 @@ class GenaiEngine(ForeignEngine):
             num_generated_tokens=self._num_generated,
         )
 
-    def rest(self) -> None:
-        """There is nothing that can wait."""
+    def do_idle_work(self) -> None:
+        """Do nothing: there is nothing that can wait."""
 
     def close(self) -> None:
         self._pipeline = None
 
     def _read(self, running: _Running) -> Generated | None:
-        """What the pipeline has added to an answer since; None for nothing."""
+        """Return what the pipeline has added to a completion since the last call, or None."""
         parts = []
         answer, has_logprobs = running.answer, running.request.params.logprobs is not None
         while running.handle.can_read() and not answer.is_finished:
@@ -164,43 +168,43 @@ class GenaiEngine(ForeignEngine):
                 parts += [written] if written is not None else []
         has_more = answer.is_finished or running.handle.can_read()
         if not has_more and running.handle.get_status() in _ENDS:
-            parts.append(answer.end(FinishReason.ERROR, "the cache has no room for it"))
+            parts.append(answer.end(FinishReason.ERROR, "the cache has no room for the answer"))
         return join(parts) if parts else None
 
 
 def _check(params: SamplingParams) -> None:
-    """Raises InvalidField for a parameter that GenAI has not."""
+    """Raise InvalidField for a parameter that GenAI does not have."""
     for name in _ABSENT:
-        default, given = SAMPLING[name].default, getattr(params, name)
-        if given != default and (given or default):  # an empty list is an empty tuple
-            raise InvalidField(name, f"is {given!r}, but engine genai has only {default!r}")
+        default, value = SAMPLING[name].default, getattr(params, name)
+        if value != default and (value or default):  # an empty list is an empty tuple
+            raise InvalidField(name, f"is {value!r}, but engine genai supports only {default!r}")
     if params.logprobs:
-        accepted = "expected 0 of engine genai: the chosen token's alone"
+        accepted = "expected 0 for engine genai: it returns the chosen token's only"
         raise InvalidField("logprobs", f"is {params.logprobs}, {accepted}")
 
 
 def _to_genai(request: GenerationRequest, index: int) -> Any:
-    """The configuration of one answer; its stops and end tokens are seen by us as well."""
+    """Return the configuration of a completion; stops and end tokens are checked by us as well."""
     params = request.params
-    own = openvino_genai.GenerationConfig()
-    own.max_new_tokens = request.max_tokens
-    own.min_new_tokens = params.min_tokens
-    own.ignore_eos = True  # all ends are named
-    own.stop_token_ids = set(request.end_ids)
-    own.do_sample = params.temperature > 0
-    if own.do_sample:
-        own.temperature = params.temperature
-        own.rng_seed = request.seed_of(index) & _MOST_SEED
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = request.max_tokens
+    config.min_new_tokens = params.min_tokens
+    config.ignore_eos = True  # all end tokens are in stop_token_ids
+    config.stop_token_ids = set(request.end_ids)
+    config.do_sample = params.temperature > 0
+    if config.do_sample:
+        config.temperature = params.temperature
+        config.rng_seed = request.seed_of(index) & _MAX_SEED
         if params.top_k:
-            own.top_k = params.top_k
-        own.min_p, own.top_p = params.min_p, params.top_p
+            config.top_k = params.top_k
+        config.min_p, config.top_p = params.min_p, params.top_p
     for name in _SAME[:3]:
-        setattr(own, name, getattr(params, name))
-    own.logprobs = 0 if params.logprobs is None else 1
+        setattr(config, name, getattr(params, name))
+    config.logprobs = 0 if params.logprobs is None else 1
     form = _form(request)
     if form is not None:
-        own.structured_output_config = openvino_genai.StructuredOutputConfig(**form)
-    return own
+        config.structured_output_config = openvino_genai.StructuredOutputConfig(**form)
+    return config
 
 
 def _form(request: GenerationRequest) -> dict[str, str] | None:
@@ -208,7 +212,7 @@ def _form(request: GenerationRequest) -> dict[str, str] | None:
         return None
     grammar = request.grammar.grammar
     if grammar.kind == "lark":
-        raise InvalidInputs("engine genai has no grammars in Lark's form, and so no forced tools")
+        raise InvalidInputs("engine genai supports no Lark grammars, and so no forced tool calls")
     if grammar.kind == "regex":
         return {"regex": grammar.source}
     return {"json_schema": grammar.source or '{"type": "object"}'}
@@ -217,18 +221,21 @@ def _form(request: GenerationRequest) -> dict[str, str] | None:
 def open_engine(
     model: EngineModel, config: EngineConfig, options: Mapping[str, Any]
 ) -> GenaiEngine:
-    """`options` are properties of OpenVINO's device.  Raises StartError if it cannot be read."""
+    """Open the model.  `options` are properties of OpenVINO's device.
+
+    Raises StartError if the model cannot be read.
+    """
     known = openvino.Core().get_property("CPU", "SUPPORTED_PROPERTIES")
     check_options("genai", options, frozenset(known))
-    found = find_config(model.directory)
-    length = int(found["max_position_embeddings"])
+    described = find_config(model.directory)
+    length = int(described["max_position_embeddings"])
     length = min(length, config.max_model_len or length)
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.max_num_batched_tokens = config.max_num_batched_tokens
     scheduler.max_num_seqs = config.max_num_seqs
     scheduler.enable_prefix_caching = config.enable_prefix_caching
     memory = config.kv_cache_memory or _DEFAULT_MEMORY
-    scheduler.num_kv_blocks = max(1, memory // (_BLOCK * _token_bytes(found)))
+    scheduler.num_kv_blocks = max(1, memory // (_BLOCK * _token_bytes(described)))
     properties = {name: str(value) for name, value in options.items()}
     if config.num_threads is not None:
         properties["INFERENCE_NUM_THREADS"] = str(config.num_threads)
@@ -240,14 +247,14 @@ def open_engine(
             str(model.directory), scheduler, "CPU", properties
         )
     except (RuntimeError, TypeError) as error:
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
-        text = f"engine genai cannot open the model: {said[-1] if said else repr(error)}"
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        text = f"engine genai cannot open the model: {lines[-1] if lines else repr(error)}"
         raise StartError(text) from error
     return GenaiEngine(pipeline, model, config, scheduler.num_kv_blocks, length)
 
 
 def _token_bytes(config: Mapping[str, Any]) -> int:
-    """What a token takes of the cache, at most."""
+    """Return the maximum number of bytes that a token takes of the cache."""
     heads = int(config["num_attention_heads"])
     size = int(config.get("head_dim") or int(config["hidden_size"]) // heads)
     kept = int(config.get("num_key_value_heads") or heads) * size

@@ -1,6 +1,6 @@
-"""vLLM behind our processing: token ids in, token ids out, by its asynchronous engine.
+"""Engine of vLLM, by its asynchronous engine: token ids in, token ids out.
 
-Each answer is a request of vLLM's, so one that ends by a stop text is aborted there by itself.
+Each completion is a request of vLLM's, so one that ends by a stop string is aborted there alone.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from mindspore_serving.core.sampling_params import (
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
-from mindspore_serving.llm.engine.branch import PROMPT
+from mindspore_serving.llm.engine.completion import PROMPT
 from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits
 from mindspore_serving.llm.engine.stats import EngineStats, FirstStep
 from mindspore_serving.llm.engines import vllm_sampling
@@ -37,12 +37,12 @@ from mindspore_serving.llm.tokenization.stopping import StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _FAILED = "the model failed; see the log"
-_LOOK_SECONDS = 1.0
+_CHECK_INTERVAL = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class _Running:
-    """A request that vLLM has."""
+    """A request that vLLM computes."""
 
     request: GenerationRequest
     adapter: LoRARequest | None
@@ -52,17 +52,17 @@ class _Running:
 
 
 class VllmEngine(ForeignEngine):
-    """See `base.TaskEngine`."""
+    """Engine of vLLM, a `base.TaskEngine`."""
 
     is_stepped: Literal[False] = False
 
     def __init__(
         self, llm: AsyncLLM, model: EngineModel, config: EngineConfig, stats: StepStats
     ) -> None:
-        own = llm.vllm_config
+        vllm_config = llm.vllm_config
         limits = ModelLimits(
-            vocab_size=own.model_config.get_vocab_size(),
-            max_model_len=own.model_config.max_model_len,
+            vocab_size=vllm_config.model_config.get_vocab_size(),
+            max_model_len=vllm_config.model_config.max_model_len,
             adapters=range(1, 1 + len(config.adapters)),
             eos_ids=model.eos_ids,
             tokenizer=model.tokenizer,
@@ -70,14 +70,14 @@ class VllmEngine(ForeignEngine):
         super().__init__(config, limits)
         self._llm = llm
         self._stats = stats
-        self.block_size: int = own.cache_config.block_size
-        self.num_blocks: int = own.cache_config.num_gpu_blocks or 0
+        self.block_size: int = vllm_config.cache_config.block_size
+        self.num_blocks: int = vllm_config.cache_config.num_gpu_blocks or 0
         self.on_step: Callable[[int], None] | None = None
         self._special_ids = _special_ids(model.tokenizer)
         self.adapters = AdapterNames(config.adapters)
         self._adapters = [
-            LoRARequest(name, place, str(path))
-            for place, (name, path) in enumerate(config.adapters.items(), 1)
+            LoRARequest(name, number, str(path))
+            for number, (name, path) in enumerate(config.adapters.items(), 1)
         ]
         self._running: dict[str, _Running] = {}
         self._deliver: Callable[[Outputs], None] = lambda _: None
@@ -89,33 +89,33 @@ class VllmEngine(ForeignEngine):
 
     def describe(self, stored: str = "as stored") -> str:
         capacity = self.num_blocks * self.block_size
-        own = self._llm.vllm_config
+        vllm_config = self._llm.vllm_config
         return (
-            f"weights {self.config.quantization or 'as stored'}, {own.model_config.dtype}; cache "
-            f"of {capacity:,} tokens ({self.num_blocks:,} blocks of {self.block_size}); at most "
-            f"{own.scheduler_config.max_num_seqs} sequences and "
-            f"{own.scheduler_config.max_num_batched_tokens} tokens in a step"
+            f"weights {self.config.quantization or 'as stored'}, {vllm_config.model_config.dtype}; "
+            f"cache of {capacity:,} tokens ({self.num_blocks:,} blocks of {self.block_size}); at "
+            f"most {vllm_config.scheduler_config.max_num_seqs} sequences and "
+            f"{vllm_config.scheduler_config.max_num_batched_tokens} tokens in a step"
         )
 
     async def begin(
         self, deliver: Callable[[Outputs], None], fail: Callable[[BaseException], None]
     ) -> None:
-        """See `base.TaskEngine`."""
+        """Start on the running event loop, as `base.TaskEngine.begin` does."""
         self._deliver, self._fail = deliver, fail
         self._stats.on_step = self.on_step
-        for one in self._adapters:  # a request for one that cannot be loaded would end vLLM
+        for adapter in self._adapters:  # a request for a broken adapter would end vLLM
             try:
-                await self._llm.add_lora(one)
+                await self._llm.add_lora(adapter)
             except Exception as error:
-                text = f"engine vllm cannot load the adapter {one.lora_name!r}: {error}"
+                text = f"engine vllm cannot load the adapter {adapter.lora_name!r}: {error}"
                 raise StartError(text) from error
-        self._look()
+        self._check_processes()
 
     def _check(self, request: GenerationRequest) -> None:
         vllm_sampling.check(request.params)
 
-    def _taken(self) -> list[GenerationRequest]:
-        return [one.request for one in self._running.values()]
+    def _accepted(self) -> list[GenerationRequest]:
+        return [running.request for running in self._running.values()]
 
     def _start(self, request: GenerationRequest) -> None:
         lora = self._adapters[request.adapter - 1] if request.adapter else None
@@ -124,8 +124,8 @@ class VllmEngine(ForeignEngine):
         self._running[request.request_id] = running
         self._stats.num_prompt_tokens += len(request.prompt_ids)
         loop = asyncio.get_running_loop()
-        for index, one in enumerate(sampling):
-            running.tasks.append(loop.create_task(self._generate(running, index, one)))
+        for index, params in enumerate(sampling):
+            running.tasks.append(loop.create_task(self._generate(running, index, params)))
 
     def abort(self, request_id: str) -> bool:
         running = self._running.pop(request_id, None)
@@ -139,12 +139,12 @@ class VllmEngine(ForeignEngine):
     def close(self) -> None:
         self._llm.shutdown()
 
-    def _look(self) -> None:
-        """See whether its processes run: vLLM itself says it to requests alone."""
+    def _check_processes(self) -> None:
+        """Check whether vLLM's processes run: vLLM reports their end only to requests."""
         if self._llm.errored:
             self._fail(EngineDeadError())
         else:
-            asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
+            asyncio.get_running_loop().call_later(_CHECK_INTERVAL, self._check_processes)
 
     def _to_vllm(self, request: GenerationRequest, index: int) -> VllmParams:
         forms = vllm_sampling.structured(request, self._special_ids)
@@ -158,7 +158,7 @@ class VllmEngine(ForeignEngine):
             raise InvalidInputs(f"engine vllm refuses the parameters: {error}") from None
 
     async def _generate(self, running: _Running, index: int, params: VllmParams) -> None:
-        """One answer, to its end."""
+        """Deliver one completion, up to its end."""
         request, answer = running.request, running.request.begin_text(index)
         prompt = tokens_input(request.prompt_ids, cache_salt=request.cache_salt or None)
         name = f"{request.request_id}/{index}"
@@ -179,10 +179,10 @@ class VllmEngine(ForeignEngine):
         except Exception as error:
             self._refuse(running, error)
         finally:
-            await outputs.aclose()  # aborts what goes on
+            await outputs.aclose()  # aborts the request if it goes on
 
     def _refuse(self, running: _Running, error: Exception) -> None:
-        """vLLM has ended the request by `error`."""
+        """End the request, which vLLM has ended by `error`."""
         reason: ServingError = ServingError(_FAILED)
         if isinstance(error, VLLMClientError | ValueError):
             reason = InvalidInputs(f"engine vllm refuses the request: {error}")
@@ -217,11 +217,11 @@ class VllmEngine(ForeignEngine):
             self._put(running, written)
 
     def _score(self, running: _Running, scored: list[Any]) -> None:
-        """Give the log-probabilities of the prompt, whose first token follows nothing."""
+        """Deliver the log-probabilities of the prompt, whose first token follows nothing."""
         ids = running.request.prompt_ids
         running.request.num_scored = len(ids)
         pairs = zip(ids, scored, strict=True)
-        entries = tuple(() if one is None else _entry(token_id, one) for token_id, one in pairs)
+        entries = tuple(() if rows is None else _entry(token_id, rows) for token_id, rows in pairs)
         piece = Generated(PROMPT, tuple(ids), "", entries)
         self._deliver([(running.request.request_id, piece)])
 
@@ -237,23 +237,23 @@ class VllmEngine(ForeignEngine):
         self._deliver([(request.request_id, generated)])
 
 
-def _entry(token_id: int, found: Mapping[int, Any]) -> tuple[TokenLogprob, ...]:
-    """The token's own log-probability, then the likeliest; vLLM counts ranks from 1."""
-    own = TokenLogprob(token_id, found[token_id].logprob, found[token_id].rank - 1)
-    rows = sorted(found.items(), key=lambda pair: pair[1].rank)
-    # The own one is among vLLM's rows in any case, but among the likeliest only by its rank.
-    is_likely = own.rank < len(rows) - 1 or [*found][0] != token_id
-    others = [
-        TokenLogprob(other, one.logprob, one.rank - 1)
-        for other, one in rows
-        if other != token_id or is_likely
+def _entry(token_id: int, logprobs: Mapping[int, Any]) -> tuple[TokenLogprob, ...]:
+    """Return the token's own log-probability, then the likeliest; vLLM counts ranks from 1."""
+    chosen = TokenLogprob(token_id, logprobs[token_id].logprob, logprobs[token_id].rank - 1)
+    rows = sorted(logprobs.items(), key=lambda pair: pair[1].rank)
+    # The chosen token is always among vLLM's rows, but among the likeliest only by its rank.
+    is_likely = chosen.rank < len(rows) - 1 or [*logprobs][0] != token_id
+    likeliest = [
+        TokenLogprob(candidate, row.logprob, row.rank - 1)
+        for candidate, row in rows
+        if candidate != token_id or is_likely
     ]
-    return (own, *others)
+    return (chosen, *likeliest)
 
 
 def _special_ids(tokenizer: Tokenizer | None) -> dict[str, int]:
-    """The special tokens by their texts."""
+    """Return the ids of the special tokens by their texts."""
     if tokenizer is None:
         return {}
-    found = [one for one in range(tokenizer.vocab_size) if tokenizer.is_special(one)]
-    return {tokenizer.token_bytes(one).decode("utf-8", "replace"): one for one in found}
+    ids = filter(tokenizer.is_special, range(tokenizer.vocab_size))
+    return {tokenizer.token_bytes(id_).decode("utf-8", "replace"): id_ for id_ in ids}

@@ -1,4 +1,4 @@
-"""How much of a machine's memory vLLM takes on a CPU: a share of each node, by what is free there.
+"""Share of a machine's memory that vLLM takes on a CPU, by what is free on each NUMA node.
 
 vLLM itself takes 92 % of a node, and does not start where less is free.  Imports nothing of it.
 """
@@ -19,7 +19,7 @@ _CACHE_OPTION = "kv_cache_memory_bytes"  # in place of it
 _CACHE_VARIABLE = "VLLM_CPU_KVCACHE_SPACE"  # the same
 _WORKERS = "tensor_parallel_size"
 _DEFAULT = 0.92  # vLLM's own
-_OF_FREE = 0.9  # vLLM looks again later: what is free then, it has to be
+_OF_FREE = 0.9  # vLLM checks the free memory again later, when it may be less
 _FREE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")  # as vLLM counts
 
 
@@ -32,53 +32,55 @@ class NodeMemory:
 
 
 def with_share(arguments: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
-    """vLLM's `arguments` with the share of memory that it is to take, unless the operator has said
-    how much.  Raises StartError if there is too little.
+    """Return vLLM's `arguments` with the share of memory to take, unless the operator has set it.
+
+    Raises StartError if there is too little.
     """
     if arguments.keys() & {OPTION, _CACHE_OPTION} or os.environ.get(_CACHE_VARIABLE):
         return dict(arguments)
     nodes = read_nodes(root)
     share = choose_share(nodes, arguments.get(_WORKERS, 1))
     log.warning(
-        "engine vllm takes %d %% of the memory, as %d %% is free; --engine-option %s=SHARE chooses",
-        round(100 * share), 100 * min(one.free / one.total for one in nodes), OPTION,
+        "engine vllm takes %d %% of the memory, as %d %% is free; --engine-option %s=SHARE sets it",
+        round(100 * share), 100 * min(node.free / node.total for node in nodes), OPTION,
     )  # fmt: skip
     return {**arguments, OPTION: share}
 
 
 def read_nodes(root: Path = Path("/")) -> list[NodeMemory]:
-    """The memory of each node; a container's limit counts.  Raises StartError for none."""
+    """Return the memory of each node, within a container's limit.  Raises StartError for none."""
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/meminfo"))
     nodes = [_read(file) for file in files or [root / "proc/meminfo"]]
     limit, used = cgroup_memory(root)
-    found = []
+    with_memory = []
     for node in nodes:
         if limit is not None and used is not None and limit < node.total:
             node = NodeMemory(limit, max(0, min(node.free, limit - used)))
-        if node.total:  # a node may have processors alone
-            found.append(node)
-    if not found:
-        raise StartError(f"{root} shows no memory; give --engine-option {OPTION}=SHARE")
-    return found
+        if node.total:  # a node may have processors only
+            with_memory.append(node)
+    if not with_memory:
+        raise StartError(f"{root} shows no memory; set --engine-option {OPTION}=SHARE")
+    return with_memory
 
 
 def choose_share(nodes: Sequence[NodeMemory], num_workers: int = 1) -> float:
-    """The share of each node that vLLM is to take, at most its own default, in hundredths; each of
-    `num_workers` takes one.  Raises StartError if less than a hundredth is free.
+    """Return the share of each node that vLLM is to take, in hundredths, at most its own default.
+
+    Each of `num_workers` takes such a share.  Raises StartError if less than a hundredth is free.
     """
     shares = [node.free / node.total for node in nodes]
     on_each = math.ceil(num_workers / len(shares))
     share = math.floor(100 * min(_DEFAULT, _OF_FREE * min(shares)) / on_each) / 100
     if share <= 0:
         raise StartError(
-            f"engine vllm finds {min(shares):.1%} of the memory free, too little to start; end "
-            "what takes it"
+            f"engine vllm cannot start: only {min(shares):.1%} of the memory is free; end other "
+            "processes"
         )
     return share
 
 
 def _read(path: Path) -> NodeMemory:
-    """Of lines as "Node 0 MemTotal: 97421888 kB", or without the node."""
+    """Return the memory by lines such as "Node 0 MemTotal: 97421888 kB", or without the node."""
     sizes = dict(_sizes(path.read_text().splitlines()))
     return NodeMemory(sizes.get("MemTotal", 0), sum(sizes.get(name, 0) for name in _FREE))
 

@@ -1,4 +1,4 @@
-"""Opens a model in vLLM: our options as vLLM's, and what went wrong in its processes."""
+"""Opening of a model in vLLM: our options as vLLM's, and errors of its processes."""
 
 import os
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
 from mindspore_serving.llm.engines.base import EngineModel  # noqa: E402
-from mindspore_serving.llm.engines.errors_of_children import last_errors  # noqa: E402
+from mindspore_serving.llm.engines.child_errors import last_errors  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
 from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
 
@@ -41,30 +41,30 @@ _NAMES = {
     "tensor_parallel": "tensor_parallel_size",
     "enable_prefix_caching": "enable_prefix_caching",
 }
-_ALWAYS = ("max_num_seqs", "enable_prefix_caching")  # also where they are not given
+_ALWAYS = ("max_num_seqs", "enable_prefix_caching")  # passed even if they have their defaults
 _DEFAULTS = EngineConfig()
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters
 
 
 def open_engine(model: EngineModel, config: EngineConfig, options: Mapping[str, Any]) -> VllmEngine:
-    """Raises StartError with the reason that vLLM gives."""
-    check_options("vllm", options, frozenset(one.name for one in fields(AsyncEngineArgs)))
+    """Open the model.  Raises StartError with the reason that vLLM gives."""
+    check_options("vllm", options, frozenset(field.name for field in fields(AsyncEngineArgs)))
     stats = StepStats()
     with last_errors() as errors:
         try:
             arguments = {**_arguments(model, config), **options}
             if current_platform.device_type == "cpu":
                 arguments = vllm_memory.with_share(arguments)
-            own = AsyncEngineArgs(**arguments)
-            llm = AsyncLLM.from_engine_args(own, stat_loggers=[stats.logger])
+            engine_args = AsyncEngineArgs(**arguments)
+            llm = AsyncLLM.from_engine_args(engine_args, stat_loggers=[stats.logger])
         except (Exception, SystemExit) as error:
-            said = [*errors.lines(), str(error).strip().split("\n")[0] or repr(error)]
-            raise StartError(f"engine vllm cannot open the model: {said[0]}") from error
+            lines = [*errors.lines(), str(error).strip().split("\n")[0] or repr(error)]
+            raise StartError(f"engine vllm cannot open the model: {lines[0]}") from error
     return VllmEngine(llm, model, config, stats)
 
 
 def _arguments(model: EngineModel, config: EngineConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": str(model.directory),
         "skip_tokenizer_init": model.tokenizer is None,
         "scheduling_policy": "priority",
@@ -73,19 +73,19 @@ def _arguments(model: EngineModel, config: EngineConfig) -> dict[str, Any]:
         "structured_outputs_config": {"backend": "guidance"},
         "disable_log_stats": True,
     }
-    for name, theirs in _NAMES.items():
+    for name, vllm_name in _NAMES.items():
         if name in _ALWAYS or getattr(config, name) != getattr(_DEFAULTS, name):
-            found[theirs] = getattr(config, name)
-    found["dtype"] = _DTYPES.get(config.dtype, config.dtype)
+            arguments[vllm_name] = getattr(config, name)
+    arguments["dtype"] = _DTYPES.get(config.dtype, config.dtype)
     _check_device(config.device)
     if config.adapters:
         rank = max(_rank(path) for path in config.adapters.values())
-        found |= {"enable_lora": True, "max_loras": len(config.adapters), "max_lora_rank": rank}
-    return found
+        arguments |= {"enable_lora": True, "max_loras": len(config.adapters), "max_lora_rank": rank}
+    return arguments
 
 
 def _rank(path: str | Path) -> int:
-    """The smallest that vLLM has for the adapter.  Raises StartError if it cannot be read."""
+    """Return the smallest rank of vLLM for the adapter.  Raises StartError if it cannot be read."""
     highest = max((len(pair.down) for pair in read_adapter(path).added.values()), default=1)
     return next((rank for rank in _RANKS if rank >= highest), highest)
 

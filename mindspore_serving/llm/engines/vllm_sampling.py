@@ -1,6 +1,7 @@
-"""Our sampling parameters as vLLM's, by a table.
+"""Translation of our sampling parameters to vLLM's, by a table.
 
-Stop strings, the end of an answer and its text are ours (`answers`), so vLLM gets none of them.
+Stop strings, the end of a completion and its text are ours (`VllmEngine`), so vLLM gets none of
+them.
 """
 
 import json
@@ -25,47 +26,50 @@ _SAME = (
     "prompt_logprobs",
 )
 _TRANSLATED: dict[str, Callable[[Any], Any]] = {
-    "logit_bias": lambda given: dict(given) or None,
-    "allowed_token_ids": lambda given: None if given is None else list(given),
-    "bad_words": lambda given: list(given) or None,
+    "logit_bias": lambda value: dict(value) or None,
+    "allowed_token_ids": lambda value: None if value is None else list(value),
+    "bad_words": lambda value: list(value) or None,
 }
 _ABSENT = ("typical_p", "top_n_sigma", "xtc_probability")
-_MOST_SEED = 2**63 - 1
+_MAX_SEED = 2**63 - 1
 
 
 def check(params: SamplingParams) -> None:
-    """Raises InvalidField for a parameter that vLLM has not."""
+    """Raise InvalidField for a parameter that vLLM does not have."""
     for name in _ABSENT:
         default = SAMPLING[name].default
         if getattr(params, name) != default:
             raise InvalidField(
-                name, f"is {getattr(params, name)!r}, but engine vllm has only {default}"
+                name, f"is {getattr(params, name)!r}, but engine vllm supports only {default}"
             )
 
 
 def translate(request: GenerationRequest, index: int) -> dict[str, Any]:
-    """The arguments of vLLM's SamplingParams for one answer, but for its grammar."""
+    """Return the arguments of vLLM's SamplingParams for a completion, without its grammar."""
     params = request.params
-    given = {name: getattr(params, name) for name in _SAME}
-    given |= {name: change(getattr(params, name)) for name, change in _TRANSLATED.items()}
+    arguments = {name: getattr(params, name) for name in _SAME}
+    arguments |= {name: change(getattr(params, name)) for name, change in _TRANSLATED.items()}
     if index:
-        given["prompt_logprobs"] = None  # the first answer has them
+        arguments["prompt_logprobs"] = None  # the first completion has them
     return {
-        **given,
+        **arguments,
         "max_tokens": request.max_tokens,
-        "ignore_eos": True,  # all ends are named, as vLLM may know others
+        "ignore_eos": True,  # all end tokens are in stop_token_ids: vLLM may know other ones
         "stop_token_ids": list(request.end_ids),
-        "seed": None if params.temperature == 0 else request.seed_of(index) & _MOST_SEED,
+        "seed": None if params.temperature == 0 else request.seed_of(index) & _MAX_SEED,
         "detokenize": False,
     }
 
 
 def structured(request: GenerationRequest, special_ids: Mapping[str, int]) -> dict[str, Any] | None:
-    """The arguments of vLLM's StructuredOutputsParams, for its backend guidance; None for none."""
+    """Return the arguments of vLLM's StructuredOutputsParams, for its backend guidance.
+
+    None if the request has no grammar.
+    """
     if request.grammar is None:
         return None
     if request.params.ignore_eos:
-        raise InvalidInputs("engine vllm ends an answer where its grammar does: no ignore_eos")
+        raise InvalidInputs("engine vllm ends an answer with its grammar; leave out ignore_eos")
     grammar = request.grammar.grammar
     if grammar.kind == "regex":
         return {"regex": grammar.source}
@@ -75,5 +79,5 @@ def structured(request: GenerationRequest, special_ids: Mapping[str, int]) -> di
     schema = json.loads(text)
     if not isinstance(schema, dict):  # true, as any JSON
         schema = {}
-    own = whitespace_options(text)
-    return {"json": {**schema, "x-guidance": own} if own else schema}
+    guidance = whitespace_options(text)
+    return {"json": {**schema, "x-guidance": guidance} if guidance else schema}

@@ -1,4 +1,4 @@
-"""What vLLM reports of its steps, summed up as our numbers."""
+"""Counters of vLLM's steps, summed up as `EngineStats`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,21 +9,21 @@ from mindspore_serving.llm.engine.stats import EngineStats
 
 
 class StepStats:
-    """Of one engine."""
+    """Counters of one engine."""
 
     def __init__(self) -> None:
         self.on_step: Callable[[int], None] | None = None
         self.num_prompt_tokens = self.num_generated = 0
         self._num_running = self._num_waiting = self._num_steps = 0
-        self._queries = self._hits = self._preemptions = self._guesses = self._right = 0
+        self._queries = self._hits = self._preemptions = self._draft_tokens = self._accepted = 0
         self._usage = 0.0  # share of the cache
 
     def logger(self, *_: Any) -> StatLoggerBase:
-        """What vLLM reports to."""
+        """Return the logger that vLLM reports to."""
         return _Logger(self)
 
     def record(self, scheduler: Any, iteration: Any) -> None:
-        """A step."""
+        """Count a step."""
         if scheduler is not None:
             self._num_steps += 1
             self._num_running = scheduler.num_running_reqs
@@ -31,10 +31,10 @@ class StepStats:
             self._usage = scheduler.kv_cache_usage
             self._queries += scheduler.prefix_cache_stats.queries
             self._hits += scheduler.prefix_cache_stats.hits
-            guessed = scheduler.spec_decoding_stats
-            if guessed is not None:
-                self._guesses += guessed.num_draft_tokens
-                self._right += guessed.num_accepted_tokens
+            speculation = scheduler.spec_decoding_stats
+            if speculation is not None:
+                self._draft_tokens += speculation.num_draft_tokens
+                self._accepted += speculation.num_accepted_tokens
             if self.on_step is not None and self._num_running:
                 self.on_step(self._num_running)
         if iteration is not None:
@@ -52,8 +52,8 @@ class StepStats:
             num_cache_queries=self._queries,
             num_cache_hits=self._hits,
             num_preemptions=self._preemptions,
-            num_guesses=self._guesses,
-            num_right_guesses=self._right,
+            num_draft_tokens=self._draft_tokens,
+            num_accepted_tokens=self._accepted,
         )
 
 
@@ -65,4 +65,4 @@ class _Logger(StatLoggerBase):  # type: ignore[misc]  # a class of vLLM's, which
         self._stats.record(scheduler_stats, iteration_stats)
 
     def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+        """Do nothing: the worker logs it."""

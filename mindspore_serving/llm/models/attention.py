@@ -54,7 +54,7 @@ class AttentionContext:
 
 
 def _tables(ops: Ops, rope: Rope, inputs: DecoderInputs) -> Tensor:
-    longer = (inputs.is_long, rope.long_freq) if rope.switch else None
+    longer = (inputs.uses_long_rope, rope.long_freq) if rope.switch else None
     return ops.rope_tables(inputs.positions, rope.inv_freq, rope.scale, longer)
 
 

@@ -33,7 +33,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.tracing import read_names
 
 SHOWN = 5  # names in an error
-CLASSIFIER = ("score.weight", "score.bias")  # read by `engine.last_readout`
+CLASSIFIER = ("score.weight", "score.bias")  # read by `engine.last_token_pooler`
 PREDICTING = ("num_nextn_predict_layers", "num_mtp_layers")  # multi-token prediction
 
 

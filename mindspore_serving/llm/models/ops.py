@@ -52,12 +52,12 @@ class DecoderInputs:
     features: Tensor | None = None  # [n, hidden]: image features, in place of embeddings
     feature_rows: Tensor | None = None  # [n]: tokens that the features replace
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
-    is_long: Tensor | None = None
+    uses_long_rope: Tensor | None = None
     types: Tensor | None = None  # [tokens]: of encoders, 1 in the second of two texts
 
 
 Longer: TypeAlias = tuple[Tensor, Sequence[float]]
-"""`DecoderInputs.is_long`, and the rotary frequencies of the tokens for which it is 1."""
+"""`DecoderInputs.uses_long_rope`, and the rotary frequencies of the tokens for which it is 1."""
 
 
 class Ops(Protocol):

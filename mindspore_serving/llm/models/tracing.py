@@ -109,9 +109,9 @@ def read_names(
 
 def _traced(spec: ModelSpec, decoder: Decoder, has_weight: Callable[[str], bool]) -> TracingOps:
     ops: Any = TracingOps(has_weight)
-    is_long = TracedCall("input") if spec.rope.switch else None
+    uses_long_rope = TracedCall("input") if spec.rope.switch else None
     inputs = DecoderInputs(
-        TracedCall("input"), TracedCall("input"), TracedCall("input"), is_long=is_long
+        TracedCall("input"), TracedCall("input"), TracedCall("input"), uses_long_rope=uses_long_rope
     )
     decoder(ops, spec, inputs)
     traced: TracingOps = ops

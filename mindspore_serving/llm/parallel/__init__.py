@@ -1,1 +1,1 @@
-"""A language model over ranks: processes that each hold a part of it and compute steps together."""
+"""Parallelism: a language model over ranks, processes that each compute a part of every step."""

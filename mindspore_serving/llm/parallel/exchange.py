@@ -1,4 +1,4 @@
-"""What ranks that share every layer exchange: sums of their arrays, and their parts of the logits.
+"""All-reduce and gather of ranks that share every layer: sums of arrays, parts of the logits.
 
 The parts are added in the order of ranks, so that all ranks have the same bits.  Knows no runtime.
 """
@@ -14,9 +14,10 @@ Floats = npt.NDArray[np.float32]
 
 
 class RankExchange:
-    """Arrays of float32 through the memory of `group`; all ranks call the same with equal shapes.
+    """Collective operations on float32 arrays through the memory of `group`.
 
-    `rows` are the rows of the vocabulary that this rank has.
+    All ranks call the same operations with equal shapes.  `rows` are the rows of the vocabulary
+    that this rank has.
     """
 
     def __init__(self, group: RankGroup, vocab_size: int) -> None:
@@ -25,37 +26,38 @@ class RankExchange:
         self._rows = [Shard(rank, group.size).of(vocab_size) for rank in range(group.size)]
         self.rows = self._rows[group.rank]
 
-    def sum(self, own: Floats, total: Floats) -> None:
-        """Write the sum of every rank's `own` to `total`, which may be `own`; any shape."""
-        flat, out = own.reshape(-1), total.reshape(-1)
-        most = PART_BYTES // flat.itemsize
-        for begin in range(0, flat.size, most):
-            first, second, *others = self._all(flat[begin : begin + most])
-            target = out[begin : begin + most]
+    def sum(self, array: Floats, total: Floats) -> None:
+        """Write the sum of every rank's `array` to `total`, which may be `array`; any shape."""
+        flat, out = array.reshape(-1), total.reshape(-1)
+        length = PART_BYTES // flat.itemsize
+        for begin in range(0, flat.size, length):
+            first, second, *remaining = self._all(flat[begin : begin + length])
+            target = out[begin : begin + length]
             np.add(first, second, out=target)
-            for part in others:
+            for part in remaining:
                 target += part
 
-    def gather(self, own: Floats) -> Floats:
-        """The logits [N, vocab_size] of every rank's rows of the vocabulary; none on other ranks
-        than 0.
-        """
-        is_first, width = self._group.rank == 0, max(one.count for one in self._rows)
-        found = np.empty((len(own) if is_first else 0, self._rows[-1].end), np.float32)
-        most = PART_BYTES // (width * own.itemsize)
-        for begin in range(0, len(own), most):
-            piece = np.zeros((min(most, len(own) - begin), width), np.float32)
-            piece[:, : own.shape[1]] = own[begin : begin + most]
+    def gather(self, array: Floats) -> Floats:
+        """Return the logits [N, vocab_size] of every rank's rows; no rows on ranks other than 0."""
+        is_first, width = self._group.rank == 0, max(rows.count for rows in self._rows)
+        logits = np.empty((len(array) if is_first else 0, self._rows[-1].end), np.float32)
+        length = PART_BYTES // (width * array.itemsize)
+        for begin in range(0, len(array), length):
+            piece = np.zeros((min(length, len(array) - begin), width), np.float32)
+            piece[:, : array.shape[1]] = array[begin : begin + length]
             parts = self._all(piece.reshape(-1))
             if is_first:
-                for part, one in zip(parts, self._rows, strict=True):
-                    rows = part.reshape(-1, width)[:, : one.count]
-                    found[begin : begin + most, one.begin : one.end] = rows
-        return found
+                for part, rows in zip(parts, self._rows, strict=True):
+                    columns = part.reshape(-1, width)[:, : rows.count]
+                    logits[begin : begin + length, rows.begin : rows.end] = columns
+        return logits
 
-    def _all(self, own: Floats) -> Floats:
-        """`own` [N], of PART_BYTES at most, of every rank; valid until the next but one."""
-        parts = self._parts[self._group.half, :, : own.size]
-        parts[self._group.rank] = own
-        self._group.meet(own.nbytes)
+    def _all(self, array: Floats) -> Floats:
+        """Return the arrays [N] of all ranks, valid until the next exchange but one.
+
+        An array has at most PART_BYTES.
+        """
+        parts = self._parts[self._group.half, :, : array.size]
+        parts[self._group.rank] = array
+        self._group.barrier(array.nbytes)
         return parts

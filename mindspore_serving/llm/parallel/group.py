@@ -1,12 +1,17 @@
 """Ranks of one machine that exchange arrays through shared memory.
 
-Every rank writes its part, says so to the others over a socket for each pair, and reads their parts
-when they have said so.  The parts are in two halves of the memory in turn: a rank that writes again
-to one half knows that the others have read it, because they have written to the other one since.
-A message carries the step, the exchange and its size, so that ranks that disagree are found.
+Every rank writes its part, notifies the other ranks over a socket for each pair, and reads their
+parts when they have notified it.  The parts alternate between two halves of the memory:
+
+    exchange    0        1        2        3
+    half        0        1        0        1
+
+A rank that writes to a half again knows that the other ranks have read it, because they have
+written to the other half since.  A message carries the step, the exchange and its size, so that
+ranks that disagree are detected.
 
 The groups of a rank are its grid: ranks that share layers, and ranks of which each has layers of
-its own.  Ranks are numbered stage after stage; within one they share its layers.
+its own (stages).  Ranks are numbered stage after stage; within a stage they share its layers.
 """
 
 from dataclasses import dataclass
@@ -18,65 +23,68 @@ from mindspore_serving.llm.parallel.links import Bytes, Links
 
 
 class RankGroup:
-    """The place of this rank among `members` of the ranks that `links` connect, numbered anew in
-    their order; without `members` all.  Used by one thread.
+    """Group of this rank and other ranks that `links` connect; used by one thread.
 
-    An exchange is: write to `parts[half, rank]`, `meet`, read `parts` of that half, which stay as
-    they are until the exchange after the next.
+    An exchange is: write to `parts[half, rank]`, `barrier`, read `parts` of that half, which stay
+    as they are until the exchange after the next.
 
     Args:
-        way: which memory of `links` is theirs; groups that share ranks take different ones.
+        links: connections of this rank to all ranks.
+        members: the ranks of the group, numbered anew in their order; None for all.
+        region: index of the memory in `links`; groups that share ranks use different ones.
     """
 
-    def __init__(self, links: Links, members: range | None = None, way: int = 0) -> None:
+    def __init__(self, links: Links, members: range | None = None, region: int = 0) -> None:
         self.links = links
         self.members = range(links.size) if members is None else members
         self.rank = self.members.index(links.rank)
         self.size = len(self.members)
         of_members = slice(self.members.start, self.members.stop, self.members.step)
-        self.parts: Bytes = links.parts[way, :, of_members]  # [half, rank, bytes]
-        self._others = [other for other in range(self.size) if other != self.rank]
-        self._num_meetings = 0
+        self.parts: Bytes = links.parts[region, :, of_members]  # [half, rank, bytes]
+        self._other_members = [member for member in range(self.size) if member != self.rank]
+        self._num_barriers = 0
 
     @property
     def half(self) -> int:
-        """Which half of the memory the next exchange uses."""
-        return self._num_meetings % 2
+        """Half of the memory that the next exchange uses, 0 or 1."""
+        return self._num_barriers % 2
 
-    def least(self, number: int) -> int:
-        """The least of the members' numbers."""
+    def minimum(self, number: int) -> int:
+        """Return the minimum of the members' numbers."""
         half = self.half
         self.parts[half, self.rank, :8].view(np.int64)[0] = number
-        self.meet(8)
+        self.barrier(8)
         return int(self.parts[half, :, :8].view(np.int64).min())
 
-    def meet(self, num_bytes: int) -> None:
-        """Say that the own part, of `num_bytes`, is written, and wait until all others are.
+    def barrier(self, num_bytes: int) -> None:
+        """Notify the members that this rank's part, of `num_bytes`, is written; await theirs.
 
         Raises RunnerLost naming a rank that has ended, is stopped, or computes something else.
         """
-        number = self._num_meetings
-        self._num_meetings += 1
-        for other in self._others:
-            self.tell(other, number, num_bytes)
-        for other in self._others:
-            self.hear(other, number, num_bytes)
+        number = self._num_barriers
+        self._num_barriers += 1
+        for member in self._other_members:
+            self.notify(member, number, num_bytes)
+        for member in self._other_members:
+            self.wait_for(member, number, num_bytes)
 
-    def tell(self, member: int, number: int, num_bytes: int) -> None:
-        """Say to one member that exchange `number`, of `num_bytes`, is done here.  Raises as
-        `meet`.
+    def notify(self, member: int, number: int, num_bytes: int) -> None:
+        """Notify a member that exchange `number`, of `num_bytes`, is done here.
+
+        Raises RunnerLost as `barrier`.
         """
-        self.links.tell(self.members[member], number, num_bytes)
+        self.links.notify(self.members[member], number, num_bytes)
 
-    def hear(self, member: int, number: int, num_bytes: int) -> None:
-        """Wait until one member has said so.  Raises as `meet`."""
-        self.links.hear(self.members[member], number, num_bytes)
+    def wait_for(self, member: int, number: int, num_bytes: int) -> None:
+        """Wait for the notice of a member.  Raises RunnerLost as `barrier`."""
+        self.links.wait_for(self.members[member], number, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`peers` share this rank's layers; `stages` are one rank of each stage, in their order.  A
-    group of this rank alone has size 1.
+    """Groups of a rank: `peers` share its layers, `stages` are one rank of each stage in order.
+
+    A group of this rank only has size 1.
     """
 
     everyone: RankGroup
@@ -85,11 +93,11 @@ class Grid:
 
 
 def open_grid(links: Links, config: EngineConfig) -> Grid:
-    """For the ranks of `config`, which are as many as `links` connect."""
+    """Return the grid of this rank for the ranks of `config`, as many as `links` connect."""
     width = config.tensor_parallel
-    stage, place = divmod(links.rank, width)
+    stage, column = divmod(links.rank, width)
     return Grid(
         RankGroup(links),
-        RankGroup(links, range(stage * width, (stage + 1) * width), way=1),
-        RankGroup(links, range(place, links.size, width), way=2),
+        RankGroup(links, range(stage * width, (stage + 1) * width), region=1),
+        RankGroup(links, range(column, links.size, width), region=2),
     )

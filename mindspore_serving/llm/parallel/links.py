@@ -1,7 +1,7 @@
-"""What connects a rank to all others: a socket for each, and memory that all share.
+"""Connections of a rank to all other ranks: a socket for each, and shared memory.
 
-A rank that has ended closes its sockets; one that is stopped counts no heartbeats.  Who waits for a
-rank looks at the heartbeats of all: that one may wait for another.
+A rank that has ended closes its sockets; one that is stopped counts no heartbeats.  A rank that
+waits for another looks at the heartbeats of all, as the other may wait for a third one.
 """
 
 import mmap
@@ -17,24 +17,24 @@ from mindspore_serving.llm.step import RunnerLost
 
 Bytes = npt.NDArray[np.uint8]
 
-PART_BYTES = 4 << 20  # of a rank in one exchange, at most; address space, not memory
-WAYS = 3  # memories of their own: of all ranks, of those that share layers, of those in a ring
+PART_BYTES = 4 << 20  # limit of a rank in one exchange; address space, not memory
+NUM_REGIONS = 3  # for all ranks, for ranks that share layers, for ranks in a ring
 BEAT_SECONDS = 0.25
-LOOK_SECONDS = 1.0  # between two looks at the heartbeats of a rank that is waited for
-SPINS = 200  # looks at a socket before it is slept on, some 100 us
+CHECK_SECONDS = 1.0  # between two checks of heartbeats while waiting for a rank
+NUM_SPINS = 200  # polls of a socket before sleeping on it, some 100 us
 _LINE = 64  # bytes of a heartbeat, so that ranks do not write to the same cache line
 _TAG = struct.Struct("<QQQ")  # step, exchange, bytes
 
 
 def create_memory(size: int) -> int:
-    """The descriptor of what `size` ranks share; the kernel frees it with the last of them."""
+    """Return the descriptor of memory for `size` ranks; the last of them frees it."""
     descriptor = os.memfd_create("ranks", os.MFD_CLOEXEC)
-    os.ftruncate(descriptor, _head(size) + WAYS * 2 * size * PART_BYTES)
+    os.ftruncate(descriptor, _header_bytes(size) + NUM_REGIONS * 2 * size * PART_BYTES)
     return descriptor
 
 
 class Links:
-    """Those of one rank.  Used by one thread.
+    """Connections of one rank.  Used by one thread.
 
     Args:
         rank: its number.
@@ -52,12 +52,12 @@ class Links:
         self.has_exchanged = False  # since `begin`
         self._step = 0
         self._peers = peers
-        whole = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
-        head = _head(self.size)
-        self._beats = whole[: self.size * _LINE].view(np.uint64)[:: _LINE // 8]
-        # [way, half, rank, bytes]
-        self.parts: Bytes = whole[head:].reshape(WAYS, 2, self.size, PART_BYTES)
-        timeout = struct.pack("@ll", int(LOOK_SECONDS), 0)
+        # | heartbeats, a cache line per rank | parts [region, half, rank, bytes] |
+        shared = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
+        head = _header_bytes(self.size)
+        self._beats = shared[: self.size * _LINE].view(np.uint64)[:: _LINE // 8]
+        self.parts: Bytes = shared[head:].reshape(NUM_REGIONS, 2, self.size, PART_BYTES)
+        timeout = struct.pack("@ll", int(CHECK_SECONDS), 0)
         for peer in peers.values():
             peer.setblocking(True)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
@@ -65,12 +65,12 @@ class Links:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def begin(self, step: int) -> None:
-        """What is exchanged from now on is of step number `step`."""
+        """Begin step number `step`: exchanges from now on belong to it."""
         self._step = step
         self.has_exchanged = False
 
-    def tell(self, rank: int, number: int, num_bytes: int) -> None:
-        """Say to one rank that exchange `number`, of `num_bytes`, is done here.
+    def notify(self, rank: int, number: int, num_bytes: int) -> None:
+        """Notify a rank that exchange `number`, of `num_bytes`, is done here.
 
         Raises RunnerLost naming the rank if it has ended.
         """
@@ -80,52 +80,52 @@ class Links:
         except OSError as error:
             raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
 
-    def hear(self, rank: int, number: int, num_bytes: int) -> None:
-        """Wait until one rank has said so.
+    def wait_for(self, rank: int, number: int, num_bytes: int) -> None:
+        """Wait for the notice of a rank that exchange `number`, of `num_bytes`, is done there.
 
         Raises RunnerLost naming the rank if it has ended, is stopped, or computes something else.
         """
         self.has_exchanged = True
         tag = (self._step, number, num_bytes)
-        found = _TAG.unpack(self._receive(rank, self._peers[rank]))
-        if found != tag:
+        received = _TAG.unpack(self._receive(rank, self._peers[rank]))
+        if received != tag:
             raise RunnerLost(
-                f"rank {rank} of {self.size} is at (step, exchange, bytes) {found} where rank "
+                f"rank {rank} of {self.size} is at (step, exchange, bytes) {received}, but rank "
                 f"{self.rank} is at {tag}"
             )
 
     def close(self) -> None:
-        """End the heartbeats and leave the others."""
+        """End the heartbeats and disconnect."""
         self._is_closed.set()
         for peer in self._peers.values():
             peer.close()
 
     def _receive(self, rank: int, peer: socket.socket) -> bytes:
-        """The next tag of `rank`."""
-        for _ in range(SPINS):
+        """Return the next tag of `rank`."""
+        for _ in range(NUM_SPINS):
             tag = self._read(rank, peer, socket.MSG_DONTWAIT)
             if tag is not None:
                 return tag
             os.sched_yield()
         beats, silent = self._beats.copy(), np.zeros(self.size)  # [rank]
-        while (tag := self._read(rank, peer, 0)) is None:  # LOOK_SECONDS have passed
-            # Of all ranks, as this one may wait for another that is lost.
+        while (tag := self._read(rank, peer, 0)) is None:  # CHECK_SECONDS have passed
+            # Check all ranks: `rank` may itself wait for a rank that is lost.
             is_silent = self._beats == beats
             is_silent[self.rank] = False
-            silent, beats = (silent + LOOK_SECONDS) * is_silent, self._beats.copy()
+            silent, beats = (silent + CHECK_SECONDS) * is_silent, self._beats.copy()
             lost = int(silent.argmax())
             if 0 < self.patience <= silent[lost]:
-                text = f"gave no heartbeat for {silent[lost]:g} s"
+                text = f"sent no heartbeat for {silent[lost]:g} s"
                 raise RunnerLost(f"rank {lost} of {self.size} {text}")
         return tag
 
     def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:
-        """None if nothing has come."""
+        """Return a tag, None if none has arrived."""
         try:
             tag = peer.recv(_TAG.size, flags)
         except BlockingIOError:
             return None
-        except OSError:  # it had not read all that was sent
+        except OSError:  # it ended without reading all messages
             tag = b""
         if not tag:
             raise RunnerLost(f"rank {rank} of {self.size} has ended")
@@ -136,6 +136,6 @@ class Links:
             self._beats[self.rank] += np.uint64(1)
 
 
-def _head(size: int) -> int:
-    """Bytes before the parts: a line for the heartbeats of each rank, in whole pages."""
+def _header_bytes(size: int) -> int:
+    """Return the bytes before the parts: a line for the heartbeats of each rank, in whole pages."""
     return -(-size * _LINE // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -1,4 +1,7 @@
-"""What rank 0 and the other ranks, and agents and an engine, say beside `process.vocabulary`."""
+"""Messages between rank 0 and the other ranks, and between agents and an engine.
+
+Those that all roles have are in `process.vocabulary`.
+"""
 
 from typing import Any, TypeAlias
 
@@ -7,8 +10,9 @@ from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, R
 
 
 class LoadRank(Message, frozen=True, tag=10):
-    """The first message to a rank: its part of which model it holds.  `config` are the fields of
-    `EngineConfig`.
+    """First message to a rank: the model whose part it loads.
+
+    `config` are the fields of `EngineConfig`.
     """
 
     directory: str
@@ -17,8 +21,9 @@ class LoadRank(Message, frozen=True, tag=10):
 
 
 class Compute(Message, frozen=True, tag=11):
-    """A step, for logits or for vectors.  A row is (tokens, start, blocks, num_logits, adapter,
-    is_long).
+    """A step to compute, for logits or for vectors.
+
+    A row is (tokens, start, blocks, num_logits, adapter, uses_long_rope).
     """
 
     number: int
@@ -27,17 +32,20 @@ class Compute(Message, frozen=True, tag=11):
     embeds: bool
 
     def step(self) -> Step:
-        return Step(tuple(Row(*row[:-1], is_long=row[-1]) for row in self.rows), tuple(self.copies))
+        """Return the step."""
+        return Step(
+            tuple(Row(*row[:-1], uses_long_rope=row[-1]) for row in self.rows), tuple(self.copies)
+        )
 
 
 class AgentReady(Ready, frozen=True, tag=12):
-    """Agent `rank` has loaded its part."""
+    """Sent when agent `rank` has loaded its part."""
 
     rank: int
 
 
 class Offer(Message, frozen=True, tag=13):
-    """The first message to an engine: what the agents can hold."""
+    """First message to an engine: capacity and limits of the agents."""
 
     block_size: int
     num_blocks: int
@@ -46,13 +54,13 @@ class Offer(Message, frozen=True, tag=13):
 
 
 class Computed(Message, frozen=True, tag=14):
-    """The logits of a step, float32 of [num_logits, vocab_size]."""
+    """Logits of a step, float32 [num_logits, vocab_size]."""
 
     logits: bytes
 
 
 class RankRefused(Message, frozen=True, tag=15):
-    """A step that cannot be computed; others can."""
+    """Refusal of a step that cannot be computed; other steps can."""
 
     text: str
 
@@ -63,8 +71,9 @@ FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRef
 
 
 def compute(number: int, step: Step, *, embeds: bool) -> Compute:
+    """Return the message for `step`."""
     rows = [
-        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.is_long)
+        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.uses_long_rope)
         for r in step.rows
     ]
     return Compute(number, rows, list(step.copies), embeds)

@@ -1,4 +1,4 @@
-"""The processes of ranks 1 and up: started, watched and ended by rank 0."""
+"""Processes of ranks 1 and up: started, watched and ended by rank 0."""
 
 import asyncio
 import os
@@ -16,31 +16,31 @@ from mindspore_serving.process.child import Child, Program
 from mindspore_serving.process.group import Group, ProcessMember
 
 MODULE = "mindspore_serving.llm.runtimes.rank"
-CHANNEL_SECONDS = 120.0  # for a rank to read a step, or to say that it is loaded
+CHANNEL_SECONDS = 120.0  # timeout for a rank to read a step, or to load
 LOST_STATUS = 3  # of a rank that ends because another one has
 
 
 class RankProcess(ProcessMember):
-    """The child process of one rank."""
+    """Child process of one rank."""
 
     def __init__(self, rank: int, peers: Mapping[int, socket.socket], memory: int) -> None:
-        """Start it with the sockets to its `peers` and the shared `memory`.  Raises OSError."""
+        """Start it with sockets to its `peers` and the shared `memory`.  Raises OSError."""
         self.rank = rank
         descriptors = {peer: end.fileno() for peer, end in peers.items()}
-        places = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
-        words = ["--rank", str(rank), "--memory", str(memory), "--peers", *places]
+        arguments = [f"{peer}={descriptor}" for peer, descriptor in descriptors.items()]
+        words = ["--rank", str(rank), "--memory", str(memory), "--peers", *arguments]
         inherited = [memory, *descriptors.values()]
         child = Child(Program(MODULE, words, inherited, channel=socket.SOCK_STREAM))
         channel = BlockingChannel[FromRank](child.stream, FromRank, CHANNEL_SECONDS)
         super().__init__(f"rank {rank}", child, channel, messages)
 
     def describe_exit(self, status: int) -> str:
-        """As `ProcessMember.describe_exit`; "" if it ended because another rank has."""
+        """Describe the end of the process; "" if it ended because another rank has."""
         return "" if status == LOST_STATUS else super().describe_exit(status)
 
 
 class Ranks:
-    """The group of ranks 1 and up, for the thread of rank 0, which has no event loop."""
+    """Group of ranks 1 and up, for the thread of rank 0, which has no event loop."""
 
     def __init__(self) -> None:
         self.processes: list[RankProcess] = []
@@ -49,13 +49,15 @@ class Ranks:
         self._is_closed = False
 
     def add(self, process: RankProcess) -> None:
-        """Have a rank live and end with the others."""
+        """Add a rank, which lives and ends with the other ranks."""
         self.processes.append(process)
         self._loop.run(_add(self._group, process))
 
     def wait_until_ready(self) -> None:
-        """Wait until all have loaded.  Raises StartError with what the first says that cannot, or
-        how it has ended; TimeoutError.
+        """Wait until all ranks have loaded.
+
+        Raises StartError with the failure or the end of the first rank that cannot load, and
+        TimeoutError.
         """
         try:
             self._loop.run(asyncio.wait_for(self._group.ready(), CHANNEL_SECONDS))
@@ -63,12 +65,12 @@ class Ranks:
             raise TimeoutError(f"ranks have not loaded within {CHANNEL_SECONDS:g} s") from None
 
     def cause(self) -> str:
-        """Return which rank has ended first, and how, as the end of a sentence; "" if none does."""
+        """Return which rank has ended first, and how, as the end of a sentence; "" if none has."""
         text = "" if self._is_closed else self._loop.run(self._group.find_cause())
         return f"; {text}" if text else ""
 
     def close(self) -> None:
-        """End all.  Harmless a second time."""
+        """End all ranks.  Harmless a second time."""
         if not self._is_closed:
             self._is_closed = True
             self._loop.run(self._group.close())
@@ -84,7 +86,7 @@ async def _add(group: Group, process: RankProcess) -> None:
 
 
 def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
-    """For each rank its sockets to the others, by their numbers."""
+    """Return for each rank its sockets to the other ranks, by their numbers."""
     sockets: list[dict[int, socket.socket]] = [{} for _ in range(size)]
     for low, high in combinations(range(size), 2):
         pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,7 +1,12 @@
-"""A ring of stages: each rank sends arrays to the next one, and the last to the first.
+"""Ring of stages: each rank sends arrays to the next one, and the last to the first.
 
-An array lies in the sender's half of the shared memory until the receiver releases it, so that it
-is computed with where it lies; a sender is two arrays ahead at most.  Knows no runtime.
+An array stays in the sender's half of the shared memory until the receiver releases it, so it is
+computed with in place; a sender is at most two arrays ahead:
+
+    sender      write half 0, notify | write half 1, notify | wait for release | write half 0, ...
+    receiver                 wait, compute with half 0, release | wait, compute with half 1, ...
+
+Knows no runtime.
 """
 
 import numpy as np
@@ -14,54 +19,54 @@ Floats = npt.NDArray[np.float32]
 
 
 class Ring:
-    """The place of one rank of `group`, of at least two."""
+    """Ring of the ranks of `group`, at least two, as one of them sees it."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
         self._next = (group.rank + 1) % group.size
-        self._before = (group.rank - 1) % group.size
+        self._previous = (group.rank - 1) % group.size
         self._parts = group.parts.view(np.float32)  # [half, rank, numbers]
         self._num_sent = self._num_read = self._num_received = self._num_released = 0
 
     def begin(self) -> None:
-        """A step begins that all ranks compute; what the one before has sent is read."""
-        self._group.links.has_exchanged = True  # so that an error from here on is no refusal
+        """Begin a step that all ranks compute; all arrays of the step before are read."""
+        self._group.links.has_exchanged = True  # an error from here on is not a refusal of the step
         self._num_sent = self._num_read = self._num_received = self._num_released = 0
 
     def send(self, array: Floats) -> None:
-        """To the next rank; of PART_BYTES at most.  Waits until there is room."""
+        """Send an array of at most PART_BYTES to the next rank; waits until there is room."""
         if self._num_sent - self._num_read == len(self._parts):
             self._wait_until_read()
         half = self._num_sent % len(self._parts)
         self._parts[half, self._group.rank, : array.size] = array.reshape(-1)
-        self._group.tell(self._next, self._num_sent, array.nbytes)
+        self._group.notify(self._next, self._num_sent, array.nbytes)
         self._num_sent += 1
 
     def flush(self) -> None:
-        """Wait until all that was sent is released."""
+        """Wait until all arrays sent are released."""
         while self._num_read < self._num_sent:
             self._wait_until_read()
 
     def receive(self, shape: tuple[int, int]) -> Floats:
-        """From the rank before, an array of `shape`; releases the one received before."""
+        """Return an array of `shape` from the rank before; releases the one received before."""
         self.release()
         half, count = self._num_received % len(self._parts), shape[0] * shape[1]
-        found: Floats = self._parts[half, self._before, :count].reshape(shape)
-        self._group.hear(self._before, self._num_received, found.nbytes)
+        array: Floats = self._parts[half, self._previous, :count].reshape(shape)
+        self._group.wait_for(self._previous, self._num_received, array.nbytes)
         self._num_received += 1
-        return found
+        return array
 
     def release(self) -> None:
-        """What was received last is not read any more."""
+        """Release the array received last."""
         if self._num_released < self._num_received:
-            self._group.tell(self._before, self._num_released, 0)
+            self._group.notify(self._previous, self._num_released, 0)
             self._num_released += 1
 
     def _wait_until_read(self) -> None:
-        self._group.hear(self._next, self._num_read, 0)
+        self._group.wait_for(self._next, self._num_read, 0)
         self._num_read += 1
 
 
 def rows_at_once(width: int) -> int:
-    """How many rows of `width` numbers one array may have."""
+    """Return how many rows of `width` numbers an array may have."""
     return max(1, PART_BYTES // (4 * width))

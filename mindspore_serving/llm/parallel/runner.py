@@ -1,7 +1,7 @@
 """Rank 0 of a model over ranks: a runner that has the other ranks compute each step with it.
 
 Every rank computes the same steps in the same order, and refuses the same ones before anything is
-exchanged.  Whatever else goes wrong on one rank ends all of them.
+exchanged.  Any other failure of one rank ends all of them.
 """
 
 from collections.abc import Callable
@@ -18,54 +18,54 @@ from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step
 from mindspore_serving.process.channel import encode
 
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
-LOAD_PATIENCE = 120.0  # the same while it loads: reading a tensor from a slow disk stops them
+LOAD_PATIENCE = 120.0  # the same while it loads: reading from a slow disk stops the heartbeats
 
 OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], EmbeddingRunner]
 """Opens the part of a model that the rank with these links holds."""
 
 
 class ParallelRunner:
-    """An `EmbeddingRunner` over `own`, the runner of rank 0, and the other ranks."""
+    """An `EmbeddingRunner` over `local`, the runner of rank 0, and the other ranks."""
 
-    def __init__(self, own: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
-        self.block_size = own.block_size
-        self.num_blocks = own.num_blocks
-        self.num_slots = own.num_slots
-        self.vocab_size = own.vocab_size
-        self.max_model_len = own.max_model_len
-        self.adapters = own.adapters
-        self.hidden_size = own.hidden_size
-        self.rope_switch = own.rope_switch
-        self._own = own
+    def __init__(self, local: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
+        self.block_size = local.block_size
+        self.num_blocks = local.num_blocks
+        self.num_slots = local.num_slots
+        self.vocab_size = local.vocab_size
+        self.max_model_len = local.max_model_len
+        self.adapters = local.adapters
+        self.hidden_size = local.hidden_size
+        self.rope_switch = local.rope_switch
+        self._local = local
         self._links = links
         self._ranks = ranks
         self._num_steps = 0
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
-        return self._together(step, self._own.run, embeds=False)
+        return self._run_on_all(step, self._local.run, embeds=False)
 
     def embed(self, step: Step) -> Vectors:
-        return self._together(step, self._own.embed, embeds=True)
+        return self._run_on_all(step, self._local.embed, embeds=True)
 
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
         self._ranks.close()
         self._links.close()
-        self._own.close()
+        self._local.close()
 
-    def _together(
-        self, step: Step, compute_own: Callable[[Step], Logits], *, embeds: bool
+    def _run_on_all(
+        self, step: Step, compute_local: Callable[[Step], Logits], *, embeds: bool
     ) -> Logits:
         if self._lost is not None:
             raise self._lost
         try:
             self._send(step, embeds=embeds)
-            return compute_own(step)
+            return compute_local(step)
         except Exception as error:
             is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
             if is_refused and not self._links.has_exchanged:
-                raise  # and so it is by the others
+                raise  # the other ranks refuse the step as well
             raise self._lose(str(error)) from error
 
     def _send(self, step: Step, *, embeds: bool) -> None:
@@ -76,11 +76,11 @@ class ParallelRunner:
             try:
                 process.channel.write(frame)
             except OSError as error:
-                raise RunnerLost(f"rank {process.rank} takes no step: {error}") from error
+                raise RunnerLost(f"no step can be sent to rank {process.rank}: {error}") from error
 
     def _lose(self, text: str) -> RunnerLost:
-        """End all ranks; what is raised from now on."""
-        self._lost = RunnerLost(f"the ranks are ended: {text}{self._ranks.cause()}")
+        """End all ranks; return the error to raise from now on."""
+        self._lost = RunnerLost(f"all ranks have been ended: {text}{self._ranks.cause()}")
         self._ranks.close()
         return self._lost
 
@@ -92,10 +92,10 @@ def open_ranks(
     open_rank: OpenRank,
     on_ready: Callable[[int], None] = lambda rank: None,
 ) -> ParallelRunner:
-    """The model in `directory` over `config.num_ranks` ranks, of which this process is one.
+    """Open the model in `directory` over `config.num_ranks` ranks, this process being rank 0.
 
-    `on_ready` is called with each rank that has loaded.  Raises StartError: what one rank refuses,
-    a rank that ends while it loads; no rank is left.
+    `on_ready` is called with each rank that has loaded.  Raises StartError if a rank refuses the
+    model or ends while it loads; then no rank is left.
     """
     size = config.num_ranks
     try:
@@ -107,7 +107,7 @@ def open_ranks(
         for process in ranks.processes:
             load = LoadRank(str(directory), runtime, asdict(config))
             process.channel.send(load)
-        own = open_rank(directory, runtime, config, links)
+        local = open_rank(directory, runtime, config, links)
         on_ready(0)
         ranks.wait_until_ready()
         for process in ranks.processes:
@@ -121,4 +121,4 @@ def open_ranks(
             raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise
     links.patience = PATIENCE
-    return ParallelRunner(own, links, ranks)
+    return ParallelRunner(local, links, ranks)

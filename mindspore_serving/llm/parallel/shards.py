@@ -1,11 +1,12 @@
-"""Which part of a model a rank holds: heads, intermediate features and rows of the vocabulary.
+"""Shards of a model for tensor parallelism: heads, intermediate features, rows of the vocabulary.
 
-Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; what
-follows them is cut by inputs, so that the ranks' results add up.  A bias that is added after the
-sum stays on rank 0.  What is not cut (norms, routers) is on every rank.
+Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; the
+matrices behind them are cut by inputs, so that the ranks' results add up (Shoeybi et al.,
+"Megatron-LM", 2019).  A bias that is added after the sum stays on rank 0.  Uncut tensors (norms,
+routers) are on every rank.
 
-Tensors stay views of the mapped file: a rank reads the pages of its own part.  Knows no runtime
-and no process.
+Tensors stay views of the mapped file: a rank reads the pages of its part.  Knows no runtime and no
+process.
 """
 
 import re
@@ -35,23 +36,25 @@ class Range:
 
     @property
     def count(self) -> int:
+        """Number of indices."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """The part of rank `rank` of `size`."""
+    """Shard number `rank` of `size`."""
 
     rank: int
     size: int
 
     def of(self, count: int) -> Range:
-        """Its part of `count` things; parts differ by one at most, and are in order of ranks."""
+        """Return its part of `count` indices; parts are in rank order and differ by at most one."""
         return Range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def kv_heads(self, count: int) -> Range:
-        """Its part of `count` key-value heads; with fewer heads than ranks, the one that it shares
-        with others.
+        """Return its part of `count` key-value heads.
+
+        With fewer heads than ranks it is the one that it shares with other ranks.
         """
         if count >= self.size:
             return self.of(count)
@@ -60,9 +63,9 @@ class Shard:
 
 
 def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
-    """The sizes of one of `size` ranks; hidden size and vocabulary are the model's.
+    """Return the sizes of one of `size` ranks; hidden size and vocabulary are the model's.
 
-    Raises StartError: an architecture that is not cut, a size that does not divide the model.
+    Raises StartError for an architecture that is not cut, or a size that does not divide the model.
     """
     if not spec.architecture.shardable:
         kind = " with states or experts" if spec.architecture_name in CUT else ""
@@ -92,7 +95,7 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
 
 
 class ShardedCheckpoint(Checkpoint):
-    """The part of a checkpoint that one rank holds, under the names of the whole tensors.
+    """Part of a checkpoint that one rank holds, under the names of the uncut tensors.
 
     `spec` is the whole model's.  Quantised matrices are cut when they are floats.
     """
@@ -134,13 +137,13 @@ class ShardedCheckpoint(Checkpoint):
         return _rows(name, bits, *ranges) if ranges else bits
 
     def _outputs(self, module: str) -> tuple[list[Range], int] | None:
-        """The rows of a matrix that is cut by outputs, and how many the whole has."""
+        """Return the rows of a matrix that is cut by outputs, and its number of rows uncut."""
         spec, names = self._spec, self._names
         heads = self._shard.of(spec.num_heads)
         kv = self._shard.kv_heads(spec.num_kv_heads)
         features = self._shard.of(spec.intermediate_size)
-        parts = [_scaled(one, spec.head_dim) for one in (heads, kv, kv)]
-        for modules, own, sizes in (
+        parts = [_scaled(part, spec.head_dim) for part in (heads, kv, kv)]
+        for modules, ranges, sizes in (
             (names.qkv, parts, [spec.q_size, spec.kv_size, spec.kv_size]),
             (names.gate_up, [features] * 2, [spec.intermediate_size] * 2),
         ):
@@ -148,8 +151,8 @@ class ShardedCheckpoint(Checkpoint):
                 continue
             if len(modules) > 1:
                 index = modules.index(module)
-                return [own[index]], sizes[index]
-            return list(_joined(own, sizes)), sum(sizes)
+                return [ranges[index]], sizes[index]
+            return list(_joined(ranges, sizes)), sum(sizes)
         return None
 
     def _columns(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -173,7 +176,7 @@ def _rows(
 ) -> npt.NDArray[Any]:
     if len(bits) != expected:
         raise StartError(f"tensor {name!r} has {len(bits)} rows, expected {expected}")
-    parts = [bits[one.begin : one.end] for one in ranges]
+    parts = [bits[rows.begin : rows.end] for rows in ranges]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -182,7 +185,7 @@ def _scaled(part: Range, factor: int) -> Range:
 
 
 def _joined(parts: list[Range], sizes: list[int]) -> Iterator[Range]:
-    """`parts` of tensors with `sizes` rows, which are one after another in a fused tensor."""
+    """Iterate over `parts` of tensors with `sizes` rows, which a fused tensor holds in a row."""
     begin = 0
     for part, size in zip(parts, sizes, strict=True):
         yield Range(begin + part.begin, begin + part.end)

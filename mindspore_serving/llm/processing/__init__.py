@@ -1,1 +1,1 @@
-"""What is done to a request before the engine and to its outputs behind it."""
+"""Processing of a request before the engine, and of its outputs behind it."""

@@ -1,6 +1,7 @@
-"""What the answers to a request look like: the tools that may be called, the grammar that forces a
-call or a form, and whether there is reasoning before; and how an answer of that form is read, as it
-comes.  Knows neither a tokenizer nor an engine.
+"""Format of the answers to a request, and the parser of such an answer, while it is generated.
+
+The format says which tools may be called, which grammar forces a call or a form, and whether there
+is reasoning before.  Knows neither a tokenizer nor an engine.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,18 +25,18 @@ from mindspore_serving.llm.chat.tool_formats import tool_names
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
 
 Tools = list[dict[str, Any]]
-_PLACES = {Reasoning: 0, PlainContent: 1, ToolCallDelta: 2}  # in a chunk
+_ORDER = {Reasoning: 0, PlainContent: 1, ToolCallDelta: 2}  # within a chunk
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerFormat:
-    """How answers are generated and read.
+    """Form in which answers are generated and parsed.
 
     Args:
-        tools: that the model sees.
-        grammar: what it may write.
-        tool_format, reasoning_format: rows of `llm.chat.tool_formats` and
-            `llm.chat.reasoning_formats`, "" for none.
+        tools: shown to the model.
+        grammar: restricts what the model may write.
+        tool_format: a row of `llm.chat.tool_formats`, "" for none.
+        reasoning_format: a row of `llm.chat.reasoning_formats`, "" for none.
         is_parsed: whether reasoning and calls are separated from the text.
         parallel: whether calls behind the first count.
         unmarked: whether calls without the markers of the format count.
@@ -51,14 +52,12 @@ class AnswerFormat:
 
     @property
     def shows_special_tokens(self) -> bool:
-        """Whether the text that is parsed must have the special tokens: in many vocabularies the
-        markers are such.
-        """
+        """True if the text to parse needs special tokens: in many vocabularies markers are such."""
         return self.is_parsed and bool(self.tool_format or self.reasoning_format)
 
 
 def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
-    """The format of the answers to a request to a model.  Raises InvalidField or RequestRefused."""
+    """Return the format of the answers to a request.  Raises InvalidField or RequestRefused."""
     tools = request.tools or []
     if not request.parse_output:
         return AnswerFormat(tools, request.grammar)
@@ -80,7 +79,7 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
         reasoning,
         is_parsed=bool(tools or reasoning),
         parallel=choice.parallel,
-        # What was asked for by a grammar is text, whatever it looks like.
+        # An answer that follows the request's grammar is text, whatever it looks like.
         unmarked=card.unmarked_calls and choice.mode == "auto" and request.grammar is None,
     )
 
@@ -93,14 +92,14 @@ def _tool_grammar(request: Generate, tools: Tools, tool_format: str) -> Grammar:
     if not tool_format:
         raise InvalidField(
             "tool_choice",
-            'is "auto", but the chat template of this model has no form for calls of tools: give '
+            'is "auto", but the chat template of this model has no format for tool calls: set '
             '"none", "required" or the name of a tool',
         )
     return auto_grammar(tool_format, tools, choice.parallel, request.grammar)
 
 
 class AnswerParser:
-    """Parses one answer: text in; chunks with reasoning, text and calls of tools apart out.
+    """Parser of one answer: text in; chunks with reasoning, text and tool calls apart out.
 
     Put together, the chunks are the same however the text was cut.
     """
@@ -115,29 +114,32 @@ class AnswerParser:
         self._parallel = answer_format.parallel
         self._has_calls = False
         self._has_reasoning = False
-        self._is_reasoning = True  # until something else was written
+        self._is_reasoning = True  # until other text is written
         self._num_tokens = 0  # of reasoning and its markers
 
     @property
     def num_reasoning_tokens(self) -> int:
-        """Tokens so far up to the first that is not reasoning."""
+        """Number of tokens so far up to the first that is not reasoning."""
         return self._num_tokens if self._has_reasoning else 0
 
     def parse(self, chunk: Chunk, parts: Iterable[tuple[str, int]]) -> list[Chunk]:
-        """`chunk` taken apart; `parts` are the texts that it is made of, each with its number of
-        tokens.  Empty if nothing can be shown yet.
+        """Return `chunk` split into reasoning, text and calls; empty if nothing can be shown yet.
+
+        `parts` are the texts that it is made of, each with its number of tokens.
         """
         is_end = chunk.finish_reason is not None
-        found = [(self._parser.feed(text), num_tokens) for text, num_tokens in parts]
+        parsed = [(self._parser.feed(text), num_tokens) for text, num_tokens in parts]
         if is_end:
-            found[-1][0].extend(self._parser.finish(is_cut=chunk.finish_reason == "length"))
-        for deltas, num_tokens in found:
+            parsed[-1][0].extend(self._parser.finish(is_cut=chunk.finish_reason == "length"))
+        for deltas, num_tokens in parsed:
             self._count(deltas, num_tokens)
-        deltas = [one for deltas, _ in found for one in deltas if self._parallel or _is_first(one)]
-        self._has_calls = self._has_calls or any(isinstance(one, ToolCallDelta) for one in deltas)
-        if not deltas and not is_end and chunk.tokens is None:
+        shown = [
+            delta for deltas, _ in parsed for delta in deltas if self._parallel or _is_first(delta)
+        ]
+        self._has_calls |= any(isinstance(delta, ToolCallDelta) for delta in shown)
+        if not shown and not is_end and chunk.tokens is None:
             return []
-        return self._chunks(chunk, _groups(deltas))
+        return self._chunks(chunk, _groups(shown))
 
     def _count(self, deltas: Sequence[Delta], num_tokens: int) -> None:
         is_reasoning = [isinstance(delta, Reasoning) for delta in deltas]
@@ -146,45 +148,45 @@ class AnswerParser:
         self._num_tokens += num_tokens if self._is_reasoning else 0
 
     def _chunks(self, chunk: Chunk, groups: Sequence[Sequence[Delta]]) -> list[Chunk]:
-        """A chunk for each group: the first has the tokens, the last the reason to finish."""
+        """Return a chunk for each group: the first has the tokens, the last the finish reason."""
         reason, last = chunk.finish_reason, len(groups) - 1
         if reason == "stop" and self._has_calls:
             reason = "tool_calls"
         return [
             Chunk(
                 chunk.index,
-                "".join([one.text for one in group if isinstance(one, PlainContent)]),
-                () if place else chunk.token_ids,
-                None if place else chunk.tokens,
-                reason if place == last else None,
-                chunk.stop_reason if place == last else None,
-                "".join([one.text for one in group if isinstance(one, Reasoning)]),
+                "".join([delta.text for delta in group if isinstance(delta, PlainContent)]),
+                () if index else chunk.token_ids,
+                None if index else chunk.tokens,
+                reason if index == last else None,
+                chunk.stop_reason if index == last else None,
+                "".join([delta.text for delta in group if isinstance(delta, Reasoning)]),
                 _calls(group),
                 blames_request=chunk.blames_request,
             )
-            for place, group in enumerate(groups)
+            for index, group in enumerate(groups)
         ]
 
 
 def _is_first(delta: Delta) -> bool:
-    """Whether it is not of a call behind the first."""
+    """Return whether `delta` belongs to text or to the first call."""
     return not isinstance(delta, ToolCallDelta) or delta.index == 0
 
 
 def _groups(deltas: Iterable[Delta]) -> list[list[Delta]]:
-    """`deltas` in their order, in groups that have reasoning first and calls last."""
+    """Return `deltas` in order, in groups that have reasoning first and calls last."""
     groups: list[list[Delta]] = [[]]
-    place = 0
+    last = 0
     for delta in deltas:
-        if _PLACES[type(delta)] < place:
+        if _ORDER[type(delta)] < last:
             groups.append([])
-        place = _PLACES[type(delta)]
+        last = _ORDER[type(delta)]
         groups[-1].append(delta)
     return groups
 
 
 def _calls(deltas: Iterable[Delta]) -> tuple[ToolCallDelta, ...]:
-    """The calls among `deltas`, with arguments that follow one another as one."""
+    """Return the calls among `deltas`, consecutive arguments of a call joined."""
     calls = [delta for delta in deltas if isinstance(delta, ToolCallDelta)]
     return tuple(
         ToolCallDelta(index, name, "".join([part.arguments for part in parts]))

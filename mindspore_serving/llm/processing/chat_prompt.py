@@ -1,6 +1,6 @@
-"""A conversation as the text that the model gets: by its chat template, or by that of a request.
+"""Text of a conversation, by the model's chat template or by that of a request.
 
-One that is too long loses its oldest turns.  Knows no tokens.
+A conversation that is too long loses its oldest turns.  Knows no tokens.
 """
 
 from bisect import bisect_left
@@ -16,16 +16,16 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, to_template
 
 Messages: TypeAlias = list[dict[str, Any]]
-_MAX_TEMPLATES = 16  # of requests, that are kept
+_MAX_TEMPLATES = 16  # of requests, kept compiled
 
 
 class ChatPrompt:
-    """Of one model.  Threads may share it.
+    """Renders conversations for one model.  Threads may share it.
 
     Args:
-        template: the model's own, None if it has none.
-        special_tokens: what templates know as `bos_token` and so on.
-        tool_format: of calls, see `chat.tool_formats`.
+        template: the model's chat template, None if it has none.
+        special_tokens: variables of templates such as `bos_token`.
+        tool_format: format of tool calls, see `chat.tool_formats`.
     """
 
     def __init__(
@@ -41,8 +41,9 @@ class ChatPrompt:
         tools: Sequence[dict[str, Any]] | None,
         image_token: str = "",
     ) -> str:
-        """The messages of `request`, which see `tools`; `image_token` stands for an image.  Raises
-        RequestRefused or InvalidField.
+        """Return the text of the messages of `request`, which see `tools`.
+
+        `image_token` stands for an image.  Raises RequestRefused or InvalidField.
         """
         try:
             return self._render(request, tools, image_token)
@@ -63,7 +64,7 @@ class ChatPrompt:
         adds = bool(options.pop("add_generation_prompt", not continues))
         if continues and adds:
             raise InvalidField(
-                "continue_final_message", "is given, expected no add_generation_prompt with it"
+                "continue_final_message", "is set, expected no add_generation_prompt with it"
             )
         messages: Sequence[Message] = request.messages or ()
         if self._tool_format == GENERIC:
@@ -81,28 +82,32 @@ class ChatPrompt:
         )
 
     def _find(self, request: Generate | Tokenize) -> ChatTemplate:
-        given = request.chat_template if isinstance(request, Generate) else ""
-        if given:
-            return self._read(given)
+        source = request.chat_template if isinstance(request, Generate) else ""
+        if source:
+            return self._read(source)
         if self._template is None:
             raise InvalidInputs(
-                "the model has no chat template: give text, or add chat_template.jinja to it"
+                "the model has no chat template: send a prompt, or add chat_template.jinja to it"
             )
         return self._template
 
 
 def shortened(messages: Messages, fits: Callable[[Messages], bool]) -> Messages:
-    """The most of `messages` that `fits`: whole turns are left out, the oldest first.
+    """Return `messages` without their oldest turns, as many as are needed until `fits`.
 
     Messages of the system stay, and the last turn, even if it does not fit by itself.  A turn
     begins with a message of the user, so results of tools stay with their calls.
     """
-    turns = [at for at, one in enumerate(messages) if one.get("role") == "user"]
+    turns = [index for index, message in enumerate(messages) if message.get("role") == "user"]
     starts = [0, *turns[1:]]
 
     def behind(start: int) -> Messages:
-        kept = [one for one in messages[:start] if one.get("role") in ("system", "developer")]
+        kept = [
+            message
+            for message in messages[:start]
+            if message.get("role") in ("system", "developer")
+        ]
         return [*kept, *messages[start:]]
 
-    place = bisect_left(starts, True, hi=len(starts) - 1, key=lambda start: fits(behind(start)))
-    return behind(starts[place])
+    index = bisect_left(starts, True, hi=len(starts) - 1, key=lambda start: fits(behind(start)))
+    return behind(starts[index])

@@ -1,5 +1,7 @@
-"""`python -m mindspore_serving.llm.processing.child`: prepares requests to one model beside its
-worker, in processes that can be killed.  Loads tokenizer and chat template, but no weights.
+"""Child process that prepares requests to one model beside its worker, and that can be killed.
+
+Run as `python -m mindspore_serving.llm.processing.child`.  Loads tokenizer and chat template, but
+no weights.
 """
 
 import os
@@ -32,48 +34,49 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
-    Made,
+from mindspore_serving.llm.processing.prepared import (
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
+    PreparedTexts,
     decode_job,
-    encode_work,
+    encode_result,
     to_failed,
 )
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 MODULE = "mindspore_serving.llm.processing.child"
 PREPARE = "prepare"  # the role
-# A grammar that is accepted is built again by the worker, and followed there.
-MOST_BUILD_SECONDS = 0.5  # of CPU; a schema of 60 KB takes a tenth of it
-MOST_BUILD_MEMORY = 32 << 20
+# The worker builds an accepted grammar again, and follows it.
+MAX_BUILD_SECONDS = 0.5  # of CPU; a schema of 60 KB takes a tenth of it
+MAX_BUILD_MEMORY = 32 << 20
 
 
 class ProcessorSetup(msgspec.Struct, frozen=True):
-    """What a fork server loads."""
+    """Model that a fork server loads the processor of."""
 
     directory: str
     card: ModelCard
-    config: dict[str, Any]  # fields of `EngineConfig` that say what images may be
+    config: dict[str, Any]  # fields of `EngineConfig` that limit images
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
-    found = msgspec.msgpack.decode(setup, type=ProcessorSetup)
-    directory = Path(found.directory)
+    """Load the processor of a model; return the roles of the processes to fork."""
+    decoded = msgspec.msgpack.decode(setup, type=ProcessorSetup)
+    directory = Path(decoded.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
     images = None
-    if found.card.takes_images:
-        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it misses PyTorch
-        # Image processors need none, and it would take seconds and 400 MB to import.
+    if decoded.card.takes_images:
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing
+        # Image processors do not need PyTorch, whose import takes seconds and 400 MB.
         sys.modules["torch"] = None  # type: ignore[assignment]
-        images = open_reader(directory, tokenizer, EngineConfig(**found.config))
-    processor = Processor(tokenizer, template, found.card, is_trusted=False, images=images)
+        images = open_reader(directory, tokenizer, EngineConfig(**decoded.config))
+    processor = Processor(tokenizer, template, decoded.card, is_trusted=False, images=images)
     try:
         processor.warm()
     except ServingError as error:  # the same for each request with a grammar
-        log.warning("there will be no grammars: %s", error)
+        log.warning("grammars cannot be used: %s", error)
     answer = partial(_answer, processor, OutputProcessor(tokenizer))
 
     def prepare(stream: socket.socket) -> None:
@@ -90,20 +93,20 @@ def _answer(processor: Processor, outputs: OutputProcessor, job: bytes) -> bytes
 
 def _guarded(processor: Processor, outputs: OutputProcessor, request: LLMRequest) -> bytes:
     try:
-        return encode_work(_prepare(processor, outputs, request))
+        return encode_result(_prepare(processor, outputs, request))
     except ServingError as error:
-        return encode_work(to_failed(error))
+        return encode_result(to_failed(error))
     except MemoryError:
         raise
     except Exception:
         log.error("preparing a request", exc_info=True)
         failure = ServingError("the request could not be prepared; see the log")
-        return encode_work(to_failed(failure))
+        return encode_result(to_failed(failure))
 
 
 def _prepare(
     processor: Processor, outputs: OutputProcessor, request: LLMRequest
-) -> PreparedPrompt | Prompts | Made:
+) -> PreparedPrompt | PreparedTexts | PreparedEvent:
     if isinstance(request, Generate):
         prompt = processor.read(request)
         _try_grammar(processor, prompt)
@@ -111,13 +114,13 @@ def _prepare(
     if isinstance(request, Embed | Score):
         return processor.read_texts(request)
     if isinstance(request, Tokenize):
-        return Made(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
+        return PreparedEvent(msgspec.Raw(encode_event(processor.tokenize(request, outputs))))
     assert isinstance(request, Detokenize)
-    return Made(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
+    return PreparedEvent(msgspec.Raw(encode_event(Detokenized(processor.detokenize(request)))))
 
 
 def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:
-    """Raises RequestRefused if the worker should not build the grammar, or not follow it."""
+    """Raise RequestRefused if the grammar costs too much to build or to follow in the worker."""
     grammar = prompt.answer_format.grammar
     if grammar is None:
         return
@@ -126,8 +129,8 @@ def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:
     seconds, growth = time.process_time() - began, memory() - before
     assert compiled is not None
     problem = compiled.find_slow_step()
-    if seconds > MOST_BUILD_SECONDS or growth > MOST_BUILD_MEMORY:
-        problem = "it takes too long, or too much memory, to be compiled"
+    if seconds > MAX_BUILD_SECONDS or growth > MAX_BUILD_MEMORY:
+        problem = "compiling it takes too long, or too much memory"
     if problem:
         text = f"the {grammar.kind} cannot be used: {problem}"
         raise RequestRefused(Refused("grammar", text))

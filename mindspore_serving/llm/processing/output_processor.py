@@ -1,5 +1,6 @@
-"""What an engine generates, as the messages that front ends read: tokens with text and bytes, and
-chunks of them.  Knows no request and no thread.
+"""Messages for front ends made of an engine's outputs: tokens with text and bytes, and chunks.
+
+Knows no request and no thread.
 """
 
 from collections.abc import Sequence
@@ -8,32 +9,34 @@ from mindspore_serving.core.llm_messages import Chunk, GeneratedToken
 from mindspore_serving.core.sampling_params import Generated, TokenLogprob
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-LEAST_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
+MIN_LOGPROB = -9999.0  # in place of minus infinity, which JSON does not have
 
 
 class OutputProcessor:
-    """Of one model; looks up each token once."""
+    """Converts the outputs of one model; looks up each token once."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self._known: dict[int, tuple[str, bytes, bool]] = {}
 
     def prompt(self, ids: Sequence[int]) -> tuple[GeneratedToken, ...]:
-        """Tokens without log-probabilities."""
+        """Return tokens without log-probabilities."""
         return tuple(GeneratedToken(token_id, *self._spell(token_id)) for token_id in ids)
 
     def tokens(
         self, ids: Sequence[int], logprobs: Sequence[Sequence[TokenLogprob]] | None
     ) -> tuple[GeneratedToken, ...]:
-        """Tokens with theirs, as `Generated` has them: the token's own first, then the likeliest.
-        The own one is among `GeneratedToken.top` only if it is one of those.
+        """Return tokens with log-probabilities, as `Generated` has them.
+
+        The token's own entry comes first, then the likeliest; it is among `GeneratedToken.top` only
+        if it is one of these.
         """
         if logprobs is None:
             return self.prompt(ids)
         return tuple(self._token(*pair) for pair in zip(ids, logprobs, strict=True))
 
     def chunk(self, generated: Generated, *, has_tokens: bool) -> Chunk:
-        """All of the text as it was generated."""
+        """Return a chunk with the text of `generated`."""
         reason = generated.finish_reason
         return Chunk(
             generated.index,
@@ -48,17 +51,18 @@ class OutputProcessor:
     def _token(self, token_id: int, entry: Sequence[TokenLogprob]) -> GeneratedToken:
         if not entry:
             return GeneratedToken(token_id, *self._spell(token_id))
-        own, others = entry[0], entry[1:]
+        chosen, likeliest = entry[0], entry[1:]
         top = tuple(
-            GeneratedToken(one.token_id, *self._spell(one.token_id), _finite(one)) for one in others
+            GeneratedToken(row.token_id, *self._spell(row.token_id), _finite(row))
+            for row in likeliest
         )
-        return GeneratedToken(token_id, *self._spell(token_id), _finite(own), top)
+        return GeneratedToken(token_id, *self._spell(token_id), _finite(chosen), top)
 
     def _spell(self, token_id: int) -> tuple[str, bytes, bool]:
-        found = self._known.get(token_id)
-        if found is None:
-            found = self._known[token_id] = self._look_up(token_id)
-        return found
+        spelling = self._known.get(token_id)
+        if spelling is None:
+            spelling = self._known[token_id] = self._look_up(token_id)
+        return spelling
 
     def _look_up(self, token_id: int) -> tuple[str, bytes, bool]:
         tokenizer = self._tokenizer
@@ -69,4 +73,4 @@ class OutputProcessor:
 
 
 def _finite(entry: TokenLogprob) -> float:
-    return max(LEAST_LOGPROB, entry.logprob)
+    return max(MIN_LOGPROB, entry.logprob)

@@ -1,4 +1,4 @@
-"""The prompts that an operator has pinned: from a file, or as they are, to tokens in the cache."""
+"""Pinned prompts of an operator: from a file or the options to tokens in the cache."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,16 +9,16 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.engine.pinning import Beginning
-from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.engine.pinning import PinnedPrefix
+from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing.processor import Processor
 
-ENDS = "a", "1"  # that prompts may go on with: what they begin with is what all have in common
+ENDS = "a", "1"  # continuations of a prompt: the tokens before them that agree are the prefix
 EXPECTED = "a list of texts, of lists of messages, or of mappings with prompt or messages"
 
 
 class _Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The beginning of a prompt that is a text or token ids, or of a conversation."""
+    """Prefix of a prompt that is a text or token ids, or of a conversation."""
 
     prompt: str | list[int] | None = None
     messages: list[dict[str, Any]] | None = None
@@ -28,7 +28,7 @@ class _Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cache_salt: str = ""
 
     def request(self, end: str) -> Generate:
-        """A prompt that begins so and goes on with `end`."""
+        """Return a prompt that begins with this prefix and continues with `end`."""
         prompt, messages = self.prompt, self.messages
         options = {"add_generation_prompt": False, **self.template_options}
         if messages is not None:
@@ -41,40 +41,42 @@ class _Pinned(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def pin_prompts(opened: Opened, processor: Processor) -> None:
-    """Compute the `pinned_prompts` of the model's options.  Raises StartError naming the one that
-    cannot be used.
+def pin_prompts(opened: OpenedModel, processor: Processor) -> None:
+    """Compute the `pinned_prompts` of the model's options.
+
+    Raises StartError naming an entry that cannot be used.
     """
-    given = opened.config.pinned_prompts
-    if not given:
+    option = opened.config.pinned_prompts
+    if not option:
         return
     if not opened.engine.can_generate:
-        opened.engine.pin(())  # raises what it cannot do
-    where, entries = "pinned_prompts", given
-    if isinstance(given, str):
-        where, entries = given, _read(given)
+        opened.engine.pin(())  # raises StartError
+    source, entries = "pinned_prompts", option
+    if isinstance(option, str):
+        source, entries = option, _read(option)
     if not isinstance(entries, list | tuple):
-        raise StartError(f"{where} is {entries!r:.100}, expected {EXPECTED}")
-    places = [f"{where}[{index}]" for index in range(len(entries))]
-    pairs = zip(places, entries, strict=True)
-    beginnings = [_beginning(place, entry, opened, processor) for place, entry in pairs]
-    count = opened.engine.pin(beginnings)
-    log.info("%d pinned prompts have %d blocks of the cache", len(beginnings), count)
+        raise StartError(f"{source} is {entries!r:.100}, expected {EXPECTED}")
+    prefixes = [
+        _prefix(f"{source}[{index}]", entry, opened, processor)
+        for index, entry in enumerate(entries)
+    ]
+    count = opened.engine.pin(prefixes)
+    log.info("pinned %d prompts in %d blocks of the cache", len(prefixes), count)
 
 
 def _read(path: str) -> Any:
     from mindspore_serving.core.yaml_text import load  # not every worker's environment has PyYAML
 
-    where = f"pinned_prompts is {path!r}, which cannot be read"
+    problem = f"pinned_prompts is {path!r}, which cannot be read"
     try:
-        return load(Path(path).read_text("utf-8"), where)
+        return load(Path(path).read_text("utf-8"), problem)
     except InvalidInputs as error:
         raise StartError(str(error)) from None
     except (OSError, ValueError) as error:
-        raise StartError(f"{where}: {error}") from None
+        raise StartError(f"{problem}: {error}") from None
 
 
-def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> Beginning:
+def _prefix(name: str, entry: Any, opened: OpenedModel, processor: Processor) -> PinnedPrefix:
     try:
         if isinstance(entry, str):
             entry = {"prompt": entry}
@@ -83,14 +85,14 @@ def _beginning(where: str, entry: Any, opened: Opened, processor: Processor) -> 
         pinned = msgspec.convert(entry, _Pinned)
         if (pinned.prompt is None) == (pinned.messages is None):
             raise InvalidInputs("expected exactly one of prompt and messages")
-        one, other = (processor.read(pinned.request(end)).ids for end in ENDS)
+        first, second = (processor.read(pinned.request(end)).ids for end in ENDS)
         adapter = opened.find_adapter(pinned.adapter)
     except (ServingError, msgspec.ValidationError) as error:
-        raise StartError(f"{where}: {error}; expected is {EXPECTED}") from None
-    return Beginning(where, _common(one, other), pinned.cache_salt, adapter)
+        raise StartError(f"{name}: {error}; expected {EXPECTED}") from None
+    return PinnedPrefix(name, _common(first, second), pinned.cache_salt, adapter)
 
 
-def _common(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
-    """What both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return one[: next((place for place, (a, b) in pairs if a != b), len(one))]
+def _common(first: Sequence[int], second: Sequence[int]) -> Sequence[int]:
+    """Return the common prefix of both."""
+    pairs = enumerate(zip(first, second, strict=False))
+    return first[: next((index for index, (a, b) in pairs if a != b), len(first))]

@@ -1,4 +1,4 @@
-"""A request before the engine: chat template, tokens, truncation, grammar, and whether it fits.
+"""Preparation of a request: chat template, tokens, truncation, grammar, and whether it fits.
 
 Used by the offline interface, and by a worker in a pool beside the step loop: everything here may
 be called by several threads.
@@ -30,14 +30,14 @@ from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
-from mindspore_serving.llm.processing.image_prompt import ImagePrompt, place_images
+from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
     check_extent,
     with_tokenizer,
 )
-from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts, is_small
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -54,11 +54,14 @@ class PreparedRequest:
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None
     adapter: str  # its number may change until it is added
-    options: dict[str, Any]  # others of Engine.add
-    is_capped: bool = False  # the request asked for more tokens than there is room for
+    options: dict[str, Any]  # further options of `Engine.add`
+    is_capped: bool = False  # max_tokens is more than there is room for
 
     def add_to(self, engine: Any, request_id: str) -> None:
-        """Raises what `Engine.add` raises, InvalidField if there is no such adapter any more."""
+        """Add the request to `engine`.
+
+        Raises what `Engine.add` raises, and InvalidField if the adapter was unloaded.
+        """
         words, ids = self.bad_words_ids, self.prompt_ids
         adapter = engine.adapters.find(self.adapter) if self.adapter else 0
         engine.add(
@@ -67,7 +70,7 @@ class PreparedRequest:
 
 
 def no_adapter(name: str) -> int:
-    """Of a model that has none, as `AdapterNames.find`."""
+    """Return 0 for "", as `AdapterNames.find` does for a model without adapters."""
     if name:
         raise InvalidField("adapter", f"is {name!r}, expected none: the model has no adapters")
     return 0
@@ -76,9 +79,9 @@ def no_adapter(name: str) -> int:
 class Processor:
     """Prepares the requests to one model.  Its methods raise InvalidInputs or RequestRefused.
 
-    `find_adapter` gives the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
-    grammars may be written by anybody: see `GrammarCompiler`.  `images` reads those of requests,
-    and `tower` computes them, where requests are completed.
+    `find_adapter` returns the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
+    grammars may be written by anybody: see `GrammarCompiler`.  `images` reads the images of
+    requests, and `tower` computes them, where requests are completed.
     """
 
     def __init__(
@@ -100,16 +103,20 @@ class Processor:
         self._chat = ChatPrompt(chat_template, special_tokens, card.tool_format)
         self._card = card
         self.texts = TextReader(tokenizer, card)
-        self._compiler: GrammarCompiler | None = None  # made when the first grammar comes
+        self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._lock = threading.Lock()
 
     def prepare(self, request: Generate) -> PreparedRequest:
+        """Return `request` as an engine takes it."""
         return self.complete(request, self.read(request))
 
     def read(self, request: Generate) -> PreparedPrompt:
-        """All that depends on the texts of `request` but its grammar, which is only written."""
+        """Return the prompt's tokens and all else that depends on the texts of `request`.
+
+        Its grammar is only written, not compiled.
+        """
         if not self._card.can_generate:
-            raise InvalidInputs("the model embeds texts, it does not generate any")
+            raise InvalidInputs("the model embeds texts and does not generate any")
         answer_format = to_answer_format(request, self._card)
         text, ids, images = self._prompt(request, answer_format.tools)
         params = request.params
@@ -120,7 +127,7 @@ class Processor:
         return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, images)
 
     def complete(self, request: Generate, prompt: PreparedPrompt) -> PreparedRequest:
-        """What the engine takes, of `request` and what was read of it."""
+        """Return what the engine takes, from `request` and what was read of it."""
         self.adapter(request.adapter)
         options = {
             "priority": request.priority,
@@ -129,9 +136,10 @@ class Processor:
             "continues": request.messages is None,
         }
         if prompt.images:
-            assert self._images is not None
-            assert self._tower is not None
-            options["images"] = place_images(self._images, self._tower, prompt.ids, prompt.images)
+            reader, tower = self._images, self._tower
+            assert reader is not None
+            assert tower is not None
+            options["images"] = to_prompt_images(reader, tower, prompt.ids, prompt.images)
         room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
@@ -145,7 +153,10 @@ class Processor:
         )
 
     def is_quick(self, request: LLMRequest) -> bool:
-        """Whether `request` is read at once, and its grammar is known: see `work.is_small`."""
+        """Return whether `request` is read at once, and its grammar is known.
+
+        See `prepared.is_small`.
+        """
         if not is_small(request):
             return False
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
@@ -153,11 +164,12 @@ class Processor:
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))
 
-    def read_texts(self, request: Embed | Score) -> Prompts:
-        """The tokens of texts to embed or to score."""
+    def read_texts(self, request: Embed | Score) -> PreparedTexts:
+        """Return the tokens of texts to embed or to score."""
         return self.texts.read(request)
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
+        """Return the tokens of a text or a conversation, with their offsets in it."""
         tools = None if request.tool_choice.mode == "none" else request.tools
         text, add_special = self._text(request, tools, self._read_images(request))
         check_extent(text, self._card)
@@ -165,22 +177,24 @@ class Processor:
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
 
     def detokenize(self, request: Detokenize) -> str:
-        most = self._card.vocab_size
+        """Return the text of token ids."""
+        vocab_size = self._card.vocab_size
         for token_id in request.token_ids:
-            if not 0 <= token_id < most:
+            if not 0 <= token_id < vocab_size:
                 raise InvalidInputs(
-                    f"token id {token_id} is out of range, expected 0 to {most - 1}"
+                    f"token id {token_id} is out of range, expected 0 to {vocab_size - 1}"
                 )
         return self._with_tokenizer().decode(request.token_ids, request.skip_special_tokens)
 
     def encode(self, prompt: str | list[int], add_special: bool = True) -> list[int]:
-        """The tokens of a prompt; token ids are left as they are."""
+        """Return the tokens of a prompt; token ids are left as they are."""
         if isinstance(prompt, list):
             return prompt
         check_extent(prompt, self._card)
         return self._with_tokenizer().encode(prompt, add_special)
 
     def grammar(self, grammar: Grammar | None) -> "CompiledGrammar | None":
+        """Return the compiled grammar, None if there is none."""
         if grammar is None:
             return None
         try:
@@ -189,7 +203,7 @@ class Processor:
             raise RequestRefused(Refused("grammar", str(error))) from None
 
     def warm(self) -> None:
-        """Get ready for grammars, which takes a second for a large vocabulary."""
+        """Load the grammar compiler, which takes a second for a large vocabulary."""
         if self._tokenizer is not None and self._card.can_generate:
             self._open_compiler()
 
@@ -197,7 +211,7 @@ class Processor:
         from mindspore_serving.llm.grammar.compiler import GrammarCompiler  # and its library
 
         if self._tokenizer is None:
-            raise InvalidInputs("a grammar needs the model's tokenizer, which is not there")
+            raise InvalidInputs("a grammar needs a tokenizer, but the model has no tokenizer.json")
         with self._lock:
             if self._compiler is None:
                 card = self._card
@@ -209,7 +223,7 @@ class Processor:
     def _prompt(
         self, request: Generate, tools: Sequence[dict[str, Any]]
     ) -> tuple[str | None, list[int], list[PreparedImage]]:
-        """The prompt as text, if it is one, and as tokens that fit the model; its images."""
+        """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
         if isinstance(request.prompt, list) and request.messages is None:
@@ -217,7 +231,7 @@ class Processor:
         else:
             if request.drop_turns and request.messages:
                 kept = shortened(
-                    request.messages, lambda some: self._fits(request, some, tools, images)
+                    request.messages, lambda kept: self._fits(request, kept, tools, images)
                 )
                 request = structs.replace(request, messages=kept)
             text, add_special = self._text(request, tools, images)
@@ -226,7 +240,7 @@ class Processor:
             if request.truncate < 1:
                 raise InvalidField("truncate", f"is {request.truncate}, expected an int >= 1")
             if images.token:
-                raise InvalidField("truncate", "is given, expected none in a chat with images")
+                raise InvalidField("truncate", "is set, expected none in a chat with images")
             ids = ids[-request.truncate :]
         if not ids:
             text = "the prompt is empty, expected at least one token"
@@ -245,7 +259,7 @@ class Processor:
         tools: Sequence[dict[str, Any]],
         images: ImagePrompt,
     ) -> bool:
-        """Whether the prompt of these `messages` does, with room for a token of the answer."""
+        """Return whether the prompt of `messages` fits, with room for a token of the answer."""
         request = structs.replace(request, messages=messages)
         text, add_special = self._text(request, tools, images)
         try:
@@ -259,23 +273,26 @@ class Processor:
         tools: Sequence[dict[str, Any]] | None,
         images: ImagePrompt,
     ) -> tuple[str, bool]:
-        """The prompt as text, and whether the tokenizer is to add special tokens to it."""
+        """Return the prompt as text, and whether the tokenizer is to add special tokens to it."""
         if request.messages is None:
             if not isinstance(request.prompt, str):
-                raise InvalidInputs("neither a prompt nor messages were given")
+                raise InvalidInputs("the request has neither a prompt nor messages")
             return images.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
-            raise InvalidInputs("both a prompt and messages were given, expected one")
+            raise InvalidInputs("the request has both a prompt and messages, expected one of them")
         messages = request.messages
         request = structs.replace(request, messages=images.marked(messages))
         text = images.expand(self._chat.text(request, tools, images.token), messages)
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:
-        most = self._card.max_model_len
-        if count >= most:
-            text = f"the prompt has {count} tokens, the model takes {most} with the answer"
-            raise RequestRefused(Refused("context", text, count, most))
+        limit = self._card.max_model_len
+        if count >= limit:
+            text = (
+                f"the prompt has {count} tokens, the model takes at most {limit} together with the "
+                "answer"
+            )
+            raise RequestRefused(Refused("context", text, count, limit))
 
     def _with_tokenizer(self) -> Tokenizer:
         return with_tokenizer(self._tokenizer)

@@ -1,6 +1,6 @@
-"""The tokens of texts to embed or to score: instructions in front of them, pairs, what is too long.
+"""Tokens of texts to embed or to score: instructions before them, pairs, truncation.
 
-Several threads may use it.  A model that generates judges a document by the words that
+Several threads may use it.  A model that generates judges a document by the prompt that
 Qwen3-Reranker was trained with, after which it writes "yes" or "no".
 """
 
@@ -8,30 +8,30 @@ from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score, Side
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.processing.work import Prompts
+from mindspore_serving.llm.processing.prepared import PreparedTexts
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 
 PER_TOKEN = 64  # characters: no token is longer, so a longer text cannot fit
-PER_TOKEN_CUT = 256  # of a text that is cut: what is behind is not looked at
+PER_TOKEN_CUT = 256  # characters per token of a text that may be truncated
 
 
 class TextReader:
-    """Reads for one model.  Its methods raise InvalidInputs or RequestRefused."""
+    """Reads texts for one model.  Its methods raise InvalidInputs or RequestRefused."""
 
     def __init__(self, tokenizer: Tokenizer | None, card: ModelCard) -> None:
         self._tokenizer = tokenizer
         self._card = card
-        # A model with a cache has it for one token more.
-        self._most = card.max_model_len - bool(card.num_blocks)
+        # A model with a cache generates a token behind the text.
+        self._limit = card.max_model_len - bool(card.num_blocks)
 
-    def read(self, request: Embed | Score) -> Prompts:
-        """The tokens of all texts of `request`, each of which fits the model."""
+    def read(self, request: Embed | Score) -> PreparedTexts:
+        """Return the tokens of all texts of `request`, each of which fits the model."""
         if isinstance(request, Embed):
             return self._read_embed(request)
         if not self._card.can_score:
             raise InvalidInputs("the model is no classifier, so it scores no texts")
         if request.instruction and not self._card.reads_instructions:
-            raise InvalidField("instruction", "is given, but the model reads none: leave it out")
+            raise InvalidField("instruction", "is set, but the model reads none: leave it out")
         queries = request.queries
         if len(queries) not in (0, 1, len(request.texts)):
             problem = f"has {len(queries)} entries, expected 1 or {len(request.texts)}"
@@ -43,22 +43,20 @@ class TextReader:
         side = request.truncate
         if queries:
             pairs = zip(queries, request.texts, strict=True)
-            found = [self._encode(query, text, side) for query, text in pairs]
+            inputs = [self._encode(query, text, side) for query, text in pairs]
         else:
-            found = [self._encode(text, None, side) for text in request.texts]
-        return Prompts([one.ids for one in found], [one.types for one in found])
+            inputs = [self._encode(text, None, side) for text in request.texts]
+        return PreparedTexts([tokens.ids for tokens in inputs], [tokens.types for tokens in inputs])
 
     def instructed(self, prompt: str | list[int]) -> str | list[int]:
-        """`prompt` as it is embedded where nothing is said: a text behind the model's default
-        instruction.
-        """
+        """Return `prompt` with the model's default instruction before it, if it is a text."""
         return prompt if isinstance(prompt, list) else self._instruction(None) + prompt
 
-    def _read_embed(self, request: Embed) -> Prompts:
+    def _read_embed(self, request: Embed) -> PreparedTexts:
         if not self._card.can_embed:
             raise InvalidInputs(
-                "the model embeds no texts: a model that generates does only with the option "
-                "embeddings=true, on the runtimes openvino and torch"
+                "the model embeds no texts: one that generates needs the option embeddings=true, "
+                "on the runtimes openvino and torch"
             )
         before = self._instruction(request.prompt_name)
         ids = []
@@ -66,102 +64,99 @@ class TextReader:
             if isinstance(prompt, str):
                 ids.append(self._encode(before + prompt, None, request.truncate).ids)
             else:
-                ids.append(self._fitting(prompt, request.truncate))
-        return Prompts(ids)
+                ids.append(self._truncated(prompt, request.truncate))
+        return PreparedTexts(ids)
 
     def _instruction(self, name: str | None) -> str:
         prompts = dict(self._card.prompts)
-        wanted = self._card.default_prompt if name is None else name
-        if not wanted:
+        name = self._card.default_prompt if name is None else name
+        if not name:
             return ""
-        if wanted not in prompts:
+        if name not in prompts:
             accepted = f"one of {', '.join(prompts)}" if prompts else "none: the model has none"
-            raise InvalidField("prompt_name", f"is {wanted!r}, expected {accepted}")
-        return prompts[wanted]
+            raise InvalidField("prompt_name", f"is {name!r}, expected {accepted}")
+        return prompts[name]
 
-    def _read_ranking(self, request: Score, queries: list[str]) -> Prompts:
+    def _read_ranking(self, request: Score, queries: list[str]) -> PreparedTexts:
         if not queries:
             raise InvalidField("queries", "are missing: the model judges documents by a query")
-        writer = RankingPrompt(with_tokenizer(self._tokenizer), self._most)
+        writer = RankingPrompt(with_tokenizer(self._tokenizer), self._limit)
         ids = []
         for query, document in zip(queries, request.texts, strict=True):
             self._check_extent(query, document, request.truncate)
-            found = writer.read(query, document, request.instruction, request.truncate)
-            ids.append(self._checked(found))
-        return Prompts(ids)
+            prompt = writer.read(query, document, request.instruction, request.truncate)
+            ids.append(self._checked(prompt))
+        return PreparedTexts(ids)
 
     def _encode(self, text: str, pair: str | None, side: Side) -> TokenizedInput:
         self._check_extent(text, pair or "", side)
-        tokenizer, most = with_tokenizer(self._tokenizer), self._most
-        found = tokenizer.encode_whole(text, pair, most if side else None, side)
-        self._checked(found.ids)
-        return found
+        tokenizer, limit = with_tokenizer(self._tokenizer), self._limit
+        tokens = tokenizer.encode_whole(text, pair, limit if side else None, side)
+        self._checked(tokens.ids)
+        return tokens
 
-    def _fitting(self, ids: list[int], side: Side) -> list[int]:
-        most = self._most
-        if side and len(ids) > most:
-            ids = ids[:most] if side == "right" else ids[-most:]
+    def _truncated(self, ids: list[int], side: Side) -> list[int]:
+        limit = self._limit
+        if side and len(ids) > limit:
+            ids = ids[:limit] if side == "right" else ids[-limit:]
         return self._checked(ids)
 
     def _checked(self, ids: list[int]) -> list[int]:
         if not ids:
             raise RequestRefused(Refused("empty", "a text is empty, expected at least one token"))
-        most = self._most
-        if len(ids) > most:
-            text = f"a text has {len(ids)} tokens, the model takes at most {most}"
-            raise RequestRefused(Refused("context", text, len(ids), most))
+        limit = self._limit
+        if len(ids) > limit:
+            text = f"a text has {len(ids)} tokens, the model takes at most {limit}"
+            raise RequestRefused(Refused("context", text, len(ids), limit))
         return ids
 
     def _check_extent(self, first: str, second: str, side: Side) -> None:
-        count, most = len(first) + len(second), self._most
-        limit = (PER_TOKEN_CUT if side else PER_TOKEN) * most
+        count = len(first) + len(second)
+        limit = (PER_TOKEN_CUT if side else PER_TOKEN) * self._limit
         if count > limit:
             problem = f"a text has {count} characters, more than {limit}: it cannot be read"
-            raise RequestRefused(Refused("context", problem, count // PER_TOKEN, most))
+            raise RequestRefused(Refused("context", problem, count // PER_TOKEN, self._limit))
 
 
 def check_extent(text: str, card: ModelCard) -> None:
-    """Raises RequestRefused for a prompt that cannot fit: limits before work."""
-    most = PER_TOKEN * card.max_model_len
-    if len(text) > most:
-        problem = f"the prompt has {len(text)} characters, more than {most}: it cannot fit"
+    """Raise RequestRefused for a prompt that cannot fit: limits before work."""
+    limit = PER_TOKEN * card.max_model_len
+    if len(text) > limit:
+        problem = f"the prompt has {len(text)} characters, more than {limit}: it cannot fit"
         raise RequestRefused(
             Refused("context", problem, len(text) // PER_TOKEN, card.max_model_len)
         )
 
 
 def with_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
-    """Raises InvalidInputs if there is none."""
+    """Return `tokenizer`.  Raises InvalidInputs if it is None."""
     if tokenizer is None:
-        raise InvalidInputs("the model has no tokenizer.json: give lists of token ids")
+        raise InvalidInputs("the model has no tokenizer.json: send lists of token ids")
     return tokenizer
 
 
-INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-BEFORE = (
+DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+PROMPT_PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "
     'the Instruct provided. Note that the answer can only be "yes" or "no".<|im_end|>\n'
     "<|im_start|>user\n"
 )
-BEHIND = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+PROMPT_SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
 class RankingPrompt:
-    """Writes prompts of at most `most` tokens."""
+    """Writer of ranking prompts of at most `limit` tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, most: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, limit: int) -> None:
         self._tokenizer = tokenizer
-        self._before = tokenizer.encode(BEFORE, add_special=False)
-        self._behind = tokenizer.encode(BEHIND, add_special=False)
-        self._room = most - len(self._before) - len(self._behind)
+        self._before = tokenizer.encode(PROMPT_PREFIX, add_special=False)
+        self._behind = tokenizer.encode(PROMPT_SUFFIX, add_special=False)
+        self._room = limit - len(self._before) - len(self._behind)
 
     def read(self, query: str, document: str, instruction: str, side: str) -> list[int]:
-        """The prompt's tokens; if it is too long and there is a `side`, query and document are cut
-        there.
-        """
-        words = (
-            f"<Instruct>: {instruction or INSTRUCTION}\n<Query>: {query}\n<Document>: {document}"
-        )
+        """Return the prompt's tokens; if it is too long, query and document are cut at `side`."""
+        instruction = instruction or DEFAULT_INSTRUCTION
+        words = f"<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}"
         ids = self._tokenizer.encode(words, add_special=False)
         if side and 0 < self._room < len(ids):
             ids = ids[: self._room] if side == "right" else ids[-self._room :]

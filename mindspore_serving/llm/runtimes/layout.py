@@ -62,7 +62,7 @@ class Layout:
     slots: Indices  # [tokens], block * block_size + offset
     rows: Indices  # [num_logits], tokens whose logits are returned
     visible_ends: Indices  # [tokens], one position past the last visible one
-    is_long: Indices  # [tokens], as `DecoderInputs.is_long`
+    uses_long_rope: Indices  # [tokens], as `DecoderInputs.uses_long_rope`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
 
@@ -106,7 +106,9 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
             for span, row in zip(spans, step.rows, strict=True)
         ),
         _join(map(_visible_ends, step.rows)),
-        np.repeat([int(row.is_long) for row in step.rows], [len(row.tokens) for row in step.rows]),
+        np.repeat(
+            [int(row.uses_long_rope) for row in step.rows], [len(row.tokens) for row in step.rows]
+        ),
         tuple(spans),
         step.features(),
     )
@@ -181,7 +183,7 @@ def _slots(span: TokenSpan, block_size: int) -> Indices:
 def _visible_ends(row: Row) -> Indices:
     ends = np.arange(row.start, row.start + len(row.tokens)) + 1
     if row.features is not None and row.features.is_bidirectional:
-        ends[row.features.places] = row.start + row.features.ends()
+        ends[row.features.positions] = row.start + row.features.ends()
     return ends
 
 

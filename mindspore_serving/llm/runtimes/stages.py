@@ -63,7 +63,7 @@ class StageRunner(LimitedRunner):
         self._ring, self._size = Ring(stages), stages.size
         self._is_first, self._is_last = stages.rank == 0, stages.rank == stages.size - 1
         self._has_result = grid.peers.rank == 0  # its peers have the same result
-        self._overlaps = bool(grid.everyone.least(overlaps))
+        self._overlaps = bool(grid.everyone.minimum(overlaps))
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does on rank 0; other ranks return no rows."""

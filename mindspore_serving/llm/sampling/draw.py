@@ -1,4 +1,4 @@
-"""Drawing one token from a row of logits: exact, without sorting a vocabulary.
+"""Drawing of a token from a row of logits: exact, without sorting a vocabulary.
 
 What makes sampling slow is a random number per token, and then sorting; here each row costs one
 random number, one exponential per token, and sums.  Rows are computed one after another: a row fits
@@ -11,25 +11,28 @@ import numpy.typing as npt
 from mindspore_serving.core.sampling_params import SamplingParams
 
 Logits = npt.NDArray[np.float32]
-Kept = npt.NDArray[np.bool_]
+KeepMask = npt.NDArray[np.bool_]
 Order = npt.NDArray[np.int32]
 Ids = npt.NDArray[np.int64]
 
-_MIN_TEMPERATURE = 1e-30  # below it, differences of float32 logits overflow all the same
+_MIN_TEMPERATURE = 1e-30  # below it, differences of float32 logits overflow anyway
 _NUM_COLUMNS = 256
-_NUM_SORTED = 512  # so few are sorted as they are
+_NUM_SORTED = 512  # up to so many values are sorted directly
 
 
 class Uniforms:
-    """Random numbers that depend on (seed, position) alone: a counter-based generator."""
+    """Random numbers that depend on (seed, position) only: a counter-based generator.
+
+    Philox: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
+    """
 
     __slots__ = ("_philox", "_state")
 
     def __init__(self) -> None:
-        self._philox: np.random.Philox | None = None  # costs more than to choose the likeliest
+        self._philox: np.random.Philox | None = None  # made when needed: costs more than greedy
 
     def at(self, seed: int, position: int) -> float:
-        """In [0, 1), a multiple of 2**-53."""
+        """Return a number in [0, 1), a multiple of 2**-53."""
         if self._philox is None:
             self._philox = np.random.Philox(key=0)
             self._state = self._philox.state
@@ -42,14 +45,18 @@ class Uniforms:
 
 
 def is_greedy(params: SamplingParams) -> bool:
+    """Return whether the likeliest token is chosen."""
     return params.temperature == 0 or params.top_k == 1
 
 
 def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) -> int:
-    """The token of `uniform` in [0, 1); `best` is the largest of `logits` [V] (overwritten)."""
+    """Return the token for `uniform` in [0, 1); `best` is the largest of `logits` [V].
+
+    `logits` are overwritten.
+    """
     ids, weights = weigh(logits, best, params)
     share = params.xtc_probability
-    if uniform < share:  # below and above it, the number is as uniform as it was as a whole
+    if uniform < share:  # either part of the number is uniform, so no second one is needed
         uniform = uniform / share
         exclude_top(weights, params.xtc_threshold)
     elif share:
@@ -61,21 +68,22 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
 
 
 def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | None, Logits]:
-    """The weights of the ids returned, or of all: like their probabilities, 0 if filtered out.
+    """Return weights in proportion to probabilities, 0 if filtered out, and the ids of the tokens.
 
-    `logits` are overwritten.  Filters apply in the order top_n_sigma, top_k, top_p, min_p,
-    typical_p, each to what the one before leaves.  Of equally likely tokens lower ids are kept.
+    The ids are None for all tokens.  `logits` are overwritten.  Filters apply in the order
+    top_n_sigma, top_k, top_p, min_p, typical_p, each to what the one before leaves.  Of equally
+    likely tokens lower ids are kept.
     """
     ids = None
-    least = None
+    lowest = None
     if params.top_n_sigma:
         sigma = float(logits[np.isfinite(logits)].std(dtype=np.float64))
-        least = best - params.top_n_sigma * sigma
+        lowest = best - params.top_n_sigma * sigma
     if 0 < params.top_k < len(logits):
         ids = top_ids(logits, params.top_k)
         logits = logits[ids]
-    if least is not None:  # the same as before top_k, which would sort what has no weight
-        logits[logits < least] = -np.inf
+    if lowest is not None:  # behind top_k with the same result: top_k sorts fewer values so
+        logits[logits < lowest] = -np.inf
     logits -= np.float32(best)
     logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
     weights = np.exp(logits, out=logits)  # the likeliest token's is 1
@@ -89,8 +97,9 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
 
 
 def exclude_top(weights: Logits, threshold: float) -> None:
-    """Take the weights of at least `threshold` of their sum away, all but the smallest of them; of
-    equal ones the first stays.
+    """Remove the weights of at least `threshold` of their sum, all but the smallest of them (XTC).
+
+    Of equal weights the first stays.
     """
     top = np.flatnonzero(weights >= threshold * float(weights.sum()))
     if len(top) > 1:
@@ -99,7 +108,9 @@ def exclude_top(weights: Logits, threshold: float) -> None:
 
 
 def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
-    """Choose a column of the weights as a table of `_NUM_COLUMNS`, then a row of it, so that only
+    """Return an index in proportion to the weights.
+
+    It chooses a column of the weights as a table of `_NUM_COLUMNS`, then a row of it, so that only
     the columns are summed over the whole vocabulary.
     """
     num_rows = len(weights) // _NUM_COLUMNS
@@ -118,37 +129,40 @@ def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
 
 
 def _find(cumulative: npt.NDArray[np.float64], target: float) -> int:
-    """The first entry over `target`; the last that adds anything if rounding leaves none."""
-    found = int(cumulative.searchsorted(target, side="right"))
-    if found == len(cumulative):
-        found = int(cumulative.searchsorted(cumulative[-1], side="left"))
-    return found
+    """Return the first index over `target`; the last that adds anything if rounding leaves none."""
+    index = int(cumulative.searchsorted(target, side="right"))
+    if index == len(cumulative):
+        index = int(cumulative.searchsorted(cumulative[-1], side="left"))
+    return index
 
 
 def top_ids(logits: Logits, k: int) -> Ids:
-    """The ids of the `k` largest of `logits`, best first; of equal ones the lowest ids."""
+    """Return the ids of the `k` largest of `logits`, best first; of equal ones the lowest ids."""
     ids = np.flatnonzero(logits >= _lower_bound(logits, min(k, len(logits))))
     best: Ids = ids[(-logits[ids]).argsort(kind="stable")[:k]]
     return best
 
 
 def _lower_bound(values: Logits, k: int) -> np.float32:
-    """At most the k-th largest value, and close to it.
+    """Return a value at or below the k-th largest, and close to it.
 
-    The k-th largest of the maxima of disjoint groups is one, and the maxima of a table's columns
-    take a fraction of the time that a partition of all values takes.
+    The k-th largest of the maxima of disjoint groups is such a value, and the maxima of a table's
+    columns take a fraction of the time that a partition of all values takes.
     """
     num_columns = max(_NUM_COLUMNS, 4 * k)
     num_rows = len(values) // num_columns
     if num_rows > 1:
         values = values[: num_rows * num_columns].reshape(num_rows, num_columns).max(axis=0)
-    place = len(values) - k
-    bound: np.float32 = np.partition(values, place)[place]
+    index = len(values) - k
+    bound: np.float32 = np.partition(values, index)[index]
     return bound
 
 
-def nucleus(weights: Logits, top_p: float) -> Kept:
-    """The fewest largest weights whose sum is `top_p` of the whole."""
+def nucleus(weights: Logits, top_p: float) -> KeepMask:
+    """Return a mask of the fewest largest weights whose sum is `top_p` of the total.
+
+    Holtzman et al., "The Curious Case of Neural Text Degeneration", ICLR 2020.
+    """
     total = float(weights.sum())
     heavy = _drop_tail(weights, (1 - top_p) * total)
     border, count = _border(_descending(heavy), heavy, top_p * total)
@@ -169,8 +183,11 @@ def _drop_tail(weights: Logits, slack: float) -> Logits:
         weights = heavy
 
 
-def typical(weights: Logits, mass: float) -> Kept:
-    """The fewest weights that sum to `mass` of the whole, nearest to the mean surprise first."""
+def typical(weights: Logits, mass: float) -> KeepMask:
+    """Return a mask of the fewest weights that sum to `mass`, nearest to the mean surprise first.
+
+    Meister et al., "Locally Typical Sampling", TACL 2023.
+    """
     probabilities = weights / weights.sum()
     surprise = -np.log(np.maximum(probabilities, np.finfo(np.float32).tiny))
     order = np.abs(surprise - probabilities @ surprise).view(np.int32)
@@ -179,12 +196,15 @@ def typical(weights: Logits, mass: float) -> Kept:
 
 
 def _descending(weights: Logits) -> Order:
-    """The bits of floats that are not negative have the order of the floats."""
+    """Return keys that sort weights in descending order.
+
+    The bits of floats that are not negative have the order of the floats.
+    """
     return -weights.view(np.int32)
 
 
 def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
-    """The last of `order`, ascending, until the weights sum to `target`, and how many that takes.
+    """Return the last key of `order`, ascending, until weights sum to `target`, and their number.
 
     Sums by the upper bits find the border; only values with the same upper bits are sorted.
     """
@@ -204,9 +224,9 @@ def _border(order: Order, weights: Logits, target: float) -> tuple[int, int]:
     return int(order[inside[last]]), num_before + last + 1
 
 
-def _first(order: Order, border: int, count: int) -> Kept:
-    """Which are the first `count` in `order` up to `border`; of equal ones the first."""
-    kept: Kept = order <= border
+def _first(order: Order, border: int, count: int) -> KeepMask:
+    """Return a mask of the first `count` in `order`, up to `border`; of equal ones the first."""
+    kept: KeepMask = order <= border
     excess = int(np.count_nonzero(kept)) - count
     if excess:
         kept[np.flatnonzero(order == border)[-excess:]] = False

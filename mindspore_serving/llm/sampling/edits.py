@@ -1,6 +1,6 @@
-"""What a row of logits is sampled with, and penalties, biases and bans before that.
+"""Changes to a row of logits before sampling: penalties, biases and bans.
 
-Changes are made in place, to the tokens concerned only.  Knows no probabilities.
+They are made in place, to the tokens concerned only.  Knows no probabilities.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,17 +22,18 @@ Mask = npt.NDArray[Any]  # bool [V], or 32-bit words whose bit i % 32 of word i 
 
 @dataclass(slots=True)
 class SampleRow:
-    """The next token of one sequence.
+    """Input to sample the next token of one sequence.
 
     A row may be kept while its `output_ids` grow: penalised tokens are not counted anew.
 
     Args:
         params: of the request.
-        prompt_ids, output_ids: the tokens before it.
-        end_ids: the tokens that may not come before `params.min_tokens`.
-        position: how many tokens were sampled before; the random number depends on it and `seed`.
+        prompt_ids: tokens of the prompt.
+        output_ids: tokens of the answer so far.
+        end_ids: tokens that may not come before `params.min_tokens`.
+        position: number of tokens sampled before; the random number depends on it and on `seed`.
         seed: 0 to 2**64 - 1.
-        mask: the tokens allowed by a grammar; those past its end are not.  None allows all.
+        mask: tokens that a grammar allows; those past its end are forbidden.  None allows all.
         bad_words_ids: `params.bad_words` as tokens.
     """
 
@@ -44,20 +45,23 @@ class SampleRow:
     seed: int
     mask: Mask | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
-    _seen: "_Seen" = field(init=False, repr=False, compare=False)
+    _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._seen = _Seen(self.prompt_ids)
+        self._seen = _TokenCounts(self.prompt_ids)
 
-    def after(self, guesses: Sequence[int]) -> "SampleRow":
-        """The row to sample from if `guesses` are right; it shares what was counted."""
-        position = self.position + len(guesses)
-        row = replace(self, output_ids=[*self.output_ids, *guesses], position=position, mask=None)
+    def after(self, draft_tokens: Sequence[int]) -> "SampleRow":
+        """Return the row to sample from behind accepted `draft_tokens`; it shares the counts."""
+        position = self.position + len(draft_tokens)
+        row = replace(
+            self, output_ids=[*self.output_ids, *draft_tokens], position=position, mask=None
+        )
         row._seen, row._allowed = self._seen, self._allowed
         return row
 
     def has_edits(self) -> bool:
+        """Return whether `edit` changes anything."""
         params = self.params
         return bool(
             self.mask is not None
@@ -104,8 +108,8 @@ class SampleRow:
         logits[self._allowed] = kept
 
 
-class _Seen:
-    """The tokens of a prompt, and how often each is in its answer."""
+class _TokenCounts:
+    """Tokens of a prompt, and how often each is in its answer."""
 
     __slots__ = ("_counted", "_counts", "_prompt", "_prompt_ids")
 
@@ -116,15 +120,15 @@ class _Seen:
         self._counts: dict[int, int] = {}
 
     def prompt(self, vocab_size: int) -> Ids:
-        """The tokens of the prompt, each once."""
+        """Return the tokens of the prompt, each once."""
         if self._prompt is None:
             self._prompt = np.unique(_inside(self._prompt_ids, vocab_size))
         return self._prompt
 
     def count(self, output_ids: Sequence[int], vocab_size: int) -> tuple[Ids, Logits]:
-        """The tokens of the answer, each once, and how often it is there."""
+        """Return the tokens of the answer, each once, and how often they occur."""
         start = len(self._counted)
-        if list(output_ids[:start]) != self._counted:  # a speculated token was taken back
+        if list(output_ids[:start]) != self._counted:  # a draft token was rejected
             self._counted, self._counts, start = [], {}, 0
         for token_id in output_ids[start:]:
             self._counted.append(token_id)
@@ -143,9 +147,9 @@ def _is_penalised(params: SamplingParams) -> bool:
 
 
 def _inside(ids: Iterable[int], vocab_size: int) -> Ids:
-    """Those of `ids` that have a logit; a tokenizer can know more tokens than its model."""
-    found = np.array(list(ids), np.int64)
-    return found[(found >= 0) & (found < vocab_size)]
+    """Return those of `ids` that have a logit; a tokenizer can know more tokens than its model."""
+    array = np.array(list(ids), np.int64)
+    return array[(array >= 0) & (array < vocab_size)]
 
 
 def _ban_bad_words(logits: Logits, row: SampleRow) -> None:
@@ -163,7 +167,7 @@ def _ban_bad_words(logits: Logits, row: SampleRow) -> None:
 def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:
     if mask.dtype != np.bool_:
         if mask.dtype.itemsize != 4 or mask.dtype.kind not in "iu":
-            raise TypeError(f"a mask of {mask.dtype}: This is a bug in what made it")
+            raise TypeError(f"a mask is of dtype {mask.dtype}: This is a bug in the grammar")
         mask = np.unpackbits(np.ascontiguousarray(mask).view(np.uint8), bitorder="little")
     allowed = np.zeros(vocab_size, np.bool_)
     size = min(vocab_size, len(mask))

@@ -1,4 +1,4 @@
-"""Choosing the next token of every sequence of a batch, each with its own parameters.
+"""Sampling of the next token of every sequence of a batch, each with its own parameters.
 
 The order is that of `SamplingParams`: penalties and biases, bans, temperature, filters.  A token
 depends on its row's logits, parameters, seed and position, not on the batch.  Log-probabilities and
@@ -20,28 +20,28 @@ Logits = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """The token chosen for a row; `token_id` is -1 if there is an `error`.
+    """Token chosen for a row; `token_id` is -1 if there is an `error`.
 
     `logprobs` has the token's own entry first, then the `params.logprobs` likeliest, best first
-    (the token again, if among them); None if none were asked for.
+    (the token again, if among them); None if not requested.
     """
 
     token_id: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     error: str | None = None  # why this row has no token
     is_barred: bool = False  # the error is that every token is forbidden
-    blames_request: bool = False  # the error is made by parameters or grammar, not by the model
+    blames_request: bool = False  # parameters or grammar cause the error, not the model
 
 
 def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
-    """Choose a token for each of `rows` from `logits` [len(rows), V], which may be overwritten.
+    """Sample a token for each of `rows` from `logits` [len(rows), V], which may be overwritten.
 
     A row whose logits hold NaN or +inf, or that may choose nothing, gets an `error`.
     """
     if logits.ndim != 2 or len(logits) != len(rows):
         raise ValueError(f"logits of shape {logits.shape} for {len(rows)} rows: This is a bug")
     logits = np.require(logits, np.float32, ["C", "W"])
-    best_ids = logits.argmax(axis=1)  # a NaN is found first
+    best_ids = logits.argmax(axis=1)  # that of a NaN if there is one
     best = logits[np.arange(len(rows)), best_ids]
     is_usable = np.isfinite(best)
     uniforms = Uniforms()
@@ -56,7 +56,7 @@ def sample(logits: Logits, rows: Sequence[SampleRow]) -> list[Sampled]:
 
 def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms) -> Sampled:
     params = row.params
-    own = logits if params.logprobs is None else logits.copy()
+    unedited = logits if params.logprobs is None else logits.copy()
     if row.has_edits():
         row.edit(logits)
         best_id = int(logits.argmax())
@@ -76,7 +76,7 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
         token_id = draw(logits, float(logits[best_id]), params, uniform)
     if params.logprobs is None:
         return Sampled(token_id)
-    return Sampled(token_id, token_logprobs(own, token_id, params.logprobs))
+    return Sampled(token_id, token_logprobs(unedited, token_id, params.logprobs))
 
 
 def _describe(logits: Logits) -> str:
@@ -89,19 +89,19 @@ def _describe(logits: Logits) -> str:
 
 
 def token_logprobs(logits: Logits, token_id: int, k: int) -> tuple[TokenLogprob, ...]:
-    """The token's own entry, then the `k` likeliest, best first (the token again, if among them).
+    """Return the token's own entry, then the `k` likeliest, best first (it again, if among them).
 
     `logits` is [V].  Of equally likely tokens the lower id has the lower rank.
     """
     best = float(logits.max())
     log_sum = best + float(np.log(np.exp(logits - np.float32(best)).sum()))
-    own = logits[token_id]
-    rank = np.count_nonzero(logits > own) + np.count_nonzero(logits[:token_id] == own)
-    entries = [TokenLogprob(token_id, float(own) - log_sum, int(rank))]
+    logit = logits[token_id]
+    rank = np.count_nonzero(logits > logit) + np.count_nonzero(logits[:token_id] == logit)
+    entries = [TokenLogprob(token_id, float(logit) - log_sum, int(rank))]
     if k:
         entries += [
-            TokenLogprob(int(other), float(logits[other]) - log_sum, place)
-            for place, other in enumerate(top_ids(logits, k))
+            TokenLogprob(int(other), float(logits[other]) - log_sum, other_rank)
+            for other_rank, other in enumerate(top_ids(logits, k))
         ]
     return tuple(entries)
 
@@ -109,9 +109,10 @@ def token_logprobs(logits: Logits, token_id: int, k: int) -> tuple[TokenLogprob,
 def prompt_logprobs(
     logits: Logits, targets: Sequence[int], k: int
 ) -> list[tuple[TokenLogprob, ...]]:
-    """`token_logprobs` of each of `targets` under the row of `logits` [T, V] that predicts it.
+    """Return `token_logprobs` of each of `targets` under the row of `logits` that predicts it.
 
-    Logits that hold no distribution (NaN, +inf, or -inf alone) give the token NaN and the rank -1.
+    `logits` is [T, V].  Logits that hold no distribution (NaN, +inf, or -inf only) give the token
+    NaN and the rank -1.
     """
     return [
         token_logprobs(row, target, k)

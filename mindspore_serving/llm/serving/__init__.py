@@ -1,1 +1,1 @@
-"""A worker's side: the engine on a thread of its own, requests and events as messages."""
+"""Serving side of a worker: the engine on a thread of its own, requests and events as messages."""

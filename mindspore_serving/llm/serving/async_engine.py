@@ -32,12 +32,12 @@ from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines.base import AnyEngine
-from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.pinned_prompts import pin_prompts
+from mindspore_serving.llm.processing.prepared import PreparedEvent
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.processing.tokenizer_config import tokenizer_config
-from mindspore_serving.llm.processing.work import Made
 from mindspore_serving.llm.serving.adapter_loading import AdapterLoading
 from mindspore_serving.llm.serving.engine_loop import (
     EngineLoop,
@@ -46,7 +46,7 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopRunner,
 )
 from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
-from mindspore_serving.llm.serving.preparation import Preparation, Read
+from mindspore_serving.llm.serving.preparation import Preparation, Prepared
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
@@ -57,7 +57,7 @@ Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 
 
 class ItemLane(Protocol):
-    """Where it is written which items a step computes, None for any."""
+    """Record of the items that a step computes; None for all."""
 
     def begin(self, stage: int = 0, ids: Sequence[int] | None = None) -> None: ...
 
@@ -65,7 +65,7 @@ class ItemLane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Open:
+class _OpenRequest:
     """A request that is not answered in full.  `answer` makes its events; None makes none."""
 
     answer: Any
@@ -74,20 +74,21 @@ class _Open:
     log_id: str
 
 
-class _Steps:
-    """The lane of the step loop: the requests in `lane` by the items that they are of.  What the
-    loop logs has the ids of those that it computes.
+class _StepLane:
+    """Maps engine request ids to worker item ids for the status lane.
+
+    Log lines of the loop get the request ids of the items that it computes.
     """
 
-    def __init__(self, lane: ItemLane, opened: Mapping[str, _Open]) -> None:
+    def __init__(self, lane: ItemLane, opened: Mapping[str, _OpenRequest]) -> None:
         self._lane = lane
         self._open = opened
         self.begin = lane.begin
 
     def narrow(self, request_ids: list[str]) -> None:
-        found = [self._open.get(one.partition("/")[0]) for one in request_ids]
-        ids = {entry.item_id: entry.log_id for entry in found if entry is not None}
-        self._lane.end()  # nobody may read one half of the old and one of the new
+        entries = [self._open.get(part_id.partition("/")[0]) for part_id in request_ids]
+        ids = {entry.item_id: entry.log_id for entry in entries if entry is not None}
+        self._lane.end()  # readers must not see a mixture of old and new ids
         self._lane.begin(ids=list(ids))
         log.request_id.set(",".join(ids.values()))
 
@@ -101,21 +102,21 @@ def _open_loop(engine: AnyEngine, callbacks: LoopCallbacks) -> Loop[Any]:
 
 
 class AsyncEngine:
-    """Owns the step loop of one model.
+    """Owner of the step loop of one model.
 
     Args:
         opened: the model; its engine belongs to the loop from now on.
         wake: called from any thread when `collect` has something to deliver.
-        steps: where it is written that a step runs, since when, and for which items.
+        steps: record of the steps: since when they run, and for which items.
     """
 
     unready = ""  # it can always compute
 
     def __init__(
-        self, opened: Opened, wake: Callable[[], None], steps: ItemLane | None = None
+        self, opened: OpenedModel, wake: Callable[[], None], steps: ItemLane | None = None
     ) -> None:
         self.card = opened.card()
-        self.stats: EngineStats | None = None  # the newest numbers
+        self.stats: EngineStats | None = None  # the newest ones
         self._opened = opened
         self._wake = wake
         self._outputs = OutputProcessor(opened.tokenizer)
@@ -129,13 +130,13 @@ class AsyncEngine:
             tower=opened.tower,
         )
         pin_prompts(opened, self._processor)
-        self._lock = threading.Lock()  # makes "not cancelled, so post" one thing
-        self._open: dict[str, _Open] = {}
+        self._lock = threading.Lock()  # makes "not cancelled, so post" atomic
+        self._open: dict[str, _OpenRequest] = {}
         self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
         self._problem: BaseException | None = None
-        lane = None if steps is None else _Steps(steps, self._open)
+        lane = None if steps is None else _StepLane(steps, self._open)
         callbacks = LoopCallbacks(self._put, self._put_stats, self._put_end, lane)
         self._loop = _open_loop(opened.engine, callbacks)
         self.adapters = AdapterLoading(opened, self._loop)
@@ -145,7 +146,7 @@ class AsyncEngine:
 
     @property
     def num_open(self) -> int:
-        """Requests that are not answered in full."""
+        """Number of requests that are not answered in full."""
         return len(self._open)
 
     def accept(
@@ -156,8 +157,9 @@ class AsyncEngine:
         log_id: str = "",
         timeline: Timeline | None = None,
     ) -> str:
-        """Start a request of an item, called `log_id` in logs, from any thread; `collect` calls
-        `sink` and writes to `timeline`.  The request's id, to `cancel` it.
+        """Start a request of an item, called `log_id` in logs; may be called by any thread.
+
+        `collect` calls `sink` and writes to `timeline`.  Returns the request's id, to `cancel` it.
         """
         request_id = str(next(self._ids))
         answer: Any = None
@@ -165,7 +167,7 @@ class AsyncEngine:
             answer = GenerationEvents(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed | Score):
             answer = ReadingEvents(request_id, request, self.card)
-        self._open[request_id] = _Open(answer, sink, item_id, log_id)
+        self._open[request_id] = _OpenRequest(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
                 request_id, request, partial(self._prepare, request_id, request, answer)
@@ -173,8 +175,9 @@ class AsyncEngine:
         return request_id
 
     def cancel(self, request_id: str) -> None:
-        """Nobody waits any more, from any thread: the next step frees what the request has; its
-        sink is not called again, but for a call that is under way.
+        """Cancel a request; may be called by any thread.
+
+        The next step frees its blocks.  Its sink is not called again, but for a call under way.
         """
         answer = self._drop(request_id)
         if isinstance(answer, GenerationEvents):
@@ -182,19 +185,20 @@ class AsyncEngine:
                 self._recorder.answers[FinishReason.ABORT.value] += answer.num_open
 
     def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
-        """Answers by finish reason, and histograms by the names of their metrics."""
+        """Return the answers by finish reason, and histograms by the names of their metrics."""
         sizes = self._loop.batch_sizes
         steps = {STEPS.name: (sizes.total, sizes.counts[:])}
         return dict(self._recorder.answers), {**self._recorder.counts(), **steps}
 
     def encoder_runner(self) -> EncoderRunner:
-        """The encoder, for another thread: what that runs is computed between two steps."""
+        """Return the encoder for another thread: its passes are computed between two steps."""
         assert self._encoder is not None
         return LoopRunner(self._encoder, self._loop)
 
     def collect(self) -> None:
-        """Deliver what has come since to the sinks; always called by one thread.  Raises
-        RuntimeError if the step loop broke.
+        """Deliver new events to the sinks; always called by the same thread.
+
+        Raises RuntimeError if the step loop broke.
         """
         outbox = self._outbox
         collected: dict[str, list[tuple[str, Any]]] = {}
@@ -206,7 +210,7 @@ class AsyncEngine:
         for request_id, outputs in collected.items():
             self._deliver(request_id, outputs)
         if self._problem is not None:
-            raise RuntimeError(f"the step loop broke: {self._problem!r}") from self._problem
+            raise RuntimeError(f"the step loop failed: {self._problem!r}") from self._problem
 
     def close(self) -> None:
         """End the threads and free the model."""
@@ -216,8 +220,8 @@ class AsyncEngine:
 
     # --- on the threads of the preparation ----------------------------------------------------
 
-    def _prepare(self, request_id: str, request: LLMRequest, answer: Any, read: Read) -> None:
-        if isinstance(read, Made):
+    def _prepare(self, request_id: str, request: LLMRequest, answer: Any, read: Prepared) -> None:
+        if isinstance(read, PreparedEvent):
             self._put([(request_id, read.event)])
         elif isinstance(request, Tokenize):
             self._put([(request_id, self._processor.tokenize(request, self._outputs))])
@@ -246,7 +250,7 @@ class AsyncEngine:
         self._wake()
 
     def _drop(self, request_id: str) -> Any:
-        """Forget the request, have the engine drop it; what made its events."""
+        """Forget the request, have the engine abort it, and return what made its events."""
         with self._lock:
             entry = self._open.pop(request_id, None)
         self._preparation.cancel(request_id)

@@ -1,7 +1,7 @@
-"""The loop of an engine: alone on its thread.  Commands go in from any thread, outputs come out.
+"""Loop of an engine, alone on its thread: commands go in from any thread, outputs come out.
 
 Everything else (templates, tokenizing, grammars, JSON) happens on other threads, most of it while
-the runner computes and has let go of the interpreter's lock.
+the runner computes and has released the interpreter's lock.
 """
 
 import threading
@@ -22,17 +22,17 @@ from mindspore_serving.llm.engines.base import LanguageEngine, Outputs, SteppedE
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.metrics.histogram import SIZES, Histogram
 
-STATS_SECONDS = 0.25  # between two reports of numbers while there is work
+STATS_INTERVAL = 0.25  # seconds between two reports of counters while there is work
 
 
 class StepLane(Protocol):
-    """Where it is written that a step runs, since when, and for which requests."""
+    """Record of the running step: since when it runs, and for which requests."""
 
     def begin(self) -> None:
-        """A step begins, for any."""
+        """Note that a step begins, for requests that are not known yet."""
 
     def narrow(self, request_ids: list[str]) -> None:
-        """It computes these."""
+        """Note the requests that the step computes."""
 
     def end(self) -> None: ...
 
@@ -44,14 +44,14 @@ Command = Callable[[Any], Outputs | None]
 
 @dataclass(frozen=True, slots=True)
 class LoopCallbacks:
-    """What a loop calls, on its thread.  All must return at once.
+    """Callbacks of a loop, called on its thread; they must return at once.
 
     Args:
-        on_outputs: with what was computed, by request, and with the error of a command that raised.
-        on_stats: with the engine's numbers: when there is work again, from time to time, and when
-            there is nothing left to do.
-        on_end: when the loop ends; with the error if it broke.
-        lane: where it is written that a step runs.
+        on_outputs: receives outputs by request, also the error of a command that raised.
+        on_stats: receives the engine's counters: when work begins, at intervals, and when there is
+            nothing left to do.
+        on_end: called when the loop ends, with the error if it failed.
+        lane: record of the running step.
     """
 
     on_outputs: Callable[[Outputs], None]
@@ -61,7 +61,7 @@ class LoopCallbacks:
 
 
 class Loop(ABC, Generic[E]):
-    """Owns `engine`: nobody else may touch it once `start` was called."""
+    """A thread that owns `engine`: nobody else may touch it after `start`."""
 
     def __init__(self, engine: E, callbacks: LoopCallbacks) -> None:
         self._engine = engine
@@ -69,7 +69,7 @@ class Loop(ABC, Generic[E]):
         self._on_outputs = callbacks.on_outputs
         self._lane = callbacks.lane
         self.batch_sizes = Histogram(SIZES)  # sequences in each step
-        self._reported = 0.0  # when `on_stats` was called last
+        self._reported = 0.0  # time of the last call of `on_stats`
         self._begun: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -80,12 +80,13 @@ class Loop(ABC, Generic[E]):
 
     @abstractmethod
     def post(self, request_id: str, command: Command) -> None:
-        """Have `command` called with the engine before its next step.  What it returns are
-        outputs; a ServingError that it raises is the output of `request_id`.
+        """Call `command` with the engine before its next step.
+
+        What it returns are outputs; a ServingError that it raises is the output of `request_id`.
         """
 
-    def ask(self, command: Callable[[Any], T]) -> Future[T]:
-        """Have `command` called with the engine before its next step; what it returns or raises."""
+    def submit(self, command: Callable[[Any], T]) -> Future[T]:
+        """Call `command` with the engine before its next step; return a future of its result."""
         answer: Future[T] = Future()
 
         def run(engine: Any) -> None:
@@ -98,13 +99,13 @@ class Loop(ABC, Generic[E]):
         return answer
 
     def close(self) -> None:
-        """End the thread after the step it is in, and the engine with it; waits for both."""
+        """End the thread and the engine after the current step, and wait for both."""
         self._request_end()
         self._thread.join()
 
     @abstractmethod
     def _request_end(self) -> None:
-        """Have `_loop` return; called on any thread."""
+        """Let `_loop` return; called on any thread."""
 
     @abstractmethod
     def _loop(self) -> None:
@@ -134,15 +135,15 @@ class Loop(ABC, Generic[E]):
             self._on_outputs(outputs)
 
     def _report(self, *, is_change: bool) -> None:
-        """Give the engine's numbers: at once if work has begun or ended, else from time to time."""
+        """Report the engine's counters: at once if work has begun or ended, else at intervals."""
         now = time.monotonic()
-        if is_change or now - self._reported >= STATS_SECONDS:
+        if is_change or now - self._reported >= STATS_INTERVAL:
             self._reported = now
             self._callbacks.on_stats(self._engine.stats())
 
 
 class EngineLoop(Loop[SteppedEngine]):
-    """The loop of an engine that is driven step by step."""
+    """Loop of an engine that is driven step by step."""
 
     def __init__(self, engine: SteppedEngine, callbacks: LoopCallbacks) -> None:
         super().__init__(engine, callbacks)
@@ -182,7 +183,7 @@ class EngineLoop(Loop[SteppedEngine]):
             self._lane.narrow(request_ids)
 
     def _drain_commands(self, *, wait: bool) -> None:
-        """Execute the commands that have come; with `wait`, wait for the first."""
+        """Execute the queued commands; with `wait`, wait for the first."""
         try:
             entry = self._wait() if wait else self._commands.get_nowait()
             while True:
@@ -195,9 +196,9 @@ class EngineLoop(Loop[SteppedEngine]):
             return
 
     def _wait(self) -> tuple[str, Command] | None:
-        """The next command; until there is one, the engine does what can wait."""
+        """Return the next command; until it arrives, let the engine do what can wait."""
         did_something = False
-        while (seconds := self._engine.rest()) is not None:
+        while (seconds := self._engine.do_idle_work()) is not None:
             did_something = True
             with suppress(Empty):
                 return self._commands.get(timeout=seconds)
@@ -207,9 +208,7 @@ class EngineLoop(Loop[SteppedEngine]):
 
 
 class LoopRunner:
-    """An `EncoderRunner` for other threads: a pass is a command of the loop, for which the caller
-    waits.
-    """
+    """An `EncoderRunner` for other threads, which runs each pass as a command of the loop."""
 
     def __init__(self, encoder: Encoder, loop: Loop[Any]) -> None:
         runner = encoder.runner
@@ -226,7 +225,7 @@ class LoopRunner:
             states: Vectors = engine.encoder.runner.run(prompts, types).copy()
             return states
 
-        return self._loop.ask(compute).result()
+        return self._loop.submit(compute).result()
 
     def close(self) -> None:
-        """The loop closes the encoder."""
+        """Do nothing: the loop closes the encoder."""

@@ -1,4 +1,4 @@
-"""One request under way: its commands to the engine, and the events made of the outputs."""
+"""A request in flight: its commands to the engine, and events made of the outputs."""
 
 import secrets
 import time
@@ -26,8 +26,8 @@ from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import PreparedPrompt, Prompts
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 from mindspore_serving.llm.step import Vectors
 
@@ -35,7 +35,7 @@ Command = Callable[[Any], Any]
 
 
 class GenerationEvents:
-    """Makes events of what is generated: at once, or at the end if the request is no stream."""
+    """Makes events of the outputs: at once, or at the end if the request is no stream."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class GenerationEvents:
         self.request_ids = (request_id,)
         self._request = request
         self._outputs = outputs
-        self.num_open = request.params.n  # answers that have not ended
+        self.num_open = request.params.n  # completions that have not ended
         self._parts: dict[int, list[Generated]] = {}
         self._format: AnswerFormat | None = None
         self._parsers: dict[int, AnswerParser] = {}
@@ -57,13 +57,16 @@ class GenerationEvents:
 
     @property
     def is_done(self) -> bool:
+        """True if all completions have ended."""
         return self.num_open == 0
 
     def prepare(
         self, request: Generate, processor: Processor, read: PreparedPrompt | None = None
     ) -> list[tuple[str, Command]]:
-        """What to do with the engine; `read` is what was read of `request`, if that was done.
-        Called in the pool.  Raises ServingError.
+        """Return the commands to the engine, by request id.  Raises ServingError.
+
+        `read` is what a child process has read of `request`, None if none has.  Called on a thread
+        of the preparation.
         """
         prepared = processor.complete(request, read) if read else processor.prepare(request)
         if prepared.params.seed is None:
@@ -84,7 +87,7 @@ class GenerationEvents:
         return [(request_id, add)]
 
     def take(self, request_id: str, output: Started | FirstStep | Generated) -> list[Event]:
-        """The events that `output` makes."""
+        """Return the events that `output` makes."""
         line = self._timeline
         if isinstance(output, Started):
             line.num_prompt_tokens = output.num_prompt_tokens
@@ -101,8 +104,8 @@ class GenerationEvents:
         if output.finish_reason is not None:
             self.num_open -= 1
             line.finish_reasons.append(output.finish_reason.value)
-            line.num_guesses += output.num_guesses
-            line.num_right_guesses += output.num_right_guesses
+            line.num_draft_tokens += output.num_draft_tokens
+            line.num_accepted_tokens += output.num_accepted_tokens
         events: list[Event] = [*self._chunks(output)]
         if self.is_done:
             self._timing.end()
@@ -138,17 +141,17 @@ class GenerationEvents:
             line.num_generated_tokens,
             line.queue_seconds,
             sum(parser.num_reasoning_tokens for parser in self._parsers.values()),
-            line.num_guesses,
-            line.num_right_guesses,
+            line.num_draft_tokens,
+            line.num_accepted_tokens,
         )
 
 
 class ReadingEvents:
-    """Collects what is made of the texts of a request that generates nothing."""
+    """Collects the vectors of a request's texts, to embed or to score them."""
 
     def __init__(self, request_id: str, request: Embed | Score, card: ModelCard) -> None:
         count = len(request.prompts if isinstance(request, Embed) else request.texts)
-        self.request_ids = tuple(f"{request_id}/{place}" for place in range(count))
+        self.request_ids = tuple(f"{request_id}/{index}" for index in range(count))
         self._is_embedding = isinstance(request, Embed)
         self._labels = Labels(card.labels, card.problem)
         self._lengths: tuple[int, ...] = ()
@@ -156,13 +159,16 @@ class ReadingEvents:
 
     @property
     def is_done(self) -> bool:
+        """True if all texts have their vectors."""
         return len(self._vectors) == len(self.request_ids)
 
     def prepare(
-        self, request: Embed | Score, processor: Processor, read: Prompts | None = None
+        self, request: Embed | Score, processor: Processor, read: PreparedTexts | None = None
     ) -> list[tuple[str, Command]]:
-        """What to do with the engine; `read` is what was read of `request`, if that was done.
-        Called in the pool.  Raises ServingError.
+        """Return the commands to the engine, by request id.  Raises ServingError.
+
+        `read` is what a child process has read of `request`, None if none has.  Called on a thread
+        of the preparation.
         """
         if not self.request_ids:
             raise InvalidInputs("there is no text, expected at least one")

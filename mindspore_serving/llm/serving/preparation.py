@@ -1,7 +1,7 @@
-"""Where requests are prepared: small ones on two threads, others in processes that can be killed.
+"""Preparation of requests: small ones on two threads, other ones in processes that can be killed.
 
-What a child gives back is completed on a third thread, or with images, which are computed there,
-on a fourth: small requests do not wait for it.
+What a child returns is completed on a third thread, or on a fourth if it has images, which are
+computed there: small requests do not wait for it.
 """
 
 import threading
@@ -19,25 +19,25 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
-from mindspore_serving.llm.loader import Opened
+from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing import child
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
-    Made,
+from mindspore_serving.llm.processing.prepared import (
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
-    decode_work,
+    PreparedTexts,
+    decode_result,
     encode_job,
     has_images,
 )
+from mindspore_serving.llm.processing.processor import Processor
 
 THREADS = 2
-OF_IMAGES = (
+IMAGE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
 
-Read = PreparedPrompt | Prompts | Made | None
-Take = Callable[[Read], None]
+Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None
+OnPrepared = Callable[[Prepared], None]
 
 
 class Preparation:
@@ -52,7 +52,7 @@ class Preparation:
 
     def __init__(
         self,
-        opened: Opened,
+        opened: OpenedModel,
         card: ModelCard,
         processor: Processor,
         fail: Callable[[str, ServingError], None],
@@ -60,16 +60,16 @@ class Preparation:
         self._processor = processor
         self._fail = fail
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
-        self._completing = ThreadPoolExecutor(1, "complete")  # builds grammars
-        self._seeing = ThreadPoolExecutor(1, "see")  # computes images
+        self._completing_thread = ThreadPoolExecutor(1, "complete")  # builds grammars
+        self._image_thread = ThreadPoolExecutor(1, "see")  # computes images
         self._lock = threading.Lock()
         self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
-        if opened.tokenizer is not None:  # else there is nothing that takes time
+        if opened.tokenizer is not None:  # else nothing takes time
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
-            config = {name: getattr(opened.config, name) for name in OF_IMAGES}
+            config = {name: getattr(opened.config, name) for name in IMAGE_OPTIONS}
             setup = msgspec.msgpack.encode(
                 child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
@@ -78,17 +78,18 @@ class Preparation:
             self._pool = Pool(server, child.PREPARE, limits)
         self._threads.submit(self._warm)
 
-    def start(self, request_id: str, request: LLMRequest, take: Take) -> None:
-        """Have `take` called on one of the threads: with what a child read of `request`, or with
-        None if nothing was read because reading it takes no time.
+    def start(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
+        """Call `take` on one of the threads with what a child process has read of `request`.
+
+        None if nothing was read, because reading it takes no time.
         """
         self._jobs[request_id] = None
         begin = partial(self._begin, request_id, request, take)
-        # With the id that stands in front of what is logged.
+        # In this context, log lines begin with the request's id.
         self._threads.submit(copy_context().run, self._guarded, request_id, begin)
 
     def cancel(self, request_id: str) -> None:
-        """Nobody waits any more."""
+        """Stop preparing a request, whose client has left."""
         with self._lock:
             job = self._jobs.pop(request_id, None)
         if job is not None and self._pool is not None:
@@ -97,16 +98,16 @@ class Preparation:
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-        for threads in (self._threads, self._completing, self._seeing):
+        for threads in (self._threads, self._completing_thread, self._image_thread):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _warm(self) -> None:
         try:
             self._processor.warm()
         except Exception as error:  # raised again for a request with a grammar
-            log.warning("there will be no grammars: %s", error)
+            log.warning("grammars cannot be used: %s", error)
 
-    def _begin(self, request_id: str, request: LLMRequest, take: Take) -> None:
+    def _begin(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
         if request_id not in self._jobs:
             return  # cancelled while it waited for a thread
         if self._pool is None or self._processor.is_quick(request):
@@ -114,7 +115,7 @@ class Preparation:
             return
 
         context = copy_context()
-        threads = self._seeing if has_images(request) else self._completing
+        threads = self._image_thread if has_images(request) else self._completing_thread
 
         def done(answer: bytes | JobFailure) -> None:
             end = partial(self._end, request_id, take, answer)
@@ -125,12 +126,12 @@ class Preparation:
             if request_id in self._jobs:
                 self._jobs[request_id] = self._pool.submit(job, done)
 
-    def _end(self, request_id: str, take: Take, answer: bytes | JobFailure) -> None:
+    def _end(self, request_id: str, take: OnPrepared, answer: bytes | JobFailure) -> None:
         if isinstance(answer, JobFailure):
             raise self._to_error(answer)
-        self._finish(request_id, take, decode_work(answer))
+        self._finish(request_id, take, decode_result(answer))
 
-    def _finish(self, request_id: str, take: Take, read: Read) -> None:
+    def _finish(self, request_id: str, take: OnPrepared, read: Prepared) -> None:
         with self._lock:
             if request_id not in self._jobs:
                 return

@@ -1,4 +1,4 @@
-"""What generations took: counted by the thread that delivers their tokens."""
+"""Times and sizes of generations, counted by the thread that delivers their tokens."""
 
 import time
 from collections import Counter
@@ -11,51 +11,49 @@ from mindspore_serving.metrics.histogram import Histogram
 
 @dataclass(slots=True)
 class Timeline:
-    """The times of a generation, by `time.monotonic`, 0.0 until it has come so far; and how much it
-    read and wrote.
-    """
+    """Times of a generation, by `time.monotonic`, 0.0 until reached; and its token counts."""
 
     accepted: float = field(default_factory=time.monotonic)
-    ready: float = 0.0  # to be computed: its prompt is tokens
+    ready: float = 0.0  # to be computed: its prompt is prepared
     first_step: float = 0.0
     first_token: float = 0.0
     num_prompt_tokens: int = 0
-    num_cached_tokens: int = 0  # of the prompt, found in the prefix cache
+    num_cached_tokens: int = 0  # of the prompt, from the prefix cache
     num_generated_tokens: int = 0  # of all answers
-    num_guesses: int = 0  # of tokens, and how many were right
-    num_right_guesses: int = 0
-    finish_reasons: list[str] = field(default_factory=list)  # of those that have ended
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    finish_reasons: list[str] = field(default_factory=list)  # of answers that have ended
 
     @property
     def began(self) -> float:
-        """When it began to be computed; or came, if it did not."""
+        """Time at which its first step began; of its arrival if there was none."""
         return self.first_step or self.accepted
 
     @property
     def queue_seconds(self) -> float:
-        """From when it was ready to its first step; 0.0 if it had none."""
+        """Seconds from when it was ready to its first step; 0.0 if it had none."""
         ready = self.ready or self.accepted
         return max(0.0, self.first_step - ready) if self.first_step else 0.0
 
 
 class GenerationRecorder:
-    """Counts for one engine; `answers` by finish reason."""
+    """Counters and histograms of one engine; `answers` by finish reason."""
 
     def __init__(self) -> None:
         self.answers: Counter[str] = Counter()
-        self._histograms = {one.name: Histogram(one.bounds) for one in GENERATIONS}
+        self._histograms = {metric.name: Histogram(metric.bounds) for metric in GENERATIONS}
 
     def observe(self, name: str, value: float, times: int = 1) -> None:
-        """`value` for the metric `serving_llm_NAME`, so many times."""
+        """Add `value` to the histogram of the metric `serving_llm_NAME`, `times` times."""
         self._histograms[f"serving_llm_{name}"].observe(value, times)
 
     def counts(self) -> dict[str, tuple[float, list[int]]]:
-        """The sum and the counts of each histogram, by the name of its metric."""
-        return {name: (one.total, one.counts[:]) for name, one in self._histograms.items()}
+        """Return the sum and the counts of each histogram, by the name of its metric."""
+        return {name: (row.total, row.counts[:]) for name, row in self._histograms.items()}
 
 
 class Timing:
-    """Of one generation, whose times are in `line`."""
+    """Measures one generation, whose times are in `line`."""
 
     def __init__(self, recorder: GenerationRecorder, line: Timeline) -> None:
         self._recorder = recorder
@@ -64,11 +62,11 @@ class Timing:
         self._last_tokens: dict[int, float] = {}  # by answer
 
     def begin(self) -> None:
-        """Its first step has begun."""
+        """Record that its first step has begun."""
         self._recorder.observe("queue_seconds", self._line.queue_seconds)
 
     def add(self, index: int, num_tokens: int, reason: FinishReason | None) -> None:
-        """Answer `index` has got so many tokens, and has ended if there is a `reason`."""
+        """Record that answer `index` has got `num_tokens`, and has ended if there is a `reason`."""
         if reason is not None:
             self._recorder.answers[reason.value] += 1
         if not num_tokens:
@@ -85,7 +83,7 @@ class Timing:
             self._recorder.observe("prefill_seconds", now - line.began)
 
     def end(self) -> None:
-        """All its answers have ended."""
+        """Record that all its answers have ended."""
         line = self._line
         self._recorder.observe("request_prompt_tokens", line.num_prompt_tokens)
         self._recorder.observe("request_generated_tokens", line.num_generated_tokens)

@@ -1,4 +1,4 @@
-"""The loop of an engine that computes by itself: an event loop on a thread."""
+"""Loop of an engine that computes by itself: an event loop on a thread."""
 
 import asyncio
 from typing import Any
@@ -8,16 +8,16 @@ from mindspore_serving.llm.serving.engine_loop import Command, Loop, LoopCallbac
 
 
 class TaskLoop(Loop[TaskEngine]):
-    """The loop of an engine that is used on an event loop.
+    """Loop of an engine that is used on an event loop.
 
-    What the engine does between two outputs counts as a step: in the lane, one that runs too long.
+    The time between two outputs counts as a step: in the lane, a step that takes too long.
     """
 
     def __init__(self, engine: TaskEngine, callbacks: LoopCallbacks) -> None:
         super().__init__(engine, callbacks)
         engine.on_step = self.batch_sizes.observe
         self._events = asyncio.new_event_loop()
-        self._outputs: list[tuple[str, Any]] = []  # that are still to be sent
+        self._outputs: list[tuple[str, Any]] = []  # still to be sent
         self._ended: asyncio.Future[None] = self._events.create_future()
 
     def post(self, request_id: str, command: Command) -> None:
@@ -46,7 +46,7 @@ class TaskLoop(Loop[TaskEngine]):
             self._follow(is_change=True)
 
     def _deliver(self, outputs: Outputs) -> None:
-        """What several answers get in one turn of the event loop leaves together."""
+        """Send outputs at the end of the event loop's turn, those of several answers together."""
         if not self._outputs:
             self._events.call_soon(self._send)
         self._outputs += outputs
@@ -57,7 +57,7 @@ class TaskLoop(Loop[TaskEngine]):
         self._follow(is_change=not self._engine.num_open)
 
     def _follow(self, *, is_change: bool) -> None:
-        """The engine has begun, gone on or finished."""
+        """Record that the engine has begun, gone on or finished."""
         if self._lane is not None:
             self._lane.end()
             if self._engine.num_open:

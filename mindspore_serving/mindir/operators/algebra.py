@@ -54,24 +54,24 @@ def _cross(x: Tensor, y: Tensor, dim: Int = _FIRST_OF_THREE) -> Any:
 
 
 def _matrix_of(values: Any, offset: int = 0) -> Any:
-    """The square matrix with the 1-D `values` on its diagonal `offset`."""
+    """Return the square matrix with the 1-D `values` on its diagonal `offset`."""
     (count,) = known_dims(values)
     size = op.constant(count + abs(offset))
-    is_there = op.eye(size, size, op.constant(offset), "boolean")
+    is_on_diagonal = op.eye(size, size, op.constant(offset), "boolean")
     before, behind = max(-offset, 0), max(offset, 0)
     padded = op.pad(values, ints_of([before]), ints_of([behind]), "constant", like(0, values))
     column = op.reshape(padded, ints_of([-1, 1]), False)
-    return op.select(is_there, column, like(0, values)).output(0)
+    return op.select(is_on_diagonal, column, like(0, values)).output(0)
 
 
 def _diag(x: Tensor) -> Any:
-    """A tensor with twice the axes, and `x` on its diagonal."""
+    """Return a tensor with twice the axes of `x`, and `x` on its diagonal."""
     sizes = dims(x)
     return reshape(_matrix_of(reshape(x, (-1,))), (*sizes, *sizes))
 
 
 def _diag_part(x: Tensor) -> Any:
-    """The opposite of `_diag`."""
+    """Return the diagonal of a tensor as `_diag` makes it."""
     sizes = dims(x)[: rank(x) // 2]
     if -1 in sizes or dims(x) != sizes * 2:
         raise UnsupportedTensor(f"the diagonal of shape {dims(x)}")
@@ -91,12 +91,12 @@ def _trace_ext(x: Tensor) -> Any:
 
 
 def _inverse(x: Tensor, *, adjoint: Bool = False) -> Any:
-    """Of each matrix; with `adjoint` transposed."""
+    """Invert each matrix; with `adjoint` transpose the inverse."""
     return op.inverse(x, adjoint)
 
 
 def _log_determinant(x: Tensor) -> Any:
-    """(sign, log of the size) of the determinant of each matrix."""
+    """Return (sign, log of the absolute value) of the determinant of each matrix."""
     sign, pivots = _eliminated(x)
     size = absolute(pivots)
     for_sign = op.reduce_prod(op.sign(pivots), ints_of([0]), False)
@@ -109,8 +109,9 @@ def _determinant(x: Tensor) -> Any:
 
 
 def _eliminated(x: Any) -> tuple[Any, Any]:
-    """The sign of the exchanged rows [...], and the pivots [rows, ...] of Gaussian elimination
-    with the largest pivot of each column, of square matrices [..., rows, rows].
+    """Reduce square matrices [..., rows, rows] by Gauss, with the largest pivot of each column.
+
+    Returns the sign [...] of the row exchanges, and the pivots [rows, ...].
     """
     size = dims(x)[-1]
     if size < 1 or dims(x)[-2] != size or size > _MAX_DETERMINANT:
@@ -121,25 +122,25 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
     batch = slice_of(sizes_of(x), 0, 0, -2)
     rest = op.reshape(x, ints_of([-1, size, size]), False).output(0)
     sign, pivots = like(1, x), []
-    zero, one = like(0, x), like(1, x)
+    zero, unit = like(0, x), like(1, x)
     for left in range(size, 0, -1):
         column = _column(rest, 0)
         best = op.topk(absolute(column), op.constant(1), 1, "max", "none", "i64").output(1)
-        place = squeeze(best, 1)
-        # Not by a gather with a batch axis: of one element it ends the process.
+        position = squeeze(best, 1)
+        # No gather with a batch axis: with a single element it crashes the process.
         is_chosen = unsqueeze(op.equal(ints_of(range(left)), best), 2)
         chosen = op.select(is_chosen, rest, zero)
         row = op.reduce_sum(chosen, ints_of([1]), False).output(0)  # [batch, columns]
         pivot = _column(unsqueeze(row, 1), 0)  # [batch, 1]
         pivots.append(squeeze(pivot, 1))
-        is_first = op.equal(place, ints_of([0]))
-        sign = op.multiply(sign, op.select(is_first, one, op.negative(one))).output(0)
+        is_first = op.equal(position, ints_of([0]))
+        sign = op.multiply(sign, op.select(is_first, unit, op.negative(unit))).output(0)
         if left == 1:
             break
-        # The first row takes the place of the one that was chosen, and is left out there.
+        # The first row replaces the chosen one; the chosen row leaves the matrix.
         exchanged = op.select(is_chosen, slice_of(rest, 1, 0, 1), rest)
         below = slice_of(exchanged, 1, 1, left)
-        divisor = op.select(op.equal(pivot, zero), one, pivot)
+        divisor = op.select(op.equal(pivot, zero), unit, pivot)
         factors = op.divide(_column(below, 0), divisor)
         reduced = op.subtract(below, op.multiply(unsqueeze(factors, 2), unsqueeze(row, 1)))
         rest = slice_of(reduced, 2, 1, left)
@@ -148,9 +149,9 @@ def _eliminated(x: Any) -> tuple[Any, Any]:
     return op.reshape(sign, batch, False), op.reshape(stacked, shape, False).output(0)
 
 
-def _column(x: Any, place: int) -> Any:
-    """A column [batch, rows] of matrices."""
-    return op.gather(x, op.constant(place), op.constant(2)).output(0)
+def _column(x: Any, index: int) -> Any:
+    """Return a column [batch, rows] of matrices."""
+    return op.gather(x, op.constant(index), op.constant(2)).output(0)
 
 
 def _matmul(x: Tensor, y: Tensor, transpose_a: Bool = False, transpose_b: Bool = False) -> Any:
@@ -181,7 +182,7 @@ def _outer(x: Tensor, y: Tensor) -> Any:
 
 
 def _einsum(inputs: Value, equation: Text) -> Any:
-    return op.einsum([tensor(one) for one in inputs], equation.replace(" ", ""))
+    return op.einsum([tensor(value) for value in inputs], equation.replace(" ", ""))
 
 
 def _einsum_ext(equation: Text, inputs: Value) -> Any:
@@ -193,7 +194,7 @@ def _dot(x: Tensor, y: Tensor) -> Any:
 
 
 def _cdist(x1: Tensor, x2: Tensor, p: Float = 2.0) -> Any:
-    """Distances of the rows of `x1` to those of `x2`."""
+    """Compute the p-norm distances between the rows of `x1` and those of `x2`."""
     difference = absolute(op.subtract(unsqueeze(x1, -2), unsqueeze(x2, -3)))
     axis = ints_of([rank(x1)])
     if p == 2:

@@ -50,7 +50,7 @@ def _with_alpha(build: Build, input: Value, other: Value, alpha: Float = 1.0) ->
 
 
 def _div_mode(input: Value, other: Value, rounding_mode: Value = None) -> Any:
-    """Not rounded without a mode."""
+    """Divide, and round the quotient if there is a mode."""
     first, second = common(input, other)
     if rounding_mode is None:
         return op.divide(as_float(first), as_float(second))
@@ -70,7 +70,7 @@ def _zero_where_first_is(build: Build, first: Any, second: Any) -> Any:
 
 
 def _atan2(first: Any, second: Any) -> Any:
-    """By the half-angle formula, which keeps the quadrant; 0 and pi on the axis itself."""
+    """Compute atan2 by the half-angle formula, which keeps the quadrant; 0 or pi on the axis."""
     length = op.sqrt(op.add(op.multiply(first, first), op.multiply(second, second)))
     angle = op.multiply(op.atan(op.divide(first, op.add(length, second))), like(2.0, first))
     is_axis = op.equal(first, like(0.0, first))
@@ -81,9 +81,9 @@ def _atan2(first: Any, second: Any) -> Any:
 
 
 def _logaddexp(first: Any, second: Any) -> Any:
-    most = op.maximum(first, second)
+    largest = op.maximum(first, second)
     difference = op.negative(absolute(op.subtract(first, second)))
-    return op.add(most, op.log(op.add(op.exp(difference), like(1.0, first))))
+    return op.add(largest, op.log(op.add(op.exp(difference), like(1.0, first))))
 
 
 def _bitwise(logical: Build, bitwise: Build, first: Any, second: Any) -> Any:
@@ -92,9 +92,9 @@ def _bitwise(logical: Build, bitwise: Build, first: Any, second: Any) -> Any:
 
 
 def _bias_add(input_x: Tensor, bias: Tensor, data_format: Value = None) -> Any:
-    """Adds to axis 1, or to the last one."""
-    given = "nchw" if data_format is None else data_format
-    layout = FORMAT.name("data_format", given, "nchw", "ncdhw", "nhwc")
+    """Add a bias to axis 1, or to the last axis of channels-last formats."""
+    name = "nchw" if data_format is None else data_format
+    layout = FORMAT.name("data_format", name, "nchw", "ncdhw", "nhwc")
     if rank(input_x) > 2 and layout != "nhwc":
         bias = reshape(bias, [1, -1, *[1] * (rank(input_x) - 2)])
     return wrapping(op.add, input_x, bias)

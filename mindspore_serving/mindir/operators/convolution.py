@@ -37,9 +37,9 @@ Size = Any
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a window moves over the spatial axes; a list has a number for each of them.
+    """Movement of a window over the spatial axes; lists have a number for each axis.
 
-    `begin` and `end` are pads of mode "pad"; "same" puts the odd one behind.
+    `begin` and `end` are pads of mode "pad"; with "same" an odd pad goes behind.
     """
 
     mode: str
@@ -82,7 +82,7 @@ def with_mode(
 
 
 def spatial(numbers: tuple[int, ...], count: int) -> list[int]:
-    """The last `count` of numbers, which may begin with batch and channel, or be one for all."""
+    """Return the last `count` numbers (without batch and channel), or a single one for all."""
     return list(numbers * count if len(numbers) == 1 else numbers[-count:])
 
 
@@ -131,9 +131,9 @@ def _conv(
     format: Value = None,
     data_format: Value = None,
 ) -> Any:
-    """Conv3D has strides and dilations where Conv2D has a stride and a dilation.
+    """Compute a convolution; Conv2D has `stride` and `dilation`, Conv3D `strides` and `dilations`.
 
-    By depth the weight is (1, channels, height, width).
+    Of a depthwise convolution the weight is (1, channels, height, width).
     """
     check_channels_first(format, data_format, accepted=_OF_LAYERS)
     if is_depthwise:
@@ -193,7 +193,7 @@ def _conv_transpose(
     groups: Int = 1,
     dilation: Ints = (1,),
 ) -> Any:
-    """The weight is (in, out / groups, ...)."""
+    """Convolve transposed; the weight is (in, out / groups, ...)."""
     count = rank(weight) - 2
     geometry = with_pads(count, padding, stride, dilation)
     y = _backward(x, weight, geometry, groups, spatial(output_padding, count))
@@ -213,7 +213,10 @@ def _conv2d_transpose(
     format: Value = None,
     data_format: Value = None,
 ) -> Any:
-    """The weight is (in, out / groups, height, width); `input_sizes` is the shape of the result."""
+    """Convolve transposed to the shape `input_sizes`.
+
+    The weight is (in, out / groups, height, width).
+    """
     check_channels_first(format, data_format, accepted=_OF_LAYERS)
     count = rank(weight) - 2
     geometry = with_mode(count, pad_mode, pad_list, stride, dilation)
@@ -246,14 +249,14 @@ def _conv3d_transpose(
 
 
 def _lengths(sizes: Value, count: int) -> list[Size]:
-    """The last `count` of the sizes, as far as they are known."""
+    """Return the last `count` sizes: numbers, or tensors if they depend on the data."""
     array = known(sizes)
     if array is not None:
         return [int(size) for size in array.ravel()[-count:]]
     sizes = read(sizes)
     if not isinstance(sizes, tuple):
         whole = cast(tensor(sizes), ov.Type.i64)
-        parts = [op.gather(whole, ints_of([place]), ints_of([0])) for place in range(-count, 0)]
+        parts = [op.gather(whole, ints_of([axis]), ints_of([0])) for axis in range(-count, 0)]
         return [part.output(0) for part in parts]
     return [
         size if isinstance(size, int) else reshape(cast(tensor(size), ov.Type.i64), (1,))
@@ -277,10 +280,10 @@ def _scaled(x: Any, axis: int, factor: int, more: int) -> Size:
 
 
 def _shaped(x: Any, weight: Any, geometry: Geometry, groups: int, lengths: list[Size]) -> Any:
-    """What all inputs give, cut off before the pads and behind `lengths`, or with zeros behind.
+    """Convolve transposed without pads, then cut off the pads, and cut or pad to `lengths`.
 
-    With mode "same" the smaller half of what is over is cut off before.  The convolution itself
-    cuts where all sizes are known.
+    With mode "same" the smaller half of the surplus is cut off before.  If all sizes are known, the
+    convolution itself cuts.
     """
     reaches = _reaches(weight, geometry)
     full = [
@@ -289,9 +292,9 @@ def _shaped(x: Any, weight: Any, geometry: Geometry, groups: int, lengths: list[
     is_halved = geometry.mode == SAME
     if all(isinstance(size, int) for size in (*full, *lengths)):
         over = [size - length for size, length in zip(full, lengths, strict=True)]
-        before = [max(one, 0) // 2 for one in over] if is_halved else geometry.begin
-        behind = [one - first for one, first in zip(over, before, strict=True)]
-        pads = replace(geometry, begin=before, end=[max(one, 0) for one in behind])
+        before = [max(surplus, 0) // 2 for surplus in over] if is_halved else geometry.begin
+        behind = [surplus - first for surplus, first in zip(over, before, strict=True)]
+        pads = replace(geometry, begin=before, end=[max(count, 0) for count in behind])
         return _longer(_backward(x, weight, pads, groups), behind)
     none = [0] * len(lengths)
     y = _backward(x, weight, replace(geometry, begin=none, end=none), groups)
@@ -302,15 +305,15 @@ def _shaped(x: Any, weight: Any, geometry: Geometry, groups: int, lengths: list[
 
 
 def _longer(y: Any, behind: list[int]) -> Any:
-    """With zeros behind, where that many are to be cut off and it is a negative number."""
+    """Append zeros to the axes for which `behind` is negative."""
     if min(behind) >= 0:
         return y
-    end = ints_of([0, 0, *(max(-one, 0) for one in behind)])
+    end = ints_of([0, 0, *(max(-count, 0) for count in behind)])
     return op.pad(y, ints_of([0] * rank(y)), end, "constant", like(0, y)).output(0)
 
 
 def _cut(y: Any, axis: int, first: int | None, length: Any) -> Any:
-    """The same for one axis of open size."""
+    """Cut or pad one axis of open size to `length`, from `first`, or centred if it is None."""
     over = op.subtract(size_of(y, axis), length)
     none = ints_of([0])
     half = op.divide(op.maximum(over, none), ints_of([2]))
@@ -325,7 +328,7 @@ def _cut(y: Any, axis: int, first: int | None, length: Any) -> Any:
 def _backward(
     x: Any, weight: Any, geometry: Geometry, groups: int, more: list[int] | None = None
 ) -> Any:
-    """Pads are cut off, `more` are added behind."""
+    """Convolve transposed; pads are cut off, `more` elements are computed behind."""
     build = op.convolution_backprop_data
     if groups != 1:
         weight, build = _grouped(weight, groups), op.group_convolution_backprop_data

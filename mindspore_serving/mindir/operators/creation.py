@@ -60,16 +60,18 @@ def _fill(dtype: Int, size: Shape, value: Tensor) -> Any:
 
 
 def _range(start: Value, end: Value, step: Value, maxlen: Value = None) -> Any:
-    numbers = [reshape(tensor(one), ()) for one in (start, end, step)]
+    numbers = [reshape(tensor(number), ()) for number in (start, end, step)]
     kind = numbers[0].get_element_type()
-    return op.range(*(cast(one, kind) for one in numbers), _name(kind))
+    return op.range(*(cast(number, kind) for number in numbers), _name(kind))
 
 
 def _arange(start: Value, end: Value, step: Value, dtype: Int | None = None) -> Any:
-    numbers = [reshape(tensor(one), ()) for one in (start, end, step)]
-    is_float = any(one.get_element_type().is_real() for one in numbers)
-    own = ov.Type.f32 if is_float else ov.Type.i64
-    return in_type(op.range(*(cast(one, own) for one in numbers), _name(own)).output(0), dtype)
+    numbers = [reshape(tensor(number), ()) for number in (start, end, step)]
+    is_float = any(number.get_element_type().is_real() for number in numbers)
+    kind = ov.Type.f32 if is_float else ov.Type.i64
+    return in_type(
+        op.range(*(cast(number, kind) for number in numbers), _name(kind)).output(0), dtype
+    )
 
 
 def _name(kind: Any) -> str:
@@ -77,10 +79,10 @@ def _name(kind: Any) -> str:
 
 
 def _lin_space(start: Tensor, end: Tensor, steps: Int, dtype: Int | None = None) -> Any:
-    first, last = (cast(reshape(one, ()), ov.Type.f32) for one in (start, end))
-    places = op.range(op.constant(0.0), op.constant(float(steps)), op.constant(1.0), "f32")
+    first, last = (cast(reshape(bound, ()), ov.Type.f32) for bound in (start, end))
+    positions = op.range(op.constant(0.0), op.constant(float(steps)), op.constant(1.0), "f32")
     step = op.divide(op.subtract(last, first), like(max(steps - 1, 1), first))
-    return in_type(op.add(op.multiply(places, step), first).output(0), dtype)
+    return in_type(op.add(op.multiply(positions, step), first).output(0), dtype)
 
 
 def _eye(n: Int, m: Int, dtype: Int) -> Any:
@@ -93,7 +95,7 @@ def _to_tensor(value: Value, dtype: Int | None = None) -> Any:
 
 
 def _to_number(x: Value, dtype: Value = None) -> Any:
-    """A number of Python where it is known, else a tensor of rank 0."""
+    """Return a Python number if it is known, else a tensor of rank 0."""
     array = known(x)
     return reshape(tensor(x), ()) if array is None else array.ravel()[0].item()
 
@@ -108,29 +110,29 @@ def _to_tuple(x: Tensor) -> Any:
 
 
 def _meshgrid(inputs: Value, indexing: Value = "xy") -> Any:
-    tensors = [tensor(one) for one in inputs]
+    tensors = [tensor(value) for value in inputs]
     order = list(range(len(tensors)))
     if INDEXING.name("indexing", indexing, "ij", "xy") == "xy" and len(tensors) > 1:
         order[:2] = [1, 0]
-    sizes = op.concat([sizes_of(tensors[place]) for place in order], 0)
+    sizes = op.concat([sizes_of(tensors[axis]) for axis in order], 0)
     grids = []
-    for place, one in enumerate(tensors):
+    for axis, values in enumerate(tensors):
         shape = [1] * len(tensors)
-        shape[order.index(place)] = -1
-        grids.append(op.broadcast(reshape(one, shape), sizes))
+        shape[order.index(axis)] = -1
+        grids.append(op.broadcast(reshape(values, shape), sizes))
     return tuple(grids)
 
 
-_ZEROS_LIKE, _ONES_LIKE = (partial(_filled_like, number) for number in (0, 1))
+_FILLED_WITH_0, _FILLED_WITH_1 = (partial(_filled_like, number) for number in (0, 1))
 
 OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("FillScalar", "FillTensor", "FillV2"), _full),
     **dict.fromkeys(("Fills", "FullLike"), _full_like),
     **dict.fromkeys(("LinSpace", "LinSpaceExt"), _lin_space),
     **dict.fromkeys(("ListToTensor", "ScalarToTensor", "TupleToTensor"), _to_tensor),
-    **dict.fromkeys(("OnesLike", "OnesLikeExt"), _ONES_LIKE),
+    **dict.fromkeys(("OnesLike", "OnesLikeExt"), _FILLED_WITH_1),
     **dict.fromkeys(("TensorToList", "TensorToTuple"), _to_tuple),
-    **dict.fromkeys(("ZerosLike", "ZerosLikeExt"), _ZEROS_LIKE),
+    **dict.fromkeys(("ZerosLike", "ZerosLikeExt"), _FILLED_WITH_0),
     "Arange": _arange,
     "Eps": lambda x: op.broadcast(like(1.1920929e-07, tensor(x)), sizes_of(tensor(x))),
     "Eye": _eye,

@@ -18,12 +18,12 @@ class Enumeration:
     synonyms: Mapping[str, str]
 
     def name(self, argument: str, value: Value, *accepted: str) -> str:
-        """The name of `value`.  Raises Unsupported if it is none of `accepted`."""
+        """Return the name of `value`.  Raises Unsupported if it is not among `accepted`."""
         name = self._name(value)
         if name in accepted:
             return name
-        given = repr(value) if name in (None, value) else f"{value!r} ({name})"
-        raise UnsupportedTensor(f"{argument} {given}, accepted: {', '.join(accepted)}")
+        name = repr(value) if name in (None, value) else f"{value!r} ({name})"
+        raise UnsupportedTensor(f"{argument} {name}, accepted: {', '.join(accepted)}")
 
     def _name(self, value: Value) -> str | None:
         if isinstance(value, str):
@@ -33,7 +33,7 @@ class Enumeration:
 
 
 def _numbered(names: str, **synonyms: str) -> Enumeration:
-    """Of names in the order of their numbers, from 0."""
+    """Make the enumeration of names in the order of their numbers, from 0."""
     return Enumeration(dict(enumerate(names.split())), synonyms)
 
 
@@ -61,7 +61,7 @@ FORMAT = _numbered(
 
 
 def check_channels_first(*formats: Value, accepted: tuple[str, ...] = ("nchw",)) -> None:
-    """Raises Unsupported for a layout other than (batch, channels, ...); None is that one."""
+    """Raise Unsupported for a layout other than (batch, channels, ...), the default (None)."""
     for data_format in formats:
         if data_format is not None:
             FORMAT.name("data_format", data_format, *accepted)

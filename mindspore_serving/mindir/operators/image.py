@@ -60,12 +60,12 @@ def _roi_align(
     sample_num: Int = 2,
     roi_end_mode: Value = 1,
 ) -> Any:
-    """A row of `rois` is (image, x1, y1, x2, y2)."""
+    """Pool regions of interest; a row of `rois` is (image, x1, y1, x2, y2)."""
     is_shifted = ROI_END_MODE.name("roi_end_mode", roi_end_mode, "legacy", "shifted") == "shifted"
     numbers = cast(op.gather(rois, ints_of([0]), op.constant(1)).output(0), ov.Type.i32)
     boxes = op.gather(rois, ints_of([1, 2, 3, 4]), op.constant(1)).output(0)
     if is_shifted:
-        # Half a pixel is added to what is scaled, which OpenVINO takes off again in this mode.
+        # OpenVINO subtracts half a pixel from the scaled boxes in this mode: add it before.
         half = 0.5 / spatial_scale
         shifts = op.constant([half, half, half + 1, half + 1], ov.Type.f32)
         boxes = op.add(boxes, cast(shifts.output(0), boxes.get_element_type())).output(0)
@@ -89,36 +89,36 @@ def _nms_v3(
     iou_threshold: Tensor,
     score_threshold: Tensor,
 ) -> Any:
-    """Positions of the boxes (y1, x1, y2, x2) that are kept, the best first."""
+    """Return the positions of the kept boxes (y1, x1, y2, x2), the best first."""
     count = cast(reshape(max_output_size, ()), ov.Type.i64)
     iou, score = reshape(iou_threshold, ()), reshape(score_threshold, ())
     return reshape(_suppressed(boxes, scores, count, iou, score, kind="i32"), (-1,))
 
 
 def _suppressed(boxes: Any, scores: Any, count: Any, iou: Any, score: Any, *, kind: str) -> Any:
-    """Give the positions [kept, 1] of at most `count` boxes, the best first."""
+    """Return the positions [kept, 1] of at most `count` boxes, the best first."""
     node = op.non_max_suppression(
         unsqueeze(boxes, 0), unsqueeze(scores, 0, 1), count, iou, score, output_type=kind
     )
-    places = op.gather(node.output(0), ints_of([2]), op.constant(1))
+    positions = op.gather(node.output(0), ints_of([2]), op.constant(1))
     kept = cast(node.output(2), ov.Type.i64)
-    return op.slice(places, ints_of([0]), kept, ints_of([1])).output(0)
+    return op.slice(positions, ints_of([0]), kept, ints_of([1])).output(0)
 
 
 def _nms_with_mask(x: Tensor, iou_threshold: Float = 0.5) -> Any:
-    """Rows (x1, y1, x2, y2, score) by score, their numbers, and which are kept."""
+    """Return rows (x1, y1, x2, y2, score) by score, their numbers, and a mask of the kept ones."""
     scores = reshape(op.gather(x, ints_of([4]), op.constant(1)).output(0), (-1,))
     count = reshape(size_of(x, 0), ())
     order = op.topk(scores, count, 0, "max", "value", "i32", stable=True)
     rows = op.gather(x, order.output(1), op.constant(0)).output(0)
-    # Scores by place: all are candidates, and the order stays where scores are equal.
-    places = op.range(count, op.constant(0), op.constant(-1), "f32")
+    # Ranks as scores: all boxes are candidates, and equal scores keep their order.
+    ranks = op.range(count, op.constant(0), op.constant(-1), "f32")
     boxes = op.gather(rows, ints_of(range(4)), op.constant(1))
     iou, score = (op.constant(limit, ov.Type.f32) for limit in (iou_threshold, 0.0))
-    kept = _suppressed(boxes, places, count, iou, score, kind="i64")
+    kept = _suppressed(boxes, ranks, count, iou, score, kind="i64")
     zeros = op.broadcast(op.constant(0), size_of(x, 0))
-    ones = op.broadcast(op.constant(1), size_of(kept, 0))
-    mask = op.scatter_nd_update(zeros, kept, ones).output(0)
+    flags = op.broadcast(op.constant(1), size_of(kept, 0))
+    mask = op.scatter_nd_update(zeros, kept, flags).output(0)
     return rows, counting(count, "i32"), cast(mask, ov.Type.boolean)
 
 
@@ -129,7 +129,7 @@ def _pair(values: tuple[int, ...]) -> list[int]:
 def _columns(
     x: Any, kernel: list[int], dilations: list[int], pads: list[int], strides: list[int]
 ) -> Any:
-    """(batch, channels, kernel, places) of (batch, channels, rows, columns)."""
+    """Unfold (batch, channels, rows, columns) to (batch, channels, kernel, positions)."""
     padded = op.pad(x, ints_of([0, 0, *pads]), ints_of([0, 0, *pads]), "constant", like(0, x))
     patches = op.extract_image_patches(padded, kernel, strides, dilations, "valid")
     # (batch, kernel x channels, rows, columns): channels must be outside.
@@ -140,8 +140,8 @@ def _columns(
 def _im2col_ext(
     x: Tensor, kernel_size: Ints, dilation: Ints = (1,), padding: Ints = (0,), stride: Ints = (1,)
 ) -> Any:
-    """(batch, channels x kernel, places)."""
-    sizes = [_pair(one) for one in (kernel_size, dilation, padding, stride)]
+    """Unfold to (batch, channels x kernel, positions)."""
+    sizes = [_pair(size) for size in (kernel_size, dilation, padding, stride)]
     area = sizes[0][0] * sizes[0][1]
     return op.reshape(_columns(x, *sizes), ints_of([0, area * dims(x)[1], -1]), True)
 
@@ -155,7 +155,7 @@ def _im2col(
     padding_mode: Value = "CALCULATED",
     pads: Ints = (0,),
 ) -> Any:
-    """(batch, channels, kernel, places)."""
+    """Unfold to (batch, channels, kernel, positions)."""
     PAD_MODE.name("padding_mode", padding_mode, "pad")
     return _columns(x, _pair(ksizes), _pair(dilations), _pair(pads), _pair(strides))
 
@@ -168,9 +168,9 @@ def _col2im_ext(
     padding: Ints = (0,),
     stride: Ints = (1,),
 ) -> Any:
-    """The sums of what lies at one place, of (batch, channels x kernel, places)."""
+    """Fold (batch, channels x kernel, positions): sum the elements of each pixel."""
     pads = _pair(padding)
-    sizes, kernel = (op.constant(_pair(one), ov.Type.i64) for one in (output_size, kernel_size))
+    sizes, kernel = (op.constant(_pair(size), ov.Type.i64) for size in (output_size, kernel_size))
     return op.col2im(x, sizes, kernel, _pair(stride), _pair(dilation), pads, pads)
 
 
@@ -183,22 +183,22 @@ def _col2im(
     padding: Ints = (0,),
     stride: Ints = (1,),
 ) -> Any:
-    """The same of (batch, channels, kernel, places)."""
+    """Fold (batch, channels, kernel, positions): sum the elements of each pixel."""
     _, channels, area, _ = dims(x)
     joined = op.reshape(x, ints_of([0, channels * area, -1]), True).output(0)
     return _col2im_ext(joined, output_size, kernel_size, dilation, padding, stride)
 
 
 def _sampled(x: Any, rows: Any, columns: Any, mode: str = "bilinear", pad: str = "zeros") -> Any:
-    """`x` (batch, channels, height, width) at places in pixels, each (batch, rows, columns)."""
-    places = []
+    """Sample `x` (batch, channels, height, width) at pixels given by (batch, rows, columns)."""
+    positions = []
     for pixels, axis in ((columns, 3), (rows, 2)):
         size = cast(size_of(x, axis), ov.Type.f32)
         ahead = op.add(op.multiply(pixels, like(2, pixels)), like(1, pixels))
         scaled = op.subtract(op.divide(ahead, size), like(1, pixels))
-        places.append(unsqueeze(scaled, 3))
+        positions.append(unsqueeze(scaled, 3))
     attributes = {"align_corners": False, "mode": mode, "padding_mode": pad}
-    return op.grid_sample(x, op.concat(places, 3), attributes).output(0)
+    return op.grid_sample(x, op.concat(positions, 3), attributes).output(0)
 
 
 def _crop_and_resize(
@@ -210,9 +210,9 @@ def _crop_and_resize(
     method: Value = "bilinear",
     extrapolation_value: Float = 0.0,
 ) -> Any:
-    """Parts of images (batch, height, width, channels), resized: (boxes, *crop_size, channels).
+    """Crop images (batch, height, width, channels), and resize to (boxes, *crop_size, channels).
 
-    A box is (top, left, bottom, right) in shares of the image.
+    A box is (top, left, bottom, right) as fractions of the image.
     """
     if method not in ("bilinear", "nearest"):
         raise UnsupportedTensor(f"method {method!r}")
@@ -222,7 +222,7 @@ def _crop_and_resize(
     for side, (axis, count) in enumerate(zip((2, 3), _pair(crop_size), strict=True)):
         low, high = (op.gather(boxes, ints_of([at]), op.constant(1)) for at in (side, side + 2))
         last = cast(op.subtract(size_of(x, axis), ints_of([1])).output(0), ov.Type.f32)
-        shares = [place / (count - 1) for place in range(count)] if count > 1 else [0.5]
+        shares = [index / (count - 1) for index in range(count)] if count > 1 else [0.5]
         steps = op.constant([shares], ov.Type.f32)
         at = op.multiply(op.add(low, op.multiply(op.subtract(high, low), steps)), last)
         is_inside = op.logical_and(op.greater_equal(at, like(0, x)), op.less_equal(at, last))
@@ -250,8 +250,9 @@ def _deformable_offsets(
     modulated: Bool = True,
     format: Value = "NCHW",
 ) -> Any:
-    """The samples that a deformable convolution multiplies with its kernel: (batch, channels,
-    rows x kernel rows, columns x kernel columns).
+    """Return the samples that a deformable convolution multiplies with its kernel.
+
+    They are (batch, channels, rows x kernel rows, columns x kernel columns).
     """
     channels = dims(x)[1]
     height, width = dims(offsets)[2:]
@@ -264,14 +265,18 @@ def _deformable_offsets(
     split = reshape(offsets, (-1, kinds, groups, rows, columns, height, width))
     parts = [op.gather(split, op.constant(kind), op.constant(1)).output(0) for kind in range(kinds)]
     (top, _, left, _), (_, _, down, right), (_, _, deep, wide) = pads, strides, dilations
-    row_places = [[y * down - top + i * deep for y in range(height)] for i in range(rows)]
-    column_places = [[at * right - left + j * wide for at in range(width)] for j in range(columns)]
-    row_base = reshape(op.constant(row_places, ov.Type.f32).output(0), (1, 1, rows, 1, height, 1))
-    column_base = op.constant(column_places, ov.Type.f32)
+    row_positions = [[y * down - top + i * deep for y in range(height)] for i in range(rows)]
+    column_positions = [
+        [at * right - left + j * wide for at in range(width)] for j in range(columns)
+    ]
+    row_base = reshape(
+        op.constant(row_positions, ov.Type.f32).output(0), (1, 1, rows, 1, height, 1)
+    )
+    column_base = op.constant(column_positions, ov.Type.f32)
     column_base = reshape(column_base.output(0), (1, 1, 1, columns, 1, width))
 
     def joined(part: Any) -> Any:
-        """(batch x groups, rows x kernel rows, columns x kernel columns)."""
+        """Reorder to (batch x groups, rows x kernel rows, columns x kernel columns)."""
         turned = op.transpose(part, ints_of([0, 1, 4, 2, 5, 3])).output(0)
         return reshape(turned, (-1, height * rows, width * columns))
 

@@ -43,19 +43,19 @@ def _index_select(x: Tensor, dim: Int, index: Tensor) -> Any:
 def _embedding(
     x: Tensor, weight: Tensor, padding_idx: Value = None, max_norm: Value = None, *_: Value
 ) -> Any:
-    """Rows of `weight`; what follows `max_norm`, and `padding_idx`, is for gradients."""
+    """Look up rows of `weight`; `padding_idx` and inputs after `max_norm` affect gradients only."""
     if max_norm is not None:
         raise UnsupportedTensor("max_norm, which changes the rows that it reads")
     return op.gather(weight, x, op.constant(0))
 
 
 def _embedding_lookup(x: Tensor, indices: Tensor, offset: Int = 0) -> Any:
-    """Rows of `x`; an index that is outside gives zeros."""
-    places = op.subtract(indices, like(offset, indices)).output(0)
-    wide, count = cast(places, ov.Type.i64), size_of(x, 0)
+    """Look up rows of `x`; an index out of range gives zeros."""
+    positions = op.subtract(indices, like(offset, indices)).output(0)
+    wide, count = cast(positions, ov.Type.i64), size_of(x, 0)
     is_inside = op.logical_and(op.greater_equal(wide, ints_of([0])), op.less(wide, count)).output(0)
     rows = op.gather(x, op.select(is_inside, wide, ints_of([0])), op.constant(0)).output(0)
-    shape = [*([0] * rank(places)), *([1] * (rank(x) - 1))]
+    shape = [*([0] * rank(positions)), *([1] * (rank(x) - 1))]
     mask = op.reshape(is_inside, ints_of(shape), True)
     return op.select(mask, rows, like(0, rows))
 
@@ -65,7 +65,7 @@ def _gather_elements(x: Tensor, dim: Int, index: Tensor) -> Any:
 
 
 def counted_from_start(x: Any, index: Any, axis: int) -> Any:
-    """Indices from the end counted from the start."""
+    """Convert indices that count from the end to ones from the start."""
     wide = cast(index, ov.Type.i64)
     return op.select(op.less(wide, ints_of([0])), op.add(wide, size_of(x, axis)), wide).output(0)
 
@@ -79,24 +79,24 @@ def _take(x: Tensor, index: Tensor) -> Any:
 
 
 def _index(x: Tensor, indices: Value) -> Any:
-    """x[i, j, ...] with tensors for the first axes."""
+    """Compute x[i, j, ...] with tensors as indices of the first axes."""
     if len(indices) == 1 and tensor(indices[0]).get_element_type() != ov.Type.boolean:
         return op.gather(x, tensor(indices[0]), op.constant(0))
-    return op.gather_nd(x, places_of(indices))
+    return op.gather_nd(x, positions_of(indices))
 
 
-def places_of(indices: Value) -> Any:
-    """The positions that x[i, j, ...] has on the first axes of x, as the last axis of a tensor."""
-    places = [tensor(one) for one in indices]
-    if any(one.get_element_type() == ov.Type.boolean for one in places):
-        if len(places) == 1:
-            return true_places(places[0])
+def positions_of(indices: Value) -> Any:
+    """Return the positions of x[i, j, ...] on the first axes of x, as the last axis of a tensor."""
+    positions = [tensor(index) for index in indices]
+    if any(index.get_element_type() == ov.Type.boolean for index in positions):
+        if len(positions) == 1:
+            return true_positions(positions[0])
         raise UnsupportedTensor("a mask beside other indices")
-    shape = sizes_of(places[0])
-    for one in places[1:]:
-        shape = sizes_of(_broadcast(one, shape))
-    wide = (_broadcast(cast(one, ov.Type.i64), shape) for one in places)
-    return op.concat([unsqueeze(one, -1) for one in wide], -1).output(0)
+    shape = sizes_of(positions[0])
+    for index in positions[1:]:
+        shape = sizes_of(_broadcast(index, shape))
+    wide = (_broadcast(cast(index, ov.Type.i64), shape) for index in positions)
+    return op.concat([unsqueeze(index, -1) for index in wide], -1).output(0)
 
 
 def _broadcast(x: Any, sizes: Any) -> Any:
@@ -104,14 +104,14 @@ def _broadcast(x: Any, sizes: Any) -> Any:
     return op.broadcast(x, sizes, broadcast_spec="BIDIRECTIONAL").output(0)
 
 
-def true_places(x: Tensor) -> Any:
-    """Find the positions of what is not 0, a row for each."""
+def true_positions(x: Tensor) -> Any:
+    """Return the positions of non-zero elements, a row for each."""
     return op.transpose(op.non_zero(x), ints_of([1, 0])).output(0)
 
 
 def _masked_select(x: Tensor, mask: Tensor) -> Any:
     wide = _broadcast(mask, sizes_of(x))
-    return op.gather_nd(_broadcast(x, sizes_of(wide)), true_places(wide))
+    return op.gather_nd(_broadcast(x, sizes_of(wide)), true_positions(wide))
 
 
 def _one_hot(
@@ -148,25 +148,25 @@ def _reverse_sequence(x: Tensor, seq_lengths: Tensor, *, seq_dim: Int, batch_dim
 
 
 def _sequence_mask(lengths: Tensor, maxlen: Int) -> Any:
-    places = op.constant(list(range(maxlen)))
-    return op.less(places, op.unsqueeze(cast(lengths, ov.Type.i64), ints_of([-1])))
+    positions = op.constant(list(range(maxlen)))
+    return op.less(positions, op.unsqueeze(cast(lengths, ov.Type.i64), ints_of([-1])))
 
 
 def diagonal(x: Tensor, offset: Int = 0, dim1: Int = 0, dim2: Int = 1) -> Any:
-    """The diagonal of two axes, as the last axis."""
+    """Return the diagonal of two axes, as the last axis."""
     count = rank(x)
     first, second = dim1 % count, dim2 % count
     rows, columns = dims(x)[first], dims(x)[second]
     if min(rows, columns) < 0:
         raise UnsupportedTensor("an axis of open size")
     length = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-    places = [(max(-offset, 0) + i) * columns + max(offset, 0) + i for i in range(length)]
-    others = [axis for axis in range(count) if axis not in (first, second)]
-    turned = op.transpose(x, ints_of([*others, first, second]))
-    flat = op.reshape(turned, ints_of([*[0] * len(others), rows * columns]), True)
-    if not places:  # to gather nothing ends the process
-        return slice_of(flat, len(others), 0, 0)
-    return op.gather(flat, ints_of(places), op.constant(len(others)))
+    positions = [(max(-offset, 0) + i) * columns + max(offset, 0) + i for i in range(length)]
+    kept = [axis for axis in range(count) if axis not in (first, second)]
+    turned = op.transpose(x, ints_of([*kept, first, second]))
+    flat = op.reshape(turned, ints_of([*[0] * len(kept), rows * columns]), True)
+    if not positions:  # a gather of nothing crashes the process
+        return slice_of(flat, len(kept), 0, 0)
+    return op.gather(flat, ints_of(positions), op.constant(len(kept)))
 
 
 _REDUCTIONS = {"none": "none", "add": "sum", "multiply": "prod"}
@@ -177,7 +177,7 @@ def _scatter_nd_with(reduction: str, x: Tensor, indices: Tensor, updates: Tensor
 
 
 def _scatter_nd(indices: Tensor, updates: Tensor, shape: Shape) -> Any:
-    """Sums in a tensor of zeros."""
+    """Add updates up in a tensor of zeros."""
     zeros = op.broadcast(like(0, updates), shape)
     return op.scatter_nd_update(zeros, indices, updates, "sum")
 
@@ -201,12 +201,12 @@ def _scatter_add(x: Tensor, dim: Int, index: Tensor, src: Tensor) -> Any:
 
 def _scattered(x: Any, axis: int, index: Any, source: Any, reduce: Value) -> Any:
     name = _REDUCTIONS[REDUCE.name("reduce", reduce, *_REDUCTIONS)]
-    places = counted_from_start(x, index, axis)
+    positions = counted_from_start(x, index, axis)
     count = rank(index)
-    if dims(source) != dims(index) or -1 in dims(source):  # what the index does not reach is left
-        zeros, ones = ints_of([0] * count), ints_of([1] * count)
-        source = op.slice(source, zeros, sizes_of(index), ones).output(0)
-    return op.scatter_elements_update(x, places, source, op.constant(axis), name)
+    if dims(source) != dims(index) or -1 in dims(source):  # the index covers a part of the source
+        begin, step = ints_of([0] * count), ints_of([1] * count)
+        source = op.slice(source, begin, sizes_of(index), step).output(0)
+    return op.scatter_elements_update(x, positions, source, op.constant(axis), name)
 
 
 def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value = 1) -> Any:
@@ -215,13 +215,14 @@ def _index_add(x: Tensor, dim: Int, index: Tensor, source: Tensor, alpha: Value 
     axis = dim % rank(x)
     shape = [1] * rank(x)
     shape[axis] = -1
-    places = op.broadcast(reshape(index, shape), sizes_of(source)).output(0)
-    return op.scatter_elements_update(x, places, source, op.constant(axis), "sum")
+    positions = op.broadcast(reshape(index, shape), sizes_of(source)).output(0)
+    return op.scatter_elements_update(x, positions, source, op.constant(axis), "sum")
 
 
 def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int) -> Any:
-    """Sums, products or extremes of what has the same number, by the first axes.  What has no
-    number, or a negative one, is left out.
+    """Reduce the elements of each segment by sum, product or extreme.
+
+    `segment_ids` are over the first axes of `x`; elements of a negative segment are left out.
     """
     ahead = rank(segment_ids)
     tail = list(dims(x)[ahead:])
@@ -229,12 +230,12 @@ def _segments(reduction: str, x: Tensor, segment_ids: Tensor, num_segments: Int)
         raise UnsupportedTensor("an axis of open size")
     flat = reshape(x, (-1, *tail))
     empty = op.broadcast(_neutral(reduction, x), ints_of([num_segments, *tail]))
-    places = op.reshape(segment_ids, ints_of([-1, 1]), False)
-    return op.scatter_nd_update(empty, places, flat, reduction)
+    positions = op.reshape(segment_ids, ints_of([-1, 1]), False)
+    return op.scatter_nd_update(empty, positions, flat, reduction)
 
 
 def _neutral(reduction: str, x: Any) -> Any:
-    """What an empty segment has: 0, 1, or the least or largest number of the type."""
+    """Return the value of an empty segment: 0, 1, or the least or largest number of the type."""
     if reduction in ("sum", "prod"):
         return like(int(reduction == "prod"), x)
     kind = x.get_element_type().to_dtype()
@@ -246,7 +247,7 @@ OPERATORS: dict[str, Operator] = {
     **dict.fromkeys(("Diagonal", "DiagonalView"), diagonal),
     **dict.fromkeys(("Gather", "SparseGatherV2"), _gather),
     **dict.fromkeys(("GatherNd", "GatherNdExt"), _gather_nd),
-    **dict.fromkeys(("NonZero", "NonZeroExt"), true_places),
+    **dict.fromkeys(("NonZero", "NonZeroExt"), true_positions),
     **dict.fromkeys(("OneHot", "OneHotExt"), _one_hot),
     **dict.fromkeys(("Scatter", "ScatterValue"), _scatter),
     **dict.fromkeys(("Tril", "TrilExt"), partial(_triangle, True)),

@@ -1,4 +1,4 @@
-"""Operators that change their first input: what it holds afterwards.
+"""Operators that change their first input; they return its new content.
 
 Those with a plain operator of the same meaning compute as that one does.  Random ones
 (InplaceNormal, InplaceUniform, ...), those of several devices (InplaceToDevice) and those that
@@ -66,7 +66,7 @@ def _assigned(change: Callable[[Any, Any], Any], variable: Tensor, value: Tensor
 
 
 def _filled(x: Tensor, value: Value, non_blocking: Value = None) -> Any:
-    """`value`, broadcast to the shape of `x`, in its type."""
+    """Broadcast `value` to the shape of `x`, in its type."""
     return op.broadcast(cast(tensor(value), x.get_element_type()), sizes_of(x))
 
 
@@ -75,14 +75,14 @@ def _zeros(x: Tensor) -> Any:
 
 
 def _index_put(x: Tensor, indices: Value, values: Tensor, accumulate: Bool = False) -> Any:
-    """x[i, j, ...] = values, with tensors for the first axes."""
-    places = indexing.places_of(indices)
-    columns = places.get_partial_shape()[-1].get_length()
-    ahead = op.slice(sizes_of(places), ints_of([0]), ints_of([-1]), ints_of([1]))
+    """Assign x[i, j, ...] = values, with tensors as indices of the first axes."""
+    positions = indexing.positions_of(indices)
+    columns = positions.get_partial_shape()[-1].get_length()
+    ahead = op.slice(sizes_of(positions), ints_of([0]), ints_of([-1]), ints_of([1]))
     behind = op.slice(sizes_of(x), ints_of([columns]), ints_of([rank(x)]), ints_of([1]))
     shape = op.concat([ahead, behind], 0)
     updates = op.broadcast(cast(values, x.get_element_type()), shape)
-    return op.scatter_nd_update(x, places, updates, "sum" if accumulate else "none")
+    return op.scatter_nd_update(x, positions, updates, "sum" if accumulate else "none")
 
 
 def _index_copy(x: Tensor, dim: Int, index: Tensor, source: Tensor) -> Any:
@@ -90,40 +90,40 @@ def _index_copy(x: Tensor, dim: Int, index: Tensor, source: Tensor) -> Any:
 
 
 def _index_fill(x: Tensor, dim: Int, index: Tensor, value: Value) -> Any:
-    """All elements whose place on axis `dim` is in `index`."""
+    """Fill the elements whose position on axis `dim` is in `index`."""
     axis = dim % rank(x)
-    places = reshape(indexing.counted_from_start(x, index, axis), (-1,))
-    sizes = op.scatter_update(sizes_of(x), ints_of([axis]), sizes_of(places), ints_of([0]))
+    positions = reshape(indexing.counted_from_start(x, index, axis), (-1,))
+    sizes = op.scatter_update(sizes_of(x), ints_of([axis]), sizes_of(positions), ints_of([0]))
     filling = op.broadcast(cast(tensor(value), x.get_element_type()), sizes)
-    return op.scatter_update(x, places, filling, ints_of([axis]))
+    return op.scatter_update(x, positions, filling, ints_of([axis]))
 
 
 def _put(x: Tensor, index: Tensor, source: Tensor, accumulate: Bool = False) -> Any:
-    """By places in the flattened tensor."""
+    """Write at positions of the flattened tensor."""
     flat = reshape(x, (-1,))
-    places = reshape(indexing.counted_from_start(flat, index, 0), (-1, 1))
+    positions = reshape(indexing.counted_from_start(flat, index, 0), (-1, 1))
     updates = reshape(source, (-1,))
-    new = op.scatter_nd_update(flat, places, updates, "sum" if accumulate else "none").output(0)
+    new = op.scatter_nd_update(flat, positions, updates, "sum" if accumulate else "none").output(0)
     return reshape(new, sizes_of(x))
 
 
 def _fill_diagonal(x: Tensor, fill_value: Value, wrap: Bool = False) -> Any:
-    """x[i, i, ...]; with `wrap` it begins anew below the last column of a tall matrix."""
+    """Fill x[i, i, ...]; with `wrap` it starts anew below the last column of a tall matrix."""
     sizes = known_dims(x)
     step = sum(prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     end = prod(sizes) if wrap and len(sizes) == 2 else min(sizes) * step
-    places = ints_of(range(0, min(end, prod(sizes)), step))
-    filling = op.broadcast(cast(tensor(fill_value), x.get_element_type()), sizes_of(places))
-    new = op.scatter_update(reshape(x, (-1,)), places, filling, ints_of([0])).output(0)
+    positions = ints_of(range(0, min(end, prod(sizes)), step))
+    filling = op.broadcast(cast(tensor(fill_value), x.get_element_type()), sizes_of(positions))
+    new = op.scatter_update(reshape(x, (-1,)), positions, filling, ints_of([0])).output(0)
     return reshape(new, sizes)
 
 
 def _masked_scatter(x: Tensor, mask: Tensor, source: Tensor) -> Any:
-    """The elements where `mask` is true, in order, by the first ones of `source`."""
+    """Replace the elements where `mask` is true with the first elements of `source`, in order."""
     wide = op.broadcast(cast(mask, ov.Type.boolean), sizes_of(x))
-    places = indexing.true_places(wide)
-    updates = op.slice(reshape(source, (-1,)), ints_of([0]), size_of(places, 0), ints_of([1]))
-    return op.scatter_nd_update(x, places, updates, "none")
+    positions = indexing.true_positions(wide)
+    updates = op.slice(reshape(source, (-1,)), ints_of([0]), size_of(positions, 0), ints_of([1]))
+    return op.scatter_nd_update(x, positions, updates, "none")
 
 
 _SLICE, _NOTHING = 15, 0  # kinds of an index in brackets
@@ -131,7 +131,7 @@ _ORDINARY = -1  # in place of the marks for assignments of nothing and of everyt
 
 
 def _count(kinds: tuple[int, ...]) -> int:
-    """The number of slices in brackets.  Raises Unsupported: there are other indices."""
+    """Return the number of slices among the indices.  Raises Unsupported for other indices."""
     used = [kind for kind in kinds if kind != _NOTHING]
     if any(kind != _SLICE for kind in used):
         raise UnsupportedTensor(
@@ -151,7 +151,7 @@ def _slice_to_indices(
     tuple_index_axis: Int = 0,
     expand_dims_mask: Int = 0,
 ) -> Any:
-    """(the places on the axis, the shape that is assigned, start, stop, step, whether none)."""
+    """Return positions on the axis, assigned shape, start, stop, step, and a flag for None."""
     is_alone = not _count(tuple_index_types)
     if expand_dims_mask or step <= 0:
         raise UnsupportedTensor(
@@ -162,21 +162,21 @@ def _slice_to_indices(
     size = size if size >= 0 else reshape(size_of(x, axis), ())
     first = 0 if init_by_none[0] else _bounded(start, size)
     last = size if init_by_none[1] else _bounded(stop, size)
-    places = op.range(tensor(first), tensor(last), tensor(step), "i64").output(0)
+    positions = op.range(tensor(first), tensor(last), tensor(step), "i64").output(0)
     if not is_alone:
-        return places, *[Lost("bounds of a slice among others")] * 4, 0
-    count = reshape(sizes_of(places), ())
+        return positions, *[Lost("bounds of a slice among others")] * 4, 0
+    count = reshape(sizes_of(positions), ())
     shape = (count, *shape_of(x)[1:])
-    return op.unsqueeze(places, ints_of([1])).output(0), shape, first, last, step, 0
+    return op.unsqueeze(positions, ints_of([1])).output(0), shape, first, last, step, 0
 
 
-def _bounded(place: int, size: Any) -> Any:
-    """`place`, counted from the start, within an axis of `size`."""
+def _bounded(index: int, size: Any) -> Any:
+    """Limit `index`, which may count from the end, to an axis of `size`."""
     if is_number(size):
-        return min(max(place + size if place < 0 else place, 0), size)
-    if place < 0:
-        return op.maximum(op.add(size, tensor(place)), tensor(0)).output(0)
-    return op.minimum(size, tensor(place)).output(0)
+        return min(max(index + size if index < 0 else index, 0), size)
+    if index < 0:
+        return op.maximum(op.add(size, tensor(index)), tensor(0)).output(0)
+    return op.minimum(size, tensor(index)).output(0)
 
 
 _NO_INDEX = Lost("the shape of an index that there is not")
@@ -189,16 +189,17 @@ def _tuple_index_info(
     tuple_index_types: Ints,
     tuple_index_info_type: Value,
 ) -> Any:
-    """(0, (), shape of a tensor index, shape of all places, shape of each index); what there is no
-    index for has no meaning.
+    """Return 0, (), the shape of a tensor index, of all positions, and of each index.
+
+    Entries without an index have no meaning.
     """
     count = _count(tuple_index_types)
-    lengths = [reshape(sizes_of(tensor(one)), (-1,)) for one in indices[:count]]
+    lengths = [reshape(sizes_of(tensor(index)), (-1,)) for index in indices[:count]]
     if tuple_index_info_type == "pre_setitem_by_tuple":
         return 0, (), *[_NO_INDEX] * 10
     final = tuple(reshape(length, ()) for length in lengths)
     shapes = [
-        tuple(final[place] if place == number else 1 for place in range(count))
+        tuple(final[axis] if axis == number else 1 for axis in range(count))
         for number in range(count)
     ]
     return 0, (), (1,) * count, final, *shapes, *[_NO_INDEX] * (8 - count)
@@ -213,13 +214,13 @@ def _remove_expanded_dims(
     *,
     tuple_index_types: Ints,
 ) -> Any:
-    """(what is special, the shape of the value, the position of tensor indices)."""
+    """Return the kind of the assignment, the shape of the value, the position of tensor indices."""
     _count(tuple_index_types)
     return _ORDINARY, shape_of(value), 0
 
 
 def _copy_slices(x: Tensor, value: Tensor, begin: Shape, end: Shape, strides: Shape) -> Any:
-    """`x` with `value` in place of a slice of its first axes."""
+    """Replace a slice of the first axes of `x` with `value`."""
 
     def part(whole: Any) -> Any:
         axes = ints_of(range(dims(begin)[0]))

@@ -22,27 +22,28 @@ Build = Callable[..., Any]
 
 
 def is_integer(value: Any) -> bool:
+    """Return whether `value` has integers (booleans are none)."""
     kind = value.get_element_type()
     return not kind.is_real() and kind != _T.boolean
 
 
 def is_wide(value: Any) -> bool:
-    """Whether it is of integers that float32 does not hold."""
+    """Return whether `value` has integers that float32 cannot hold."""
     return is_integer(value) and value.get_element_type() not in SMALL
 
 
 def _working(kind: Any) -> Any:
-    """The signed type that holds all that the CPU computes with of integers of type `kind`."""
+    """Return the signed type in which the CPU computes with integers of type `kind`."""
     return _T.i32 if kind in SMALL else _T.i64 if kind in _UNSIGNED else kind
 
 
 def wrapping(build: Build, *values: Any) -> Any:
-    """`build` of values of one type; what is too large for that type is wrapped."""
-    values = tuple(_output(one) for one in values)
+    """Apply `build` to values of a common type; results that are too large are wrapped."""
+    values = tuple(_output(value) for value in values)
     kind = values[0].get_element_type()
     if not is_integer(values[0]):
         return _output(build(*values))
-    return cast(_output(build(*(cast(one, _working(kind)) for one in values))), kind)
+    return cast(_output(build(*(cast(value, _working(kind)) for value in values))), kind)
 
 
 def _output(value: Any) -> Any:
@@ -50,16 +51,17 @@ def _output(value: Any) -> Any:
 
 
 def negative(x: Any) -> Any:
+    """Compute -x; the lowest integer stays."""
     return wrapping(op.negative, x)
 
 
 def positive(x: Any) -> Any:
-    """The number, or 0 where it is negative."""
+    """Return max(x, 0)."""
     return op.maximum(x, like(0, x)) if is_integer(x) else op.relu(x)
 
 
 def less(first: Any, second: Any) -> Any:
-    """By the sign of the difference, where both have the same sign; else by the first one's."""
+    """Compare by the sign of the difference for equal signs, else by the sign of `first`."""
     if not is_wide(first):
         return op.less(first, second)
     kind = _working(first.get_element_type())
@@ -70,31 +72,37 @@ def less(first: Any, second: Any) -> Any:
 
 
 def greater(first: Any, second: Any) -> Any:
+    """Compare first > second exactly."""
     return less(second, first)
 
 
 def less_equal(first: Any, second: Any) -> Any:
+    """Compare first <= second exactly."""
     return op.logical_not(less(second, first))
 
 
 def greater_equal(first: Any, second: Any) -> Any:
+    """Compare first >= second exactly."""
     return op.logical_not(less(first, second))
 
 
 def equal(first: Any, second: Any) -> Any:
+    """Compare first == second exactly."""
     if not is_wide(first):
         return op.equal(first, second)
     return op.equal(op.subtract(first, second), like(0, first))
 
 
 def not_equal(first: Any, second: Any) -> Any:
+    """Compare first != second exactly."""
     return op.logical_not(equal(first, second)) if is_wide(first) else op.not_equal(first, second)
 
 
 def _quotient(first: Any, second: Any) -> tuple[Any, Any]:
-    """(quotient rounded down, rest that has the sign of `second`), of signed integers.
+    """Divide signed integers; return the quotient rounded down and the rest (sign of `second`).
 
-    float32 gives the quotient to 24 bits, and that of what is left to the last one but one.
+    Division in float32 gives 24 bits of the quotient.  Dividing the rest again gives the other
+    bits, up to an error of one, which is corrected last.
     """
     quotient, rest = like(0, first), first
     for _ in range(2):
@@ -104,11 +112,11 @@ def _quotient(first: Any, second: Any) -> tuple[Any, Any]:
         rest = op.subtract(rest, op.multiply(step, second)).output(0)
     sign = op.sign(second)
     size, part = op.multiply(second, sign), op.multiply(rest, sign)
-    none, one = like(0, first), like(1, first)
-    too_high = cast(op.less(part, none).output(0), first.get_element_type())
+    zero, unit = like(0, first), like(1, first)
+    too_high = cast(op.less(part, zero).output(0), first.get_element_type())
     part = op.add(part, op.multiply(size, too_high))
-    is_low = op.greater_equal(op.subtract(part, size), none)
-    too_low = op.multiply(cast(is_low.output(0), first.get_element_type()), one)
+    is_low = op.greater_equal(op.subtract(part, size), zero)
+    too_low = op.multiply(cast(is_low.output(0), first.get_element_type()), unit)
     part = op.subtract(part, op.multiply(size, too_low))
     return op.add(op.subtract(quotient, too_high), too_low), op.multiply(part, sign)
 
@@ -122,7 +130,7 @@ def _floor_mod(first: Any, second: Any) -> Any:
 
 
 def _rounds_up(first: Any, second: Any, rest: Any) -> Any:
-    """1 where a quotient that is rounded down is to be rounded to zero, which is above; else 0."""
+    """Return 1 where the quotient is negative with a rest, so that truncation is above; else 0."""
     differs = op.less(op.bitwise_xor(first, second), like(0, first))
     is_over = op.logical_and(differs, op.not_equal(rest, like(0, first)))
     return cast(is_over.output(0), first.get_element_type())
@@ -139,14 +147,14 @@ def _trunc_mod(first: Any, second: Any) -> Any:
 
 
 def floor_div(first: Any, second: Any) -> Any:
-    """Rounded down."""
+    """Divide and round down."""
     if is_integer(first):
         return wrapping(_floor_div, first, second)
     return op.floor(op.divide(first, second))
 
 
 def trunc_div(first: Any, second: Any) -> Any:
-    """Rounded to zero."""
+    """Divide and round to zero."""
     if is_integer(first):
         return wrapping(_trunc_div, first, second)
     quotient = op.divide(first, second)
@@ -154,34 +162,36 @@ def trunc_div(first: Any, second: Any) -> Any:
 
 
 def floor_mod(first: Any, second: Any) -> Any:
-    """The rest, with the sign of the second."""
+    """Return the rest of a division, with the sign of `second`."""
     return wrapping(_floor_mod, first, second) if is_integer(first) else op.floor_mod(first, second)
 
 
 def trunc_mod(first: Any, second: Any) -> Any:
-    """The rest, with the sign of the first."""
+    """Return the rest of a division, with the sign of `first`."""
     return wrapping(_trunc_mod, first, second) if is_integer(first) else op.mod(first, second)
 
 
 def power(first: Any, second: Any) -> Any:
+    """Compute first ** second; integers wrap."""
     return wrapping(_power, first, second) if is_integer(first) else op.power(first, second)
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """By squares; to a negative exponent it is 0, unless `base` is 1 or -1."""
-    none, one = like(0, base), like(1, base)
-    is_negative = op.less(exponent, none)
-    count = op.select(is_negative, op.subtract(none, exponent), exponent)
-    result, square = one, base
+    """Compute a power by squaring; with a negative exponent 0, unless `base` is 1 or -1."""
+    zero, unit = like(0, base), like(1, base)
+    is_negative = op.less(exponent, zero)
+    count = op.select(is_negative, op.subtract(zero, exponent), exponent)
+    result, square = unit, base
     for bit in range(_BITS):
-        is_set = op.not_equal(op.bitwise_and(count, like(1 << bit, base)), none)
+        is_set = op.not_equal(op.bitwise_and(count, like(1 << bit, base)), zero)
         result = op.select(is_set, op.multiply(result, square), result)
         square = op.multiply(square, square)
-    is_unit = op.equal(absolute(base), one)
-    return op.select(op.logical_and(is_negative, op.logical_not(is_unit)), none, result)
+    is_unit = op.equal(absolute(base), unit)
+    return op.select(op.logical_and(is_negative, op.logical_not(is_unit)), zero, result)
 
 
 def reduce_sum(x: Any, axes: Any, keep: bool) -> Any:
+    """Sum over known `axes`; integers wrap."""
     x = _output(x)
     if not is_integer(x):
         return op.reduce_sum(x, axes, keep).output(0)
@@ -189,11 +199,11 @@ def reduce_sum(x: Any, axes: Any, keep: bool) -> Any:
 
 
 def _sum_of_axis(x: Any, axis: int) -> Any:
-    """The last of the running sums, which are exact."""
+    """Return the last cumulative sum of an axis: op.reduce_sum is not exact for integers."""
     kind = x.get_element_type()
     x = cast(x, _working(kind))
     if dims(x)[axis] <= 0:
-        behind = [int(place == axis % rank(x)) for place in range(rank(x))]
+        behind = [int(number == axis % rank(x)) for number in range(rank(x))]
         x = op.pad(x, ints_of([0] * rank(x)), ints_of(behind), "constant", like(0, x)).output(0)
     sums = op.cumsum(x, op.constant(axis))
     return cast(op.gather(sums, ints_of([-1]), op.constant(axis)).output(0), kind)
@@ -211,7 +221,7 @@ def _reduce_extreme(build: Build, mode: str, x: Any, axes: Any, keep: bool) -> A
 
 
 def _axis_by_axis(reduce: Callable[[Any, int], Any], x: Any, axes: Any, keep: bool) -> Any:
-    """`axes` is known; `reduce` keeps an axis of one element."""
+    """Apply `reduce`, which keeps an axis of one element, to each of the known `axes`."""
     for axis in axes.get_node().get_data().tolist():
         x = reduce(x, int(axis))
     return x if keep or not rank(x) else op.squeeze(x, axes).output(0)
@@ -222,11 +232,12 @@ reduce_min = partial(_reduce_extreme, op.reduce_min, "min")
 
 
 def reduce_prod(x: Any, axes: Any, keep: bool) -> Any:
+    """Multiply over known `axes`; integers wrap."""
     return wrapping(lambda value: op.reduce_prod(value, axes, keep), x)
 
 
 def matmul(x: Any, y: Any, turns_x: bool, turns_y: bool) -> Any:
-    """Products of integers are added up one by one: those of OpenVINO are rounded or saturated."""
+    """Multiply matrices; integers are multiplied apart, as OpenVINO rounds or saturates them."""
     if not is_integer(x):
         return op.matmul(x, y, turns_x, turns_y).output(0)
     rows, columns = rank(x) == 1, rank(y) == 1

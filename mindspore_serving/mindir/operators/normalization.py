@@ -39,7 +39,7 @@ def _batch_norm(
     momentum: Float = 0.1,
     data_format: Value = None,
 ) -> Any:
-    """The result, then what training alone needs."""
+    """Return the result, then values that only training needs."""
     if is_training:
         raise UnsupportedTensor("is_training: export the network with set_train(False)")
     check_channels_first(data_format)
@@ -69,7 +69,7 @@ def _normal(x: Any, axes: list[int], epsilon: float) -> Any:
 
 
 def _moments(x: Any, axes: list[int], epsilon: float) -> tuple[Any, Any]:
-    """Mean and variance, which the file has as further results."""
+    """Return mean and variance, which files have as further results."""
     mean = op.reduce_mean(x, ints_of(axes), True)
     return mean, op.reduce_mean(op.squared_difference(x, mean), ints_of(axes), True)
 
@@ -117,10 +117,10 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: Float = 1e-5,
 ) -> Any:
-    """The result, then mean and reciprocal deviation by group."""
+    """Return the result, then mean and reciprocal deviation of each group."""
     groups = op.reshape(x, ints_of([0, num_groups, -1]), True).output(0)  # (batch, groups, rest)
     y = op.reshape(_normal(groups, [2], eps), sizes_of(x), False).output(0)
-    y = _affine(y, *(_by_channel(one, x) for one in (weight, bias)))
+    y = _affine(y, *(_by_channel(parameter, x) for parameter in (weight, bias)))
     mean, variance = _moments(groups, [2], eps)
     return y, squeeze(mean, 2), squeeze(variance, 2)
 
@@ -140,7 +140,7 @@ def _instance_norm(
 
 
 def _rms_norm(x: Tensor, gamma: Tensor, epsilon: Float = 1e-6) -> Any:
-    """The result and the reciprocal root."""
+    """Return the result and the reciprocal root mean square."""
     wide = cast(x, ov.Type.f32)
     count = rank(gamma)
     axes = ints_of(list(range(rank(x) - count, rank(x))))
@@ -159,7 +159,7 @@ def _dropout(x: Tensor, keep_prob: Float = 1.0) -> Any:
 
 
 def _dropout_ext(x: Tensor, p: Float = 0.0) -> Any:
-    """Random in training only; a file of a network in training is refused."""
+    """Return `x` and a mask of True; a network exported for training is refused."""
     if p != 0:
         raise UnsupportedTensor("dropout of training: export the network with set_train(False)")
     return x, op.broadcast(op.constant(True), sizes_of(x))
@@ -170,7 +170,7 @@ def _func_dropout(x: Tensor, p: Float = 0.5, training: Bool = False) -> Any:
 
 
 def _reduced(loss: Any, reduction: Value) -> Any:
-    """`loss` with the reduction that MindSpore calls so."""
+    """Reduce `loss` by one of MindSpore's names for reductions."""
     name = REDUCTION.name("reduction", reduction, "none", "sum", "mean", "batchmean")
     if name == "none":
         return loss
@@ -184,7 +184,7 @@ def _reduced(loss: Any, reduction: Value) -> Any:
 
 
 def _kl_divergence(x: Any, target: Any, is_log: bool) -> Any:
-    """target * (log target - x); 0 where the target is 0."""
+    """Compute target * (log target - x), 0 where the target is 0."""
     if is_log:
         return op.multiply(op.exp(target), op.subtract(target, x)).output(0)
     zero = like(0, x)
@@ -219,9 +219,9 @@ def _nll_loss(
     reduction: Value = 1,
     ignore_index: Int = -100,
 ) -> Any:
-    """(loss, sum of the weights): minus the logit of each label, which counts as its weight.
+    """Return the loss and the sum of the weights: minus the weighted logit of each label.
 
-    The classes are axis 1 of `logits`, or the only one.
+    The classes are axis 1 of `logits`, or its only axis.
     """
     axis = min(1, rank(logits) - 1)
     labels = cast(labels, ov.Type.i64)
@@ -230,7 +230,7 @@ def _nll_loss(
     picked = squeeze(op.gather_elements(logits, unsqueeze(safe, axis), axis), axis)
     zero = like(0, logits)
     weights = op.select(is_used, op.gather(weight, safe, op.constant(0)), zero)
-    # What is not used is 0 whatever its logit is.
+    # The loss of an ignored label is 0, even if its logit is infinite.
     loss = op.select(is_used, op.multiply(op.negative(picked), weights), zero).output(0)
     axes = ints_of(range(rank(loss)))
     total = op.reduce_sum(weights, axes, False)

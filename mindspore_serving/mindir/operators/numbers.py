@@ -1,4 +1,4 @@
-"""What Python code computed of sizes: numbers, tuples, comparisons; and the order of effects."""
+"""Python's arithmetic on sizes: numbers, tuples, comparisons; and the order of effects."""
 
 from collections.abc import Callable
 from functools import partial, reduce
@@ -29,14 +29,14 @@ from mindspore_serving.mindir.values import Value, is_number, read
 
 
 def _scalar(numbers: Callable[[Any, Any], Any], build: Build, x: Value, y: Value) -> Any:
-    """An operator of two numbers, such as sizes: known where both are."""
+    """Apply an operator to two numbers, such as sizes; the result is known if both are."""
     if is_number(x) and is_number(y):
         return numbers(x, y)
     return build(*common(x, y))
 
 
 def _scalar_cast(input_x: Value, input_y: Int) -> Any:
-    """A number as another type of Python, which a data type stands for."""
+    """Convert a number to the Python type that corresponds to a data type."""
     array, named = known(input_x), element_type(input_y)
     kind = bool if named == ov.Type.boolean else float if named.is_real() else int
     if array is not None and array.size == 1:
@@ -65,7 +65,7 @@ _NUMBERS: dict[str, tuple[Callable[[Any, Any], Any], Build]] = {
 
 
 def _equal(first: Value, second: Value) -> Any:
-    """Of numbers, texts, None and tuples of them; a tensor where it depends on the data."""
+    """Compare numbers, texts, None and tuples of them; a tensor if it depends on the data."""
     first, second = read(first), read(second)
     if isinstance(first, tuple) and isinstance(second, tuple):
         return len(first) == len(second) and reduce(_and, map(_equal, first, second), True)
@@ -84,7 +84,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def _is_scalar(value: Value) -> bool:
-    """Whether `value` is one number.  Raises Unsupported for a tensor of more."""
+    """Return whether `value` is a single number.  Raises Unsupported for a larger tensor."""
     if is_number(value):
         return True
     if _is_plain(value) or isinstance(value, tuple):
@@ -118,7 +118,7 @@ def _in(element: Value, sequence: Value) -> Any:
 
 
 def _is(x: Value, y: Value) -> Any:
-    """Numbers are the same where they are equal, and of one type of Python."""
+    """Compare by identity: numbers must be equal and of the same Python type."""
     if _is_scalar(x) and _is_scalar(y) and _is_boolean(x) != _is_boolean(y):
         return False
     return _equal(x, y)

@@ -27,7 +27,7 @@ from mindspore_serving.mindir.values import Value
 
 
 def _position(mode: str, x: Tensor, axis: Int | None = -1, output_type: Int = 34) -> Any:
-    """ArgMin, ArgMax: without an axis of the flat tensor."""
+    """Compute ArgMin or ArgMax; without an axis of the flattened tensor."""
     return cast(_extreme(x, axis, mode, False)[1], element_type(output_type))
 
 
@@ -38,7 +38,7 @@ def _position_ext(mode: str, x: Tensor, dim: Int | None = None, keepdim: Bool = 
 
 
 def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]:
-    """(value, position) of the extreme along `axis`, the first one if there are several."""
+    """Return value and position of the extreme along `axis`, the first of equal ones."""
     axis = -1 if axis is None else axis
     shape = x
     if x.get_element_type() == ov.Type.boolean:
@@ -46,18 +46,18 @@ def _extreme(x: Any, axis: int | None, mode: str, keep: bool) -> tuple[Any, Any]
     if rank(shape) == 0:
         return x, cast(op.multiply(x, like(0, x)).output(0), ov.Type.i32)
     node = op.topk(x, op.constant(1), axis % rank(x), mode, "value", "i32", stable=True)
-    values, places = node.output(0), node.output(1)
-    return (values, places) if keep else (squeeze(values, axis), squeeze(places, axis))
+    values, positions = node.output(0), node.output(1)
+    return (values, positions) if keep else (squeeze(values, axis), squeeze(positions, axis))
 
 
 def _with_value(mode: str, x: Tensor, axis: Int = 0, keep_dims: Bool = False) -> Any:
-    value, place = _extreme(x, axis, mode, keep_dims)
-    return cast(place, ov.Type.i64), value
+    value, position = _extreme(x, axis, mode, keep_dims)
+    return cast(position, ov.Type.i64), value
 
 
 def _dim_extreme(mode: str, x: Tensor, dim: Int, keepdim: Bool = False) -> Any:
-    value, place = _extreme(x, dim, mode, keepdim)
-    return value, cast(place, ov.Type.i64)
+    value, position = _extreme(x, dim, mode, keepdim)
+    return value, cast(position, ov.Type.i64)
 
 
 def _top_k(x: Tensor, k: Value, sorted: Bool = True) -> Any:
@@ -79,8 +79,8 @@ def _ordered(x: Any, count: Value, axis: int, largest: bool, kind: str = "i64") 
 
 
 def _sort(x: Tensor, axis: Int = -1, descending: Bool = False) -> Any:
-    values, places = _sorted(x, axis, descending)
-    return values, cast(places, ov.Type.i32)
+    values, positions = _sorted(x, axis, descending)
+    return values, cast(positions, ov.Type.i32)
 
 
 def _sort_ext(x: Tensor, dim: Int = -1, descending: Bool = False, stable: Bool = False) -> Any:
@@ -96,19 +96,19 @@ def _sorted(x: Any, axis: int, descending: bool) -> Any:
 
 
 def _median_at(x: Any, axis: int, keep: bool) -> tuple[Any, Any]:
-    """(the lower one of the two in the middle, its position); NaN if there is any."""
+    """Return the lower median and its position; NaN if there is any."""
     if rank(x) == 0:
         return _extreme(x, None, "max", keep)
-    values, places = _sorted(x, axis, False)
+    values, positions = _sorted(x, axis, False)
     size = size_of(x, axis)
     middle = op.divide(op.subtract(size, ints_of([1])), ints_of([2])).output(0)
     where = middle if keep else reshape(middle, ())
-    return tuple(op.gather(one, where, op.constant(axis)).output(0) for one in (values, places))
+    return tuple(op.gather(x, where, op.constant(axis)).output(0) for x in (values, positions))
 
 
 def _median_dim(x: Tensor, dim: Int = -1, keepdim: Bool = False) -> Any:
-    value, place = _median_at(x, dim, keepdim)
-    return value, cast(place, ov.Type.i64)
+    value, position = _median_at(x, dim, keepdim)
+    return value, cast(position, ov.Type.i64)
 
 
 def _median_ext(x: Tensor) -> Any:
@@ -131,7 +131,7 @@ def _median(
 
 
 def _unique(x: Tensor) -> Any:
-    """(the elements without repetitions as they come, for each of `x` its place among them)."""
+    """Return the unique elements in order of appearance, and for each element of `x` its index."""
     node = op.unique(x, None, False, "i32", "i32")
     return node.output(0), reshape(node.output(2), sizes_of(x))
 
@@ -139,7 +139,7 @@ def _unique(x: Tensor) -> Any:
 def _unique2(
     x: Tensor, sorted: Bool = True, return_inverse: Bool = False, return_counts: Bool = False
 ) -> Any:
-    """The same, and how often each is there."""
+    """Return the unique elements sorted, the index of each element of `x`, and their counts."""
     node = op.unique(x, None, True, "i64", "i64")
     return node.output(0), reshape(node.output(2), sizes_of(x)), node.output(3)
 

@@ -146,7 +146,7 @@ def _avg_pool_ext(
     return in_batch(x, count, build)
 
 
-def _with_places(
+def _with_positions(
     count: int,
     has_mask: bool,
     x: Tensor,
@@ -157,7 +157,7 @@ def _with_places(
     ceil_mode: Bool = False,
     argmax_type: Value = "int64",
 ) -> Any:
-    """Give maxima and their positions; or a mask, for gradients, in a layout of the device."""
+    """Return maxima, and their positions or a mask for gradients in the device's layout."""
     if argmax_type not in (*_INT64, *_INT32):
         raise UnsupportedTensor(f"argmax_type {argmax_type!r}")
     kind = ov.Type.i64 if argmax_type in _INT64 else ov.Type.i32
@@ -167,8 +167,8 @@ def _with_places(
         node = _maximum(batch, kernel_size, moves, ceil_mode)
         return node.output(0), cast(node.output(1), kind)
 
-    values, places = in_batch(x, count, build)
-    return values, Lost("the mask of MaxPoolWithMask") if has_mask else places
+    values, positions = in_batch(x, count, build)
+    return values, Lost("the mask of MaxPoolWithMask") if has_mask else positions
 
 
 def _func_max_pool(
@@ -182,7 +182,7 @@ def _func_max_pool(
 ) -> Any:
     if return_indices:
         raise UnsupportedTensor("return_indices")
-    return _with_places(2, False, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
+    return _with_positions(2, False, x, kernel_size, stride, padding, dilation, ceil_mode)[0]
 
 
 def _with_argmax_3d(
@@ -197,7 +197,7 @@ def _with_argmax_3d(
     argmax_type: Value = "int64",
 ) -> Any:
     check_channels_first(format, accepted=("nchw", "ncdhw"))
-    return _with_places(3, False, x, ksize, strides, pads, dilation, ceil_mode, argmax_type)
+    return _with_positions(3, False, x, ksize, strides, pads, dilation, ceil_mode, argmax_type)
 
 
 def _lrn(
@@ -238,7 +238,7 @@ def _adaptive_maximum(x: Any, sizes: list[Any]) -> Any:
 
 
 _MEANS_2D, _MEANS_3D = (partial(_adaptive, _adaptive_mean, count) for count in (2, 3))
-_PLACES_2D, _MASK_2D = (partial(_with_places, 2, has_mask) for has_mask in (False, True))
+_POSITIONS_2D, _MASK_2D = (partial(_with_positions, 2, has_mask) for has_mask in (False, True))
 
 OPERATORS: dict[str, Operator] = {
     "AdaptiveAvgPool1D": partial(_adaptive, _adaptive_mean, 1),
@@ -255,6 +255,6 @@ OPERATORS: dict[str, Operator] = {
     "MaxPool": partial(_pool, _maximum),
     "MaxPool3D": partial(_pool_3d, False),
     "MaxPool3DWithArgmax": _with_argmax_3d,
-    **dict.fromkeys(("MaxPoolWithArgmaxV2", "MaxPoolWithIndices"), _PLACES_2D),
+    **dict.fromkeys(("MaxPoolWithArgmaxV2", "MaxPoolWithIndices"), _POSITIONS_2D),
     "MaxPoolWithMask": _MASK_2D,
 }

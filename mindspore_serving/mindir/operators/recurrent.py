@@ -77,33 +77,33 @@ def _turned(x: Any) -> Any:
 
 
 def _ctc_greedy_decoder(x: Tensor, sequence_length: Tensor, *, merge_repeated: Bool = True) -> Any:
-    """Of logits (time, batch, classes): the classes that are left as a sparse matrix (indices
-    [count, 2], values [count], shape [2]), and minus the sum of the highest logits [batch, 1].
+    """Decode logits (time, batch, classes) greedily; the last class is the blank.
 
-    The last class is the blank.
+    Returns the classes as a sparse matrix (indices [count, 2], values [count], shape [2]), and
+    minus the sum of the highest logits [batch, 1].
     """
     x = op.transpose(x, ints_of([1, 0, 2])).output(0)
     best = op.topk(x, op.constant(1), 2, "max", "none", "i64")
     classes, highest = (squeeze(best.output(at), 2) for at in (1, 0))
     lengths = unsqueeze(cast(sequence_length, ov.Type.i64), 1)
-    is_there = op.less(counting(size_of(x, 1)), lengths)
+    is_valid = op.less(counting(size_of(x, 1)), lengths)
     blank = op.subtract(size_of(x, 2), ints_of([1]))
-    is_left = op.logical_and(is_there, op.not_equal(classes, blank))
+    is_left = op.logical_and(is_valid, op.not_equal(classes, blank))
     if merge_repeated:
         begin, nothing = ints_of([0, 1]), ints_of([0, 0])
         before = op.pad(slice_of(classes, 1, 0, -1), begin, nothing, "constant", op.constant(-1))
         is_left = op.logical_and(is_left, op.not_equal(classes, before))
     kept = cast(is_left.output(0), ov.Type.i64)
     at = op.subtract(op.cumsum(kept, op.constant(1)), ints_of([1])).output(0)
-    places = op.transpose(op.non_zero(is_left, "i64"), ints_of([1, 0]))
-    rows = op.gather(places, ints_of([0]), op.constant(1))
-    columns = op.gather_nd(at, places)
+    positions = op.transpose(op.non_zero(is_left, "i64"), ints_of([1, 0]))
+    rows = op.gather(positions, ints_of([0]), op.constant(1))
+    columns = op.gather_nd(at, positions)
     indices = op.concat([rows, unsqueeze(columns, 1)], 1)
     longest = op.reduce_max(op.reduce_sum(kept, ints_of([1]), False), ints_of([0]), True)
     shape = op.concat([size_of(x, 0), longest], 0)
-    used = op.select(is_there, highest, like(0, highest))
+    used = op.select(is_valid, highest, like(0, highest))
     total = op.negative(op.reduce_sum(used, ints_of([1]), True))
-    return indices, op.gather_nd(classes, places), shape, total
+    return indices, op.gather_nd(classes, positions), shape, total
 
 
 OPERATORS: dict[str, Operator] = {

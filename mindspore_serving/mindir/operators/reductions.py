@@ -37,7 +37,7 @@ Build = Callable[[Any, Any, bool], Any]
 
 
 def _axes(x: Any, axis: tuple[int, ...] | None) -> Any:
-    """All of them for None and for ()."""
+    """Return the axes as a tensor; all of them for None and for ()."""
     return ints_of(axis or range(rank(x)))
 
 
@@ -65,7 +65,7 @@ def _reduce_to(
     keepdim: Bool = False,
     dtype: Int | None = None,
 ) -> Any:
-    """With the type of the result as last input; small integers add up to int64."""
+    """Reduce in the type of the result, `dtype`; small integers add up to int64."""
     if not needs_floats:
         return _in_type(lambda value: build(value, _axes(x, dim), keepdim), x, dtype)
     x = as_float(x) if dtype is None else in_type(x, dtype)
@@ -73,7 +73,7 @@ def _reduce_to(
 
 
 def _in_type(build: Callable[[Any], Any], x: Any, dtype: int | None) -> Any:
-    """`build` computed in type number `dtype`; booleans are counted in int64."""
+    """Compute `build` in the type with number `dtype`; booleans are counted in int64."""
     if dtype is None:
         return build(x if is_float(x) else _counted(x))
     kind = element_type(dtype)
@@ -84,7 +84,7 @@ def _in_type(build: Callable[[Any], Any], x: Any, dtype: int | None) -> Any:
 
 
 def _counted(x: Any) -> Any:
-    """In int64, but for the unsigned integers that MindSpore leaves as they are."""
+    """Cast to int64, except for the unsigned integers that MindSpore does not widen."""
     stays = x.get_element_type() in (ov.Type.u16, ov.Type.u32, ov.Type.u64)
     return x if stays else cast(x, ov.Type.i64)
 
@@ -106,9 +106,9 @@ def _log_sum_exp(x: Tensor, dim: Ints | None = None, keepdim: Bool = False) -> A
 
 
 def _log_sum(x: Any, axes: Any, keep: bool) -> Any:
-    most = op.reduce_max(x, axes, True)
-    total = op.log(op.reduce_sum(op.exp(op.subtract(x, most)), axes, True))
-    result = op.add(total, most).output(0)
+    largest = op.reduce_max(x, axes, True)
+    total = op.log(op.reduce_sum(op.exp(op.subtract(x, largest)), axes, True))
+    result = op.add(total, largest).output(0)
     return result if keep else op.squeeze(result, axes)
 
 
@@ -209,7 +209,7 @@ Parts = tuple[Any, ...]
 
 
 def _length(x: Any, axis: int) -> int:
-    """The known size of `axis`.  Raises Unsupported where it is open."""
+    """Return the known size of `axis`.  Raises Unsupported if it is open."""
     size = dims(x)[axis]
     if size < 0:
         raise UnsupportedTensor("an axis of open size")
@@ -249,7 +249,7 @@ def _cumulative(
     if reverse:
         x = _flip(x, axis)
     if exclusive:
-        ahead, behind = [int(place == axis) for place in range(rank(x))], [0] * rank(x)
+        ahead, behind = [int(number == axis) for number in range(rank(x))], [0] * rank(x)
         rest, first = slice_of(x, axis, 0, -1), like(neutral, x)
         x = op.pad(rest, ints_of(ahead), ints_of(behind), "constant", first).output(0)
     (x,) = _scan(combine, (x,), axis)
@@ -261,7 +261,7 @@ def _product(first: Parts, following: Parts) -> Parts:
 
 
 def _log_add_exp(first: Parts, following: Parts) -> Parts:
-    """log(exp(a) + exp(b)); of two equal infinities that one."""
+    """Compute log(exp(a) + exp(b)); for two equal infinities that infinity."""
     a, b = first[0], following[0]
     highest = op.maximum(a, b).output(0)
     lowest = op.minimum(a, b).output(0)
@@ -286,7 +286,7 @@ def _cum_log_sum_exp(
 def _cum_extreme(
     is_later: Callable[[Any, Any], Any], index_type: Any, x: Tensor, axis: Int
 ) -> tuple[Any, Any]:
-    """(extreme, its position); of equal ones the last, and NaN from the first one on."""
+    """Return cumulative extreme and position: the last of equal ones, NaN from the first on."""
     axis %= max(rank(x), 1)
 
     def combine(first: Parts, following: Parts) -> Parts:
@@ -303,9 +303,9 @@ def _cum_extreme(
     size = _length(x, axis)
     shape = [1] * rank(x)
     shape[axis] = size
-    places = op.broadcast(reshape(ints_of(range(size)), shape), sizes_of(x)).output(0)
-    values, places = _scan(combine, (x, places), axis)
-    return values, cast(places, index_type)
+    positions = op.broadcast(reshape(ints_of(range(size)), shape), sizes_of(x)).output(0)
+    values, positions = _scan(combine, (x, positions), axis)
+    return values, cast(positions, index_type)
 
 
 _SUM, _MEAN = integers.reduce_sum, op.reduce_mean

@@ -47,7 +47,7 @@ def _coordinates(align_corners: bool, half_pixel_centers: bool) -> str:
 
 
 def _native(x: Any, sizes: Any, mode: str, how: str, nearest: str = "floor") -> Any:
-    """`sizes` of the last axes, a 1-D tensor."""
+    """Resize with OpenVINO; `sizes` is a 1-D tensor of the sizes of the last axes."""
     return op.interpolate(
         x,
         sizes,
@@ -64,34 +64,34 @@ def _f32(value: float) -> Any:
 
 
 def _positions(size: Any, length: Any, how: str, scale: float | None) -> Any:
-    """Where in an axis of `size` the `length` output positions lie, as float32."""
+    """Return the float32 positions of `length` outputs on an axis of `size`."""
     stop = cast(reshape(length, ()), ov.Type.f32)
-    places = op.range(_f32(0.0), stop, _f32(1.0), "f32").output(0)
+    positions = op.range(_f32(0.0), stop, _f32(1.0), "f32").output(0)
     before, after = cast(size, ov.Type.f32), cast(length, ov.Type.f32)
-    one = _f32(1.0)
+    unit = _f32(1.0)
     if how == ALIGN:
-        gaps = op.maximum(op.subtract(after, one), one)
-        return op.multiply(places, op.divide(op.subtract(before, one), gaps)).output(0)
+        gaps = op.maximum(op.subtract(after, unit), unit)
+        return op.multiply(positions, op.divide(op.subtract(before, unit), gaps)).output(0)
     step = op.divide(before, after) if scale is None else _f32(1.0 / scale)
     if how == ASYMMETRIC:
-        return op.multiply(places, step).output(0)
-    centers = op.multiply(op.add(places, _f32(0.5)), step)
+        return op.multiply(positions, step).output(0)
+    centers = op.multiply(op.add(positions, _f32(0.5)), step)
     return (centers if how == CENTER else op.subtract(centers, _f32(0.5))).output(0)
 
 
-def _inside(places: Any, size: Any) -> Any:
+def _inside(positions: Any, size: Any) -> Any:
     last = op.subtract(cast(size, ov.Type.f32), _f32(1.0))
-    return op.minimum(op.maximum(places, _f32(0.0)), last).output(0)
+    return op.minimum(op.maximum(positions, _f32(0.0)), last).output(0)
 
 
-def _nearest_taps(places: Any, size: Any) -> Taps:
-    return [(_inside(op.floor(places), size), None)]
+def _nearest_taps(positions: Any, size: Any) -> Taps:
+    return [(_inside(op.floor(positions), size), None)]
 
 
-def _linear_taps(places: Any, size: Any) -> Taps:
-    places = _inside(places, size)
-    first = op.floor(places)
-    weight = op.subtract(places, first)
+def _linear_taps(positions: Any, size: Any) -> Taps:
+    positions = _inside(positions, size)
+    first = op.floor(positions)
+    weight = op.subtract(positions, first)
     after = op.add(first, _f32(1.0))
     return [
         (_inside(first, size), op.subtract(_f32(1.0), weight)),
@@ -99,32 +99,32 @@ def _linear_taps(places: Any, size: Any) -> Taps:
     ]
 
 
-def _cubic_taps(a: float, drops_outside: bool, is_rounded: bool, places: Any, size: Any) -> Taps:
-    """By a cubic with parameter `a`; what lies outside has no weight, or that of the border."""
-    first = op.floor(places)
-    part = op.subtract(places, first)
+def _cubic_taps(a: float, drops_outside: bool, is_rounded: bool, positions: Any, size: Any) -> Taps:
+    """Return taps of a cubic with parameter `a`; outside the border is dropped, or repeated."""
+    first = op.floor(positions)
+    part = op.subtract(positions, first)
     if is_rounded:
         part = op.divide(op.round(op.multiply(part, _f32(_PRECISION))), _f32(_PRECISION))
     taps = []
     for number in (-1.0, 0.0, 1.0, 2.0):
-        place = op.add(first, _f32(number))
+        position = op.add(first, _f32(number))
         behind = op.subtract(_f32(number), part)
         distance = behind if number > 0 else op.negative(behind)
         weight = _cubic(a, distance, number in (0.0, 1.0))
-        bounded = _inside(place, size)
+        bounded = _inside(position, size)
         if drops_outside:
-            weight = op.select(op.equal(bounded, place), weight, _f32(0.0))
+            weight = op.select(op.equal(bounded, position), weight, _f32(0.0))
         taps.append((bounded, weight))
     if not drops_outside:
         return taps
     total = taps[0][1]
     for _, weight in taps[1:]:
         total = op.add(total, weight)
-    return [(place, op.divide(weight, total)) for place, weight in taps]
+    return [(position, op.divide(weight, total)) for position, weight in taps]
 
 
 def _cubic(a: float, x: Any, is_inner: bool) -> Any:
-    """The weight at distance `x`, which is at most 1 for inner taps and over 1 for others."""
+    """Compute the weight at distance `x`: up to 1 for inner taps, above 1 for outer ones."""
     factors = (a + 2, -(a + 3), 0.0, 1.0) if is_inner else (a, -5 * a, 8 * a, -4 * a)
     y: Any = _f32(0.0)
     for factor in factors:
@@ -135,17 +135,17 @@ def _cubic(a: float, x: Any, is_inner: bool) -> Any:
 def _resampled(
     x: Any, sizes: Any, to_taps: ToTaps, how: str, scales: Sequence[float | None]
 ) -> Any:
-    """Every axis behind the channels by its taps."""
+    """Resize the axes behind the channels one after another by weighted taps."""
     kind = x.get_element_type()
     for number, scale in enumerate(scales):
         axis = number + 2
         size, length = size_of(x, axis), op.gather(sizes, ints_of([number]), ints_of([0]))
-        places = _positions(size, length.output(0), how, scale)
+        positions = _positions(size, length.output(0), how, scale)
         shape = [1] * rank(x)
         shape[axis] = -1
         total = None
-        for place, weight in to_taps(places, size):
-            part = op.gather(x, cast(place, ov.Type.i64), ints_of([axis])).output(0)
+        for position, weight in to_taps(positions, size):
+            part = op.gather(x, cast(position, ov.Type.i64), ints_of([axis])).output(0)
             if weight is not None:
                 part = op.multiply(cast(part, ov.Type.f32), reshape(weight, shape)).output(0)
             total = part if total is None else op.add(total, part).output(0)
@@ -171,7 +171,7 @@ def _resize_linear_1d(x: Tensor, size: Shape, coordinate_transformation_mode: Va
 def _resize_cubic(
     x: Tensor, size: Shape, align_corners: Bool = False, half_pixel_centers: Bool = False
 ) -> Any:
-    """With half pixels by another cubic, and without what lies outside."""
+    """Resize by a cubic; with half pixels by a = -0.5, without elements outside the border."""
     a = -0.5 if half_pixel_centers else -0.75
     taps = partial(_cubic_taps, a, half_pixel_centers, True)
     how = _coordinates(align_corners, half_pixel_centers)
@@ -187,7 +187,7 @@ def _resize_nearest(
 
 
 def _nearest(x: Any, sizes: Any, how: str, steps: list[float | None]) -> Any:
-    """By OpenVINO where every element is repeated as often as the others."""
+    """Resize to nearest elements; by OpenVINO if each is repeated equally often."""
     lengths, before = known(sizes), dims(x)[2:]
     is_known = lengths is not None and min(before) > 0 and steps == _open_scales(x)
     if is_known and not (lengths % np.array(before)).any():
@@ -196,12 +196,12 @@ def _nearest(x: Any, sizes: Any, how: str, steps: list[float | None]) -> Any:
 
 
 def _sizes(x: Any, output_size: Value, scales: Value) -> tuple[Any, list[float | None]]:
-    """The sizes of the result, and by axis the scale that gives the step where it is its own."""
+    """Return the sizes of the result, and for each axis the scale if it defines the step."""
     if output_size is not None:
         return output_size, _open_scales(x)
     if scales is None:
         raise UnsupportedTensor("neither sizes nor scales")
-    factors = [_scale(one) for one in scales]
+    factors = [_scale(factor) for factor in scales]
     sizes: list[Any] = []
     steps: list[float | None] = []
     for axis, factor in enumerate(factors, 2):

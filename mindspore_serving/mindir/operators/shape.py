@@ -38,7 +38,7 @@ _MAX_STRIDE = 2**31 - 1
 
 
 def shape_of(x: Tensor) -> Any:
-    """The sizes as a tuple of numbers; those that are open depend on the data."""
+    """Return the sizes as a tuple of numbers, or of tensors for open sizes."""
     return tuple(
         size if size >= 0 else reshape(size_of(x, axis), ()) for axis, size in enumerate(dims(x))
     )
@@ -67,8 +67,8 @@ def _expand_dims(x: Tensor, axis: Ints) -> Any:
 
 def _squeeze(x: Tensor, axis: Ints | None = None) -> Any:
     if not axis:
-        axis = tuple(place for place, size in enumerate(dims(x)) if size == 1)
-    axis = tuple(one for one in axis if dims(x)[one] in (1, -1))
+        axis = tuple(number for number, size in enumerate(dims(x)) if size == 1)
+    axis = tuple(number for number in axis if dims(x)[number] in (1, -1))
     return op.squeeze(x, ints_of(axis)) if axis else x
 
 
@@ -99,16 +99,16 @@ def _stack(tensors: Value, axis: Int = 0) -> Any:
 
 
 def _broadcast_to(x: Tensor, shape: Value) -> Any:
-    """A size of -1 stays as it is."""
-    wanted = list(shape) if isinstance(shape, tuple) else None
-    if wanted is None:
+    """Broadcast to `shape`; -1 keeps the size of an axis."""
+    sizes = list(shape) if isinstance(shape, tuple) else None
+    if sizes is None:
         return op.broadcast(x, cast(tensor(shape), ov.Type.i64), broadcast_spec="BIDIRECTIONAL")
-    ahead = len(wanted) - rank(x)
+    ahead = len(sizes) - rank(x)
     parts = [
         size_of(x, axis - ahead)
         if size == -1 and is_number(size) and axis >= ahead
         else reshape(cast(tensor(size), ov.Type.i64), (1,))
-        for axis, size in enumerate(wanted)
+        for axis, size in enumerate(sizes)
     ]
     return op.broadcast(x, op.concat(parts, 0), broadcast_spec="BIDIRECTIONAL") if parts else x
 
@@ -128,7 +128,7 @@ def _tile(x: Tensor, dims: Shape) -> Any:
 def _repeat_interleave(
     x: Tensor, repeats: Int, dim: Int | None = None, output_size: Value = None
 ) -> Any:
-    """Each element along `dim` so many times, one after another."""
+    """Repeat each element along `dim` `repeats` times in a row."""
     if dim is None:
         x, dim = reshape(x, (-1,)), 0
     count = rank(x)
@@ -136,14 +136,14 @@ def _repeat_interleave(
     times = [1] * (count + 1)
     times[axis + 1] = repeats
     tiled = op.tile(op.unsqueeze(x, ints_of([axis + 1])), ints_of(times))
-    parts = [size_of(x, place) for place in range(count)]
+    parts = [size_of(x, number) for number in range(count)]
     parts[axis] = op.multiply(parts[axis], ints_of([repeats])).output(0)
     return op.reshape(tiled, op.concat(parts, 0), False)
 
 
 def _reverse(x: Tensor, axis: Ints) -> Any:
-    for one in axis:
-        x = slice_of(x, one, -1, -END, -1)
+    for number in axis:
+        x = slice_of(x, number, -1, -END, -1)
     return x
 
 
@@ -196,7 +196,7 @@ def _split_v(x: Tensor, *, size_splits: Ints, split_dim: Int) -> Any:
 
 
 def _split_by(x: Tensor, split_size: Int, dim: Int = 0) -> Any:
-    """Parts of `split_size`, the last one with the rest."""
+    """Split into parts of `split_size`, the last one with the rest."""
     total = dims(x)[dim]
     if total < 0:
         raise UnsupportedTensor("an axis of open size")
@@ -219,18 +219,18 @@ def _strided_slice(
     new_axis_mask: Int = 0,
     shrink_axis_mask: Int = 0,
 ) -> Any:
-    """A bit of a mask is about one entry of `begin`."""
+    """Slice with strides; bit i of a mask belongs to entry i of `begin`."""
     count = dims(begin)[0]
     steps = known(strides)
     if steps is not None and (0 in steps or (abs(steps.astype(float)) > _MAX_STRIDE).any()):
-        raise UnsupportedTensor(f"strides {steps.tolist()}")  # OpenVINO would divide by 0
+        raise UnsupportedTensor(f"strides {steps.tolist()}")  # OpenVINO would divide by zero
     masks = (begin_mask, end_mask, new_axis_mask, shrink_axis_mask, ellipsis_mask)
-    bits = ([mask >> place & 1 for place in range(count)] for mask in masks)
+    bits = ([mask >> bit & 1 for bit in range(count)] for mask in masks)
     return op.strided_slice(x, begin, end, strides, *bits)
 
 
 def _slice(x: Tensor, begin: Shape, size: Shape) -> Any:
-    """A size of -1 takes what is left."""
+    """Slice by begin and size; a size of -1 extends to the end."""
     rest = op.equal(size, ints_of([-1]))
     end = op.select(rest, sizes_of(x), op.add(begin, size))
     count = rank(x)
@@ -250,9 +250,9 @@ def _select_at(x: Tensor, dim: Int, index: Value) -> Any:
 
 
 def _pads(x: Any, pairs: tuple[int, ...]) -> tuple[Any, Any]:
-    """(begin, end) of all axes; `pairs` starts at the last axis."""
-    others = [0] * (rank(x) - len(pairs) // 2)
-    begin, end = (ints_of([*others, *pairs[side::2][::-1]]) for side in (0, 1))
+    """Return begin and end pads of all axes; `pairs` starts at the last axis."""
+    zeros = [0] * (rank(x) - len(pairs) // 2)
+    begin, end = (ints_of([*zeros, *pairs[side::2][::-1]]) for side in (0, 1))
     return begin, end
 
 
@@ -293,7 +293,7 @@ def _circular(x: Any, pairs: tuple[int, ...]) -> Any:
 
 
 def _pad(x: Tensor, *, paddings: Ints) -> Any:
-    """(begin, end) for each axis, from the first."""
+    """Pad with zeros by (begin, end) of each axis, from the first."""
     return op.pad(x, ints_of(paddings[::2]), ints_of(paddings[1::2]), "constant", like(0, x))
 
 

@@ -85,7 +85,7 @@ def _erfinv(x: Tensor) -> Any:
 
 
 def _bessel(order: int, is_scaled: bool, x: Tensor) -> Any:
-    """The modified Bessel function of the first kind; scaled by exp(-|x|)."""
+    """Compute the modified Bessel function of the first kind, scaled by exp(-|x|) or not."""
     x = as_float(x)
     size = absolute(x)
     is_small = op.less(size, like(_BESSEL_SPLIT, x))
@@ -98,36 +98,36 @@ def _bessel(order: int, is_scaled: bool, x: Tensor) -> Any:
     if is_scaled:
         centre = op.multiply(centre, op.exp(op.negative(size))).output(0)
     else:
-        half = op.exp(_times(far, 0.5))  # exp(x) alone is infinite before the result is
+        half = op.exp(_times(far, 0.5))  # exp(x) alone overflows before the result does
         tail = op.multiply(op.multiply(tail, half), half)
     result = op.select(is_small, centre, tail)
     return op.multiply(result, op.sign(x)) if order else result
 
 
 def _log_gamma(x: Tensor) -> Any:
-    """log|gamma(x)|, infinite at the poles."""
+    """Compute log|gamma(x)|, infinite at the poles (series of Lanczos)."""
     x = as_float(x)
     is_low = op.less(x, like(0.5, x))
     y = _plus(op.select(is_low, _minus(like(1, x), x), x).output(0), -1)  # gamma(y + 1)
     series = like(1.000000000190015, x)
-    for place, coefficient in enumerate(_GAMMA, 1):
-        series = op.add(series, _over(coefficient, _plus(y, place))).output(0)
+    for number, coefficient in enumerate(_GAMMA, 1):
+        series = op.add(series, _over(coefficient, _plus(y, number))).output(0)
     t = _plus(y, 5.5)
     log_series = op.log(_times(series, math.sqrt(2 * math.pi)))
     value = op.add(_minus(op.multiply(_plus(y, 0.5), op.log(t)).output(0), t), log_series)
-    is_huge = op.greater(y, like(1e30, x))  # there infinity is not to become a difference of two
+    is_huge = op.greater(y, like(1e30, x))  # avoid infinity minus infinity
     value = op.select(is_huge, op.multiply(y, _plus(op.log(t).output(0), -1)), value).output(0)
     reflected = _minus(op.log(_over(math.pi, _sin_pi(x))).output(0), value)
     return op.select(is_low, reflected, value)
 
 
 def _sin_pi(x: Any) -> Any:
-    """|sin(pi x)|, which is 0 at integers: by the part behind the point, where it is positive."""
+    """Compute |sin(pi x)| from the fraction of `x`, so that it is 0 at integers."""
     return op.sin(_times(_minus(x, op.floor(x).output(0)), math.pi)).output(0)
 
 
 def _digamma(x: Tensor) -> Any:
-    """The derivative of log(gamma(x)): recurrence to large arguments, and the series there."""
+    """Compute the derivative of log(gamma(x)): recurrence to large arguments, then the series."""
     x = as_float(x)
     is_low = op.less_equal(x, like(0, x))
     y = op.select(is_low, _minus(like(1, x), x), x).output(0)
@@ -147,8 +147,8 @@ def _digamma(x: Tensor) -> Any:
 
 
 def _hypot(x: Value, y: Value) -> Any:
-    """sqrt(x^2 + y^2), where no square overflows."""
-    a, b = (absolute(as_float(one)) for one in common(x, y))
+    """Compute sqrt(x^2 + y^2) without overflow of the squares."""
+    a, b = (absolute(as_float(value)) for value in common(x, y))
     highest, lowest = op.maximum(a, b).output(0), op.minimum(a, b).output(0)
     is_zero = op.equal(highest, like(0, a))
     ratio = op.divide(lowest, op.select(is_zero, like(1, a), highest)).output(0)

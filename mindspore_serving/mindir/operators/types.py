@@ -1,4 +1,4 @@
-"""Element types: MindSpore's numbers for them, and what two inputs of one operator become."""
+"""Element types: MindSpore's numbers for them, and the common type of two inputs."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ _ORDER = [
 
 
 def element_type(number: Value) -> Any:
-    """The OpenVINO type of MindSpore's number for it."""
+    """Return the OpenVINO type of MindSpore's type number."""
     kind = _TYPES.get(number) if isinstance(number, int) else None
     if kind is None:
         name = f" ({_REFUSED[number]})" if number in _REFUSED else ""
@@ -60,27 +60,30 @@ def in_type(value: Any, number: int | None) -> Any:
 
 
 def is_float(value: Any) -> bool:
+    """Return whether `value` has floats."""
     return bool(value.get_element_type().is_real())
 
 
 def as_float(value: Any) -> Any:
-    """Integers and booleans as float32, floats themselves."""
+    """Cast integers and booleans to float32; floats stay."""
     return value if is_float(value) else cast(value, _T.f32)
 
 
 def common(first: Value, second: Value) -> tuple[Any, Any]:
-    """Two inputs as tensors of one type: a number takes the type of a tensor, unless it is a float
-    and the tensor is of integers; of two tensors one gives way.
+    """Cast two inputs to tensors of a common type.
+
+    A number takes the type of a tensor, unless it is a float and the tensor has integers.  Two
+    tensors take the higher of their types.
     """
     if is_number(first) and is_number(second):
-        return _of_one_type(tensor(first), tensor(second))
+        return _promoted(tensor(first), tensor(second))
     if is_number(second):
         value = tensor(first)
         return _with_number(value, read(second))
     if is_number(first):
         value, number = _with_number(tensor(second), read(first))
         return number, value
-    return _of_one_type(tensor(first), tensor(second))
+    return _promoted(tensor(first), tensor(second))
 
 
 def _with_number(value: Any, number: float) -> tuple[Any, Any]:
@@ -91,11 +94,11 @@ def _with_number(value: Any, number: float) -> tuple[Any, Any]:
     return value, scalar(number, value.get_element_type())
 
 
-def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
-    one, other = first.get_element_type(), second.get_element_type()
-    if one == other:
+def _promoted(first: Any, second: Any) -> tuple[Any, Any]:
+    kind, other = first.get_element_type(), second.get_element_type()
+    if kind == other:
         return first, second
-    kind = max(one, other, key=_ORDER.index)
+    kind = max(kind, other, key=_ORDER.index)
     if (
         rank(first) == 0
         and rank(second) > 0

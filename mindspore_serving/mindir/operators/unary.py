@@ -30,7 +30,7 @@ Build = Callable[[Any], Any]
 
 
 def _of(build: Build, convert: Build = lambda x: x) -> Operator:
-    """An operator of what `convert` makes of its input: floats of integers, or itself."""
+    """Make an operator that applies `convert` to its input (e.g. to float), then `build`."""
     return lambda x: build(convert(tensor(x)))
 
 
@@ -54,15 +54,18 @@ def _logit(x: Tensor, eps: Float = -1.0) -> Any:
 def _nan_to_num(
     x: Tensor, nan: Float | None = None, posinf: Float | None = None, neginf: Float | None = None
 ) -> Any:
-    most = 65504.0 if x.get_element_type() == ov.Type.f16 else 3.4028234663852886e38
+    largest = 65504.0 if x.get_element_type() == ov.Type.f16 else 3.4028234663852886e38
     x = op.select(op.is_nan(x), like(nan or 0.0, x), x).output(0)
-    high, low = posinf if posinf is not None else most, neginf if neginf is not None else -most
+    high, low = (
+        posinf if posinf is not None else largest,
+        neginf if neginf is not None else -largest,
+    )
     x = op.select(op.equal(x, like(math.inf, x)), like(high, x), x).output(0)
     return op.select(op.equal(x, like(-math.inf, x)), like(low, x), x)
 
 
 def _log_sigmoid(x: Any) -> Any:
-    """The result, and what training alone needs."""
+    """Return the result, and a value that only training needs."""
     return op.negative(op.softplus(op.negative(x))), op.exp(op.negative(absolute(x)))
 
 
@@ -151,7 +154,7 @@ def _leaky(x: Tensor, alpha: Float = 0.2) -> Any:
 
 
 def _prelu(x: Tensor, weight: Tensor) -> Any:
-    """One slope for all, or one for each channel of axis 1."""
+    """Apply PReLU with a common slope, or a slope for each channel (axis 1)."""
     if rank(weight) == 1 and rank(x) > 1 and dims(weight) != (1,):
         weight = reshape(weight, (-1, *(1,) * (rank(x) - 2)))
     slope = op.multiply(weight, op.minimum(x, like(0.0, x)))

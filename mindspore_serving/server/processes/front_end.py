@@ -9,7 +9,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.http.listener import Connecting
 from mindspore_serving.frontends.http.server import HttpServer
@@ -41,7 +41,7 @@ class FrontEnd:
             RequestLog(self._inference) if log.has_requests() else self._inference,
             Catalog(),
             self._app,
-            Responses(is_logged=log.has_access_log()),
+            ResponseCounter(is_logged=log.has_access_log()),
             self._refresh,
             self._pipe.take_memory,
         )

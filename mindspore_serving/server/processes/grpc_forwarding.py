@@ -14,7 +14,7 @@ import grpc.aio
 from mindspore_serving.frontends.grpc.access import Behavior
 from mindspore_serving.frontends.grpc.calls import OpenCalls
 from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.v2.shared_memory import Elsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
 
 _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
@@ -179,7 +179,7 @@ class CallRouter:
         async def answer(requests: Any, context: Any) -> Any:
             if self._takes(context):
                 context = RereadableContext(context)
-                with suppress(Elsewhere):
+                with suppress(RemoteRegionError):
                     return await local(requests, context)
                 context.rewind()
             async with aclosing(forward(requests, context)) as responses:

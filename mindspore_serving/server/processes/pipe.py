@@ -16,8 +16,8 @@ import msgspec
 
 from mindspore_serving import log
 from mindspore_serving.aio import Ticker
+from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.core.lending import lend
-from mindspore_serving.core.pieces import Buffer, Pieces
 from mindspore_serving.ipc.arena import TRIM_SECONDS, Arena, ArenaView
 from mindspore_serving.ipc.messages import Payload
 from mindspore_serving.process.async_channel import AsyncChannel
@@ -77,7 +77,7 @@ class Pipe(Generic[T]):
         """Allocate memory in the arena, which `put` need not copy later; None if it is full."""
         return None if self.is_closed else self._arena.take(size)
 
-    def put(self, data: "Buffer | Pieces") -> Payload:
+    def put(self, data: "Buffer | BufferList") -> Payload:
         """Return `data` as the payload of a message, in the arena if it is large."""
         return b"" if self.is_closed else self._arena.put(data)
 

@@ -61,7 +61,7 @@ class FrontEndPool:
         self._has_live = asyncio.Event()
         self._servers: list[ServeHttp | ServeGrpc] = []
         self._listener: Listener | None = None
-        self._holder: socket.socket | None = None
+        self._reserved: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, services: SharedServices) -> None:
@@ -91,7 +91,7 @@ class FrontEndPool:
     async def start_grpc(self, message: ServeGrpc) -> None:
         """Serve gRPC.  Raises StartError."""
         where = addresses.parse(message.options.address, "Serving gRPC", allow_unix=False)
-        self._holder = addresses.hold(where, "Serving gRPC")
+        self._reserved = addresses.reserve(where, "Serving gRPC")
         await self._serve(message)
 
     async def sync(self) -> None:
@@ -132,8 +132,8 @@ class FrontEndPool:
         for session in list(self._live):
             session.pipe.close()
         self._has_live.set()  # wakes connections that wait for a front end
-        if self._holder is not None:
-            self._holder.close()
+        if self._reserved is not None:
+            self._reserved.close()
 
     async def _wait_for_end(self, timeout: float | None) -> None:
         if self._children:

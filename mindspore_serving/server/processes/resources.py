@@ -8,13 +8,13 @@ from starlette.types import ASGIApp
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference
 from mindspore_serving.errors import Unauthorized
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
-from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere, SharedMemory
+from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory, SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.catalog import Catalog
 from mindspore_serving.server.processes.messages import Admission
@@ -39,7 +39,7 @@ class FrontEndResources:
     inference: Inference
     catalog: Catalog
     app: ASGIApp
-    responses: Responses
+    responses: ResponseCounter
     refresh: Callable[[], Awaitable[None]]
     take_memory: Callable[[int], memoryview | None]
     tracer: Tracer | None = None
@@ -48,7 +48,7 @@ class FrontEndResources:
         """Return protocol v2; shared memory of clients is registered with the master only."""
         models = LanguageModels(self.inference, self.catalog, options.language)
         state = AppState(models, self.inference, self.catalog, options.max_message)
-        memory = MemoryElsewhere() if options.client_shared_memory else SharedMemory()
+        memory = RemoteSharedMemory() if options.client_shared_memory else SharedMemory()
         return V2(state, V2Models(self.catalog, models), memory, options.limits)
 
 

@@ -26,7 +26,7 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.routes import bind, to_app
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
-from mindspore_serving.frontends.v2.shared_memory import Elsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
 from mindspore_serving.server.processes.messages import ServeHttp
 from mindspore_serving.server.processes.resources import FrontEndResources, LocalKeys, share_of
 
@@ -70,7 +70,7 @@ class LocalInfer(Infer):
         self._head = head
 
     def _refuse(self, error: Exception) -> None:
-        if isinstance(error, Elsewhere):
+        if isinstance(error, RemoteRegionError):
             self._forward(bytes(self._body))
         else:
             Infer._refuse(self, error)
@@ -80,7 +80,7 @@ class LocalInfer(Infer):
         other.request_id, other.keep_alive = self.request_id, self.keep_alive
         other.entry, other.span = self.entry, self.span
         self._is_over = True
-        self._let_go()
+        self._release()
         self.output.replace(self, other)
         other.start()
         other.feed(body)

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from mindspore_serving import log
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import StartError
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.ipc.messages import to_fault, to_faults
 from mindspore_serving.master.liveness import HeartbeatMonitor
 from mindspore_serving.process.vocabulary import Failed, Hello, Ready, version_mismatch
@@ -42,7 +42,7 @@ class SharedServices:
     """
 
     inference: Inference
-    responses: Responses
+    responses: ResponseCounter
     sync: Callable[[], Awaitable[None]]
     app: ASGIApp | None = None
     recorder: SpanRecorder | None = None

@@ -1,5 +1,8 @@
-"""What a worker gets of a request, one chunk: uint32 size of the header | msgpack header | data of
-each input, which begin at multiples of 64 bytes, so that arrays can be views of them.
+"""Chunks: instances of a request as a worker gets them.
+
+    uint32 size of the header | msgpack header | data of each input, at multiples of 64 bytes
+
+Due to the alignment arrays can be views of the data.
 """
 
 import struct
@@ -8,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer, Pieces, Stored, join
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes, join
 from mindspore_serving.errors import InvalidInputs
 
 Form: TypeAlias = Literal["raw", "json", "typed"]  # "typed": an InferTensorContents message
@@ -30,6 +33,8 @@ class InputHeader(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True):
+    """Header of a chunk: the number of its instances, and its inputs."""
+
     num_instances: int
     parts: tuple[InputHeader, ...]
 
@@ -39,27 +44,27 @@ _decode = msgspec.msgpack.Decoder(Header).decode
 
 
 def read_header(data: Buffer) -> Header:
-    """Raises InvalidInputs."""
+    """Decode the header of a chunk.  Raises InvalidInputs."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidInputs(f"the chunk of tensors has no valid header: {error}") from None
 
 
-def write_chunk(header: Header, data: Sequence[Buffer | Stored]) -> bytes | Pieces:
-    """`data` of the inputs that `header` has; they are not copied if they are large."""
+def write_chunk(header: Header, data: Sequence[Buffer | StoredBytes]) -> bytes | BufferList:
+    """Make a chunk of the `data` of each input in `header`; large data are not copied."""
     encoded = write_header(header)
-    buffers: list[Buffer | Stored] = [LENGTH.pack(len(encoded)), encoded]
+    buffers: list[Buffer | StoredBytes] = [LENGTH.pack(len(encoded)), encoded]
     size = LENGTH.size + len(encoded)
-    for one in data:
+    for buffer in data:
         gap = -size % _ALIGNMENT
-        buffers += _ZEROS[:gap], one
-        size += gap + len(one)
+        buffers += _ZEROS[:gap], buffer
+        size += gap + len(buffer)
     return join(buffers)
 
 
 def read_chunk(chunk: Buffer) -> tuple[Header, list[memoryview]]:
-    """The header of a chunk, and the data of each input.  Raises InvalidInputs."""
+    """Return the header of a chunk, and the data of each input.  Raises InvalidInputs."""
     view = memoryview(chunk)
     try:
         (size,) = LENGTH.unpack_from(view)
@@ -73,5 +78,5 @@ def read_chunk(chunk: Buffer) -> tuple[Header, list[memoryview]]:
         end = start + part.size
         contents.append(view[start:end])
     if end != len(view) or any(part.size < 0 for part in header.parts):
-        raise InvalidInputs("the chunk of tensors is not whole")
+        raise InvalidInputs("the chunk of tensors is incomplete")
     return header, contents

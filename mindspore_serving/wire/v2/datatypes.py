@@ -1,4 +1,7 @@
-"""The protocol's element types: one table.  BYTES are texts or bytes, BF16 is read as float32."""
+"""Table of the element types of protocol v2.
+
+BYTES are texts or bytes; BF16 is converted to float32.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +15,10 @@ from mindspore_serving.errors import InvalidInputs, StageFailed
 
 @dataclass(frozen=True, slots=True)
 class Datatype:
-    """`size` is bytes per element, 0 for BYTES; `numpy` is None for BYTES and BF16; `contents` is
-    the field of InferTensorContents, "" where a request must be raw; `number` is that of
-    ModelConfig.
+    """An element type.
+
+    `size` is bytes per element, 0 for BYTES; `numpy` is None for BYTES and BF16.  `contents` is the
+    field of InferTensorContents, "" if contents must be raw.  `number` is that of ModelConfig.
     """
 
     name: str
@@ -55,7 +59,7 @@ BOOL, BYTES, BF16 = BY_NAME["BOOL"], BY_NAME["BYTES"], BY_NAME["BF16"]
 
 
 def datatype_of(name: str) -> Datatype:
-    """Raises InvalidInputs naming those that there are."""
+    """Return a type by name.  Raises InvalidInputs that lists the names."""
     row = BY_NAME.get(name)
     if row is None:
         raise InvalidInputs(f"datatype {name[:64]!r}, expected one of {', '.join(BY_NAME)}")
@@ -63,7 +67,7 @@ def datatype_of(name: str) -> Datatype:
 
 
 def of(value: Value) -> Datatype:
-    """The type of a stage's output.  Raises StageFailed for one that cannot be sent."""
+    """Return the type of a stage's output.  Raises StageFailed if it cannot be sent."""
     if not isinstance(value, np.ndarray):
         return BYTES
     row = BY_NUMPY.get(value.dtype)

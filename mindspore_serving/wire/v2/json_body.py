@@ -1,11 +1,11 @@
-"""Bodies of POST .../infer: a JSON object, with or without the bytes of tensors behind it."""
+"""Bodies of POST .../infer: a JSON object, followed by binary data of tensors or not."""
 
 from collections.abc import Sequence
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
-from mindspore_serving.core.pieces import Buffer, Stored
+from mindspore_serving.core.buffers import Buffer, StoredBytes
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire import json_literals
@@ -17,7 +17,7 @@ from mindspore_serving.wire.v2.request import (
     InferRequest,
     Parameter,
     ReadRegion,
-    WantedOutput,
+    RequestedOutput,
     make_input,
     make_output,
     make_request,
@@ -27,7 +27,7 @@ from mindspore_serving.wire.v2.tensors import MAX_INPUTS, InputTensor
 
 _CHUNK = 1 << 18  # bytes
 MAX_OBJECTS = 8 * MAX_INPUTS  # in a body: inputs, outputs, their parameters
-MAX_PART = 64 << 10  # bytes of a shape, or of parameters: in memory they take many times as much
+MAX_PART = 64 << 10  # bytes of a shape, or of parameters: decoded they use many times the memory
 _NONE = msgspec.Raw(b"{}")
 _Parameters: TypeAlias = dict[str, Parameter | None]
 _Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -76,45 +76,47 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> InferRequest:
-    """The request that `body` is; its first `header_length` bytes are JSON, None for all of them.
+    """Parse a body, whose first `header_length` bytes are JSON; None is all of them.
 
-    Raises InvalidInputs naming what is wrong.
+    Raises InvalidInputs.
     """
     view = memoryview(body)
     if header_length is not None and not 0 <= header_length <= len(view):
         raise InvalidInputs(f"unexpected size for request JSON: {header_length} of {len(view)}")
-    found = _decode(view if header_length is None else view[:header_length])
+    decoded = _decode(view if header_length is None else view[:header_length])
     tail = view[len(view) if header_length is None else header_length :]
-    inputs, place = [], 0
-    for one in found.inputs:
-        own = _decode_part(one.parameters, _parameters)
-        size = own.get("binary_data_size")
+    inputs, offset = [], 0
+    for tensor in decoded.inputs:
+        parameters = _decode_part(tensor.parameters, _parameters)
+        size = parameters.get("binary_data_size")
         if size is None:
-            form, data = _data_of(one, own, read_region)
+            form, data = _data_of(tensor, parameters, read_region)
         elif header_length is None:
             raise InvalidInputs(
-                f"input '{one.name[:64]}' has binary_data_size, which needs the header "
+                f"input '{tensor.name[:64]}' has binary_data_size, which needs the header "
                 "Inference-Header-Content-Length"
             )
         else:
-            form, data = "raw", _binary(one, tail, place, size)
-            place += len(data)
-        shape = _decode_part(one.shape, _shape)
-        inputs.append(make_input(one.name, one.datatype, shape, own, form=form, data=data))
-    if place != len(tail):
-        raise InvalidInputs(f"unexpected additional input data: {len(tail) - place} bytes")
-    parameters = _decode_part(found.parameters, _parameters)
+            form, data = "raw", _binary(tensor, tail, offset, size)
+            offset += len(data)
+        shape = _decode_part(tensor.shape, _shape)
+        inputs.append(
+            make_input(tensor.name, tensor.datatype, shape, parameters, form=form, data=data)
+        )
+    if offset != len(tail):
+        raise InvalidInputs(f"unexpected additional input data: {len(tail) - offset} bytes")
+    parameters = _decode_part(decoded.parameters, _parameters)
     is_binary = parameters.get("binary_data_output") is True
-    outputs = [_output(one) for one in found.outputs or ()]
-    return make_request(found.id, parameters, inputs, outputs, is_binary=is_binary)
+    outputs = [_output(output) for output in decoded.outputs or ()]
+    return make_request(decoded.id, parameters, inputs, outputs, is_binary=is_binary)
 
 
 def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:
-    """A request whose whole body is the one input of a method, of one instance.
+    """Parse a body without JSON: one instance of the only input of a method.
 
-    Raises InvalidInputs if there are several, or its type or shape is not known well enough.
+    Raises InvalidInputs if there are several inputs, or its type or shape is unknown.
     """
-    needed = [one for one in inputs if not one.is_optional]
+    needed = [spec for spec in inputs if not spec.is_optional]
     spec = needed[0] if len(needed) == 1 else None
     row = None if spec is None or spec.dtype is None else BY_DTYPE.get(spec.dtype)
     if spec is None or row is None:
@@ -132,14 +134,17 @@ def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:
 
 
 def answer(
-    model: str, version: int, request_id: str, selected: Sequence[tuple[OutputTensor, WantedOutput]]
+    model: str,
+    version: int,
+    request_id: str,
+    selected: Sequence[tuple[OutputTensor, RequestedOutput]],
 ) -> tuple[bytes, list[memoryview]]:
     """Return the JSON of an answer, and the binary data of tensors that follow it."""
     outputs, tail = [], []
-    for tensor, wanted in selected:
+    for tensor, output in selected:
         shown = _OutputAnswer(tensor.name, tensor.datatype, tensor.shape)
-        is_here = wanted.region is None  # clients take any parameters for those of binary data
-        if is_here and wanted.is_binary:
+        is_here = output.region is None  # clients treat any parameters as those of binary data
+        if is_here and output.is_binary:
             shown.parameters = {"binary_data_size": tensor.num_bytes}
             tail += tensor.raw
         elif is_here:
@@ -150,12 +155,12 @@ def answer(
 
 def _decode(text: memoryview) -> _Body:
     if len(text) > SMALL and _count_braces(text) > MAX_OBJECTS:
-        check_shape(text, Shape(len(text), MAX_OBJECTS))  # which does not count what is in texts
+        check_shape(text, Shape(len(text), MAX_OBJECTS))  # an exact count, without braces in texts
     return _checked(_body, text)
 
 
 def _count_braces(text: memoryview) -> int:
-    """Some at a time: memory for a copy of all of it would take longer than counting."""
+    """Count in parts: allocating a copy of all the text takes longer than counting."""
     starts = range(0, len(text), _CHUNK)
     return sum(bytes(text[start : start + _CHUNK]).count(b"{") for start in starts)
 
@@ -177,45 +182,46 @@ def _checked(
         raise InvalidInputs("the request JSON is nested too deeply") from None
 
 
-def _output(one: _Output) -> WantedOutput:
-    own = _decode_part(one.parameters, _parameters)
-    return make_output(one.name, own, is_binary=own.get("binary_data") is True)
+def _output(output: _Output) -> RequestedOutput:
+    parameters = _decode_part(output.parameters, _parameters)
+    is_binary = parameters.get("binary_data") is True
+    return make_output(output.name, parameters, is_binary=is_binary)
 
 
 def _data_of(
-    one: _Input, parameters: _Parameters, read_region: ReadRegion
-) -> tuple[Form, Buffer | Stored]:
-    region = region_of(one.name, parameters)
+    tensor: _Input, parameters: _Parameters, read_region: ReadRegion
+) -> tuple[Form, Buffer | StoredBytes]:
+    region = region_of(tensor.name, parameters)
     if region is not None:
-        if one.data is not msgspec.UNSET:
-            raise InvalidInputs(f"input '{one.name[:64]}' has data and shared memory")
+        if tensor.data is not msgspec.UNSET:
+            raise InvalidInputs(f"input '{tensor.name[:64]}' has data and shared memory")
         return "raw", read_region(region)
-    if one.data is msgspec.UNSET:
-        raise InvalidInputs(f"input '{one.name[:64]}' has no data")
-    return "json", memoryview(one.data)
+    if tensor.data is msgspec.UNSET:
+        raise InvalidInputs(f"input '{tensor.name[:64]}' has no data")
+    return "json", memoryview(tensor.data)
 
 
-def _binary(one: _Input, tail: memoryview, place: int, size: object) -> memoryview:
+def _binary(tensor: _Input, tail: memoryview, offset: int, size: object) -> memoryview:
     if type(size) is not int or size < 0:
-        raise InvalidInputs(f"input '{one.name[:64]}' has binary_data_size {size!r}")
-    if one.data is not msgspec.UNSET:
-        raise InvalidInputs(f"input '{one.name[:64]}' has data and binary_data_size")
-    if place + size > len(tail):
-        missing = place + size - len(tail)
+        raise InvalidInputs(f"input '{tensor.name[:64]}' has binary_data_size {size!r}")
+    if tensor.data is not msgspec.UNSET:
+        raise InvalidInputs(f"input '{tensor.name[:64]}' has data and binary_data_size")
+    if offset + size > len(tail):
+        missing = offset + size - len(tail)
         raise InvalidInputs(
-            f"unexpected size for input '{one.name[:64]}', expecting {missing} additional bytes"
+            f"unexpected size for input '{tensor.name[:64]}', expecting {missing} additional bytes"
         )
-    return tail[place : place + size]
+    return tail[offset : offset + size]
 
 
 def _infer_shape(spec: ValueSpec, count: int) -> tuple[int, ...]:
-    """The shape of `count` elements.  Raises InvalidInputs unless one size at most is free."""
+    """Return the shape of `count` elements.  Raises InvalidInputs if several sizes are free."""
     known = 1
     for size in spec.shape or ():
         known *= 1 if size is None else size
     num_free = len([size for size in spec.shape or () if size is None])
     if spec.shape is None or num_free > 1:
         raise InvalidInputs(
-            f"input '{spec.name}' has no shape that follows from the size of a body without JSON"
+            f"input '{spec.name}' has no shape that the size of a body without JSON determines"
         )
     return tuple(count // max(1, known) if size is None else size for size in spec.shape)

@@ -1,7 +1,10 @@
-"""Outputs of protocol v2: each instance's by the worker, put together to tensors by the master.
+"""Outputs of protocol v2: the worker encodes those of each instance, the master joins them.
 
-An instance is: uint32 size of the header | msgpack header | raw data, JSON text or both of each
-output.  JSON text has the elements in C order, without a bracket around them.
+An encoded instance is
+
+    uint32 size of the header | msgpack header | raw data, JSON text or both of each output
+
+JSON text has the elements in C order, without brackets.
 """
 
 from collections.abc import Sequence
@@ -11,8 +14,8 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Pieces
-from mindspore_serving.core.pieces import join as join_pieces
+from mindspore_serving.core.buffers import BufferList
+from mindspore_serving.core.buffers import join as join_pieces
 from mindspore_serving.core.value import Instance, Value
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import tensor as values
@@ -23,7 +26,7 @@ ABSENT = -1
 
 
 class OutputHeader(msgspec.Struct, array_like=True, frozen=True):
-    """An output in the header of an instance; a size is ABSENT for a form that is not there."""
+    """An output in the header of an instance; the size of a missing form is ABSENT."""
 
     name: str
     datatype: str
@@ -40,21 +43,22 @@ _decode_header = msgspec.msgpack.Decoder(list[OutputHeader]).decode
 # --------------------------------------------------------------------- worker
 
 
-def encode_raw(outputs: Instance) -> bytes | Pieces:
-    """As `encode`, with raw data only."""
+def encode_raw(outputs: Instance) -> bytes | BufferList:
+    """Encode the outputs of one instance with raw data only."""
     return encode(outputs, has_json=False)
 
 
-def encode_json(outputs: Instance) -> bytes | Pieces:
-    """As `encode`, with JSON text only."""
+def encode_json(outputs: Instance) -> bytes | BufferList:
+    """Encode the outputs of one instance with JSON text only."""
     return encode(outputs, has_raw=False)
 
 
 def encode(
     outputs: Instance, *, has_raw: bool = True, has_json: bool = True
-) -> bytes | Pieces:  # fmt: skip
-    """The outputs of one instance; large arrays are not copied.  Raises StageFailed for a value
-    that cannot be sent.
+) -> bytes | BufferList:  # fmt: skip
+    """Encode the outputs of one instance; large arrays are not copied.
+
+    Raises StageFailed for a value that cannot be sent.
     """
     header, data = [], []
     for name, value in outputs.items():
@@ -64,7 +68,7 @@ def encode(
         raw_size = ABSENT if raw is None else len(raw)
         json_size = ABSENT if text is None else len(text)
         header.append(OutputHeader(name, row.name, values.shape_of(value), raw_size, json_size))
-        data += [one for one in (raw, text) if one is not None]
+        data += [buffer for buffer in (raw, text) if buffer is not None]
     encoded = _encode_header(header)
     return join_pieces((LENGTH.pack(len(encoded)), encoded, *data))
 
@@ -83,22 +87,23 @@ def _to_json(name: str, value: Value) -> bytes:
         return _json.encode(values.from_text(value).decode())
     except UnicodeDecodeError:
         raise StageFailed(
-            f"output '{name}' has bytes that are no text, which JSON cannot hold: ask for it with "
-            "the parameter binary_data: true"
+            f"output '{name}' has bytes that are not UTF-8, which JSON cannot represent: request "
+            "it with the parameter binary_data: true"
         ) from None
 
 
 # --------------------------------------------------------------------- master
 
 
-MANY = 1024  # instances: to put more of them together takes milliseconds
-_SMALL = 4096  # bytes; above, a piece of a tensor is not worth copying
+MANY = 1024  # instances; joining more takes milliseconds
+_SMALL = 4096  # bytes; larger pieces of a tensor are not copied
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
-    """An output of all instances; `raw` and `json` have a piece for each, in order, or one for many
-    small ones.
+    """An output of all instances.
+
+    `raw` and `json` have a piece for each instance in order, or one for all if they are small.
     """
 
     name: str
@@ -109,34 +114,36 @@ class OutputTensor:
 
     @property
     def num_bytes(self) -> int:
+        """Bytes of the raw data."""
         return sum(map(len, self.raw))
 
     @property
     def json_data(self) -> bytes:
-        """A flat JSON list."""
+        """Elements as a flat JSON list."""
         return b"[%b]" % b",".join(piece for piece in self.json if piece)
 
 
-_Places: TypeAlias = list[tuple[list[memoryview], int, int]]  # where pieces go, start, end
+_Slices: TypeAlias = list[tuple[list[memoryview], int, int]]  # target of a piece, start, end
 
 
 def join(instances: Sequence[bytes | memoryview], *, is_batched: bool) -> list[OutputTensor]:
-    """The tensors of encoded instances.  Raises StageFailed if they do not have the same outputs,
-    types and shapes.
+    """Join encoded instances to tensors.
+
+    Raises StageFailed unless all have the same outputs, types and shapes.
     """
     first = _decode_header(_header_of(instances[0])[LENGTH.size :])
     count = (len(instances),) if is_batched else ()
-    tensors = [OutputTensor(one.name, one.datatype, count + one.shape) for one in first]
-    known: dict[bytes, _Places] = {}  # by header, of which many instances have the same
+    tensors = [OutputTensor(output.name, output.datatype, count + output.shape) for output in first]
+    known: dict[bytes, _Slices] = {}  # by header, which is the same for many instances
     for instance in instances:
         header = _header_of(instance)
-        places = known.get(header)
-        if places is None:
+        slices = known.get(header)
+        if slices is None:
             outputs = _decode_header(header[LENGTH.size :])
             _check_alike(first, outputs)
-            places = known[header] = _places(tensors, outputs, len(header))
+            slices = known[header] = _slices_of(tensors, outputs, len(header))
         view = memoryview(instance)
-        for pieces, start, end in places:
+        for pieces, start, end in slices:
             pieces.append(view[start:end])
     if len(instances) > MANY:
         for tensor in tensors:
@@ -145,23 +152,23 @@ def join(instances: Sequence[bytes | memoryview], *, is_batched: bool) -> list[O
 
 
 def _header_of(instance: bytes | memoryview) -> bytes:
-    """Its size and the header itself."""
+    """Return the header of an instance, with its size."""
     return bytes(instance[: LENGTH.size + LENGTH.unpack_from(instance)[0]])
 
 
-def _places(tensors: list[OutputTensor], outputs: list[OutputHeader], start: int) -> _Places:
-    """Where the pieces of `outputs` are, behind a header that ends at `start`."""
-    found: _Places = []
+def _slices_of(tensors: list[OutputTensor], outputs: list[OutputHeader], start: int) -> _Slices:
+    """Return the slices of `outputs` in an instance whose header ends at `start`."""
+    slices: _Slices = []
     for tensor, output in zip(tensors, outputs, strict=True):
         for pieces, size in ((tensor.raw, output.raw_size), (tensor.json, output.json_size)):
             if size != ABSENT:
-                found.append((pieces, start, start + size))
+                slices.append((pieces, start, start + size))
                 start += size
-    return found
+    return slices
 
 
 def _merge(tensor: OutputTensor) -> None:
-    """Many small pieces are one: whoever writes them need not go through them again."""
+    """Merge small pieces of a tensor, so that writing it does not iterate over them."""
     if tensor.num_bytes < _SMALL * len(tensor.raw):
         tensor.raw[:] = [memoryview(b"".join(tensor.raw))]
     if sum(map(len, tensor.json)) < _SMALL * len(tensor.json):
@@ -169,27 +176,27 @@ def _merge(tensor: OutputTensor) -> None:
 
 
 def _check_alike(first: list[OutputHeader], other: list[OutputHeader]) -> None:
-    if [one[:3] for one in map(_fields, first)] != [one[:3] for one in map(_fields, other)]:
+    if [_key(output) for output in first] != [_key(output) for output in other]:
         raise _unlike(first, other)
 
 
-def _fields(output: OutputHeader) -> tuple[Any, ...]:
-    return msgspec.structs.astuple(output)
+def _key(output: OutputHeader) -> tuple[Any, ...]:
+    return output.name, output.datatype, output.shape
 
 
 def _unlike(first: Sequence[OutputHeader], other: Sequence[OutputHeader]) -> StageFailed:
     shapes = [
-        ", ".join(f"{one.name} {one.datatype} {list(one.shape)}" for one in outputs)
+        ", ".join(f"{output.name} {output.datatype} {list(output.shape)}" for output in outputs)
         for outputs in (first, other)
     ]
     return StageFailed(
-        "the instances of the answer cannot be one tensor, they are not alike: "
-        f"{shapes[0]} and {shapes[1]}; ask for one at a time"
+        "the instances of the answer cannot be one tensor, as their outputs differ: "
+        f"{shapes[0]} and {shapes[1]}; send one instance per request"
     )
 
 
 def of_texts(name: str, texts: Sequence[str]) -> OutputTensor:
-    """A tensor of BYTES that is made here: [number of texts]."""
+    """Return a tensor of BYTES with the shape [number of texts]."""
     raw = [memoryview(_to_raw(text)) for text in texts]
     json = [memoryview(_json.encode(text)) for text in texts]
     return OutputTensor(name, datatypes.BYTES.name, (len(texts),), raw, json)

@@ -1,5 +1,6 @@
-"""The inputs of a request: tensors whose first dimension counts instances, in views of the bytes
-that came, and how the master cuts them without reading values.
+"""Inputs of a request: tensors whose first dimension counts instances, as views of its bytes.
+
+The master splits them into instances without reading values.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,7 +10,7 @@ from typing import TypeAlias, overload
 import msgspec
 import numpy as np
 
-from mindspore_serving.core.pieces import Buffer, Pieces, Stored, here
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes, in_memory
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.wire.tensor import (
     MAX_ELEMENTS,
@@ -35,12 +36,12 @@ _list_of_raw = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def count_elements(shape: Sequence[int]) -> int | None:
-    """How many elements `shape` holds; None if it is no shape, or holds too many."""
+    """Return the number of elements of a shape; None if it is invalid or has too many."""
     if len(shape) > MAX_RANK or any(size < 0 for size in shape):
         return None
     count = 1
     for size in shape:
-        count *= size or 1  # numpy takes no shape that is too large but for a 0
+        count *= size or 1  # numpy refuses a shape that is too large without its 0
         if count > MAX_ELEMENTS:
             return None
     return 0 if 0 in shape else count
@@ -48,16 +49,18 @@ def count_elements(shape: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class InputTensor:
-    """One input.  `data` are its elements in `form`, raw numbers maybe elsewhere; `content_type` is
-    "str" or "bytes" for BYTES that are to be one of them, else "".  Size and shape fit each other
-    if it is raw.
+    """An input.
+
+    `data` has its elements in `form`; raw numbers can be in a `StoredBytes` object.  `content_type`
+    is "str" or "bytes" for BYTES to be converted to this type, else "".  The size of raw data fits
+    the shape.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
     form: Form
-    data: Buffer | Stored
+    data: Buffer | StoredBytes
     content_type: str = ""
 
     def __post_init__(self) -> None:
@@ -68,37 +71,41 @@ class InputTensor:
                 f"input '{self.name[:64]}' has shape {shape}, expected at most {MAX_RANK} "
                 "dimensions, no negative ones, and at most 2^31 - 1 elements"
             )
-        size, given = count * self.datatype.size, len(self.data)
-        if self.form == "raw" and size != given and self.datatype is not BYTES:
+        size, num_bytes = count * self.datatype.size, len(self.data)
+        if self.form == "raw" and size != num_bytes and self.datatype is not BYTES:
             raise InvalidInputs(
-                f"input '{self.name[:64]}' has {given} bytes, expected {size}: shape "
+                f"input '{self.name[:64]}' has {num_bytes} bytes, expected {size}: shape "
                 f"{list(self.shape)} of {self.datatype.name}"
             )
-        if count > given:  # each takes a byte at least, in every form
+        if count > num_bytes:  # each element has at least one byte, in every form
             raise InvalidInputs(
-                f"input '{self.name[:64]}' has {given} bytes, too few for shape {list(self.shape)}"
+                f"input '{self.name[:64]}' has {num_bytes} bytes, too few for shape "
+                f"{list(self.shape)}"
             )
 
 
-Cutter: TypeAlias = Callable[[int, int], Buffer | Stored]  # the data of instances `start` to `stop`
+Cutter: TypeAlias = Callable[
+    [int, int], Buffer | StoredBytes
+]  # (start, stop) -> data of these instances
 
 
 class TensorBody:
-    """The tensors of one request, and how many instances they are."""
+    """Tensors of a request, and the number of its instances."""
 
     __slots__ = ("_cutters", "inputs", "is_batched", "num_instances")
 
     def __init__(self, inputs: Sequence[InputTensor], *, is_batched: bool = True) -> None:
-        """Raises InvalidInputs if the inputs do not have the same number of instances."""
+        """Create a body.  Raises InvalidInputs unless all inputs have as many instances."""
         _check_names(inputs)
         self.inputs = inputs
         self.is_batched = is_batched
         self.num_instances = _count_instances(inputs) if is_batched else 1
         self._cutters: list[Cutter] = []
 
-    def chunk(self, start: int, stop: int) -> bytes | Pieces:
-        """Instances `start` to `stop` for a worker.  Raises InvalidInputs for an input whose data
-        are not those of its shape.
+    def chunk(self, start: int, stop: int) -> bytes | BufferList:
+        """Return instances `start` to `stop` as a chunk for a worker.
+
+        Raises InvalidInputs for an input whose data do not fit its shape.
         """
         data = [tensor.data for tensor in self.inputs]
         if start or stop != self.num_instances:
@@ -106,25 +113,30 @@ class TensorBody:
             data = [cut(start, stop) for cut in self._cutters]
         return write_chunk(self.header(stop - start, data), data)
 
-    def header(self, count: int, data: Sequence[Buffer | Stored]) -> Header:
-        """What says of `data` that they are those of `count` instances."""
+    def header(self, count: int, data: Sequence[Buffer | StoredBytes]) -> Header:
+        """Return the header of a chunk with `data` of `count` instances."""
         first = 1 if self.is_batched else 0
         parts = [
             InputHeader(
-                one.name, one.datatype.name, one.shape[first:], one.form, one.content_type, size
+                tensor.name,
+                tensor.datatype.name,
+                tensor.shape[first:],
+                tensor.form,
+                tensor.content_type,
+                size,
             )
-            for one, size in zip(self.inputs, map(len, data), strict=True)
+            for tensor, size in zip(self.inputs, map(len, data), strict=True)
         ]
         return Header(count, tuple(parts))
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether instances can be found without reading values, in little time."""
+        """True if instances can be split without reading values, in little time."""
         return self.num_instances > 1 and all(map(_can_be_cut, self.inputs))
 
 
-class Rows(Sequence["bytes | Pieces"]):
-    """A chunk for each instance of a body, made when it is asked for: a slice is one chunk."""
+class Rows(Sequence["bytes | BufferList"]):
+    """Chunks of the instances of a body, made on access; a slice is one chunk."""
 
     def __init__(self, body: TensorBody) -> None:
         self._body = body
@@ -133,35 +145,38 @@ class Rows(Sequence["bytes | Pieces"]):
         return self._body.num_instances
 
     @overload
-    def __getitem__(self, place: int) -> bytes | Pieces: ...
+    def __getitem__(self, index: int) -> bytes | BufferList: ...
     @overload
-    def __getitem__(self, place: slice) -> "Sequence[bytes | Pieces]": ...
-    def __getitem__(self, place: int | slice) -> "bytes | Pieces | Sequence[bytes | Pieces]":
-        if isinstance(place, slice):
-            start, stop, _ = place.indices(len(self))
+    def __getitem__(self, index: slice) -> "Sequence[bytes | BufferList]": ...
+    def __getitem__(
+        self, index: int | slice
+    ) -> "bytes | BufferList | Sequence[bytes | BufferList]":
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(len(self))
             return (self._body.chunk(start, stop),)
-        if not 0 <= place < len(self):
-            raise IndexError(place)
-        return self._body.chunk(place, place + 1)
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._body.chunk(index, index + 1)
 
 
-def split(body: TensorBody) -> "Sequence[bytes | Pieces]":
-    """A chunk per instance, or one for all where that takes reading values."""
+def split(body: TensorBody) -> "Sequence[bytes | BufferList]":
+    """Return a chunk per instance, or one for all if splitting would read values."""
     return Rows(body) if body.can_be_cut else whole(body)
 
 
-def whole(body: TensorBody) -> "tuple[bytes | Pieces]":
+def whole(body: TensorBody) -> "tuple[bytes | BufferList]":
+    """Return one chunk with all instances."""
     return (body.chunk(0, body.num_instances),)
 
 
 def pack(body: TensorBody) -> list[Buffer]:
-    """A header, and the data of each input where they are."""
-    data = [here(one.data) for one in body.inputs]
+    """Return an encoded header, and the data of each input, not copied."""
+    data = [in_memory(tensor.data) for tensor in body.inputs]
     return [write_header(body.header(body.num_instances, data)), *data]
 
 
 def unpack(packed: Sequence[Buffer]) -> TensorBody:
-    """The body of what `pack` gave, in views of it.  Raises InvalidInputs."""
+    """Return the body of a result of `pack`, as views of it.  Raises InvalidInputs."""
     header = read_header(packed[0])
     count, inputs = header.num_instances, []
     for part, content in zip(header.parts, packed[1:], strict=True):
@@ -177,7 +192,7 @@ def unpack(packed: Sequence[Buffer]) -> TensorBody:
 def _check_names(inputs: Sequence[InputTensor]) -> None:
     if len(inputs) > MAX_INPUTS:
         raise TooLarge(f"{len(inputs)} inputs, expected at most {MAX_INPUTS}")
-    names = {one.name for one in inputs}
+    names = {tensor.name for tensor in inputs}
     if len(names) < len(inputs):
         raise InvalidInputs("two inputs have the same name")
 
@@ -190,7 +205,7 @@ def _count_instances(inputs: Sequence[InputTensor]) -> int:
             raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
         if dimensions and dimensions[0]:
             return dimensions[0]
-    shapes = ", ".join(f"{one.name[:64]} {list(one.shape)}" for one in inputs[:8])
+    shapes = ", ".join(f"{tensor.name[:64]} {list(tensor.shape)}" for tensor in inputs[:8])
     raise InvalidInputs(
         "the first dimension of every input is the number of instances, at least 1 and the same "
         "for all (or send the parameter batched: false for one instance); given: "
@@ -211,9 +226,9 @@ def _can_be_cut(tensor: InputTensor) -> bool:
 
 
 def _cutter(tensor: InputTensor) -> Cutter:
-    """Raises InvalidInputs."""
+    """Return a function that slices the data of a tensor by instances.  Raises InvalidInputs."""
     count, data = tensor.shape[0], tensor.data
-    if not isinstance(data, Stored):
+    if not isinstance(data, StoredBytes):
         data = memoryview(data)
     size = len(data) // count
     if tensor.form == "json":
@@ -225,21 +240,25 @@ def _cutter(tensor: InputTensor) -> Cutter:
 
 
 def _ends_of_texts(tensor: InputTensor) -> Sequence[int]:
-    """Where each instance of raw BYTES ends, behind a 0."""
-    data, place, ends = here(tensor.data), 0, [0]
+    """Return 0 and the offset of the end of each instance of raw BYTES."""
+    data, offset, ends = in_memory(tensor.data), 0, [0]
     for _ in range(tensor.shape[0]):
         for _ in range(_per_instance(tensor)):
-            if place + LENGTH.size > len(data):
+            if offset + LENGTH.size > len(data):
                 raise _other_elements(tensor)
-            place += LENGTH.size + LENGTH.unpack_from(data, place)[0]
-        ends.append(place)
-    if place != len(data):
+            offset += LENGTH.size + LENGTH.unpack_from(data, offset)[0]
+        ends.append(offset)
+    if offset != len(data):
         raise _other_elements(tensor)
     return ends
 
 
 def _json_cutter(tensor: InputTensor) -> Cutter:
-    """Of numbers, flat or in lists of lists, each but the last has a comma behind it."""
+    """Return a cutter of JSON text.
+
+    In flat and nested lists each number but the last has a comma after it, so the commas give the
+    borders of instances.
+    """
     text, per_instance = bytes(tensor.data), _per_instance(tensor)
     if tensor.datatype is BYTES:
         items = _texts(tensor)
@@ -254,7 +273,7 @@ def _json_cutter(tensor: InputTensor) -> Cutter:
 
 def _texts(tensor: InputTensor) -> list[bytes]:
     try:
-        items = [bytes(item) for item in _list_of_raw.decode(here(tensor.data))]
+        items = [bytes(item) for item in _list_of_raw.decode(in_memory(tensor.data))]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         name = tensor.name[:64]
         raise InvalidInputs(f"the data of input '{name}' are not a JSON list: {error}") from None

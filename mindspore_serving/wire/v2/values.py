@@ -1,4 +1,4 @@
-"""The worker's reading of protocol v2: chunks of tensors to instances."""
+"""Decoding of chunks of tensors to instances, in the worker."""
 
 import math
 import struct
@@ -10,8 +10,8 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core import casting
+from mindspore_serving.core.buffers import Buffer, in_memory
 from mindspore_serving.core.graph import Method
-from mindspore_serving.core.pieces import Buffer, here
 from mindspore_serving.core.value import BoxedBytes, BoxedStr, Instance, Value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
@@ -28,11 +28,13 @@ _KINDS = {type(None): "null", str: "string", dict: "object", list: "array"}  # a
 
 
 def decode(chunks: Sequence[Buffer], method: Method, servable_label: str) -> list[Instance]:
-    """The inputs of `method` in every instance; other inputs are refused.
+    """Return the inputs of `method` in every instance; arrays are writable.
 
-    Arrays are writable.  Raises InvalidInputs naming the input that is wrong.
+    Raises InvalidInputs with the name of a wrong or unknown input.
     """
-    return [one for chunk in chunks for one in _decode_chunk(chunk, method, servable_label)]
+    return [
+        instance for chunk in chunks for instance in _decode_chunk(chunk, method, servable_label)
+    ]
 
 
 def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instance]:
@@ -60,7 +62,7 @@ def _decode_chunk(chunk: Buffer, method: Method, label: str) -> Iterator[Instanc
 
 
 def _read(part: InputHeader, data: memoryview, count: int) -> Sequence[Value]:
-    """The values of `count` instances."""
+    """Return the values of an input in `count` instances."""
     row = datatypes.datatype_of(part.datatype)
     per_instance = count_elements(part.shape)
     if per_instance is None:
@@ -71,7 +73,7 @@ def _read(part: InputHeader, data: memoryview, count: int) -> Sequence[Value]:
             raise InvalidInputs(
                 f"BYTES of shape {list(part.shape)} in an instance, expected one text: [] or [1]"
             )
-        return [_to_text(one, part) for one in _texts(part, data, total)]
+        return [_to_text(element, part) for element in _texts(part, data, total)]
     array = _array(part, data, row, total)
     return _split(array, part.shape, count)
 
@@ -80,12 +82,12 @@ def _split(array: Array, shape: tuple[int, ...], count: int) -> Sequence[Value]:
     if count == 1:
         return [array.reshape(shape)]
     if not shape:  # iterating would give numpy scalars
-        return [one.reshape(()) for one in array.reshape(count, 1)]
+        return [row.reshape(()) for row in array.reshape(count, 1)]
     return list(array.reshape(count, *shape))
 
 
 def _array(part: InputHeader, data: memoryview, row: Datatype, total: int) -> Array:
-    """A writable array, flat: of its own, unless `data` are writable, that is, its own already."""
+    """Return a flat, writable array: a view if `data` are writable, else a copy."""
     if part.form == "json":
         return _from_numbers(_flat(data, total), row)
     if part.form == "typed":
@@ -94,12 +96,12 @@ def _array(part: InputHeader, data: memoryview, row: Datatype, total: int) -> Ar
         raise InvalidInputs(f"{len(data)} bytes, expected {total * row.size}")
     if row is BF16:  # the upper half of a float32
         return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-    if row is BOOL:  # any byte but 0 is true; numpy would keep, say, a 2 as it is
+    if row is BOOL:  # any byte but 0 is true; a view would keep other bytes than 1
         return np.frombuffer(data, np.uint8).astype(np.bool_)
     if not data.readonly:
-        found = np.frombuffer(data, row.numpy)
-        if found.flags.aligned:
-            return found
+        array = np.frombuffer(data, row.numpy)
+        if array.flags.aligned:
+            return array
     return np.frombuffer(bytearray(data), row.numpy)
 
 
@@ -130,37 +132,37 @@ def _kind_name(kind: type) -> str:
 def _from_typed(contents: pb.InferTensorContents, row: Datatype, total: int) -> Array:
     if row.numpy is None or not row.contents:
         raise InvalidInputs(f"{row.name} has no field in contents, send raw_input_contents")
-    found = getattr(contents, row.contents)
-    _check_count(len(found), total)
+    elements = getattr(contents, row.contents)
+    _check_count(len(elements), total)
     if row.numpy.itemsize < 4 and row.numpy.kind in "iu":  # wider in protobuf
-        return _from_numbers(list(found), row)
-    return np.array(found, row.numpy)
+        return _from_numbers(list(elements), row)
+    return np.array(elements, row.numpy)
 
 
 def _texts(part: InputHeader, data: memoryview, total: int) -> list[Any]:
     if part.form == "json":
         return _flat(data, total)
     if part.form == "typed":
-        found: list[Any] = list(_contents(data).bytes_contents)
-        _check_count(len(found), total)
-        return found
-    found, place = [], 0
-    while place < len(data) and len(found) < total:
+        texts: list[Any] = list(_contents(data).bytes_contents)
+        _check_count(len(texts), total)
+        return texts
+    texts, offset = [], 0
+    while offset < len(data) and len(texts) < total:
         try:
-            (size,) = LENGTH.unpack_from(data, place)
+            (size,) = LENGTH.unpack_from(data, offset)
         except struct.error:
             break
-        place += LENGTH.size
-        found.append(bytes(data[place : place + size]))
-        place += size
-    _check_count(len(found), total)
-    if place != len(data):
+        offset += LENGTH.size
+        texts.append(bytes(data[offset : offset + size]))
+        offset += size
+    _check_count(len(texts), total)
+    if offset != len(data):
         raise InvalidInputs(f"the lengths of {total} elements do not add up to {len(data)} bytes")
-    return found
+    return texts
 
 
 def _to_text(element: Any, part: InputHeader) -> Value:
-    """A text, unless `content_type` says bytes, or the bytes are none in UTF-8."""
+    """Convert an element to str, or to bytes by `content_type` or if it is not UTF-8."""
     if not isinstance(element, str | bytes):
         raise InvalidInputs(f"data of BYTES have an element of type {_kind_name(type(element))}")
     is_boxed = bool(part.shape)
@@ -178,17 +180,17 @@ def _to_text(element: Any, part: InputHeader) -> Value:
 
 
 def _flat(data: memoryview, total: int) -> list[Any]:
-    """The elements of a JSON list, which may have lists in it."""
+    """Return the elements of a JSON list, which can be nested, as a flat list."""
     try:
         flat = _any.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputs(f"data are no JSON that can be read: {error}") from None
+        raise InvalidInputs(f"data are not valid JSON: {error}") from None
     if type(flat) is not list:
         raise InvalidInputs("data are no JSON list")
     while flat and type(flat[0]) is list:
         if set(map(type, flat)) != {list}:
             raise InvalidInputs("data have a list beside an element")
-        flat = [element for one in flat for element in one]
+        flat = [element for row in flat for element in row]
     _check_count(len(flat), total)
     return flat
 
@@ -200,17 +202,20 @@ def _contents(data: memoryview) -> pb.InferTensorContents:
         raise InvalidInputs("contents cannot be read") from None
 
 
-def _check_count(given: int, expected: int) -> None:
-    if given != expected:
-        raise InvalidInputs(f"data have {given} elements, expected {expected}")
+def _check_count(count: int, expected: int) -> None:
+    if count != expected:
+        raise InvalidInputs(f"data have {count} elements, expected {expected}")
 
 
 def elements(tensor: InputTensor) -> Sequence[Value]:
-    """All elements of a small tensor: texts or scalar arrays.  Raises InvalidInputs naming it."""
+    """Return all elements of a small tensor, texts or scalar arrays.
+
+    Raises InvalidInputs with its name.
+    """
     count = count_elements(tensor.shape) or 0
     kind = tensor.datatype.name
     part = InputHeader(tensor.name, kind, (), tensor.form, tensor.content_type, len(tensor.data))
     try:
-        return _read(part, memoryview(here(tensor.data)), count)
+        return _read(part, memoryview(in_memory(tensor.data)), count)
     except InvalidInputs as error:
         raise values.bad_input(tensor.name[:64], error) from None

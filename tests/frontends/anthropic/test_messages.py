@@ -12,7 +12,7 @@ TOOLS = [
     {"name": name, "input_schema": {"type": "object", "properties": {}}} for name in ("look", "go")
 ]
 CALL = '<tool_call>\n{"name": "look", "arguments": {"x": 1}}\n</tool_call>'
-NOBODY = b'{"model":"x","max_tokens":1,"messages":[]}'
+ANONYMOUS = b'{"model":"x","max_tokens":1,"messages":[]}'
 CUT = '<tool_call>\n{"name": "look", "arguments": {"x": '
 
 

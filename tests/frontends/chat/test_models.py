@@ -19,7 +19,7 @@ from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.chat import models as language
 from mindspore_serving.frontends.chat.models import Generation
-from mindspore_serving.frontends.replies import MOST_UNREAD, REPLY_SIZE, Replies
+from mindspore_serving.frontends.replies import MAX_UNREAD, REPLY_SIZE, Replies
 from tests.frontends.inference import FakeInference
 
 REQUEST = Request("s", "m", 0, "llm", b"", is_stream=True)
@@ -96,7 +96,7 @@ async def test_leaving_cancels_once_and_never_after_the_end():
 async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
     replies = await replies_of_a_reader(inference := Inference())
     size = 1 << 20
-    for _ in range(MOST_UNREAD // size):
+    for _ in range(MAX_UNREAD // size):
         inference.say(Reply([bytes(size)], is_last=False))
     assert inference.num_cancelled == 0
     inference.say(Reply([b"over it"], is_last=False))
@@ -109,7 +109,7 @@ async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
 
 async def test_small_replies_count_with_their_memory_cost():
     await replies_of_a_reader(inference := Inference())
-    for _ in range(MOST_UNREAD // REPLY_SIZE + 2):
+    for _ in range(MAX_UNREAD // REPLY_SIZE + 2):
         inference.say(Reply([], is_last=False))
     assert inference.num_cancelled == 1
 
@@ -117,7 +117,7 @@ async def test_small_replies_count_with_their_memory_cost():
 async def test_replies_before_the_first_read_are_kept():
     replies = Replies(inference := Inference(), REQUEST)
     for _ in range(3):
-        inference.say(Reply([bytes(MOST_UNREAD)], is_last=False))
+        inference.say(Reply([bytes(MAX_UNREAD)], is_last=False))
     for _ in range(3):
         assert (await replies.next()).failure is None
 
@@ -135,8 +135,8 @@ async def test_a_reader_that_waits_gets_any_amount():
     reading = asyncio.ensure_future(replies.next())
     await asyncio.sleep(0)
     for _ in range(3):
-        inference.say(Reply([bytes(MOST_UNREAD)], is_last=False))
-    assert len((await reading).instances[0]) == MOST_UNREAD
+        inference.say(Reply([bytes(MAX_UNREAD)], is_last=False))
+    assert len((await reading).instances[0]) == MAX_UNREAD
     for _ in range(20):
         inference.say(Reply([b"x"], is_last=False))
         if (await replies.next()).failure is not None:

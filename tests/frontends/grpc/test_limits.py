@@ -100,7 +100,7 @@ def status_of(call) -> str:
     return call.code().name
 
 
-def test_what_a_caller_without_a_key_sends_is_not_read(background):
+def test_messages_of_a_caller_without_a_key_are_not_read(background):
     with serving(background, [KEY]) as served:
         client = served.raw()
         number = client.call(PREDICT)
@@ -124,9 +124,7 @@ def test_a_path_that_is_not_utf8_ends_no_call_and_not_the_service(background):
         assert status_of(running) == "OK"
 
 
-def test_messages_that_come_slowly_take_no_more_memory_than_their_connection_may(
-    background, monkeypatch
-):
+def test_slow_messages_stay_within_the_memory_of_their_connection(background, monkeypatch):
     monkeypatch.setattr(message_reader, "QUICK", 0.05)
     with serving(background, max_body_memory=4 * LARGEST) as served:
         client = served.raw()
@@ -140,7 +138,7 @@ def test_messages_that_come_slowly_take_no_more_memory_than_their_connection_may
         eventually(lambda: served.gate.reader.num_counted == 0)
 
 
-def test_what_is_not_read_yet_stays_with_the_client_also_with_a_fast_one(background):
+def test_unread_data_stays_with_the_client_also_with_a_fast_client(background):
     with serving(background) as served:
         client, body = served.raw(), message(3 * MEGABYTE)
         for _ in range(8):
@@ -164,7 +162,7 @@ def test_a_call_that_waits_for_memory_is_run_when_there_is_some(background):
         assert len(served.inference.asked) == 9
 
 
-def test_messages_that_are_not_answered_count_as_held(background):
+def test_unanswered_messages_count_in_the_memory_limit(background):
     with serving(background, max_body_memory=LARGEST + MEGABYTE) as served:
         served.inference.holds = True
         first = served.call(message(2 * MEGABYTE))
@@ -191,14 +189,14 @@ def test_answers_that_are_not_taken_have_a_limit_of_memory(background):
         client, unsent = served.raw(), served.server.unsent
         client.take_nothing()
         first, second = ask(client, MEGABYTE), ask(client, MEGABYTE // 2)
-        eventually(lambda: unsent.held > 1.5 * MEGABYTE)
+        eventually(lambda: unsent.num_bytes > 1.5 * MEGABYTE)
         refused = ask(client, 2 * MEGABYTE)
         client.wait_until_closed(refused)
         assert client.closed == {refused}
         assert status_of(served.call(message(MEGABYTE))) == "OK"  # by another connection
         client.take(first)
         client.take(second)
-        eventually(lambda: unsent.held == 0)
+        eventually(lambda: unsent.num_bytes == 0)
         client.take(ask(client, 2 * MEGABYTE))
 
 
@@ -207,7 +205,7 @@ def test_answers_of_clients_that_have_left_need_no_memory(background):
         client, unsent = served.raw(), served.server.unsent
         client.take_nothing()
         ask(client, 2 * MEGABYTE)  # alone, so it may be as large
-        eventually(lambda: unsent.held > 2 * MEGABYTE)
+        eventually(lambda: unsent.num_bytes > 2 * MEGABYTE)
         refused = served.call(message(MEGABYTE))
         assert status_of(refused) == "RESOURCE_EXHAUSTED"
         assert "max_unsent_memory" in refused.details()
@@ -224,12 +222,12 @@ def test_messages_of_streams_that_are_not_taken_count_until_they_are(background)
         first, second = (ask(client, 0, PREDICT_STREAM) for _ in range(2))
         asked, other = served.inference.wait_for(2), served.inference.asked[0]
         served.inference.answer(other, Reply([message(2 * MEGABYTE)], is_last=False))
-        eventually(lambda: unsent.held > 2 * MEGABYTE)
+        eventually(lambda: unsent.num_bytes > 2 * MEGABYTE)
         served.inference.answer(asked, Reply([message(MEGABYTE)], is_last=False))
         client.wait_until_closed(max(first, second))  # for whose message there is no room
         served.inference.answer(other, Reply([]))
         client.take(min(first, second))
-        eventually(lambda: unsent.held == 0)
+        eventually(lambda: unsent.num_bytes == 0)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +238,7 @@ def test_messages_of_streams_that_are_not_taken_count_until_they_are(background)
         (LARGEST, 0.0, "OK"),
     ],
 )
-def test_a_message_that_comes_slowly_gives_way_to_one_that_has_come(
+def test_a_slow_message_gives_way_to_a_complete_message(
     background, monkeypatch, size, slow, status
 ):
     monkeypatch.setattr(message_reader, "QUICK", 0.05)
@@ -275,7 +273,7 @@ def test_a_call_without_a_message_is_refused(background):
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_a_call_may_take_as_long_as_the_server_allows_and_no_longer_than_it_says(background):
+def test_a_call_ends_at_the_deadline_of_the_server_or_the_client(background):
     with serving(background, request_timeout=50) as served:
         for own, expected in ((None, 50), (100, 50), (30, 30)):
             served.channels[0].unary_unary(PREDICT)(message(), timeout=own)
@@ -283,7 +281,7 @@ def test_a_call_may_take_as_long_as_the_server_allows_and_no_longer_than_it_says
             assert expected - 19 < timeout < expected + 1
 
 
-def test_a_client_that_leaves_while_it_waits_leaves_no_trace(background):
+def test_a_client_that_disconnects_while_waiting_leaves_no_state(background):
     with serving(background, max_body_memory=LARGEST) as served:
         client = served.raw()
         client.begin_to_send(LARGEST)
@@ -293,7 +291,7 @@ def test_a_client_that_leaves_while_it_waits_leaves_no_trace(background):
         eventually(lambda: status_of(served.call(message())) == "OK")
 
 
-def test_one_connection_too_many_is_closed(background):
+def test_a_connection_over_the_limit_is_closed(background):
     with serving(background, max_connections=2) as served:
         first = served.call(message(), is_new=True)
         second = served.call(message(), is_new=True)
@@ -303,7 +301,7 @@ def test_one_connection_too_many_is_closed(background):
         eventually(lambda: status_of(served.call(message(), is_new=True)) == "OK")
 
 
-def test_a_limit_of_memory_below_one_message_is_refused():
+def test_a_memory_limit_below_the_message_size_is_refused():
     from mindspore_serving import server
 
     with pytest.raises(RuntimeError, match="max_body_memory is 1048576, less than one message"):
@@ -312,7 +310,7 @@ def test_a_limit_of_memory_below_one_message_is_refused():
         )
 
 
-def test_a_call_whose_message_is_not_complete_is_refused_when_the_server_stops(background):
+def test_a_call_with_an_incomplete_message_is_refused_at_the_stop(background):
     with serving(background) as served:
         client = served.raw()
         number = client.begin_to_send(LARGEST)

@@ -16,7 +16,7 @@ from mindspore_serving import server
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded, StartError
-from mindspore_serving.frontends.access import Responses
+from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import parse
 from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.native import NativeGrpcServer
@@ -50,7 +50,7 @@ class Served:
 
     def __init__(self, background, keys=(), text="", **limits) -> None:
         self.background, self.inference = background, Inference()
-        self.responses = Responses()
+        self.responses = ResponseCounter()
         self.address = parse(text or f"127.0.0.1:{free_port()}", "gRPC", allow_unix=True)
         bounds = ServerLimits(**limits)
         gate = CallGate(Keys(keys), bounds, LARGEST)
@@ -130,7 +130,7 @@ def test_a_call_without_a_message_is_refused(served):
     assert status_of(served.call(message())) == "OK"
 
 
-def test_a_path_that_is_not_utf8_ends_no_call_of_others(served):
+def test_a_path_that_is_not_utf8_ends_no_other_call(served):
     bad = grpc.insecure_channel(served.address.text, [("grpc.use_local_subchannel_pool", 1)])
     with bad, pytest.raises(grpc.RpcError):
         bad.unary_unary(b"/\xff".decode("latin-1"))(b"", timeout=PATIENCE)
@@ -148,7 +148,7 @@ def test_a_call_that_its_client_cancels_is_cancelled_in_the_server(background):
         assert dict(served.responses.counts) == {("grpc", "CANCELLED"): 1}
 
 
-def test_a_call_whose_client_left_before_it_began_is_not_kept(background):
+def test_a_call_cancelled_before_its_begin_is_dropped(background):
     came = (0, 7, 0, message(), None, ((), "", None))
     left = (1, 7, 0, None, None, None)
     with serving(background) as served:
@@ -178,7 +178,7 @@ def test_a_caller_without_a_key_is_refused(background):
         assert len(served.inference.calls) == 1
 
 
-def test_messages_that_are_not_answered_count_as_held(background):
+def test_unanswered_messages_count_in_the_memory_limit(background):
     with serving(background, max_body_memory=LARGEST) as served:
         served.inference.holds = True
         first = served.call(message(LARGEST // 2))
@@ -191,7 +191,7 @@ def test_messages_that_are_not_answered_count_as_held(background):
 
 
 @pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}Stream"])
-def test_calls_that_send_no_message_keep_no_call_of_others_out(background, path):
+def test_calls_without_a_message_keep_no_other_client_out(background, path):
     with serving(background, max_body_memory=4 * LARGEST) as served:
         hog = RawGrpc(served.address.port)
         for _ in range(25):
@@ -254,7 +254,7 @@ def test_an_address_in_use_is_reported(served):
     ],
     ids=["unknown", "front ends", "TLS"],
 )
-def test_what_does_not_go_with_the_library_is_refused(options, text):
+def test_options_that_the_library_lacks_are_refused(options, text):
     with pytest.raises(RuntimeError, match=text):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", **options)
 
@@ -302,7 +302,7 @@ def test_the_health_service_is_served(calls):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_command_line_has_it(tmp_path):
+def test_the_command_line_can_choose_the_library(tmp_path):
     told = subprocess.run(
         [sys.executable, "-m", "mindspore_serving", "serve", "--grpc-library", "x", str(tmp_path)],
         capture_output=True,

@@ -86,7 +86,7 @@ def statuses(served: Served, rounds: int = 4) -> list[str]:
 
 @pytest.mark.parametrize("path", [PREDICT, PREDICT_STREAM])
 @pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
-def test_calls_that_send_no_message_keep_no_call_of_others_out(
+def test_calls_without_a_message_keep_no_other_client_out(
     background: BackgroundLoop,
     attack: Callable[..., list[RawGrpc]],
     path: str,
@@ -99,7 +99,7 @@ def test_calls_that_send_no_message_keep_no_call_of_others_out(
 
 
 @pytest.mark.parametrize("attack", [open_calls, open_by_many, begin_messages])
-def test_calls_that_send_no_message_to_a_unix_socket_keep_no_call_of_others_out(
+def test_calls_without_a_message_to_a_unix_socket_keep_no_other_call_out(
     background: BackgroundLoop,
     tmp_path: Path,
     attack: Callable[..., list[RawGrpc]],
@@ -111,7 +111,7 @@ def test_calls_that_send_no_message_to_a_unix_socket_keep_no_call_of_others_out(
 
 
 @pytest.mark.parametrize("sources", [["127.0.0.1"], ["127.0.0.2"] * 5])
-def test_messages_that_are_not_answered_leave_room_for_other_connections_and_addresses(
+def test_unanswered_messages_leave_room_for_other_connections(
     background: BackgroundLoop, sources: list[str]
 ) -> None:
     with serving(background, max_body_memory=ROOM) as served:
@@ -124,7 +124,7 @@ def test_messages_that_are_not_answered_leave_room_for_other_connections_and_add
         assert set(statuses(served)) == {"OK"}
 
 
-def test_small_messages_of_a_new_connection_are_taken_where_all_memory_is_held(
+def test_small_messages_of_a_new_connection_have_reserved_memory(
     background: BackgroundLoop,
 ) -> None:
     with serving(background, max_body_memory=LARGEST) as served:

@@ -153,7 +153,7 @@ def test_an_answer_without_content_has_no_body_and_no_length(web):
 # --- requests -----------------------------------------------------------------------------------
 
 
-def test_the_scope_says_what_was_asked(web):
+def test_the_scope_has_the_fields_of_the_request(web):
     data = get(b"/scope/a%20b?c=d%20e", verb=b"PUT", headers=b"X-A: b\r\nX-A: C\r\n")
     client = web.connect()
     found = json.loads(client.send(data).read()[2])
@@ -178,7 +178,7 @@ def test_a_large_body_reaches_the_application_in_parts_and_whole(web):
     assert client.read()[2] == data[:100_000]
 
 
-def test_a_body_is_asked_for_when_the_application_wants_it(web):
+def test_100_continue_is_sent_when_the_application_reads_the_body(web):
     head, data = post(b"abc", b"/echo", [b"Expect: 100-continue"]).split(b"\r\n\r\n")
     client = web.connect().send(head + b"\r\n\r\n")
     assert client.read() == (100, {}, b"")

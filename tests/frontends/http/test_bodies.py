@@ -49,7 +49,7 @@ def serving(background, **limits) -> Iterator[Web]:
         use_status_codes=True,
         limits=ServerLimits(**limits),
         max_body=MAX_BODY,
-        others=roomy,
+        open_other=roomy,
     )
     try:
         yield made
@@ -103,7 +103,7 @@ def test_a_chunked_body_has_no_room(background):
         assert is_answered(web.connect().send(head + body))
 
 
-def test_a_client_that_leaves_in_the_middle_of_a_large_body_gives_its_memory_back(background):
+def test_a_disconnect_within_a_large_body_frees_its_memory(background):
     with serving(background) as web:
         client = web.connect().send(REQUEST[:-1000])
         eventually(lambda: web.held == SIZE - 1000)
@@ -112,9 +112,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_body_gives_its_memory_bac
         assert not web.inference.asked
 
 
-def test_the_memory_of_a_body_is_used_again_once_it_is_answered(
-    background, uncollected, monkeypatch
-):
+def test_memory_of_an_answered_body_is_reused(background, uncollected, monkeypatch):
     made = []
 
     def make(memory, real=body_pool._Block):
@@ -130,7 +128,7 @@ def test_the_memory_of_a_body_is_used_again_once_it_is_answered(
         assert len(made) == 1
 
 
-def test_nothing_of_a_connection_stays_when_it_is_lost(background, uncollected):
+def test_a_lost_connection_leaves_no_references(background, uncollected):
     with serving(background) as web:
         client = web.connect().send(REQUEST)
         assert is_answered(client)
@@ -141,7 +139,7 @@ def test_nothing_of_a_connection_stays_when_it_is_lost(background, uncollected):
         eventually(lambda: parser() is None)
 
 
-def test_large_bodies_that_take_all_memory_are_refused_and_their_rest_is_no_request(background):
+def test_the_rest_of_a_refused_large_body_is_not_parsed_as_a_request(background):
     with serving(background, max_body_memory=SIZE + 1000) as web:
         first = web.connect().send(REQUEST[:-1000])
         eventually(lambda: web.held == SIZE - 1000)
@@ -160,7 +158,7 @@ def test_a_large_body_that_comes_too_slowly_is_answered_408(background):
         eventually(lambda: web.held == 0)
 
 
-def test_memory_is_used_again_when_no_view_of_it_is_left():
+def test_a_block_is_reused_when_its_last_view_is_gone():
     pool = BodyPool()
     first = pool.take(1 << 20)
     first[:3] = b"one"
@@ -181,11 +179,11 @@ def test_memory_that_is_not_used_for_two_trims_is_given_back():
     for _ in range(3):
         pool.trim()
     assert bytes(pool.take(1 << 20)[:3]) == bytes(3)
-    assert pool._num_kept <= 1 << 20
+    assert pool._num_pooled <= 1 << 20
 
 
-def test_what_is_kept_has_a_bound(monkeypatch):
-    monkeypatch.setattr(body_pool, "MOST_KEPT", 3 << 20)
+def test_the_pool_has_a_limit(monkeypatch):
+    monkeypatch.setattr(body_pool, "MAX_POOLED", 3 << 20)
     pool = BodyPool()
     taken = [pool.take(1 << 20) for _ in range(5)]
     for one in taken:
@@ -214,7 +212,7 @@ def asgi(background) -> Iterator[Web]:
 
 
 @pytest.mark.parametrize("cut", [60, 1000, SIZE])
-def test_an_application_gets_a_large_body_in_one_piece(asgi, cut):
+def test_an_application_gets_a_large_body_in_a_single_piece(asgi, cut):
     request = post(TEXT, b"/sizes")
     client = asgi.connect().send(request[:cut])
     asgi.turn()
@@ -224,7 +222,7 @@ def test_an_application_gets_a_large_body_in_one_piece(asgi, cut):
     eventually(lambda: asgi.held == 0)
 
 
-def test_an_application_that_refuses_a_large_body_is_not_given_it(asgi):
+def test_an_application_that_refuses_a_large_body_does_not_get_the_rest(asgi):
     client = asgi.connect().send(post(TEXT, b"/no")[:1000])
     assert client.read()[0] == 403
     assert asgi.held == 0
@@ -237,7 +235,7 @@ def test_a_body_that_would_take_all_memory_comes_in_parts(asgi):
     eventually(lambda: asgi.held == 0)
 
 
-def test_a_client_that_leaves_an_application_in_the_middle_gives_its_memory_back(asgi):
+def test_a_disconnect_from_an_application_frees_the_body(asgi):
     client = asgi.connect().send(post(TEXT, b"/sizes")[:-1000])
     eventually(lambda: asgi.held == SIZE - 1000)
     client.stream.close()

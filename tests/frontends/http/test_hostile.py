@@ -176,7 +176,7 @@ def test_other_versions_are_refused(web, version):
     assert is_refused(web.connect().send(GET.replace(b"HTTP/1.1", version)), 505)
 
 
-def test_what_goes_to_a_proxy_is_served_by_its_path(web):
+def test_absolute_request_targets_are_served_by_their_path(web):
     client = web.connect().send(GET.replace(b"/health", b"http://elsewhere:80/health"))
     assert client.read()[2] == b"ready"
     assert client.send(post(path=b"http://elsewhere/model/add:m")).read()[0] == 200
@@ -222,7 +222,7 @@ def test_the_largest_head_may_come_in_pieces(web, at):
 
 
 @pytest.mark.parametrize("at", [1, 100, MAX_HEAD // 2, MAX_HEAD - 1])
-def test_a_larger_head_is_refused_also_when_it_ends(web, at):
+def test_a_complete_head_over_the_limit_is_refused(web, at):
     head = head_of_size(MAX_HEAD + 100)
     assert web.connect().send(GET + head[:at], head[at:]).read()[2] == b"ready"
     assert web.clients[0].read()[0] == 431
@@ -318,7 +318,7 @@ def test_a_head_that_is_slow_but_in_time_is_served(web):
     assert client.send(GET[-2:]).read()[2] == b"ready"
 
 
-def test_many_quick_requests_are_not_taken_for_one_slow_one(web):
+def test_many_quick_requests_do_not_count_as_a_slow_request(web):
     client = web.connect()
     for second in (0, 20, 40, 60):
         client.send(GET[:10])
@@ -330,7 +330,7 @@ def test_many_quick_requests_are_not_taken_for_one_slow_one(web):
 # --- order --------------------------------------------------------------------------------------
 
 
-def test_nonsense_is_answered_after_the_requests_before_it(web):
+def test_invalid_data_is_answered_after_earlier_requests(web):
     web.inference.holds = True
     client = web.connect().send(post() + post() + b"nonsense\r\n\r\n")
     for number in (1, 2):
@@ -339,7 +339,7 @@ def test_nonsense_is_answered_after_the_requests_before_it(web):
     assert is_refused(client, 400)
 
 
-def test_a_broken_body_is_answered_after_the_request_before_it(web):
+def test_an_invalid_body_is_answered_after_earlier_requests(web):
     web.inference.holds = True
     client = web.connect().send(post() + CHUNKED + b"zz\r\n")
     web.inference.answer(web.inference.wait_for(1), Reply([b"1"]))

@@ -50,7 +50,7 @@ def test_a_limit_out_of_range_is_refused_by_its_name():
 
 
 @pytest.mark.parametrize("limit", ["max_connections", "max_connections_per_address"])
-def test_one_connection_too_many_is_answered_503_until_another_ends(background, limit):
+def test_a_connection_over_the_limit_gets_503_until_another_ends(background, limit):
     with serving(background, **{limit: 2}) as web:
         first, second = web.connect().send(GET), web.connect().send(GET)
         assert (first.read()[0], second.read()[0]) == (200, 200)
@@ -62,7 +62,7 @@ def test_one_connection_too_many_is_answered_503_until_another_ends(background, 
         assert web.connect().send(GET).read()[0] == 200
 
 
-def test_connections_wait_while_there_are_no_descriptors_and_are_served_then(web):
+def test_connections_wait_for_free_descriptors(web):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.socket() as stream, socket.socket() as held:
         try:
@@ -82,7 +82,7 @@ def test_connections_wait_while_there_are_no_descriptors_and_are_served_then(web
 # --- memory -------------------------------------------------------------------------------------
 
 
-def test_bodies_that_take_all_memory_are_refused_with_429_until_others_are_answered(background):
+def test_bodies_over_the_memory_limit_get_429_until_memory_is_free(background):
     part = b"x" * (700 << 10)
     head = POST + b"Content-Length: %d\r\n\r\n" % MEGABYTE
     with serving(background, max_body=MEGABYTE, max_body_memory=MEGABYTE) as web:
@@ -97,7 +97,7 @@ def test_bodies_that_take_all_memory_are_refused_with_429_until_others_are_answe
         assert web.connect().send(whole).read()[0] == 200
 
 
-def test_bodies_of_one_address_leave_memory_to_those_of_another(background):
+def test_bodies_of_an_address_leave_memory_to_other_addresses(background):
     head = POST + b"Content-Length: %d\r\n\r\n" % MEGABYTE
     part = b"x" * (900 << 10)
     with serving(background, max_body=MEGABYTE, max_body_memory=4 * MEGABYTE) as web:
@@ -113,7 +113,7 @@ def test_bodies_of_one_address_leave_memory_to_those_of_another(background):
             stream.close()
 
 
-def test_of_answers_that_are_not_taken_those_of_the_address_that_has_most_are_cut_off(background):
+def test_unread_answers_are_aborted_for_the_address_with_the_largest_share(background):
     route = Route("/large", lambda _: Response(bytes(32 * MEGABYTE)))
     with serving(background, routes=[route], max_unsent_memory=80 * MEGABYTE) as web:
         web.connect().send(GET).read()
@@ -273,7 +273,7 @@ def test_the_time_of_a_request_is_its_own_and_not_that_of_its_connection(backgro
     ],
     ids=["head", "body", "chunk", "trailers"],
 )
-def test_what_comes_in_drops_is_refused_when_its_time_is_over(background, limit, data):
+def test_slow_requests_are_refused_after_their_timeout(background, limit, data):
     with serving(background, **{limit: 0.2}) as web:
         client = web.connect().send(data)
         client.stream.settimeout(0.02)
@@ -301,7 +301,7 @@ def test_a_slow_answer_is_not_mistaken_for_a_slow_client(web):
 
 
 @pytest.mark.parametrize("path", [b"/model/add:m", b"/my-model/add:m"])
-def test_a_request_that_is_not_complete_is_answered_503_when_the_server_stops(background, path):
+def test_an_incomplete_request_gets_503_when_the_server_stops(background, path):
     with serving(background) as web:
         client = web.connect().send(post(b"x" * 500, path)[:-400])
         eventually(lambda: web.server.shared.connections)

@@ -24,7 +24,7 @@ def numbered(x):
 # --- one request --------------------------------------------------------------------------------
 
 
-def test_a_request_reaches_inference_as_it_came(web):
+def test_a_request_reaches_inference_unchanged(web):
     client = web.connect().send(post(path=b"/model/add/version/3:cast?a=b"))
     assert client.read_json() == echoed(1)
     request = web.inference.asked[0].request
@@ -126,7 +126,7 @@ def test_a_servable_named_with_escapes_is_found(web):
 # --- keep-alive and pipelines -------------------------------------------------------------------
 
 
-def test_a_connection_serves_one_request_after_another(web):
+def test_a_connection_serves_several_requests(web):
     client = web.connect()
     for number in range(5):
         status, headers, body = client.send(post(numbered(number))).read()
@@ -151,7 +151,7 @@ def test_pipelined_requests_are_answered_in_order(web):
     assert [client.read_json() for _ in range(20)] == [echoed(number) for number in range(20)]
 
 
-def test_pipelined_requests_are_submitted_one_at_a_time(web):
+def test_pipelined_requests_are_submitted_in_turn(web):
     web.inference.holds = True
     client = web.connect().send(post(numbered(1)) + post(numbered(2)))
     first = web.inference.wait_for(1)
@@ -239,14 +239,14 @@ def test_an_empty_body_is_refused_and_the_connection_stays(web):
     ],
     ids=["line", "length", "chunk", "header", "tls"],
 )
-def test_what_is_no_http_is_refused_and_the_connection_closed(web, data):
+def test_data_that_is_not_http_is_refused_and_the_connection_closed(web, data):
     client = web.connect().send(data)
     status, headers, _ = client.read()
     assert (status, headers["connection"]) == (400, "close")
     assert client.is_closed()
 
 
-def test_nonsense_after_a_request_spoils_no_answer_of_others(web):
+def test_invalid_data_after_a_request_leaves_earlier_answers_intact(web):
     web.inference.holds = True
     client, other = web.connect(), web.connect()
     client.send(post() + b"nonsense\r\n\r\n")
@@ -309,7 +309,7 @@ def test_status_codes_are_sent_if_they_were_asked_for(web_with_codes, failure, s
     assert client.send(post()).read()[0] == 200  # the connection stays
 
 
-def test_without_them_every_answer_is_200_as_it_always_was(web):
+def test_without_status_codes_every_answer_is_200(web):
     web.inference.holds = True
     client = web.connect().send(post())
     web.inference.answer(web.inference.wait_for(1), Reply(failure=NotFound("no such")))
@@ -317,7 +317,7 @@ def test_without_them_every_answer_is_200_as_it_always_was(web):
 
 
 @pytest.mark.parametrize("path", [b"/model/add", b"/model/", b"/model/:m"])
-def test_a_path_that_names_no_method_is_refused_by_name_of_what_is_missing(web, path):
+def test_an_incomplete_path_is_refused_with_the_missing_part(web, path):
     assert "please check url" in web.connect().send(post(path=path)).read_json()["error_msg"]
 
 
@@ -393,7 +393,7 @@ def test_stop_lets_a_running_request_finish_and_closes_idle_connections(web):
         web.connect()
 
 
-def test_stop_ends_what_does_not_finish_in_time(web):
+def test_stop_aborts_requests_after_the_grace_period(web):
     web.inference.holds = True
     client = web.connect().send(post())
     asked = web.inference.wait_for(1)
@@ -402,7 +402,7 @@ def test_stop_ends_what_does_not_finish_in_time(web):
     assert cancelled(web, asked)
 
 
-def test_idle_connections_are_closed_after_a_while_and_busy_ones_are_not(web):
+def test_idle_connections_are_closed_and_busy_connections_are_not(web):
     web.inference.holds = True
     idle, half, busy = web.connect(), web.connect(), web.connect()
     idle.send(GET).read()

@@ -100,7 +100,7 @@ async def test_later_releases_have_another_form_too() -> None:
 
 
 @pytest.mark.parametrize("form", ["r21", "bare"])
-async def test_the_full_answer_is_one_line(form: Form) -> None:
+async def test_the_full_answer_is_a_single_line(form: Form) -> None:
     reply = await server(form, WHOLE).post("/models/llama2/generate", {"inputs": "Hi"})
     first = b'{"id": 5, "logprob": -0.5, "special": false, "text": " Hello"}'
     assert reply.content == (

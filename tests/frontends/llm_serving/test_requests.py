@@ -103,7 +103,7 @@ async def test_models_of_known_names_have_a_template(
     assert (server.sent.prompt, server.sent.add_special) == (prompt, adds_special)
 
 
-async def test_a_path_names_a_model_an_adapter_or_by_an_alias_the_first_one() -> None:
+async def test_a_path_names_a_model_an_adapter_or_the_alias_of_the_first_model() -> None:
     models = [("one", 1, replace(CARD, adapters=())), ("two", 1, CARD)]
     server = Server(llm_serving_routes, WHOLE, models=models)
     for name in ("one", "two", "poem", "llama2", "internlm"):
@@ -161,7 +161,7 @@ async def test_a_prompt_that_cannot_be_used_is_told_in_place_of_an_answer(
 FAILED = "error304: generation task stop abnormally!, please retry!"
 
 
-async def test_a_model_that_fails_is_told_behind_what_there_is() -> None:
+async def test_a_failure_is_appended_to_the_generated_text() -> None:
     error = piece(finish_reason="error", stop_reason="out of memory")
     server = Server(llm_serving_routes, (begun(), piece(HELLO), error, ended()))
     body = {"inputs": "Hi", "parameters": {"return_protocol": "lines"}}
@@ -211,7 +211,7 @@ async def test_a_body_that_is_no_request_is_told_with_its_place(
     assert reply.json() == {"detail": [detail]}
 
 
-async def test_what_has_no_nearest_value_is_refused() -> None:
+async def test_values_without_a_nearest_valid_value_are_refused() -> None:
     body = {"inputs": "Hi", "parameters": {"stop": ["a"] * 65}}
     reply = await Server(llm_serving_routes, WHOLE).post(PATH, body)
     assert reply.status_code == 422
@@ -251,7 +251,7 @@ async def test_a_client_that_leaves_frees_its_request() -> None:
     assert server.inference.num_cancelled == 1
 
 
-async def test_what_no_model_is_made_for_is_refused_by_what_it_is() -> None:
+async def test_requests_that_no_model_supports_are_refused_by_task() -> None:
     server = Server(cohere_routes, WHOLE, models=[("one", 1, CARD)])
     for named in ({}, {"model": "default"}):
         body = {"query": "a", "documents": ["b"], **named}

@@ -76,7 +76,7 @@ def test_sampling_follows_its_seed_and_its_top_k(client, expected):
     assert first.generated_text == expected(12, temperature=0.8, top_k=20, seed=5)
 
 
-def test_what_the_original_ignored_has_an_effect(client, expected):
+def test_parameters_ignored_by_the_original_have_an_effect(client, expected):
     plain = expected(12)
     penalised = client.generate(PROMPT, max_new_tokens=12, repetition_penalty=5.0)
     assert penalised.generated_text == expected(12, repetition_penalty=5.0)

@@ -39,7 +39,7 @@ def test_a_timeout_is_in_seconds(header, seconds):
 
 
 @pytest.mark.parametrize("header", [b"", b"soon", b"0", b"-1", b"nan", b"inf", b"1000001", b"5s"])
-def test_other_timeouts_are_refused_with_what_was_given(header):
+def test_invalid_timeouts_are_refused_with_their_value(header):
     with pytest.raises(InvalidInputs) as caught:
         ms_rest.to_timeout(header)
     assert repr(header) in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_failed_instance_has_its_own_error():
     assert body_of(reply) == (200, {"instances": [{"y": 1}, {"error_msg": "raised"}]})
 
 
-def test_a_reply_whose_instances_all_failed_alike_is_one_error():
+def test_a_reply_with_the_same_error_for_all_instances_is_an_error():
     reply = Reply([b"", b""], [StageFailed("raised"), StageFailed("raised")])
     assert body_of(reply) == (500, {"error_msg": "raised"})
 

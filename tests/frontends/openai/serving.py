@@ -207,7 +207,7 @@ class Web:
         found, served = Keys(keys), (self.inference, self.control)
         app = make_app(*served, Page, rest=rest, keys=found, routes=mount(state))
         refusals = LanguageRefusals(self.control, ServerLimits())
-        path = FastPath(self.inference, rest, found, others=refusals)
+        path = FastPath(self.inference, rest, found, open_other=refusals)
         self._server = HttpServer(address, app, path)
         background.run(self._server.start(None))
         self.port = self._server.port

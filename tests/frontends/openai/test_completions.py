@@ -35,7 +35,7 @@ def test_an_answer_is_an_object_with_text_and_usage(web):
 
 
 def test_tokens_that_the_engine_guessed_are_predictions(web):
-    ended = Finished(3, 0, 9, num_guesses=7, num_right_guesses=5)
+    ended = Finished(3, 0, 9, num_draft_tokens=7, num_accepted_tokens=5)
     web.inference.script = lambda request: [Started(3, 7), piece("z"), ended]
     assert web.complete().json["usage"]["completion_tokens_details"] == {
         "reasoning_tokens": 0,

@@ -127,7 +127,7 @@ def test_a_wrong_message_is_told_with_its_place(web, messages, param, told):
         (b"3", "the body is 3, expected an object"),
         (b"{}", "messages is missing"),
         (b'{"temperature":1e999}', "temperature is wrong"),
-        (b'{"x":' + b"[" * 100_000, "too many arrays or objects"),
+        (b'{"x":' + b"[" * 100_000, "nested too deeply"),
         (b'{"tools":' + b"9" * 5000 + b"}", "tools is wrong"),
     ],
 )

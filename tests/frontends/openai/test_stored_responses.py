@@ -176,9 +176,9 @@ def _stored(text="x"):
 
 def test_the_oldest_of_an_owner_are_forgotten():
     store, limits = ResponseStore(), LanguageLimits(max_stored=2)
-    store.keep("you", "0", _stored(), limits)
+    store.add("you", "0", _stored(), limits)
     for name in "123":
-        store.keep("me", name, _stored(), limits)
+        store.add("me", name, _stored(), limits)
     assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
     assert store.find("you", "0") is not None
 
@@ -187,12 +187,12 @@ def test_stored_responses_have_a_limit_of_bytes_together():
     small, large = _stored(), _stored("x" * 10_000)
     store, limits = ResponseStore(), LanguageLimits(max_stored_bytes=2 * small.num_bytes + 1)
     for name in "12":
-        store.keep("me", name, small, limits)
-    store.keep("me", "3", small, limits)
+        store.add("me", name, small, limits)
+    store.add("me", "3", small, limits)
     assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
-    store.forget("me", "3")
-    store.keep("me", "4", small, limits)
+    store.remove("me", "3")
+    store.add("me", "4", small, limits)
     assert [store.find("me", name) is not None for name in "24"] == [True, True]
-    store.keep("me", "5", large, limits)  # which is too large by itself
+    store.add("me", "5", large, limits)  # which is too large by itself
     assert not any(store.find("me", name) for name in "245")
     assert large.num_bytes > len(json.dumps("x" * 10_000))

@@ -194,7 +194,7 @@ def test_a_call_that_was_cut_off_ends_by_length(web):
 def test_a_model_without_a_form_for_calls_says_so(web):
     answer = web.chat(tools=[LOOK])
     assert (answer.status, answer.error["param"]) == (400, "tool_choice")
-    assert "has no form for calls of tools" in answer.error["message"]
+    assert "has no format for tool calls" in answer.error["message"]
 
 
 def test_a_form_of_the_answer_goes_with_tools(web):

@@ -14,9 +14,14 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.mindspore import routes as mindspore
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
-from mindspore_serving.frontends.openapi import Described, Visible, sections_of, values
+from mindspore_serving.frontends.openapi import (
+    DocumentOptions,
+    OpenApiDocument,
+    sections_of,
+    values,
+)
 from mindspore_serving.frontends.openapi.document import Section, to_document
-from mindspore_serving.frontends.openapi.methods import Served
+from mindspore_serving.frontends.openapi.methods import DescribedServable
 from mindspore_serving.frontends.operation import Body, Operation
 from mindspore_serving.frontends.protocols import ROUTES
 from mindspore_serving.frontends.v2.inference import V2
@@ -42,13 +47,15 @@ def _v2() -> Any:
     return V2(state, None, SharedMemory(is_enabled=True), ServerLimits())  # type: ignore[arg-type]
 
 
-def served(name: str = "toy", *, versions: tuple[int, ...] = (1,), **methods: Any) -> Served:
+def served(
+    name: str = "toy", *, versions: tuple[int, ...] = (1,), **methods: Any
+) -> DescribedServable:
     signature = ServableSignature(name, versions[-1], versions, methods or {"predict": SIGNATURE})
-    return Served(name, 0, signature, frozenset(), False)
+    return DescribedServable(name, 0, signature, frozenset(), False)
 
 
-def document(*found: Served) -> Any:
-    sections = sections_of(Described(_v2(), Visible(), ROUTES), found, ("chatty",))
+def document(*found: DescribedServable) -> Any:
+    sections = sections_of(OpenApiDocument(_v2(), DocumentOptions(), ROUTES), found, ("chatty",))
     return to_document(sections, has_keys=False, model="chatty")
 
 
@@ -146,12 +153,12 @@ def test_a_long_value_has_no_example() -> None:
         ("float64", {"type": ["number", "null"]}),
     ],
 )
-def test_a_number_is_what_its_type_can_hold(dtype: str, schema: Any) -> None:
+def test_integers_have_the_range_of_their_dtype(dtype: str, schema: Any) -> None:
     plain, _ = values.value_schema(ValueSpec("x", dtype, ()))["anyOf"]
     assert plain == schema
 
 
-def test_texts_and_bytes_have_one_form() -> None:
+def test_texts_and_bytes_have_a_single_form() -> None:
     assert values.value_schema(ValueSpec("x", "str", ())) == {"type": "string"}
     assert values.value_schema(ValueSpec("x", "bytes", ()))["required"] == ["b64"]
 

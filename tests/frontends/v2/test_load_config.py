@@ -39,14 +39,17 @@ def test_parameters_are_settings_by_our_names() -> None:
     assert changes(parameters=given) == {"max_requests": 5, "stage_timeout": 1.5, "retry": False}
 
 
-def test_what_is_so_anyway_may_be_repeated() -> None:
+def test_present_values_can_be_repeated() -> None:
     assert changes(**SHOWN) == {}
 
 
 @pytest.mark.parametrize(
     ("config", "problem"),
     [
-        ({"max_batch_size": 9}, "'max_batch_size' cannot be changed; there are dynamic_batching"),
+        (
+            {"max_batch_size": 9},
+            "'max_batch_size' cannot be changed; fields that can: dynamic_batching",
+        ),
         ({"version_policy": {"all": {}}}, "'version_policy' cannot be changed"),
         ({"dynamic_batching": {"preserve_ordering": True}}, "'preserve_ordering' of dynamic_b"),
         ({"dynamic_batching": {"preferred_batch_size": [0]}}, "preferred_batch_size"),
@@ -54,12 +57,12 @@ def test_what_is_so_anyway_may_be_repeated() -> None:
         ({"dynamic_batching": {"max_queue_delay_microseconds": 10**400}}, "expected 0 to"),
         ({"dynamic_batching": {"max_queue_delay_microseconds": "1" * 5000}}, "expected 0 to"),
         ({"dynamic_batching": {"max_queue_delay_microseconds": "nan"}}, "max_queue_delay"),
-        ({"dynamic_batching": None}, "dynamic_batching is no object"),
+        ({"dynamic_batching": None}, "dynamic_batching is not an object"),
         ({"instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]}, "KIND_GPU.*which devices"),
         ({"instance_group": [{"gpus": [0]}]}, "'gpus' of instance_group"),
         ({"instance_group": [{"count": 65}]}, "count is 65, expected 1 to 64"),
         ({"instance_group": [{"count": True}]}, "count is True"),
-        ({"instance_group": [{}, {}]}, "no list of one group"),
+        ({"instance_group": [{}, {}]}, "not a list of one group"),
         ({"parameters": {"llm_options": {"string_value": "{}"}}}, "'llm_options' is unknown"),
         ({"parameters": {"retry": {"string_value": "yes"}}}, "expected true or false"),
         ({"parameters": {"retry": "true"}}, "string_value"),
@@ -73,5 +76,5 @@ def test_anything_else_is_refused_by_name(config: Any, problem: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", "{", 7, None, '"' + "[" * 100_000])
 def test_a_config_is_the_text_of_a_json_object(text: Any) -> None:
-    with pytest.raises(InvalidInputs, match="'config' is no JSON"):
+    with pytest.raises(InvalidInputs, match="'config' is not a? ?JSON"):
         to_changes(text, SHOWN)

@@ -14,10 +14,10 @@ from starlette.routing import Route
 from mindspore_serving.aio import on_thread_to_the_end
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
-from mindspore_serving.frontends.disconnect import while_there
+from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import GET, Web, post
 from tests.frontends.v2.test_own_infer import PATH, Models
@@ -33,8 +33,8 @@ REPLY = Reply([bytes(outputs.encode_json({"y": np.array(i)})) for i in range(COU
 @pytest.fixture
 def web(background: Any) -> Iterator[Web]:
     models: Any = Models()
-    v2 = V2(None, models, MemoryElsewhere(), ServerLimits())  # type: ignore[arg-type]
-    made = Web(background, max_body=1 << 20, others=FastInfer(v2))
+    v2 = V2(None, models, RemoteSharedMemory(), ServerLimits())  # type: ignore[arg-type]
+    made = Web(background, max_body=1 << 20, open_other=FastInfer(v2))
     made.inference.holds = True
     yield made
     made.close()
@@ -84,9 +84,7 @@ def test_a_client_that_leaves_meanwhile_leaves_nothing_behind(web: Web, joining:
     assert web.held == 0
 
 
-def test_the_body_of_a_client_that_has_left_counts_until_nothing_reads_it(
-    web: Web, joining: Any
-) -> None:
+def test_a_body_counts_after_a_disconnect_until_its_reader_ends(web: Web, joining: Any) -> None:
     begun, may_end = joining
     large = BODY + b" " * (1 << 19)
     client = web.connect().send(post(large, PATH))
@@ -100,7 +98,7 @@ def test_the_body_of_a_client_that_has_left_counts_until_nothing_reads_it(
     eventually(lambda: web.held == 0)
 
 
-def test_so_does_one_that_an_application_reads_on_a_thread(background: Any) -> None:
+def test_a_body_read_on_a_thread_counts_until_the_reader_ends(background: Any) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def read(_: bytes) -> None:
@@ -109,7 +107,7 @@ def test_so_does_one_that_an_application_reads_on_a_thread(background: Any) -> N
 
     async def answer(http: Request) -> Response:
         body = await http.body()
-        await while_there(http, on_thread_to_the_end("answers", read, body))
+        await while_connected(http, on_thread_to_the_end("answers", read, body))
         return Response()
 
     routes = [Route("/read", answer, methods=["POST"])]
@@ -129,10 +127,10 @@ def test_so_does_one_that_an_application_reads_on_a_thread(background: Any) -> N
         web.close()
 
 
-def test_what_cannot_be_put_together_is_said(web: Web) -> None:
+def test_instances_that_cannot_be_joined_are_an_error(web: Web) -> None:
     client = web.connect().send(post(BODY, PATH))
     asked = web.inference.wait_for(1)
     wrong = bytes(outputs.encode_json({"z": np.array(1)}))
     web.inference.answer(asked, Reply([*REPLY.instances, wrong]))
     status, _, body = client.read()
-    assert (status, b"not alike" in body) == (500, True)
+    assert (status, b"outputs differ" in body) == (500, True)

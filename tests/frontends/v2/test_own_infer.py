@@ -17,7 +17,7 @@ from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
-from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory
 from mindspore_serving.server.processes.serving_http import LocalInfer
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import Web, post
@@ -46,14 +46,14 @@ async def master(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 def web(background: Any) -> Iterator[Web]:
     models: Any = Models()
-    v2 = V2(None, models, MemoryElsewhere(), ServerLimits())  # type: ignore[arg-type]
-    made = Web(background, max_body=1 << 20, others=FastInfer(v2, partial(LocalInfer, master)))
+    v2 = V2(None, models, RemoteSharedMemory(), ServerLimits())  # type: ignore[arg-type]
+    made = Web(background, max_body=1 << 20, open_other=FastInfer(v2, partial(LocalInfer, master)))
     made.inference.holds = True
     yield made
     made.close()
 
 
-def test_what_names_no_memory_is_answered_here(web: Web) -> None:
+def test_requests_without_regions_are_answered_by_the_front_end(web: Web) -> None:
     client = web.connect().send(post(json.dumps({"inputs": [X]}).encode(), PATH))
     instance = outputs.encode_json({"y": np.float32([3, 4])})
     web.inference.answer(web.inference.wait_for(1), Reply([bytes(instance)]))
@@ -62,7 +62,7 @@ def test_what_names_no_memory_is_answered_here(web: Web) -> None:
 
 @pytest.mark.parametrize("padding", [0, 300_000])
 @pytest.mark.parametrize("body", [INPUT_IN_MEMORY, OUTPUT_IN_MEMORY], ids=["input", "output"])
-def test_what_names_memory_is_answered_by_the_master(
+def test_requests_with_regions_are_answered_by_the_master(
     web: Web, body: dict[str, Any], padding: int
 ) -> None:
     text = json.dumps(body) + " " * padding
@@ -76,6 +76,6 @@ def test_what_names_memory_is_answered_by_the_master(
     assert web.held == 0
 
 
-def test_what_is_wrong_is_said_here(web: Web) -> None:
+def test_invalid_requests_are_refused_by_the_front_end(web: Web) -> None:
     status, _, answer = web.connect().send(post(b"{}", PATH)).read()
     assert (status, b"inputs" in answer) == (400, True)

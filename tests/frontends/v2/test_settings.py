@@ -38,7 +38,7 @@ def test_the_levels_are_shown():
         ({"log_file": "", "log_format": "default"}, "2"),
     ],
 )
-def test_a_level_has_all_above_it(changes, level):
+def test_a_log_level_includes_all_levels_above(changes, level):
     assert settings.change_log_settings(changes) == settings.log_settings()
     assert log.get_level() == level
 
@@ -46,8 +46,8 @@ def test_a_level_has_all_above_it(changes, level):
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"log_error": False}, "logs all above it"),
-        ({"log_verbose_level": 1}, "logs all above it"),
+        ({"log_error": False}, "needs all above it"),
+        ({"log_verbose_level": 1}, "needs all above it"),
         ({"log_info": 1}, "expected bool"),
         ({"log_verbose_level": -1}, "expected int"),
         ({"log_verbose_level": True}, "expected int"),
@@ -57,7 +57,7 @@ def test_a_level_has_all_above_it(changes, level):
         ({"log_info": True, "log_file": "x"}, "cannot be changed"),
     ],
 )
-def test_what_means_nothing_here_is_refused_and_changes_nothing(changes, problem):
+def test_unsupported_settings_are_refused_and_change_nothing(changes, problem):
     with pytest.raises(InvalidInputs, match=problem):
         settings.change_log_settings(changes)
     assert log.get_level() == "2"
@@ -82,7 +82,7 @@ def test_traces_are_off_unless_the_operator_wants_them(changes):
     ("ratio", "level", "rate"),
     [(None, "TIMESTAMPS", "1"), (0.01, "TIMESTAMPS", "100"), (0, "OFF", "0")],
 )
-def test_the_rate_of_traces_is_how_many_requests_have_one(ratio, level, rate):
+def test_the_trace_rate_is_the_inverse_of_the_sampling_ratio(ratio, level, rate):
     found = settings.trace_settings(TraceOptions(ratio=ratio))
     assert (found.trace_level, found.trace_rate) == ([level], rate)
 

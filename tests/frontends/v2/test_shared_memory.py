@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.errors import Forbidden, InvalidInputs, NotFound, Overloaded
 from mindspore_serving.frontends.v2.answers import RegisteredRegion
 from mindspore_serving.frontends.v2.shared_memory import MAX_REGIONS, SharedMemory
@@ -29,7 +29,7 @@ def memory(place):
     found.close()
 
 
-def test_it_is_off_unless_it_is_switched_on(place):
+def test_shared_memory_is_off_by_default(place):
     memory = SharedMemory(directory=str(place))
     for action in (
         lambda: memory.register("r", "data", 0, 1),
@@ -62,7 +62,7 @@ def test_a_region_that_cannot_be_written_to_is_the_clients_fault(memory, monkeyp
         memory.write(Region("r", 0, 3), [memoryview(b"abc")])
 
 
-def test_what_is_written_in_parts_is_written_whole(memory, place, monkeypatch):
+def test_partial_writes_are_continued(memory, place, monkeypatch):
     memory.register("r", "data", 0, 100)
     write = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda number, data, at: write(number, data[:2], at))
@@ -90,12 +90,12 @@ def test_regions_are_shown_and_forgotten(memory):
         *(".hidden", "-x", "data\n", "x" * 300, "~", "data/../../secret", "/etc/passwd"),
     ],
 )
-def test_a_key_is_the_name_of_one_file(memory, key):
+def test_a_key_is_the_name_of_a_file(memory, key):
     with pytest.raises(InvalidInputs, match="expected a name, and a key"):
         memory.register("r", key, 0, 1)
 
 
-def test_what_is_no_plain_file_is_refused(memory, place, tmp_path):
+def test_keys_of_other_files_are_refused(memory, place, tmp_path):
     (place / "link").symlink_to(tmp_path / "secret")
     (place / "directory").mkdir()
     os.mkfifo(place / "pipe")
@@ -166,11 +166,11 @@ def large(place):
 def written(data, size):
     """What is where `data` are to lie, in memory that was used before."""
     target = memoryview(bytearray(b"x" * size))
-    pieces.join([data]).write(target)
+    buffers.join([data]).write(target)
     return bytes(target)
 
 
-def test_what_is_large_is_read_when_it_is_written_to_where_it_lies(memory, place, large):
+def test_large_regions_are_read_when_they_are_sent(memory, place, large):
     memory.register("r", "large", 100, 90_000)
     data = memory.read(Region("r", 10, 80_000))
     os.pwrite(memory._regions["r"].file.number, b"later", 110)
@@ -180,7 +180,7 @@ def test_what_is_large_is_read_when_it_is_written_to_where_it_lies(memory, place
     assert bytes(data[:20]) == expected[:20]
 
 
-def test_what_waits_is_read_although_its_region_is_forgotten(memory, place, large):
+def test_queued_data_is_read_after_its_region_is_unregistered(memory, place, large):
     memory.register("r", "large", 0, 100_000)
     data = memory.read(Region("r", 0, 100_000))
     memory.unregister("r")
@@ -188,7 +188,7 @@ def test_what_waits_is_read_although_its_region_is_forgotten(memory, place, larg
         assert written(data, 100_000) == large
 
 
-def test_a_file_that_was_made_smaller_while_it_waited_ends_in_zeros(memory, place, large):
+def test_a_file_truncated_in_the_queue_ends_in_zeros(memory, place, large):
     memory.register("r", "large", 0, 100_000)
     data = memory.read(Region("r", 0, 100_000))
     os.truncate(place / "large", 60_000)

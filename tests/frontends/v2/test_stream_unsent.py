@@ -16,7 +16,7 @@ from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.v2 import service
 from mindspore_serving.frontends.v2.inference import V2
-from mindspore_serving.frontends.v2.shared_memory import MemoryElsewhere
+from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory
 from mindspore_serving.frontends.v2.stream import MAX_CALLS
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import outputs
@@ -36,7 +36,7 @@ class AppState:
         self.inference = inference
 
 
-class Unsent(UnsentReplies):
+class UnsentCounter(UnsentReplies):
     num_refused = 0
 
     def take(self, peer: str, num_bytes: int) -> None:
@@ -53,8 +53,8 @@ class Served:
         self.inference = Inference()
         self.inference.holds = True
         limits, models = ServerLimits(max_unsent_memory=MOST), Models()
-        v2 = V2(AppState(self.inference), models, MemoryElsewhere(), limits)  # type: ignore[arg-type]
-        self.unsent = Unsent(MOST)
+        v2 = V2(AppState(self.inference), models, RemoteSharedMemory(), limits)  # type: ignore[arg-type]
+        self.unsent = UnsentCounter(MOST)
         gate = CallGate(Keys(()), limits, MOST)
         handler = service.handler(v2, gate, self.unsent)
         port = free_port()
@@ -88,16 +88,16 @@ def ask(client: RawGrpc, number: int, name: str, *, is_last: bool = False) -> No
     client.send(number, body, is_last=is_last)
 
 
-def test_one_for_which_there_is_no_room_is_an_error_in_its_place(served: Served) -> None:
+def test_a_response_without_room_is_an_error_in_order(served: Served) -> None:
     client = served.client
     client.take_nothing()
     number = client.call(STREAM)
     for name in "abc":
         ask(client, number, name, is_last=name == "c")
     served.answer(1, MEGABYTE)
-    eventually(lambda: served.unsent.held > MEGABYTE)
+    eventually(lambda: served.unsent.num_bytes > MEGABYTE)
     served.answer(2, MEGABYTE)
-    eventually(lambda: served.unsent.held > 2 * MEGABYTE)
+    eventually(lambda: served.unsent.num_bytes > 2 * MEGABYTE)
     served.answer(3, 3 * MEGABYTE)
     eventually(lambda: served.unsent.num_refused == 1)
     client.take(number)
@@ -105,19 +105,19 @@ def test_one_for_which_there_is_no_room_is_an_error_in_its_place(served: Served)
     assert [one.infer_response.id for one in found] == ["a", "b", "c"]
     assert ["max_unsent_memory" in one.error_message for one in found] == [False, False, True]
     assert [len(one.infer_response.raw_output_contents) for one in found] == [1, 1, 0]
-    eventually(lambda: served.unsent.held == 0)
+    eventually(lambda: served.unsent.num_bytes == 0)
 
 
-def test_one_that_waits_is_sent_whatever_came_behind_it(served: Served) -> None:
+def test_queued_responses_are_sent_despite_later_large_responses(served: Served) -> None:
     client = served.client
     client.take_nothing()
     number = client.call(STREAM)
     for name in "abc":
         ask(client, number, name, is_last=name == "c")
     for index, size in enumerate((MEGABYTE, MEGABYTE // 2, MEGABYTE * 17 // 10)):
-        before = served.unsent.held
+        before = served.unsent.num_bytes
         served.answer(index + 1, size)
-        eventually(lambda before=before, size=size: served.unsent.held >= before + size)
+        eventually(lambda before=before, size=size: served.unsent.num_bytes >= before + size)
     client.take(number)
     found = [pb.ModelStreamInferResponse.FromString(one) for one in client.messages(number)]
     assert [one.infer_response.id for one in found] == ["a", "b", "c"]
@@ -131,12 +131,12 @@ def test_those_of_a_client_that_has_left_are_let_go(served: Served) -> None:
     for index, name in enumerate("ab"):
         ask(client, number, name)
         served.answer(index + 1, MEGABYTE)
-        eventually(lambda index=index: served.unsent.held > (index + 1) * MEGABYTE)
+        eventually(lambda index=index: served.unsent.num_bytes > (index + 1) * MEGABYTE)
     client.stream.close()
-    eventually(lambda: served.unsent.held == 0)
+    eventually(lambda: served.unsent.num_bytes == 0)
 
 
-def test_streams_of_one_connection_keep_no_stream_of_another_out(served: Served) -> None:
+def test_streams_of_a_connection_leave_room_for_other_connections(served: Served) -> None:
     hog = served.client
     numbers = [hog.call(STREAM) for _ in range(MAX_CALLS)]
     for number in numbers[3 * MAX_CALLS // 4 :]:

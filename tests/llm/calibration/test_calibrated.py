@@ -95,12 +95,12 @@ def test_zero_points_and_small_groups_are_nearer_to_the_floats(texts, tmp_path):
 def test_adapters_of_the_float_model_are_refused(uneven, texts, tmp_path):
     quantize(uneven, tmp_path / "q", "int8", text=texts[0], num_tokens=512)
     assert open_part(tmp_path / "q", EngineConfig()).size == 1
-    with pytest.raises(StartError, match="was calibrated, which has scaled what LoRA"):
+    with pytest.raises(StartError, match="was calibrated, which scales the inputs of LoRA"):
         open_part(tmp_path / "q", EngineConfig(max_loras=1))
 
 
 def test_invalid_calibrations_are_refused(texts, tmp_path):
-    with pytest.raises(StartError, match="mode is 'float16', but int8 and int4 alone"):
+    with pytest.raises(StartError, match="mode is 'float16', but only int8 and int4"):
         quantize(MODEL, tmp_path / "q", "float16", text=texts[0])
     with pytest.raises(StartError, match=r"nowhere.txt cannot be read as UTF-8 text"):
         quantize(MODEL, tmp_path / "q", "int4", text=tmp_path / "nowhere.txt")

@@ -32,7 +32,7 @@ def test_a_shared_block_is_free_when_its_last_user_leaves():
     assert pool.num_free == 2
 
 
-def test_a_free_block_is_found_by_what_it_holds():
+def test_a_free_block_is_found_by_its_contents():
     pool = BlockPool(4)
     blocks = filled(pool, b"a", b"b")
     pool.free(blocks)
@@ -51,7 +51,7 @@ def test_only_an_unbroken_beginning_is_found():
     assert pool.find([b"c"]) == [third]
 
 
-def test_blocks_that_hold_nothing_are_taken_before_cached_ones():
+def test_empty_blocks_are_allocated_before_cached_blocks():
     pool = BlockPool(3)
     (kept,) = filled(pool, b"a")
     pool.free([kept])
@@ -71,7 +71,7 @@ def test_the_cached_block_that_is_free_longest_is_evicted_first():
     assert [pool.allocate() for _ in range(3)] == [newer, newest, old]
 
 
-def test_of_one_text_the_end_is_evicted_before_the_beginning():
+def test_the_end_of_a_text_is_evicted_before_its_beginning():
     pool = BlockPool(3)
     blocks = filled(pool, b"1", b"12", b"123")
     pool.free(blocks)

@@ -32,7 +32,7 @@ def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThrea
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", PATIENCE)
     monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
 
 
@@ -62,7 +62,7 @@ def test_after_a_restart_a_prompt_computes_only_its_last_block(tmp_path):
     second.close()
 
 
-def test_prompts_that_come_together_read_what_they_share_once(tmp_path):
+def test_prompts_that_arrive_together_read_shared_blocks_once(tmp_path):
     first = make(tmp_path)
     said, _ = ask(first, [PROMPT])
     second = restarted(first, tmp_path)
@@ -74,7 +74,7 @@ def test_prompts_that_come_together_read_what_they_share_once(tmp_path):
     second.close()
 
 
-def test_a_prompt_reads_no_further_than_it_is_known(tmp_path):
+def test_a_prompt_reads_from_disk_up_to_the_first_missing_block(tmp_path):
     first = make(tmp_path)
     ask(first, [PROMPT[:22]])
     second = restarted(first, tmp_path)
@@ -125,9 +125,9 @@ def test_blocks_that_leave_the_cache_are_found_again(tmp_path):
 
 def test_while_nothing_is_to_be_computed_blocks_are_written(tmp_path):
     engine = make(tmp_path)
-    assert engine.rest() is None
+    assert engine.do_idle_work() is None
     ask(engine, [PROMPT])
-    eventually(lambda: engine.rest() is None)
+    eventually(lambda: engine.do_idle_work() is None)
     assert len(list(tmp_path.iterdir())) == 11  # with that of the answer
     other = make(tmp_path)  # at the same time
     assert ask(other, [PROMPT])[1] == [FULL]
@@ -168,7 +168,7 @@ class Silent(BlockThreads):
 def test_a_disk_that_does_not_answer_delays_prompts_only_once(
     tmp_path, monkeypatch, warnings_logged
 ):
-    monkeypatch.setattr(disk_cache, "PATIENCE", 0.02)
+    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", 0.02)
     first = make(tmp_path)
     said, _ = ask(first, [PROMPT])
     second = restarted(first, tmp_path, threads=Silent)
@@ -178,7 +178,7 @@ def test_a_disk_that_does_not_answer_delays_prompts_only_once(
     second.close()
 
 
-def test_others_are_computed_while_a_prompt_waits_for_the_disk(tmp_path):
+def test_other_requests_are_computed_while_a_prompt_waits_for_the_disk(tmp_path):
     first = make(tmp_path)
     ask(first, [PROMPT])
     second = restarted(first, tmp_path, threads=Silent)
@@ -205,7 +205,7 @@ def test_a_cancelled_prompt_leaves_nothing_in_use(tmp_path):
     second.close()
 
 
-def test_what_cannot_keep_blocks_on_disk_is_refused(tmp_path):
+def test_models_that_cannot_keep_blocks_on_disk_are_refused(tmp_path):
     config = EngineConfig(prefix_cache_dir=str(tmp_path))
     with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
         open_runner(tmp_path, "mindir", config)

@@ -82,7 +82,7 @@ def test_a_model_that_is_its_own_draft_is_always_right(options):
     engine = make(ToyRunner(256, SIZE), **options)
     assert answers(engine, PROMPTS) == expected
     stats = engine.stats()
-    assert stats.num_right_guesses == stats.num_guesses > 100
+    assert stats.num_accepted_tokens == stats.num_draft_tokens > 100
 
 
 @pytest.mark.parametrize("options", [
@@ -94,7 +94,7 @@ def test_sampled_answers_are_the_same_with_a_draft_model(options):
     engine = make(ToyRunner(256, SIZE))
     assert answers(engine, PROMPTS, **options) == expected
     stats = engine.stats()
-    assert 0 < stats.num_right_guesses < stats.num_guesses
+    assert 0 < stats.num_accepted_tokens < stats.num_draft_tokens
 
 
 def test_an_answer_with_an_adapter_is_the_same_though_the_draft_has_none():
@@ -103,10 +103,10 @@ def test_an_answer_with_an_adapter_is_the_same_though_the_draft_has_none():
         engine.add("a", [1, 2, 3], params(), adapter=2)
         engine.add("b", [1, 2, 3], params())
     assert run(engines[0]) == run(engines[1])
-    assert engines[1].stats().num_right_guesses > 40
+    assert engines[1].stats().num_accepted_tokens > 40
 
 
-def test_all_sequences_are_guessed_for_in_one_step_per_guess():
+def test_the_draft_model_computes_all_sequences_in_each_pass():
     draft = Timed(Clock())
     engine = make(draft)
     answers(engine, [[1], [2], [3]], max_tokens=21)
@@ -114,14 +114,14 @@ def test_all_sequences_are_guessed_for_in_one_step_per_guess():
     assert len(draft.steps) == 16, "4 steps of the large model with 4 guesses each"
 
 
-def test_a_long_prompt_is_read_in_chunks_while_others_go_on():
+def test_a_long_prompt_is_computed_in_chunks_beside_decoding():
     draft = Timed(Clock())
     engine = make(draft, runner=ToyRunner(256, SIZE), max_num_batched_tokens=16)
     engine.add("short", [1, 2], params(max_tokens=80))
     engine.add("long", list(range(100)), params(max_tokens=40))
     run(engine)
     assert max(step.num_tokens for step in draft.steps) <= 16
-    assert engine.stats().num_right_guesses == engine.stats().num_guesses > 60
+    assert engine.stats().num_accepted_tokens == engine.stats().num_draft_tokens > 60
 
 
 def test_a_prompt_that_begins_like_another_is_not_read_again():
@@ -157,15 +157,15 @@ def test_too_few_blocks_cost_guesses_and_nothing_else(own, drafts):
     engine = make(ToyRunner(drafts, SIZE), runner=ToyRunner(own, SIZE))
     assert answers(engine, prompts) == expected
     stats = engine.stats()
-    assert stats.num_right_guesses == stats.num_guesses
-    assert (stats.num_guesses > 0) is (drafts > 1)
+    assert stats.num_accepted_tokens == stats.num_draft_tokens
+    assert (stats.num_draft_tokens > 0) is (drafts > 1)
 
 
-def test_a_draft_of_shorter_texts_guesses_as_far_as_it_can():
+def test_a_draft_model_with_a_shorter_context_drafts_up_to_its_end():
     expected = answers(make(), [[1, 2, 3]], max_tokens=100)
     engine = make(ToyRunner(64, SIZE, max_model_len=40))
     assert answers(engine, [[1, 2, 3]], max_tokens=100) == expected
-    assert 20 < engine.stats().num_guesses < 40
+    assert 20 < engine.stats().num_draft_tokens < 40
 
 
 def test_a_draft_that_has_fewer_or_more_tokens_guesses_those_of_both():
@@ -236,11 +236,11 @@ def test_a_draft_that_was_given_up_is_tried_again_now_and_then():
     engine = make(draft, Timed(clock, says=rounds), clock, enable_prefix_caching=False)
     for _ in range(5):
         answers(engine, [[1]], max_tokens=90)
-    before = engine.stats().num_right_guesses
+    before = engine.stats().num_accepted_tokens
     bad[0] = False
     for _ in range(30):
         answers(engine, [[1]], max_tokens=90)
-    assert engine.stats().num_right_guesses > before + 300
+    assert engine.stats().num_accepted_tokens > before + 300
 
 
 def test_guesses_from_text_are_taken_where_they_are_likelier():
@@ -253,7 +253,7 @@ def test_guesses_from_text_are_taken_where_they_are_likelier():
     assert len(draft.steps) < 40
 
 
-def test_a_draft_model_reads_what_it_is_given_only_once():
+def test_a_draft_model_computes_each_token_once():
     """Apart from the last token, of which the guesses are wanted."""
     draft = Timed(Clock())
     engine = make(draft, enable_prefix_caching=False)

@@ -84,7 +84,7 @@ def test_prompts_longer_than_a_step_are_embedded_in_pieces(directory: Path, runt
         np.testing.assert_allclose(vector, reference(path, prompt), atol=1e-4)
 
 
-def test_embedding_takes_no_block_for_good_and_spoils_no_cached_one(directory: Path) -> None:
+def test_embedding_frees_its_blocks_and_spoils_no_cached_block(directory: Path) -> None:
     """A cache of four blocks, of which three hold a prompt that is asked for again."""
     path = checkpoints.build("llama", directory)
     prompt = list(checkpoints.prompts(1)[0] * 2)[:100]

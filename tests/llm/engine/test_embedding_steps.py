@@ -50,7 +50,7 @@ def one_hot(prompt):
     return continuation(prompt, 1, 128)[0]
 
 
-def test_a_long_prompt_is_embedded_a_piece_a_step_while_another_sequence_decodes():
+def test_a_long_prompt_is_embedded_in_chunks_beside_decoding():
     runner, engine = make()
     engine.add("decodes", [1, 2, 3], SamplingParams(max_tokens=30, **GREEDY))
     step(engine, runner)
@@ -69,7 +69,7 @@ def test_a_long_prompt_is_embedded_a_piece_a_step_while_another_sequence_decodes
     assert np.linalg.norm(vector) == pytest.approx(1.0)
 
 
-def test_short_prompts_are_embedded_together_behind_a_long_one():
+def test_short_prompts_are_embedded_together_behind_a_long_prompt():
     runner, engine = make()
     prompts = {"long": [7] * 40, "a": [3, 4], "b": [9] * 5, "c": [1] * 12}
     for name, prompt in prompts.items():

@@ -19,7 +19,7 @@ import transformers
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, fitting
+from mindspore_serving.llm.engine.encoder import MAX_PADDED_RATIO, Encoder, count_fitting
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.models.positions import distance_rows
 from tests.llm import encoders
@@ -87,7 +87,7 @@ def test_real_sentence_embeddings_are_those_of_the_reference(minilm: Path, runti
     assert found[0] @ found[1] > 0.5 > 0.2 > found[0] @ found[2]  # bread is like bread
 
 
-def test_a_vector_does_not_depend_on_what_else_is_in_the_batch(bert: Path) -> None:
+def test_a_vector_does_not_depend_on_the_batch(bert: Path) -> None:
     prompts = encoders.prompts(40)
     with LLM(bert) as llm:
         alone = np.concatenate([llm.embed([prompt]) for prompt in prompts])
@@ -138,7 +138,7 @@ def test_several_modes_stand_side_by_side_and_a_matrix_may_follow(bert: Path) ->
     assert np.abs(found - wanted).max() < 1e-4
 
 
-def test_the_longest_prompt_is_what_the_directory_says(bert: Path) -> None:
+def test_the_longest_prompt_is_read_from_the_directory(bert: Path) -> None:
     (bert / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
     with LLM(bert) as llm:
         assert llm.embed([[3] * 20]).shape == (1, 64)
@@ -166,7 +166,10 @@ def test_an_encoder_does_not_generate(bert: Path) -> None:
     ("prompt", "text"),
     [
         ([], "prompts.1.: the prompt is empty"),
-        ([encoders.VOCAB], f"token id {encoders.VOCAB}, expected ids of 0 to {encoders.VOCAB - 1}"),
+        (
+            [encoders.VOCAB],
+            f"token id {encoders.VOCAB}, expected ids from 0 to {encoders.VOCAB - 1}",
+        ),
         ([-1], "token id -1"),
     ],
 )
@@ -199,7 +202,7 @@ def change(path: Path, **entries: object) -> None:
         ({"is_decoder": True}, "has is_decoder True, which is not supported for BertModel"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(bert: Path, entries: dict, text: str) -> None:
+def test_tensors_that_do_not_fit_are_refused_by_name(bert: Path, entries: dict, text: str) -> None:
     change(bert / "config.json", **entries)
     for runtime in RUNTIMES:
         with pytest.raises(StartError, match=text):
@@ -258,9 +261,9 @@ def test_integer_weights_stay_near(minilm: Path) -> None:
 )
 def test_a_step_has_as_many_prompts_as_fit(lengths: list[int], count: int) -> None:
     config = EngineConfig(max_num_batched_tokens=1000)
-    assert fitting(lengths, config) == count
+    assert count_fitting(lengths, config) == count
     taken = lengths[:count]
-    assert count * max(taken) <= MAX_PLACES * sum(taken)
+    assert count * max(taken) <= MAX_PADDED_RATIO * sum(taken)
 
 
 def test_an_encoder_is_not_taken_for_a_model_that_generates(bert: Path) -> None:

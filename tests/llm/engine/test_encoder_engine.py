@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.llm.checkpoint.pooling import Pooling
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.encoder import MAX_PLACES, Encoder, EncoderEngine
+from mindspore_serving.llm.engine.encoder import MAX_PADDED_RATIO, Encoder, EncoderEngine
 
 SUM = Pooling(modes=("mean",), normalizes=False)
 
@@ -65,7 +65,7 @@ def test_requests_of_many_clients_share_a_step() -> None:
     assert len(runner.steps) == 1
 
 
-def test_the_oldest_is_in_the_next_step_and_those_of_its_length_with_it() -> None:
+def test_the_oldest_prompt_is_next_together_with_its_length() -> None:
     subject, runner = engine()
     for place, length in enumerate([50, 3, 3, 48, 3]):
         subject.add_embedding(str(place), [1] * length)
@@ -100,7 +100,7 @@ def test_every_request_is_answered_once_within_the_limits(
         sizes = [len(prompt) for prompt in step]
         assert len(sizes) == 1 or sum(sizes) <= most_tokens
         assert len(sizes) <= 8
-        assert len(sizes) * max(sizes) <= MAX_PLACES * sum(sizes)
+        assert len(sizes) * max(sizes) <= MAX_PADDED_RATIO * sum(sizes)
 
 
 @given(lengths=st.lists(st.integers(1, 100), max_size=60))
@@ -125,7 +125,7 @@ def test_an_aborted_request_is_not_computed() -> None:
     ("failure", "text"),
     [(ServingError("the runner is closed"), "is closed"), (ValueError("secret"), "see the log")],
 )
-def test_a_step_that_fails_fails_its_requests_and_no_others(failure: Exception, text: str) -> None:
+def test_a_failing_step_fails_only_its_requests(failure: Exception, text: str) -> None:
     subject, runner = engine(max_num_seqs=1)
     subject.add_embedding("first", [1])
     subject.add_embedding("second", [2])
@@ -149,7 +149,7 @@ def test_a_full_queue_refuses() -> None:
     subject.add_embedding("2", [1])
 
 
-def test_a_queue_full_of_tokens_refuses_but_for_a_first_one() -> None:
+def test_a_limit_of_waiting_tokens_does_not_refuse_a_first_request() -> None:
     subject, _ = engine(max_num_waiting_tokens=10)
     subject.add_embedding("long", [1] * 20)
     with pytest.raises(Overloaded, match="prompts with 20 tokens wait already, at most 10 may"):
@@ -174,7 +174,7 @@ def test_a_name_is_used_once_at_a_time() -> None:
         subject.add_embedding("x", [1])
 
 
-def test_the_numbers_tell_what_waits_and_what_was_done() -> None:
+def test_stats_count_waiting_requests_and_tokens() -> None:
     subject, _ = engine()
     subject.add_embedding("x", [1, 2, 3])
     assert subject.stats().num_waiting == 1

@@ -124,7 +124,7 @@ def test_only_allowed_tokens_are_chosen():
     assert set(expected) == {3, 90}
 
 
-def test_the_answer_ends_before_a_stop_string(letters):
+def test_an_answer_ends_before_its_stop_string(letters):
     answer = continuation([5, 7, 9], 6, VOCAB)
     stop = "".join(map(chr, answer[2:4]))
     engine = make(letters)
@@ -290,7 +290,7 @@ def test_right_guesses_save_steps_and_change_nothing():
     assert entries == [entry for part in expected for entry in part.logprobs]
     stats = guessing.stats()
     assert stats.num_steps < plain.stats().num_steps / 2.5
-    assert stats.num_right_guesses > 40
+    assert stats.num_accepted_tokens > 40
 
 
 def test_a_stop_among_right_guesses_ends_the_answer_there(letters):
@@ -317,7 +317,7 @@ def test_penalties_are_exact_under_speculation():
     for engine in (plain, guessing):
         engine.add("a", [1, 2, 3], params)
     assert tokens(run(plain)["a", 0]) == tokens(run(guessing)["a", 0])
-    assert guessing.stats().num_guesses > 0
+    assert guessing.stats().num_draft_tokens > 0
 
 
 def test_an_aborted_request_says_so_for_every_answer():
@@ -331,7 +331,7 @@ def test_an_aborted_request_says_so_for_every_answer():
     assert tokens(said["other", 0]) == continuation([5, 7, 9], 6, VOCAB)
 
 
-def test_an_abort_while_decoding_ends_what_is_unfinished():
+def test_an_abort_while_decoding_ends_unfinished_completions():
     engine = make()
     engine.add("a", [5, 7, 9], greedy(n=2, max_tokens=100))
     for _ in range(5):
@@ -372,22 +372,22 @@ def test_an_id_is_free_again_when_its_end_was_told():
     [
         ([], {}, {}, "the prompt is empty, expected at least one token"),
         ([1] * 256, {}, {}, "has 256 tokens, expected at most 255"),
-        ([1, 128], {}, {}, "has token id 128, expected ids of 0 to 127"),
-        ([-1], {}, {}, "has token id -1, expected ids of 0 to 127"),
+        ([1, 128], {}, {}, "has token id 128, expected ids from 0 to 127"),
+        ([-1], {}, {}, "has token id -1, expected ids from 0 to 127"),
         ([1.5], {}, {}, "not a list of token ids"),
         ("text", {}, {}, "not a list of token ids"),
-        ([1], {"stop": ["x"]}, {}, "stop needs the model's tokenizer"),
-        ([1], {"bad_words": ["x"]}, {}, "bad_words needs the model's tokenizer"),
+        ([1], {"stop": ["x"]}, {}, "stop needs a tokenizer"),
+        ([1], {"bad_words": ["x"]}, {}, "bad_words needs a tokenizer"),
         ([1], {"stop_token_ids": [128]}, {}, "stop_token_ids has token id 128"),
         ([1], {"allowed_token_ids": [500]}, {}, "allowed_token_ids has token id 500"),
         ([1], {"logit_bias": {128: 1.0}}, {}, "logit_bias has token id 128"),
         ([1], {}, {"adapter": 9}, "adapter is 9, expected 0 or one of 1, 2"),
         ([1], {}, {"adapter": "x"}, "adapter is 'x', expected 0 or one of 1, 2"),
         ([1], {}, {"priority": "high"}, "priority is 'high', expected an int"),
-        ([1], {}, {"cache_salt": None}, "cache_salt is None, expected a text"),
+        ([1], {}, {"cache_salt": None}, "cache_salt is None, expected a string"),
     ],
 )
-def test_bad_input_is_refused_with_one_clear_error_and_the_engine_goes_on(
+def test_bad_input_is_refused_with_a_clear_error_and_the_engine_goes_on(
     prompt, params, options, says
 ):
     engine = make()
@@ -400,7 +400,7 @@ def test_bad_input_is_refused_with_one_clear_error_and_the_engine_goes_on(
 
 
 def test_a_request_id_is_a_text():
-    with pytest.raises(InvalidInputs, match="request_id is 7, expected a text"):
+    with pytest.raises(InvalidInputs, match="request_id is 7, expected a non-empty string"):
         make().add(7, [1], greedy())
 
 
@@ -475,7 +475,7 @@ def test_the_numbers_add_up():
     assert stats.num_cache_queries == 10
 
 
-def test_adapters_never_share_what_they_computed():
+def test_adapters_never_share_blocks():
     engine = make()
     for adapter in (0, 1, 0):
         engine.add("a", list(range(9)), greedy(), adapter=adapter)
@@ -483,7 +483,7 @@ def test_adapters_never_share_what_they_computed():
     assert engine.stats().num_cache_hits == 8  # of the third by the first
 
 
-def test_tenants_never_share_what_they_computed():
+def test_tenants_never_share_blocks():
     engine = make()
     for salt in ("a", "b", "a"):
         engine.add("x", list(range(9)), greedy(), cache_salt=salt)
@@ -509,7 +509,7 @@ class EmbeddingToy(ToyRunner):
         return np.array([[sum(row.tokens)] for row in step.rows], np.float32)
 
 
-def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some_blocks():
+def test_generations_do_not_starve_a_long_prompt_to_embed():
     """Eight blocks of four tokens: seven for the prompt, three for each of the generations that
     follow one another without end, two at a time."""
     engine = Engine(EmbeddingToy(num_blocks=8), None, EngineConfig(block_size=4))
@@ -533,7 +533,7 @@ def test_a_long_prompt_to_embed_has_its_turn_though_generations_always_hold_some
     assert engine.stats().num_running == 2  # who was held back goes on
 
 
-def test_it_tells_of_which_requests_a_step_was_the_first():
+def test_the_engine_tells_which_requests_a_step_started():
     """Room for one at a time: the other starts when the first has ended, and not again after."""
     engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
     params = SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True)
@@ -546,7 +546,7 @@ def test_it_tells_of_which_requests_a_step_was_the_first():
     assert told == [["a"], [], [], ["b"], [], []]
 
 
-def test_answers_that_begin_beside_another_neither_start_a_request_nor_find_its_prompt_cached():
+def test_forked_completions_neither_start_a_request_nor_count_as_cached():
     """Room for one sequence: the second answer waits, and finds what the first has left."""
     engine = Engine(ToyRunner(), None, EngineConfig(block_size=4, max_num_seqs=1))
     engine.add("a", list(range(1, 13)), SamplingParams(max_tokens=3, n=2, ignore_eos=True))

@@ -148,7 +148,7 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
     # It was what it is meant to be: tight, shared, interrupted.
     assert stats.num_preemptions > 200
     assert stats.num_cache_hits > 5000
-    assert (stats.num_guesses > 1000) == (num_speculative_tokens > 0)
+    assert (stats.num_draft_tokens > 1000) == (num_speculative_tokens > 0)
     ends = list(crowd.ends.values())
     for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
         assert ends.count(reason) > 100

@@ -111,7 +111,7 @@ def test_an_answer_matches_its_regular_expression():
     assert reason is STOP
 
 
-def test_an_answer_is_one_of_a_lark_grammar():
+def test_an_answer_matches_a_lark_grammar():
     lark = 'start: sum\nsum: term ("+" term){1,2}\nterm: /[0-9]/ | "(" /[0-9]/ "*" /[0-9]/ ")"'
     text, _, reason, _ = ask(Grammar("lark", lark))
     assert isinstance(eval(text), int)
@@ -122,13 +122,13 @@ def test_an_answer_is_one_of_a_lark_grammar():
 CLOSING = dict.fromkeys((opened("byte_level").encode(c, False)[0] for c in '"}]'), 9.0)
 
 
-def test_any_json_object_is_one():
+def test_any_json_object_is_accepted():
     text, _, reason, _ = ask(Grammar("json_object"), logit_bias=CLOSING)
     assert isinstance(json.loads(text), dict)
     assert reason is STOP
 
 
-def test_what_is_cut_off_is_the_start_of_json():
+def test_an_answer_cut_by_length_is_a_prefix_of_json():
     long = {"type": "string", "minLength": 99}
     schema = json.dumps({"type": "object", "properties": {"a": long}, "required": ["a"]})
     text, tokens, reason, _ = ask(Grammar("json_schema", schema), max_tokens=20)
@@ -208,11 +208,11 @@ def test_guesses_change_nothing_but_the_number_of_steps(has_draft):
         for temperature in (0.0, 1.0):
             options = {"seed": seed, "temperature": temperature}
             assert ask(grammar, plain, **options) == ask(grammar, guessing, **options)
-        assert guessing.stats().num_right_guesses > 0
+        assert guessing.stats().num_accepted_tokens > 0
         assert guessing.stats().num_steps < plain.stats().num_steps
 
 
-def test_what_a_grammar_forces_takes_few_steps():
+def test_tokens_forced_by_a_grammar_take_few_steps():
     """Though the model and its draft say something else, and no text says it."""
     text = "The quick brown fox jumps over the lazy dog. The quick brown fox jumps."
     num_tokens = len(opened("byte_level").encode(text))
@@ -223,7 +223,7 @@ def test_what_a_grammar_forces_takes_few_steps():
         assert engine.stats().num_steps < num_tokens / 3
 
 
-def test_an_answer_without_a_grammar_is_the_same_beside_ones_with():
+def test_an_answer_without_grammar_is_not_changed_by_grammars_beside():
     def free(grammars):
         """Every piece of the answers that have none, with log-probabilities."""
         engine = make()
@@ -243,7 +243,7 @@ def test_an_answer_without_a_grammar_is_the_same_beside_ones_with():
     assert free(bound) == free([])
 
 
-def test_a_preempted_answer_goes_on_where_it_was():
+def test_a_preempted_answer_continues_where_the_text_ended():
     grammar = COMPILER.compile(Grammar("json_schema", json.dumps(COMPACT)))
 
     def answers(num_blocks):
@@ -294,7 +294,7 @@ def test_min_tokens_holds_as_long_as_the_grammar_goes_on():
     assert (len(text), len(tokens), reason) == (1, 1, STOP)
 
 
-def test_a_grammar_that_is_finished_by_the_last_token_has_not_run_out_of_room():
+def test_a_grammar_finished_by_the_last_token_ends_with_stop():
     tokens = ask(Grammar("regex", "[ab]{12}"))[1]
     assert ask(Grammar("regex", "[ab]{12}"), max_tokens=len(tokens))[2] is STOP
     assert ask(Grammar("regex", "[ab]{12}"), max_tokens=len(tokens) - 1)[2] is LENGTH
@@ -320,7 +320,7 @@ def test_an_answer_that_may_neither_end_nor_go_on_is_an_error():
     assert "allowed_token_ids, the grammar" in stop
 
 
-def test_a_bias_chooses_among_what_the_grammar_allows():
+def test_a_bias_chooses_among_tokens_that_the_grammar_allows():
     bias = {letter("a"): 60.0, letter("x"): 90.0}
     assert ask(Grammar("regex", "[a-c]{5}"), logit_bias=bias)[0] == "aaaaa"
 
@@ -358,7 +358,7 @@ def test_a_grammar_that_fails_ends_its_answer_alone():
         engine.add(name, [5, 6, 7], SamplingParams(max_tokens=60, seed=5), grammar=grammar)
     engine.add("free", [5, 6, 7], SamplingParams(max_tokens=60, seed=5))
     first = engine.step()
-    bad = next(b for b in engine._table.branches.values() if b.request.request_id == "bad")
+    bad = next(b for b in engine._table.completions.values() if b.request.request_id == "bad")
     bad.grammar.matcher.consume_token(EOS)  # what a limit of the library does to it
     said = run(engine)
     assert said["bad", 0][2] is ERROR
@@ -392,7 +392,7 @@ def test_masks_that_take_too_long_end_their_answers_alone(monkeypatch):
     late.set()
 
 
-def test_a_failing_step_leaves_the_masks_behind_it():
+def test_masks_of_a_failing_step_are_discarded():
     class Failing(NonsenseRunner):
         fails = True
 
@@ -429,7 +429,7 @@ def test_masks_are_computed_while_the_model_runs(monkeypatch):
     assert ask(Grammar("regex", "[ab]{5}"), make(runner=Waiting()))[2] is STOP
 
 
-def test_an_aborted_answer_does_not_disturb_the_others():
+def test_an_abort_does_not_disturb_other_requests():
     engine = make()
     grammar = COMPILER.compile(Grammar("json_schema", json.dumps(COMPACT)))
     for name in ("gone", "stays"):

@@ -45,7 +45,7 @@ def test_a_long_prompt_alone_gets_all_of_every_step():
     assert steps_until(scheduler, runner, long) == [10]
 
 
-def test_a_short_prompt_is_done_in_one_step_while_a_long_one_is_under_way():
+def test_a_short_prompt_is_done_in_a_step_beside_a_long_prompt():
     long, short = prompts(160, 6)
     scheduler, runner = start(long)
     advance(scheduler, runner)
@@ -59,13 +59,13 @@ def test_a_short_prompt_is_done_in_one_step_while_a_long_one_is_under_way():
     check_all_returned(scheduler)
 
 
-def test_a_short_prompt_passes_long_ones_that_wait():
+def test_a_short_prompt_overtakes_long_prompts_that_wait():
     crowd = prompts(160, 160, 160, 6)
     scheduler, runner = start(*crowd)
     assert steps_until(scheduler, runner, crowd) == [11, 21, 31, 1]
 
 
-def test_a_prompt_waits_for_shorter_ones_alone():
+def test_a_prompt_waits_only_for_shorter_prompts():
     """Half of a step is 8 tokens: those of 4, 12 and 24 wait for each other, and for no longer."""
     crowd = prompts(160, 24, 12, 4)
     scheduler, runner = start(*crowd)
@@ -81,7 +81,7 @@ def test_equal_prompts_are_answered_in_the_order_in_which_they_came():
 
 
 @pytest.mark.parametrize("length", [1, 6, 8, 40])
-def test_short_prompts_without_end_delay_a_long_one_to_twice_its_steps(length):
+def test_endless_short_prompts_delay_a_long_prompt_to_twice_its_steps(length):
     (long,) = prompts(160)
     scheduler, runner = start(long)
     for count in range(1, 40):
@@ -93,7 +93,7 @@ def test_short_prompts_without_end_delay_a_long_one_to_twice_its_steps(length):
     assert count <= 2 * 160 // BUDGET
 
 
-def test_an_urgent_long_prompt_waits_for_no_short_one_that_is_not():
+def test_an_urgent_long_prompt_is_not_overtaken_by_less_urgent_prompts():
     crowd = prompts(160, 6, priorities=(0, 1))
     scheduler, runner = start(*crowd)
     assert steps_until(scheduler, runner, crowd) == [10, 11]
@@ -112,10 +112,10 @@ def test_who_passes_takes_neither_the_place_nor_the_memory_of_who_waits():
     check_all_returned(scheduler)
 
 
-def test_a_short_prompt_that_is_scored_leaves_its_room_to_the_long_one():
+def test_a_scored_short_prompt_leaves_its_budget_to_the_long_prompt():
     """A step scores 64 tokens of a prompt at most."""
     long = sequence([1] * 200, 201)
-    scored = sequence([2] * 100, 101, arrival=1, wanted_from=0)
+    scored = sequence([2] * 100, 101, arrival=1, logits_from=0)
     scheduler, runner = make(num_blocks=256, max_num_batched_tokens=180)
     for one in (long, scored):
         scheduler.add(one)

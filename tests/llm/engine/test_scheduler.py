@@ -9,7 +9,7 @@ def rows(scheduled):
     return [(row.start, len(row.tokens), row.num_logits) for row in scheduled.step.rows]
 
 
-def test_the_toy_computes_what_its_formula_says():
+def test_the_toy_computes_its_formula():
     # (5+1)*1 + (7+1)*31 + (9+1)*961 = 9864, and 9864 mod 128 = 8
     assert next_token([5, 7, 9], 128) == 8
 
@@ -39,7 +39,7 @@ def test_a_step_mixes_decoding_and_a_piece_of_a_long_prompt():
     assert rows(advance(scheduler, runner)) == [(5, 1, 1), (40, 1, 1)]
 
 
-def test_what_is_left_of_a_step_goes_to_the_next_prompt():
+def test_the_remaining_budget_of_a_step_goes_to_the_next_prompt():
     scheduler, runner = make()
     scheduler.add(sequence([1] * 10, max_len=12, arrival=0))
     scheduler.add(sequence([2] * 10, max_len=12, arrival=1))
@@ -67,7 +67,7 @@ def test_the_urgent_run_first_and_equals_in_order_of_arrival():
     assert ended == [3, 1, 0, 2]
 
 
-def test_a_prompt_waits_until_the_cache_has_room_for_all_of_it():
+def test_a_prompt_waits_until_the_cache_has_room_for_all_its_tokens():
     scheduler, runner = make(num_blocks=4)  # 16 tokens
     first = sequence([1] * 12, max_len=14, arrival=0)  # 3 blocks, 4 when it ends
     second = sequence([2] * 8, max_len=9, arrival=1)  # 2 blocks
@@ -79,7 +79,7 @@ def test_a_prompt_waits_until_the_cache_has_room_for_all_of_it():
     assert advance(scheduler, runner).sequences == (second,)
 
 
-def test_the_small_do_not_overtake_one_that_waits_for_room():
+def test_small_prompts_do_not_overtake_a_prompt_that_waits_for_room():
     scheduler, runner = make(num_blocks=4)
     first = sequence([1] * 12, max_len=14, arrival=0)
     large = sequence([2] * 8, max_len=9, arrival=1)
@@ -109,7 +109,7 @@ def test_the_youngest_gives_way_and_is_computed_anew():
     check_all_returned(scheduler)
 
 
-def test_the_less_urgent_gives_way_even_if_it_is_older():
+def test_the_less_urgent_sequence_is_preempted_even_if_older():
     scheduler, runner = make(num_blocks=4, enable_prefix_caching=False)
     old = sequence([1] * 7, max_len=12, arrival=0, priority=1)
     urgent = sequence([2] * 7, max_len=12, arrival=1, priority=0)
@@ -121,7 +121,7 @@ def test_the_less_urgent_gives_way_even_if_it_is_older():
     assert urgent.status is SequenceStatus.RUNNING
 
 
-def test_a_prompt_that_begins_like_an_earlier_one_shares_its_blocks():
+def test_prompts_with_the_same_prefix_share_blocks():
     scheduler, runner = make()
     prompt = list(range(10))
     scheduler.add(sequence(prompt, max_len=11))
@@ -271,7 +271,7 @@ def test_an_abort_returns_the_blocks_at_the_next_step(steps):
     assert scheduler.pool.num_blocks - scheduler.pool.num_free == len(other.blocks)
 
 
-def test_an_abort_during_a_step_ignores_its_result_and_keeps_the_blocks_until_the_next():
+def test_an_abort_during_a_step_frees_the_blocks_at_the_next_step():
     scheduler, runner = make()
     seq = sequence([1, 2, 3], max_len=9)
     scheduler.add(seq)
@@ -284,7 +284,7 @@ def test_an_abort_during_a_step_ignores_its_result_and_keeps_the_blocks_until_th
     assert scheduler.pool.num_free == 16
 
 
-def test_right_guesses_are_kept_and_the_first_wrong_one_ends_them():
+def test_accepted_draft_tokens_are_kept_up_to_the_first_rejected():
     scheduler, runner = make()
     prompt = [5, 7, 9]
     answer = continuation(prompt, 9, 128)
@@ -335,31 +335,31 @@ def test_guesses_leave_half_of_the_step_to_prompts():
 
 def test_a_scored_prompt_wants_all_logits_in_bounded_pieces():
     scheduler, runner = make(num_blocks=64, max_num_batched_tokens=100)
-    seq = sequence([3] * 100, max_len=101, wanted_from=0)
+    seq = sequence([3] * 100, max_len=101, logits_from=0)
     scheduler.add(seq)
     assert rows(advance(scheduler, runner)) == [(0, 64, 64)]
     assert rows(advance(scheduler, runner)) == [(64, 36, 36)]
 
 
-def test_a_scored_prompt_reads_no_cache_before_it_is_scored():
+def test_a_prompt_with_logprobs_shares_no_block_before_its_scores():
     scheduler, runner = make()
     scheduler.add(sequence(range(10), max_len=11))
     run_all(scheduler, runner)
-    scheduler.add(sequence(range(10), max_len=12, arrival=1, wanted_from=0))
+    scheduler.add(sequence(range(10), max_len=12, arrival=1, logits_from=0))
     assert rows(advance(scheduler, runner)) == [(0, 10, 10)]
 
 
-def test_logits_that_were_handed_out_are_not_computed_again_after_a_preemption():
+def test_returned_prompt_scores_are_not_repeated_after_a_preemption():
     scheduler, runner = make(num_blocks=8, enable_prefix_caching=False)
     old = sequence([1] * 7, max_len=24, arrival=0)
-    scored = sequence([2] * 20, max_len=24, arrival=1, wanted_from=0)
+    scored = sequence([2] * 20, max_len=24, arrival=1, logits_from=0)
     scheduler.add(old)
     scheduler.add(scored)
     assert rows(advance(scheduler, runner)) == [(0, 7, 1), (0, 9, 9)]
     while scored.status is SequenceStatus.RUNNING:
         advance(scheduler, runner)
     assert scored.num_computed == 0
-    wanted = scored.wanted_from
+    wanted = scored.logits_from
     assert wanted >= 20
     while scored.status is SequenceStatus.WAITING:
         scheduled = advance(scheduler, runner)
@@ -368,7 +368,7 @@ def test_logits_that_were_handed_out_are_not_computed_again_after_a_preemption()
     assert scored.tokens[20:] == continuation(scored.tokens[:20], 4, 128)
 
 
-def test_finishing_a_fork_that_waits_takes_it_out_of_the_queue():
+def test_finishing_a_waiting_fork_removes_the_fork_from_the_queue():
     scheduler, runner = make(max_num_seqs=1)
     parent = sequence([1, 2, 3], max_len=9)
     scheduler.add(parent)

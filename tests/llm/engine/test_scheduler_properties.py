@@ -55,7 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority=priority,
             salt=salt,
             adapter=adapter,
-            wanted_from=0 if is_scored else -1,
+            logits_from=0 if is_scored else -1,
         )
         self.known.append((seq, len(prompt)))
         self.scheduler.add(seq)

@@ -27,7 +27,7 @@ def test_sixteen_equal_prompts_that_come_together_are_computed_once(budget):
     assert cached == [0] + [shared] * 15
 
 
-def test_prompts_that_extend_one_another_share_what_is_alike():
+def test_prompts_that_extend_another_prompt_share_its_blocks():
     runner = Counting(200)
     prompts = [PROMPT[:20], PROMPT, [*PROMPT[:30], *[99] * 12]]
     found, _ = answers(runner, prompts)
@@ -42,7 +42,7 @@ def test_prompts_with_other_salts_or_adapters_share_nothing():
     assert [runner.computed[place] for place in range(len(PROMPT))] == [3] * len(PROMPT)
 
 
-def test_one_that_waits_to_share_keeps_no_other_waiting():
+def test_a_prompt_that_waits_for_blocks_is_overtaken():
     scheduler, runner = make(num_blocks=64)  # 16 tokens in a step
     for arrival, prompt in enumerate([PROMPT, PROMPT, [7, 8]]):
         scheduler.add(sequence(prompt, max_len=44, arrival=arrival))
@@ -54,7 +54,7 @@ def test_one_that_waits_to_share_keeps_no_other_waiting():
     check_all_returned(scheduler)
 
 
-def test_an_urgent_prompt_does_not_wait_for_one_that_is_not():
+def test_an_urgent_prompt_does_not_wait_for_less_urgent_prompts():
     scheduler, runner = make(num_blocks=64, max_num_batched_tokens=24)
     scheduler.add(sequence(PROMPT, max_len=44, arrival=0, priority=1))
     advance(scheduler, runner)

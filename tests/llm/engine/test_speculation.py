@@ -61,11 +61,11 @@ def steps(engine, prompt, salt="", **options):
     return engine.stats().num_steps - before
 
 
-def test_by_default_a_text_that_repeats_takes_few_steps_and_one_that_does_not_all_of_them():
+def test_by_default_a_repetitive_text_takes_few_steps():
     assert steps(make(Rounds(9)), [1, 2, 3]) < 20
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3]) == 60
-    assert engine.stats().num_guesses == 0
+    assert engine.stats().num_draft_tokens == 0
 
 
 def test_no_more_guesses_are_made_than_is_allowed():
@@ -99,10 +99,10 @@ def test_unlikely_guesses_are_made_where_that_is_asked_for_alone():
     for is_adaptive in (True, False):
         engine = make(Never(), adaptive_speculation=is_adaptive)
         assert steps(engine, [1, 2, 1]) == 60
-        assert (engine.stats().num_guesses > 100) != is_adaptive
+        assert (engine.stats().num_draft_tokens > 100) != is_adaptive
 
 
-def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():
+def test_a_sequence_with_rejected_drafts_leaves_its_rows_to_the_rest():
     """One repeats; the other looks as if it did, and never does."""
 
     class Mixed(Rounds):
@@ -122,8 +122,8 @@ def test_a_sequence_whose_guesses_are_wrong_leaves_the_rows_to_the_others():
     engine.add("does not", [1, 2, 3], params(max_tokens=100), adapter=1)
     _, _, last = run(engine)
     repeats, other = last["repeats", 0], last["does not", 0]
-    assert repeats.num_right_guesses > 70
-    assert other.num_guesses - other.num_right_guesses < 40
+    assert repeats.num_accepted_tokens > 70
+    assert other.num_draft_tokens - other.num_accepted_tokens < 40
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_an_answer_is_the_same_with_guesses_and_without(runner, options):
     (expected, logprobs, _), (said, others, _) = run(plain), run(guessing)
     assert said == expected
     assert others == logprobs
-    assert guessing.stats().num_guesses > 0
+    assert guessing.stats().num_draft_tokens > 0
 
 
 def test_an_answer_counts_its_guesses():
@@ -158,20 +158,20 @@ def test_an_answer_counts_its_guesses():
     engine.add("a", [1, 2, 3], params())
     _, _, last = run(engine)
     stats, ended = engine.stats(), last["a", 0]
-    assert (ended.num_guesses, ended.num_right_guesses) == (
-        stats.num_guesses,
-        stats.num_right_guesses,
+    assert (ended.num_draft_tokens, ended.num_accepted_tokens) == (
+        stats.num_draft_tokens,
+        stats.num_accepted_tokens,
     )
-    assert 60 - stats.num_steps <= ended.num_right_guesses <= ended.num_guesses
+    assert 60 - stats.num_steps <= ended.num_accepted_tokens <= ended.num_draft_tokens
 
 
-def test_an_answer_goes_on_as_a_recent_one_did():
+def test_an_answer_is_drafted_from_a_recent_answer():
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3]) == 60
     assert steps(engine, [1, 2, 3]) < 20
 
 
-def test_recent_answers_are_known_only_to_requests_that_share_cached_prompts():
+def test_recent_answers_are_shared_only_within_a_scope():
     engine = make(Rounds(100))
     assert steps(engine, [1, 2, 3], salt="one") == 60
     assert steps(engine, [1, 2, 3], salt="two") == 60

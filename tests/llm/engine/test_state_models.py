@@ -74,7 +74,7 @@ def test_a_crowd_that_shares_beginnings_is_answered_as_by_transformers(
     engine.close()
 
 
-def test_a_long_prompt_is_embedded_in_pieces_as_it_is_at_once(root: Path) -> None:
+def test_a_long_prompt_has_the_same_vector_in_chunks_and_at_once(root: Path) -> None:
     directory, (prompt,) = built(root, "lfm2"), checkpoints.prompts(1, longest=150)
     vectors = []
     for budget in (64, 256):
@@ -100,7 +100,7 @@ def test_texts_that_leave_no_state_share_a_step(root: Path, name: str) -> None:
     runner.close()
 
 
-def test_linear_attention_is_computed_in_float32_on_processors_with_bfloat16() -> None:
+def test_linear_attention_is_float32_on_processors_with_bfloat16() -> None:
     from mindspore_serving.llm.runtimes.openvino.options import options_from, with_f32_states
 
     rounded = options_from(EngineConfig(), ["BF16"])

@@ -24,7 +24,7 @@ def test_a_prompt_goes_on_from_the_last_block_whose_state_is_kept():
     assert answered(scheduler, runner, [*prompt, 50, 51], arrival=1) == 28
 
 
-def test_the_same_prompt_is_found_also_if_it_ends_with_a_block():
+def test_a_prompt_that_ends_with_a_block_hits_the_prefix_cache():
     scheduler, runner = make(**OPTIONS)
     prompt = list(range(32))
     assert answered(scheduler, runner, prompt, arrival=0) == 0
@@ -50,7 +50,7 @@ def test_a_conversation_goes_on_from_its_last_answer():
     assert answered(scheduler, runner, longer, arrival=1) == 20
 
 
-def test_a_text_that_decodes_keeps_one_state_of_its_own():
+def test_a_decoding_sequence_keeps_a_single_state():
     """Else one long answer would take the place of all other states."""
     scheduler, runner = make(**OPTIONS)
     answered(scheduler, runner, list(range(10)), arrival=0, more=60)

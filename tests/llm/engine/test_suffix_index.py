@@ -6,10 +6,10 @@ import pytest
 
 from mindspore_serving.llm.engine.suffix_index import (
     END,
-    MAX_PLACES,
+    MAX_POSITIONS,
     MAX_SINGLES,
     SuffixIndex,
-    run_of,
+    run_length,
 )
 
 
@@ -18,19 +18,19 @@ def drafted(index, most):
     return index.draft(places, most)[0] if places else []
 
 
-def test_a_run_that_came_before_is_continued_as_it_was():
+def test_a_repeated_run_is_continued_like_its_last_occurrence():
     index = SuffixIndex(32, 2, [1, 2, 3, 4, 5, 9, 2, 3])
     assert drafted(index, 3) == [4, 5, 9]
     assert drafted(index, 1) == [4]
 
 
-def test_the_longest_run_wins_over_a_later_shorter_one():
+def test_the_longest_run_wins_over_a_later_shorter_run():
     index = SuffixIndex(32, 2, [1, 2, 3, 7, 5, 2, 3, 8, 1, 2, 3])
     assert index.find(index.tokens) == (3, [3])
     assert drafted(index, 1) == [7]
 
 
-def test_of_equal_runs_the_most_frequent_continuation_wins_and_then_the_latest():
+def test_equal_runs_pick_the_most_frequent_then_latest_continuation():
     index = SuffixIndex(3, 3, [1, 2, 3, 7, 1, 2, 3, 8, 1, 2, 3])
     assert drafted(index, 1) == [8]
     index = SuffixIndex(3, 3, [1, 2, 3, 7, 4, 1, 2, 3, 7, 5, 1, 2, 3, 8, 1, 2, 3])
@@ -38,7 +38,7 @@ def test_of_equal_runs_the_most_frequent_continuation_wins_and_then_the_latest()
     assert index.draft(places, 2) == ([7, 5], [2 / 3, 1 / 2])
 
 
-def test_of_runs_that_are_short_the_longest_is_continued_and_of_equal_ones_the_latest_alone():
+def test_short_runs_pick_longest_then_latest():
     index = SuffixIndex(32, 1, [2, 3, 7, 2, 3, 8, 4, 3, 9, 2, 3])
     assert index.find(index.tokens) == (2, [5])
     assert index.draft([5], 3) == ([8, 4, 3], [1.0, 1.0, 1.0])
@@ -64,7 +64,7 @@ def test_a_repetition_goes_on_beyond_the_end_of_the_text():
 
 
 @pytest.mark.parametrize("tokens", [[], [1], [1, 2]])
-def test_nothing_is_found_in_what_is_too_short(tokens):
+def test_a_text_that_is_too_short_has_no_match(tokens):
     assert SuffixIndex(4, 2, tokens).find(tokens) == (0, [])
 
 
@@ -77,7 +77,7 @@ def test_nothing_is_continued_beyond_an_end():
 
 def test_a_place_that_was_right_is_tried_beside_the_latest():
     """The run is at more places than are searched: the one with the longest match is the oldest."""
-    text = [7, 8, 0, 1, 2, 3] + [0, 1, 2, 4] * (MAX_PLACES + 1) + [7, 8, 0, 1, 2]
+    text = [7, 8, 0, 1, 2, 3] + [0, 1, 2, 4] * (MAX_POSITIONS + 1) + [7, 8, 0, 1, 2]
     index = SuffixIndex(32, 2, text)
     assert index.find(text)[0] == 3
     assert index.find(text, known=[5]) == (5, [5])
@@ -93,15 +93,15 @@ def test_a_copy_grows_by_itself():
 
 @pytest.mark.parametrize("sizes", [(5, 2), (5, 1), (5, 4), (3, 3), (2, 2), (2, 1), (1, 1)], ids=str)
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_found_is_what_a_plain_search_finds(seed, sizes):
+def test_matches_are_those_of_a_plain_search(seed, sizes):
     longest, shortest = sizes
-    chance, run = random.Random(seed), run_of(longest, shortest)
+    probability, run = random.Random(seed), run_length(longest, shortest)
     index, tokens = SuffixIndex(longest, shortest), []
     for _ in range(40):
-        new = chance.choices(range(3), k=chance.randrange(1, 4))
+        new = probability.choices(range(3), k=probability.randrange(1, 4))
         index.extend(new)
         tokens += new
-        found = look_up(tokens, longest, run, run, MAX_PLACES)
+        found = look_up(tokens, longest, run, run, MAX_POSITIONS)
         if not found[0] and shortest < run:
             size, places = look_up(tokens, longest, shortest, 1, MAX_SINGLES)
             found = size, places[:1]

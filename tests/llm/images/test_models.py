@@ -157,7 +157,7 @@ def test_an_image_is_computed_once(directories):
 @pytest.mark.parametrize("runtime", ["mindspore", "mindir", "toy"])
 def test_a_runtime_that_takes_no_images_is_refused_by_name(runtime, directories):
     with pytest.raises(StartError, match=rf"runtime '{runtime}' takes no images, expected one of "
-                       r"openvino, torch; max_images=0 serves its texts alone"):  # fmt: skip
+                       r"openvino, torch; max_images=0 serves it for texts only"):  # fmt: skip
         open_model(directories["llava"], runtime, make_config({}))
 
 

@@ -12,7 +12,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import hash_block
-from mindspore_serving.llm.engine.images import PromptImages
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.messages import find_images
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import open_reader
@@ -87,7 +87,7 @@ def test_more_images_than_allowed_are_refused_before_any_is_read(directory):
 
 
 def test_a_model_that_takes_no_images_says_so():
-    with pytest.raises(InvalidField, match="is an image: the model reads no images"):
+    with pytest.raises(InvalidField, match="is an image, but the model reads no images"):
         ImagePrompt(None, chat(seeing.uri(ONE)))
 
 
@@ -99,7 +99,7 @@ def test_text_that_stands_for_an_image_is_refused_beside_images(directory):
 
 
 def test_a_prompt_with_images_is_not_cut(directory):
-    with pytest.raises(InvalidField, match="truncate is given, expected none"):
+    with pytest.raises(InvalidField, match="truncate is set, expected none"):
         processor(directory).read(Generate(messages=seeing.chat(ONE), truncate=5))
 
 
@@ -194,6 +194,6 @@ def test_the_hash_of_a_block_covers_its_part_of_an_image():
     hashes = {hash_block(b"", tokens, one.identity(2, 6)) for one in (images, other)}
     assert len(hashes) == 2
     found = images.between(4, 10)
-    assert found.places.tolist() == [0, 4, 5]
+    assert found.positions.tolist() == [0, 4, 5]
     assert found.vectors.tolist() == vectors[2:5].tolist()
     assert images.between(5, 8) is None

@@ -79,10 +79,20 @@ def test_rope_table_is_chosen_by_sequence_length(phi, runtime):
     short, long = (checkpoints.prompts(1, longest=length)[0] for length in (ORIGINAL, 66))
     tables = shuffled_tables(runner, 2)
     first = runner.run(
-        Step((Row(short[:40], 0, tables[0], 40), Row(long[:30], 0, tables[1], 30, is_long=True)))
+        Step(
+            (
+                Row(short[:40], 0, tables[0], 40),
+                Row(long[:30], 0, tables[1], 30, uses_long_rope=True),
+            )
+        )
     ).copy()
     second = runner.run(
-        Step((Row(short[40:], 40, tables[0], 24), Row(long[30:], 30, tables[1], 36, is_long=True)))
+        Step(
+            (
+                Row(short[40:], 40, tables[0], 24),
+                Row(long[30:], 30, tables[1], 36, uses_long_rope=True),
+            )
+        )
     )
     found = np.concatenate([first[:40], second[:24]]), np.concatenate([first[40:], second[24:]])
     for logits, text in zip(found, (short, long), strict=True):

@@ -23,7 +23,7 @@ RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 BOTH = {"pipeline_parallel": 2}  # beside two ranks of each stage
 
 
-def test_each_rank_is_in_the_group_of_its_stage_and_in_one_over_the_stages():
+def test_each_rank_is_in_a_group_of_its_stage_and_a_group_over_stages():
     config = EngineConfig(tensor_parallel=2, pipeline_parallel=3)
     with links(6) as own:
         found = [open_grid(one, config) for one in own]
@@ -35,7 +35,7 @@ def test_each_rank_is_in_the_group_of_its_stage_and_in_one_over_the_stages():
 
 @RUNTIMES
 @pytest.mark.parametrize("name", ["llama3-tied", "gemma3", "mixtral"])
-def test_two_stages_of_two_ranks_generate_what_the_reference_does(built, runtime, name):
+def test_two_stages_of_two_ranks_generate_the_tokens_of_the_reference(built, runtime, name):
     path = checkpoints.build(name, built / runtime)
     prompts = [(5,), *checkpoints.prompts(4)]
     with ranks(path, 2, runtime, **BOTH) as runner:
@@ -56,7 +56,7 @@ def test_stages_of_ranks_that_overlap_do_so_too(llama, runtime, monkeypatch):
 
 
 @RUNTIMES
-def test_logits_and_vectors_are_those_of_one_process_within_rounding(llama, runtime, monkeypatch):
+def test_logits_and_vectors_are_those_of_a_process_within_rounding(llama, runtime, monkeypatch):
     """Also where one array of the shared memory cannot hold them."""
     for module in (ring, exchange):
         monkeypatch.setattr(module, "PART_BYTES", 2000)
@@ -99,7 +99,7 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({"max_loras": 1}, "tensor_parallel is 2 and pipeline_parallel is 2, but LoRA adapters"),
     ],
 )
-def test_what_stages_of_ranks_cannot_do_is_one_error(llama, options, problem):
+def test_options_that_stages_of_ranks_do_not_support_raise_an_error(llama, options, problem):
     with pytest.raises(StartError, match=problem):
         LLM(llama, "torch", **{"tensor_parallel": 2, **BOTH, **options})
 

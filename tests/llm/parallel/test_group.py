@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
+def test_every_rank_reads_the_parts_of_all_ranks_in_each_exchange(size):
     """Many times over, so that a rank that is faster would overwrite what another still reads."""
 
     def work(group: RankGroup) -> list[list[int]]:
@@ -24,7 +24,7 @@ def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
         for number in range(300):
             half = group.half
             group.parts[half, group.rank, :2] = number % 100, group.rank
-            group.meet(2)
+            group.barrier(2)
             found.append(group.parts[half, :, :2].flatten().tolist())
         return found
 
@@ -37,7 +37,7 @@ def test_every_rank_reads_what_all_have_written_exchange_after_exchange(size):
 
 def test_the_least_number_of_all_ranks():
     with links(3) as own, ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda one: RankGroup(one).least(7 - one.rank), own, timeout=PATIENCE)
+        found = pool.map(lambda one: RankGroup(one).minimum(7 - one.rank), own, timeout=PATIENCE)
         assert list(found) == [5, 5, 5]
 
 
@@ -45,7 +45,7 @@ def test_ranks_that_compute_different_things_are_found():
     with links(2) as own, ThreadPoolExecutor(2) as pool:
         own[0].begin(5)
         own[1].begin(6)
-        one, other = (pool.submit(RankGroup(one).meet, 8) for one in own)
+        one, other = (pool.submit(RankGroup(one).barrier, 8) for one in own)
         problem = r"rank 1 of 2 is at \(step, exchange, bytes\) \(6, 0, 8\)"
         with pytest.raises(RunnerLost, match=problem):
             one.result(PATIENCE)
@@ -55,7 +55,7 @@ def test_ranks_that_compute_different_things_are_found():
 
 def test_a_rank_that_has_ended_is_found_by_those_that_wait():
     with links(2) as own, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(RankGroup(own[0]).meet, 8)
+        waiting = pool.submit(RankGroup(own[0]).barrier, 8)
         own[1].close()
         with pytest.raises(RunnerLost, match="rank 1 of 2 has ended"):
             waiting.result(PATIENCE)
@@ -74,17 +74,17 @@ def alone():
 
 
 def test_a_rank_without_heartbeats_is_lost(alone):
-    with pytest.raises(RunnerLost, match="rank 1 of 2 gave no heartbeat for 2 s"):
-        alone[0].meet(8)
+    with pytest.raises(RunnerLost, match="rank 1 of 2 sent no heartbeat for 2 s"):
+        alone[0].barrier(8)
 
 
-def test_a_rank_without_heartbeats_is_lost_to_one_that_waits_for_another():
+def test_a_rank_without_heartbeats_is_detected_through_another_rank():
     """The other one waits for it: as in a ring, and in a stage of several ranks."""
     memory, sockets = create_memory(3), connect_ranks(3)
     first = Links(0, sockets[0], memory, patience=2.0)
     last = Links(2, sockets[2], memory)
-    with pytest.raises(RunnerLost, match="rank 1 of 3 gave no heartbeat for 2 s"):
-        RankGroup(first, range(0, 3, 2)).meet(8)
+    with pytest.raises(RunnerLost, match="rank 1 of 3 sent no heartbeat for 2 s"):
+        RankGroup(first, range(0, 3, 2)).barrier(8)
     first.close()
     last.close()
     os.close(memory)
@@ -96,11 +96,11 @@ def test_a_rank_that_is_slow_and_has_heartbeats_is_waited_for(alone):
     group, theirs, memory = alone
     slow = RankGroup(Links(1, {0: theirs}, memory))
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(group.least, 3)
+        waiting = pool.submit(group.minimum, 3)
         until = int(slow.links._beats[1]) + 12  # four looks, twice the patience
         while slow.links._beats[1] < until:
             assert not waiting.done()
-        assert slow.least(4) == 3
+        assert slow.minimum(4) == 3
         assert waiting.result(PATIENCE) == 3
 
 

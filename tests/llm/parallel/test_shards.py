@@ -46,7 +46,7 @@ def rows(own: np.ndarray) -> list[int]:
     ("rank", "size", "count", "expected"),
     [(0, 2, 10, (0, 5)), (1, 2, 10, (5, 10)), (0, 4, 10, (0, 2)), (3, 4, 10, (7, 10))],
 )
-def test_parts_are_in_order_and_differ_by_one_at_most(rank, size, count, expected):
+def test_parts_are_in_order_and_differ_by_at_most_1(rank, size, count, expected):
     assert Shard(rank, size).of(count) == Range(*expected)
 
 
@@ -66,7 +66,7 @@ def test_with_more_ranks_than_key_value_heads_they_share_heads(rank, expected):
     assert rows(own) == expected
 
 
-def test_what_follows_whole_heads_is_cut_by_its_inputs():
+def test_matrices_behind_whole_heads_are_cut_by_inputs():
     own = part(f"{LAYER}self_attn.o_proj.weight", 6, 8, rank=1, size=2)
     assert own[0].tolist() == [4, 5, 6, 7]
     own = part(f"{LAYER}mlp.down_proj.weight", 6, 8, rank=1, size=4)
@@ -92,7 +92,7 @@ def test_a_fused_matrix_is_cut_in_each_of_its_parts():
 
 
 @pytest.mark.parametrize("name", ["model.embed_tokens.weight", "lm_head.weight"])
-def test_the_vocabulary_is_cut_even_if_the_ranks_do_not_divide_it(name):
+def test_the_vocabulary_is_cut_even_if_not_divisible_by_the_ranks(name):
     assert [rows(part(name, 10, 6, rank=rank, size=4)) for rank in range(4)] == [
         [0, 1], [2, 3, 4], [5, 6], [7, 8, 9],
     ]  # fmt: skip

@@ -28,7 +28,7 @@ PIPELINE = "pipeline_parallel"
 
 @RUNTIMES
 @pytest.mark.parametrize("name", ["llama3-tied", "gpt2", "gemma3", "mixtral"])
-def test_two_stages_generate_what_the_reference_does(built, runtime, name):
+def test_two_stages_generate_the_tokens_of_the_reference(built, runtime, name):
     """Also architectures that are not cut layer by layer."""
     path = checkpoints.build(name, built / runtime)
     prompts = [(5,), *checkpoints.prompts(4)]
@@ -48,7 +48,7 @@ def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monke
     check(llama, prompts, answers)
 
 
-def test_logits_that_one_array_cannot_hold_come_in_pieces(llama, monkeypatch):
+def test_logits_larger_than_an_array_come_in_pieces(llama, monkeypatch):
     monkeypatch.setattr(ring, "PART_BYTES", 2000)  # 3 rows of logits, 7 of hidden states
     step = Step((Row(checkpoints.prompts(1)[0][:9], 0, [3, 1], 9),))
     alone = open_runner(llama, "torch", EngineConfig(dtype="f32", kv_cache_memory=2**20))
@@ -100,7 +100,7 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )
-def test_what_ranks_of_openvino_cannot_do_is_one_error(llama, options, problem):
+def test_options_that_openvino_ranks_do_not_support_raise_an_error(llama, options, problem):
     with pytest.raises(StartError, match=problem):
         LLM(llama, "openvino", dtype="f32", **options)
 
@@ -124,7 +124,7 @@ def test_ranks_refuse_images_by_name(built, option):
         LLM(path, "torch", **{option: 2})
 
 
-def test_a_stage_that_fails_in_a_step_ends_all_even_if_it_has_sent_nothing(llama):
+def test_a_stage_that_fails_before_sending_ends_all_ranks(llama):
     """Else the others would wait for it."""
     with ranks(llama, 2, by=PIPELINE) as runner:
         last = runner.runners[1]

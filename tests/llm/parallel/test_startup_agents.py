@@ -119,13 +119,13 @@ def check(llm: LLM, source: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 4])
-def test_agents_generate_what_the_whole_model_does(source: Path, ranks: int) -> None:
+def test_agents_generate_the_tokens_of_the_whole_model(source: Path, ranks: int) -> None:
     model = exported(source, ranks)
     with running(model, ranks), LLM(model, "agents", max_num_seqs=4) as llm:
         check(llm, source)
 
 
-def test_agents_have_one_engine_at_a_time(agents: int, source: Path, halves: Path) -> None:
+def test_agents_serve_a_single_engine_at_a_time(agents: int, source: Path, halves: Path) -> None:
     with LLM(halves, "agents") as llm:
         with pytest.raises(StartError, match="another engine uses these agents"):
             LLM(halves, "agents")
@@ -142,9 +142,7 @@ def test_agents_of_a_model_start_once(agents: int, halves: Path) -> None:
     assert len(started_by(agents)) == 2
 
 
-def test_agents_of_which_one_is_killed_are_started_again(
-    agents: int, source: Path, halves: Path
-) -> None:
+def test_agents_are_restarted_after_a_kill(agents: int, source: Path, halves: Path) -> None:
     with LLM(halves, "agents") as llm:
         os.kill(started_by(agents)[1], signal.SIGKILL)
         with pytest.raises(RunnerLost):
@@ -177,7 +175,7 @@ def start(model: Path, queue: "Queue[object]") -> None:
     startup_agents(None, None, None, 2, own, own, *tokens, queue)
 
 
-def test_a_rank_that_cannot_load_is_one_error_on_the_queue(halves: Path, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_load_puts_an_error_on_the_queue(halves: Path, tmp_path: Path) -> None:
     target = tmp_path / "cut"
     shutil.copytree(halves, target)
     file = target / "rank_1" / "decode.mindir"
@@ -190,7 +188,7 @@ def test_a_rank_that_cannot_load_is_one_error_on_the_queue(halves: Path, tmp_pat
     assert "rank_1/decode.mindir cannot be loaded" in str(problem)
 
 
-def test_an_agent_that_dies_while_it_starts_is_one_error_on_the_queue(
+def test_an_agent_that_dies_at_startup_puts_a_single_error_on_the_queue(
     halves: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_multi_post_method, "MODULE", "tests.llm.agent_that_dies")
@@ -213,11 +211,11 @@ def test_an_agent_that_dies_while_it_starts_is_one_error_on_the_queue(
         ({4: ["rank_0", "rank_1/prefil.mindir"]}, "prefil.mindir does not exist"),
         ({6: "argmaks.mindir"}, "argmax_model is 'argmaks.mindir', expected a file"),
         ({7: ["topk.mindir", "t"]}, "topk_model is 't', expected a file"),
-        ({"options": {"blocks": 3}}, "'blocks' is no option"),
+        ({"options": {"blocks": 3}}, "there is no option 'blocks'"),
         ({"options": {"dtype": "bf16"}}, "dtype is 'bf16', the mindir runtime accepts auto and"),
     ],
 )
-def test_a_wrong_argument_is_one_error_of_the_call(
+def test_a_wrong_argument_raises_a_single_error(
     halves: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[object, object], problem: str
 ) -> None:
     monkeypatch.chdir(halves)

@@ -40,7 +40,7 @@ BOTH = [("torch", name) for name in CUT] + [("openvino", name) for name in IN_OP
 
 
 @pytest.mark.parametrize(("runtime", "name"), BOTH)
-def test_two_ranks_generate_what_the_reference_does(built, runtime, name):
+def test_two_ranks_generate_the_tokens_of_the_reference(built, runtime, name):
     path = checkpoints.build(name, built / runtime)
     prompts = [(5,), *checkpoints.prompts(4)]
     with ranks(path, 2, runtime) as runner:
@@ -77,7 +77,7 @@ def test_a_vocabulary_that_the_ranks_do_not_divide(built, monkeypatch, runtime):
 
 
 @RUNTIMES
-def test_logits_are_those_of_one_rank_within_rounding(llama, runtime):
+def test_logits_are_those_of_a_single_rank_within_rounding(llama, runtime):
     step = Step((Row(checkpoints.prompts(1)[0][:9], 0, [3, 1], 9),))
     alone = open_runner(llama, runtime, EngineConfig(dtype="f32", kv_cache_memory=2**20))
     with ranks(llama, 2, runtime, block_size=32) as runner:
@@ -85,7 +85,7 @@ def test_logits_are_those_of_one_rank_within_rounding(llama, runtime):
 
 
 @RUNTIMES
-def test_embeddings_are_those_of_one_rank_within_rounding(llama, runtime):
+def test_embeddings_are_those_of_a_single_rank_within_rounding(llama, runtime):
     step = Step((Row((5, 6, 7), 0, [2], 1),))
     alone = open_runner(llama, runtime, EngineConfig(dtype="f32", kv_cache_memory=2**20))
     with ranks(llama, 2, runtime, block_size=32) as runner:
@@ -93,7 +93,7 @@ def test_embeddings_are_those_of_one_rank_within_rounding(llama, runtime):
 
 
 @RUNTIMES
-def test_what_one_exchange_cannot_hold_is_exchanged_in_pieces(llama, monkeypatch, runtime):
+def test_arrays_larger_than_an_exchange_are_sent_in_pieces(llama, monkeypatch, runtime):
     monkeypatch.setattr(exchange, "PART_BYTES", 1000)
     prompts = checkpoints.prompts(3)
     with ranks(llama, 2, runtime) as runner:
@@ -144,11 +144,11 @@ def test_an_engine_over_ranks_answers_a_crowd_as_the_reference_does(llama):
             assert output.finish_reason is FinishReason.LENGTH
             assert output.token_ids == expected
     assert stats.num_blocks == 10
-    assert min(stats.num_preemptions, stats.num_cache_hits, stats.num_guesses) > 0
+    assert min(stats.num_preemptions, stats.num_cache_hits, stats.num_draft_tokens) > 0
 
 
 @pytest.mark.slow
-def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(llama):
+def test_a_refused_step_is_refused_by_all_ranks_and_the_next_runs(llama):
     config = EngineConfig(device="cpu", block_size=8, kv_cache_memory=2**20, tensor_parallel=2)
     runner = open_runner(llama, "torch", config)
     try:
@@ -164,11 +164,11 @@ def test_a_step_that_is_refused_is_refused_by_all_ranks_and_the_next_one_runs(ll
     ("options", "problem"),
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
-        ({"quantization": "int8"}, "the torch runtime accepts none alone"),
+        ({"quantization": "int8"}, "the torch runtime accepts only none"),
         ({"device": "cuda"}, "0 CUDA devices|needs device"),
     ],
 )
-def test_what_ranks_cannot_do_is_one_error(llama, options, problem):
+def test_options_that_ranks_do_not_support_raise_a_single_error(llama, options, problem):
     with pytest.raises(StartError, match=problem):
         open_ranks(llama, **options)
 
@@ -193,7 +193,7 @@ def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
         ("other", "rank 1: the rank 1's mindspore_serving in /there has protocol other"),
     ],
 )
-def test_a_rank_that_cannot_load_is_one_error(llama, monkeypatch, end, problem):
+def test_a_rank_that_cannot_load_raises_a_single_error(llama, monkeypatch, end, problem):
     monkeypatch.setattr(processes, "MODULE", "tests.llm.rank_that_fails")
     monkeypatch.setenv("RANK_END", end)
     with pytest.raises(StartError, match=f"cannot be loaded over ranks: .*{problem}"):

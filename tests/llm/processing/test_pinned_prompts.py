@@ -6,7 +6,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.engine.pinning import Beginning, pin
+from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
 from tests.llm import chatty
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
@@ -39,9 +39,9 @@ def flood(engine):
         ask(engine, [start] * 50, cache_salt=f"{start}")
 
 
-def test_after_a_flood_of_prompts_only_the_pinned_one_is_still_known():
+def test_a_pinned_prompt_stays_cached_through_a_flood_of_prompts():
     engine = make()
-    assert pin(engine, [Beginning("one", BEGINNING)]) == FULL // BLOCK
+    assert pin(engine, [PinnedPrefix("one", BEGINNING)]) == FULL // BLOCK
     other = [*range(60, 90)]
     ask(engine, other)
     flood(engine)
@@ -52,14 +52,14 @@ def test_after_a_flood_of_prompts_only_the_pinned_one_is_still_known():
 
 def test_pinned_prompts_that_begin_alike_share_their_blocks():
     engine = make()
-    both = [Beginning("one", BEGINNING), Beginning("two", [*BEGINNING[:16], *range(90, 98)])]
+    both = [PinnedPrefix("one", BEGINNING), PinnedPrefix("two", [*BEGINNING[:16], *range(90, 98)])]
     assert pin(engine, both) == 7
     assert engine.stats().num_free_blocks == engine.num_blocks - 7
 
 
 def test_a_prompt_is_pinned_for_its_salt_and_adapter():
     engine = make()
-    pin(engine, [Beginning("one", BEGINNING, "mine", 2)])
+    pin(engine, [PinnedPrefix("one", BEGINNING, "mine", 2)])
     flood(engine)
     assert ask(engine, [*BEGINNING, 1], cache_salt="mine", adapter=2)[1] == FULL
     assert ask(engine, [*BEGINNING, 1], cache_salt="mine")[1] == 0
@@ -68,24 +68,24 @@ def test_a_prompt_is_pinned_for_its_salt_and_adapter():
 
 def test_less_than_a_block_pins_nothing():
     engine = make()
-    assert pin(engine, [Beginning("one", [1, 2, 3])]) == 0
+    assert pin(engine, [PinnedPrefix("one", [1, 2, 3])]) == 0
     assert engine.stats().num_free_blocks == engine.num_blocks
 
 
 @pytest.mark.parametrize(("num_blocks", "length"), [(32, 68), (18, 20)])
 def test_prompts_that_leave_too_little_of_the_cache_are_refused(num_blocks, length):
     with pytest.raises(StartError, match=r"pinned_prompts take \d+ of the cache's .* raise kv_"):
-        pin(make(num_blocks), [Beginning("one", list(range(length)))])
+        pin(make(num_blocks), [PinnedPrefix("one", list(range(length)))])
 
 
-def test_what_cannot_be_pinned_is_refused_by_name():
+def test_prompts_that_cannot_be_pinned_are_refused_by_name():
     with pytest.raises(StartError, match="one: "):
-        pin(make(), [Beginning("one", [1, 2, 3, 4000])])
-    with pytest.raises(InvalidInputs, match="need enable_prefix_caching"):
+        pin(make(), [PinnedPrefix("one", [1, 2, 3, 4000])])
+    with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         make(enable_prefix_caching=False, pinned_prompts=["text"])
     stateful = Engine(ToyRunner(32, BLOCK, num_slots=9), None, EngineConfig(block_size=BLOCK))
     with pytest.raises(StartError, match="layers with a state"):
-        pin(stateful, [Beginning("one", BEGINNING)])
+        pin(stateful, [PinnedPrefix("one", BEGINNING)])
 
 
 SYSTEM = "You are a careful assistant who answers in one word and never in two. " * 3
@@ -120,14 +120,14 @@ def test_conversations_and_texts_of_a_file_are_known_to_the_first_request(direct
     ("given", "words"),
     [
         ("nowhere.yaml", "'nowhere.yaml', which cannot be read"),
-        ([3], r"pinned_prompts\[0\]: .*expected is a list of texts"),
+        ([3], r"pinned_prompts\[0\]: .*expected a list of texts"),
         (["a", {"text": "b"}], r"pinned_prompts\[1\]: .*unknown field `text`"),
         ([{"prompt": "a", "messages": []}], "exactly one of prompt and messages"),
         ([{"prompt": "a", "adapter": "sql"}], "adapter is 'sql'"),
         ({"prompt": "a"}, "expected a list of texts"),
     ],
 )
-def test_what_is_no_prompt_is_refused_where_it_stands(opened, given, words):
+def test_invalid_prompts_are_refused_by_index(opened, given, words):
     with pytest.raises(StartError, match=words):
         opened(given)
 

@@ -60,7 +60,7 @@ def chat(**fields):
     return Generate(messages=HI, parse_output=True, **fields)
 
 
-def test_a_request_that_is_not_parsed_is_left_as_it_is():
+def test_the_answer_to_a_request_without_parsing_is_left_unchanged():
     grammar = Grammar("regex", "a+")
     request = Generate(messages=HI, tools=[LOOK], grammar=grammar)
     assert to_answer_format(request, HERMES) == AnswerFormat([LOOK], grammar)
@@ -113,7 +113,7 @@ def test_without_tools_and_reasoning_nothing_is_parsed():
         ({"grammar": Grammar("json_schema", "{")}, HERMES, "grammar", ""),
     ],
 )
-def test_what_does_not_go_together_is_refused(fields, card, reason, field):
+def test_fields_that_exclude_each_other_are_refused(fields, card, reason, field):
     with pytest.raises(InvalidInputs) as caught:
         to_answer_format(chat(**fields), card)
     refused = to_refused(caught.value)
@@ -138,7 +138,7 @@ def test_a_prompt_is_prepared_with_all_that_the_engine_wants(processor, tokenize
     assert processor.prepare(Generate(prompt=[5, 6], adapter="tuned")).adapter == "tuned"
 
 
-def test_a_chat_sees_its_tools_without_what_no_model_reads(processor):
+def test_a_chat_sees_its_tools_without_fields_no_model_reads(processor):
     prepared = processor.prepare(chat(tools=[LOOK]))
     head, _, tools = prepared.text.partition("[")
     assert head == "<user>Hi"
@@ -186,7 +186,7 @@ def test_a_length_of_answer_beyond_the_context_is_capped(processor, asked):
         (chat(tools=[{"type": "function"}]), "input", "tools"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_prepared_is_refused_with_reason_and_field(
+def test_requests_that_cannot_be_prepared_are_refused_with_the_field(
     processor, request_, reason, field
 ):
     with pytest.raises(InvalidInputs) as caught:
@@ -197,7 +197,7 @@ def test_what_cannot_be_prepared_is_refused_with_reason_and_field(
         assert (refused.num_prompt_tokens, refused.max_model_len) == (len(request_.prompt), 128)
 
 
-def test_a_model_without_a_template_says_what_to_do(tokenizer):
+def test_a_chat_without_a_template_is_refused_with_advice(tokenizer):
     with pytest.raises(RequestRefused, match=r"add chat_template\.jinja"):
         Processor(tokenizer, None, CARD).prepare(chat())
 
@@ -258,7 +258,7 @@ def test_chunks_are_the_same_together_however_the_text_was_cut(data):
     assert found[-1].finish_reason == "tool_calls"
 
 
-def test_without_parallel_tool_calls_the_first_call_counts():
+def test_only_the_first_call_counts_without_parallel_calls():
     one = AnswerFormat([LOOK], None, "hermes", "think", is_parsed=True, parallel=False)
     calls = [call for chunk in parse([ANSWER], one)[0] for call in chunk.tool_calls]
     assert {call.index for call in calls} == {0}

@@ -35,7 +35,7 @@ def test_whole_turns_are_left_out_and_the_system_stays() -> None:
     assert kept(3) == kept(2) == [SYSTEM, LAST]
 
 
-def test_the_last_turn_is_kept_though_it_does_not_fit() -> None:
+def test_the_last_turn_is_kept_even_if_too_long() -> None:
     assert kept(0) == [SYSTEM, LAST]
     assert shortened([RESULT], lambda _: False) == [RESULT]
 

@@ -26,7 +26,7 @@ def directory(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(disk_cache, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", PATIENCE)
     monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
 
 

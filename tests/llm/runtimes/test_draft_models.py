@@ -56,7 +56,7 @@ def test_answers_match_the_model_for_any_draft_tokens(models, runtime, draft):
     for prompt, answer in zip(prompts, answers, strict=True):
         for output in answer.outputs:
             assert checkpoints.shortfall(models["itself"], prompt, output.token_ids) < 1e-4
-    right = stats.num_right_guesses / stats.num_guesses
+    right = stats.num_accepted_tokens / stats.num_draft_tokens
     least, most = {"itself": (0.95, 1), "first layer": (0, 0.9), "other": (0, 0.5)}[draft]
     assert least <= right <= most
 

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytest.importorskip("mindspore")
+
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out

@@ -40,4 +40,4 @@ def test_draft_tokens_are_accepted_in_16_bits(directory):
     params = SamplingParams(temperature=0.0, max_tokens=NUM_NEW["torch"], ignore_eos=True)
     with LLM(directory, "torch", kv_cache_memory=1 << 20, **options) as llm:
         llm.generate([list(range(3, checkpoints.VOCAB))], params)
-        assert llm.stats().num_guesses > 0
+        assert llm.stats().num_draft_tokens > 0

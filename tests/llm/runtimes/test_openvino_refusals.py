@@ -50,7 +50,7 @@ def changed(directory, tmp_path, *, config=None, tensors=None, without=()):
     ("options", "text"),
     [
         ({"device": "cuda"}, "device is 'cuda', the openvino runtime accepts auto and cpu"),
-        ({"block_size": 16}, "block_size is 16, the openvino runtime accepts 32 alone"),
+        ({"block_size": 16}, "block_size is 16, the openvino runtime accepts only 32"),
         ({"dtype": "f16"}, "dtype is 'f16', the openvino runtime accepts auto, f32 and bf16"),
         ({"quantization": "int3"}, "quantization is 'int3', .* accepts none, int8 and int4"),
         ({"kv_cache_dtype": "bf16", "dtype": "f32"}, "kv_cache_dtype is 'bf16', expected auto or"),

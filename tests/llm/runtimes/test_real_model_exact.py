@@ -114,5 +114,5 @@ def test_text_is_the_same_with_and_without_draft_tokens(llm: LLM) -> None:
     # Logits of steps with more rows differ in their last bits, and one draw in some thousands with
     # them.
     assert sum(same[3:]) >= 2
-    assert stats.num_right_guesses > 20
-    assert stats.num_guesses > stats.num_right_guesses + 20
+    assert stats.num_accepted_tokens > 20
+    assert stats.num_draft_tokens > stats.num_accepted_tokens + 20

@@ -41,12 +41,12 @@ def softmax(logits):
     return weights / weights.sum()
 
 
-def test_greedy_takes_the_largest_logit_and_of_equal_ones_the_first():
+def test_greedy_takes_the_first_of_the_largest_logits():
     logits = logits_of([0, 3, 1, 3], [5, -1, 2, 4], [-9, -8, -7, -7])
     assert tokens(logits, [row()] * 3) == [1, 0, 2]
 
 
-def test_top_k_of_one_is_greedy_at_any_temperature():
+def test_top_k_1_is_greedy_at_any_temperature():
     params = SamplingParams(temperature=50.0, top_k=1)
     assert tokens(logits_of([0, 3, 1, 3]), [row(params)]) == [1]
 
@@ -97,7 +97,7 @@ def test_a_large_vocabulary_is_drawn_from_as_its_probabilities_say():
     assert chi_square(groups, probabilities) < 43.82  # 19 degrees of freedom
 
 
-def test_filtered_tokens_come_as_often_as_what_is_left_says():
+def test_filtered_tokens_keep_their_proportions_when_sampled():
     logits = np.array([1.0, 0.0, -1.0, 2.0, 0.5], np.float32)
     observed = np.bincount(draws(logits, SamplingParams(top_k=3), 3000), minlength=5)
     assert observed[1] == observed[2] == 0
@@ -122,7 +122,7 @@ def test_rounding_never_leads_to_a_token_without_probability(uniform, size):
             assert 2 <= token_id < size - 2
 
 
-def test_a_number_just_below_the_end_of_a_column_stays_in_it():
+def test_a_number_just_below_the_end_of_a_column_stays_in_the_column():
     # Column 0 sums to more in float32 than its entries do in float64, so the number for it may lie
     # past them all.
     logits = np.full(256 * 64, -np.inf, np.float32)
@@ -174,7 +174,7 @@ PARAMS = st.builds(
 
 @settings(max_examples=60)
 @given(st.lists(PARAMS, min_size=2, max_size=6), st.integers(0, 2**32))
-def test_a_row_does_not_depend_on_the_rows_beside_it(params, seed):
+def test_a_row_does_not_depend_on_other_rows(params, seed):
     logits = np.random.default_rng(seed).standard_normal((len(params), 300)).astype(np.float32)
     rows = [
         row(each, prompt=[1, 2, 3], output=[3, 4, 4], position=3, seed=seed + index)

@@ -22,12 +22,12 @@ def edited(logits, *, prompt=(), output=(), end=(), mask=None, bad_words=(), **p
     return logits.tolist()
 
 
-def test_a_repetition_penalty_divides_what_is_positive_and_multiplies_what_is_not():
+def test_a_repetition_penalty_divides_positive_and_multiplies_negative():
     found = edited([4, -4, 2, 0, 1], prompt=[0, 1, 0], output=[2, 0], repetition_penalty=2.0)
     assert found == [2, -8, 1, 0, 1]
 
 
-def test_frequency_counts_and_presence_does_not_and_both_leave_the_prompt_alone():
+def test_frequency_counts_presence_does_not_and_both_ignore_the_prompt():
     found = edited(
         [1, 1, 1, 1],
         prompt=[0, 0],
@@ -38,7 +38,7 @@ def test_frequency_counts_and_presence_does_not_and_both_leave_the_prompt_alone(
     assert found == [1, 0.25, -0.25, 1]
 
 
-def test_negative_penalties_favour_what_is_there():
+def test_negative_penalties_favour_tokens_of_the_text():
     assert edited([1, 1], output=[1, 1], frequency_penalty=-1, presence_penalty=-0.5) == [1, 3.5]
 
 
@@ -56,7 +56,7 @@ def test_allowed_tokens_are_all_that_is_left():
     assert edited([1, 2, 3, 4], allowed_token_ids=[2, 0, 2]) == [1, -INF, 3, -INF]
 
 
-def test_a_mask_of_bools_allows_what_is_true_and_nothing_past_its_end():
+def test_a_mask_of_bools_forbids_tokens_past_its_end():
     assert edited([1, 2, 3, 4], mask=np.array([True, False, True])) == [1, -INF, 3, -INF]
 
 
@@ -95,7 +95,7 @@ def test_tokens_without_a_logit_are_passed_over():
     assert found == [0, 1]
 
 
-def test_a_row_that_is_kept_counts_what_is_added_and_what_is_taken_back():
+def test_a_kept_row_counts_added_and_rejected_tokens():
     output = [1, 2]
     row = SampleRow(SamplingParams(frequency_penalty=1.0), [], output, (), 0, 1)
     for change, expected in [
@@ -110,7 +110,7 @@ def test_a_row_that_is_kept_counts_what_is_added_and_what_is_taken_back():
         assert logits.tolist() == expected
 
 
-def test_a_mask_decides_the_token_of_a_greedy_row_and_of_a_random_one():
+def test_a_mask_decides_greedy_and_random_tokens():
     mask = np.array([False, True, False])
     rows = [
         SampleRow(SamplingParams(temperature=temperature), [], [], (), 0, 1, mask)

@@ -31,19 +31,19 @@ def test_top_k_keeps_the_largest():
     assert kept(LOGITS, top_k=5) == kept(LOGITS, top_k=99) == [0, 1, 2, 3, 4]
 
 
-def test_top_k_keeps_the_first_of_equal_ones():
+def test_top_k_keeps_the_first_of_equal_tokens():
     assert kept([1, 2, 2, 2, 0], top_k=2) == [1, 2]
     assert kept(np.zeros(5000), top_k=3) == [0, 1, 2]
 
 
-def test_top_p_keeps_the_token_that_crosses_it():
+def test_top_p_keeps_the_token_that_crosses_the_limit():
     assert kept(LOGITS, top_p=0.39) == [1]
     assert kept(LOGITS, top_p=0.41) == [1, 3]
     assert kept(LOGITS, top_p=0.86) == [0, 1, 3, 4]
     assert kept(LOGITS, top_p=1e-12) == [1]
 
 
-def test_top_p_keeps_the_first_of_equal_ones():
+def test_top_p_keeps_the_first_of_equal_tokens():
     assert kept(np.zeros(10), top_p=0.35) == [0, 1, 2, 3]
     assert kept(np.zeros(4096), top_p=0.25) == list(range(1024))
 
@@ -60,7 +60,7 @@ def test_typical_p_can_leave_out_the_likeliest():
     assert kept(np.log([0.3, *[0.07] * 10]), typical_p=0.13) == [1, 2]
 
 
-def test_top_n_sigma_keeps_what_is_near_the_largest_logit():
+def test_top_n_sigma_keeps_tokens_near_the_largest_logit():
     # Mean 2, deviations -2, -1, 0, 0, 3: sigma is sqrt(14 / 5) = 1.673, and 5 - 1.8 * 1.673 = 1.99.
     assert kept([0, 1, 2, 2, 5], top_n_sigma=1.8) == [2, 3, 4]
     assert kept([0, 1, 2, 2, 5], top_n_sigma=1.7) == [4]
@@ -72,7 +72,7 @@ def test_top_n_sigma_keeps_what_is_near_the_largest_logit():
     assert kept([3.0, 3.0, 3.0], top_n_sigma=0.5) == [0, 1, 2]  # sigma is 0
 
 
-def test_the_deviation_of_top_n_sigma_is_that_of_the_tokens_that_may_be_chosen():
+def test_top_n_sigma_takes_the_deviation_of_allowed_tokens():
     banned = [0, 1, 2, 2, -np.inf, 5, -np.inf]
     assert kept(banned, top_n_sigma=1.8) == [2, 3, 5]
     assert kept(banned, top_n_sigma=1.8, top_k=2) == [2, 5]
@@ -140,7 +140,7 @@ def test_xtc_is_its_definition(seed, size, spread, threshold, others):
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-4, atol=1e-9)
 
 
-def test_xtc_is_applied_as_often_as_asked_and_draws_what_is_left_evenly():
+def test_xtc_is_applied_with_its_probability_and_keeps_proportions():
     params = SamplingParams(xtc_probability=0.25, xtc_threshold=0.15)
     logits = np.array(LOGITS, np.float32)
     best = float(logits.max())
@@ -155,7 +155,7 @@ def test_xtc_is_applied_as_often_as_asked_and_draws_what_is_left_evenly():
         assert draw(logits.copy(), best, same, float(number)) == first
 
 
-def test_the_same_seed_excludes_the_same_tokens_whatever_else_is_in_the_batch():
+def test_a_seed_excludes_the_same_tokens_in_any_batch():
     params = SamplingParams(xtc_probability=0.5, xtc_threshold=0.05)
     logits = np.random.default_rng(3).standard_normal((1, 40)).astype(np.float32) * 2
     others = [SampleRow(SamplingParams(), (), (), (), 0, seed) for seed in range(5)]
@@ -175,12 +175,12 @@ def test_the_same_seed_excludes_the_same_tokens_whatever_else_is_in_the_batch():
     assert 0 < sum(token in top for token in alone) < 30
 
 
-def test_what_is_left_keeps_its_proportions():
+def test_tokens_left_by_filters_keep_their_proportions():
     found = probabilities(LOGITS, SamplingParams(top_k=3))
     np.testing.assert_allclose(found, [0, 0.4 / 0.85, 0, 0.25 / 0.85, 0.2 / 0.85], rtol=1e-6)
 
 
-def test_a_filter_applies_to_what_the_one_before_has_left():
+def test_a_filter_applies_to_tokens_that_the_previous_filter_left():
     # 0.4 of the 0.85 that top_k leaves is 0.47: it holds top_p alone.
     assert kept(LOGITS, top_k=3, top_p=0.45) == [1]
     assert kept(LOGITS, top_p=0.45) == [1, 3]
@@ -236,7 +236,7 @@ def test_top_k_is_its_definition_with_many_equal_logits(seed, size, k):
         ]
     ),
 )
-def test_filters_leave_what_those_of_transformers_leave(seed, size, spread, options):
+def test_filters_agree_with_those_of_transformers(seed, size, spread, options):
     logits = np.random.default_rng(seed).standard_normal(size).astype(np.float32) * spread
     expected = by_transformers(logits, options)
     found = probabilities(logits, SamplingParams(**options))

@@ -48,7 +48,7 @@ def test_temperature_penalties_and_filters_do_not_change_them():
     assert (entries[1].token_id, entries[1].rank) == (1, 0)
 
 
-def test_more_than_the_vocabulary_reports_all_of_it():
+def test_more_logprobs_than_the_vocabulary_report_all_tokens():
     _, entries = logprobs(temperature=0.0, logprobs=64)
     assert [entry.token_id for entry in entries] == [1, 1, 3, 4, 0, 2]
 

@@ -135,7 +135,7 @@ def test_the_end_tells_how_long_the_first_step_was_waited_for(asking):
         (Embed(prompts=["x", [1] * 2 * CONTEXT]), "context"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_a_reason(asking, ask, reason):
+def test_unanswerable_requests_are_refused_with_a_reason(asking, ask, reason):
     (event,) = asking.whole(ask)
     assert isinstance(event, Refused)
     assert event.reason == reason
@@ -188,12 +188,12 @@ def test_a_loop_that_breaks_is_told_to_whoever_collects(breaking, monkeypatch):
 
     monkeypatch.setattr(Engine, "step", step)
     ask_id = breaking.ask(long())
-    with pytest.raises(RuntimeError, match="the step loop broke"):
+    with pytest.raises(RuntimeError, match="the step loop failed"):
         breaking.until(lambda: False)
     assert not any(is_last for _, is_last in breaking.said[ask_id])
 
 
-def test_what_the_step_loop_logs_begins_with_the_ids_of_the_requests_it_computed(directory, capsys):
+def test_log_lines_of_a_step_have_the_ids_of_its_requests(directory, capsys):
     class Lane:
         def begin(self, stage=0, ids=None): ...
         def end(self): ...

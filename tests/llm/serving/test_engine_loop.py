@@ -29,7 +29,7 @@ class FakeEngine:
     def stats(self):
         return self.left
 
-    def rest(self):
+    def do_idle_work(self):
         return None
 
     def close(self):
@@ -76,7 +76,7 @@ def test_commands_run_before_the_next_step_and_their_outputs_come_first():
     assert told.problems == [None]
 
 
-def test_it_says_when_the_first_step_of_a_request_began_before_what_came_of_it():
+def test_the_loop_reports_the_first_step_before_its_outputs():
     told = Told()
     told.engine.started = ["r"]
     before = time.monotonic()
@@ -102,8 +102,8 @@ def test_a_refused_command_is_the_output_of_its_request_alone():
     told.loop.close()
 
 
-def test_numbers_are_told_when_work_begins_and_when_it_ends(monkeypatch):
-    monkeypatch.setattr(engine_loop, "STATS_SECONDS", math.inf)
+def test_counters_are_reported_when_work_begins_and_ends(monkeypatch):
+    monkeypatch.setattr(engine_loop, "STATS_INTERVAL", math.inf)
     told = Told()
     for _ in range(2):
         told.outputs.clear()

@@ -25,16 +25,16 @@ from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.work import (
+from mindspore_serving.llm.processing.prepared import (
     SMALL,
-    Made,
+    PreparedEvent,
     PreparedPrompt,
-    Prompts,
-    decode_work,
+    PreparedTexts,
+    decode_result,
     encode_job,
-    encode_work,
+    encode_result,
 )
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.serving.preparation import Preparation
 from tests.e2e.harness import children, eventually
 from tests.llm import chatty
@@ -104,15 +104,15 @@ def preparing(opened):
         Generate(prompt="a", grammar=Grammar("regex", "a+b")),
     ],
 )
-def test_what_a_child_reads_is_what_the_worker_would_read(preparing, request_):
+def test_a_child_prepares_a_request_as_the_worker_does(preparing, request_):
     read = preparing.read(request_)
     assert isinstance(read, PreparedPrompt)
-    assert encode_work(read) == encode_work(preparing.processor.read(request_))
+    assert encode_result(read) == encode_result(preparing.processor.read(request_))
     prepared = preparing.processor.complete(request_, read)
     assert (prepared.options["grammar"] is None) == (request_.grammar is None)
 
 
-def test_what_a_child_logs_has_the_id_of_its_request(opened):
+def test_log_lines_of_a_child_have_the_id_of_the_request(opened):
     seen = []
 
     class Broken:
@@ -122,11 +122,11 @@ def test_what_a_child_logs_has_the_id_of_its_request(opened):
 
     job = encode_job(Tokenize(prompt="a"), "the-id")
     with pytest.raises(InvalidInputs, match="no"):
-        decode_work(child._answer(Broken(), OutputProcessor(opened.tokenizer), job))
+        decode_result(child._answer(Broken(), OutputProcessor(opened.tokenizer), job))
     assert seen == ["the-id"]
 
 
-def test_what_is_small_and_known_needs_no_child(preparing):
+def test_small_requests_with_known_grammars_need_no_child(preparing):
     grammar = Grammar("regex", "known+")
     assert isinstance(preparing.read(Generate(prompt="a", grammar=grammar)), PreparedPrompt)
     preparing.processor.grammar(grammar)
@@ -140,10 +140,10 @@ def test_what_is_small_and_known_needs_no_child(preparing):
 
 def test_texts_to_embed_and_events_come_from_a_child_too(preparing):
     read = preparing.read(Embed(prompts=[TEXT, [5, 6]]))
-    assert isinstance(read, Prompts)
+    assert isinstance(read, PreparedTexts)
     assert read.ids == [preparing.processor.encode(TEXT), [5, 6]]
     read = preparing.read(Tokenize(prompt=TEXT))
-    assert isinstance(read, Made)
+    assert isinstance(read, PreparedEvent)
     own = preparing.processor.tokenize(Tokenize(prompt=TEXT), preparing.outputs)
     assert decode_events(encode_events([read.event])) == [own]
     read = preparing.read(Detokenize(token_ids=[10] * (SMALL + 1)))
@@ -168,7 +168,7 @@ def test_a_child_refuses_with_the_words_of_the_worker(preparing, request_):
     assert to_refused(error) == to_refused(caught.value)
 
 
-def test_a_fork_server_that_dies_costs_at_most_the_requests_it_has(preparing):
+def test_a_dying_fork_server_costs_at_most_its_own_requests(preparing):
     (server,) = set(children(os.getpid())) - preparing.others
     os.kill(server, signal.SIGKILL)
 

@@ -28,7 +28,7 @@ def counted(recorder, name):
     return sum(counts), total
 
 
-def test_the_wait_for_the_first_step_is_counted_once_it_is_known(clock):
+def test_the_wait_for_the_first_step_is_counted_once_known(clock):
     timing = Timing(recorder := GenerationRecorder(), line := Timeline(accepted=100.0, ready=101.0))
     assert counted(recorder, "queue_seconds") == (0, 0)
     line.first_step = 101.0 + WAIT

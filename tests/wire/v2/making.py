@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.core.graph import Method
 from mindspore_serving.wire import splitting, worker_codec
 from mindspore_serving.wire.v2.datatypes import BY_NAME, BY_NUMPY
@@ -38,7 +38,7 @@ def whole(body, method=METHOD):
     """The instances that a worker makes of all of `body`."""
     codec, chunks = splitting.wrap("v2_raw", body)
     return worker_codec(codec).decode(
-        [memoryview(pieces.whole(chunk)) for chunk in chunks], method, "s"
+        [memoryview(buffers.contiguous(chunk)) for chunk in chunks], method, "s"
     )
 
 
@@ -47,7 +47,7 @@ def in_pieces(body, size, method=METHOD):
     codec, rows = splitting.split("v2_raw", body)
     found = []
     for start in range(0, len(rows), size):
-        chunks = [pieces.whole(row) for row in rows[start : start + size]]
+        chunks = [buffers.contiguous(row) for row in rows[start : start + size]]
         found += worker_codec(codec).decode(chunks, method, "s")
     return found
 

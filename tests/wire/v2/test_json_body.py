@@ -54,7 +54,7 @@ def test_data_behind_the_json_are_read_in_the_order_of_the_inputs():
     assert [bytes(one.data) for one in request.body.inputs] == [(X * 2).tobytes(), X.tobytes()]
 
 
-def test_data_of_both_kinds_may_be_in_one_request():
+def test_a_request_can_have_json_and_binary_data():
     body, length = binary(("z", X))
     text = json.loads(body[:length])
     text["inputs"].insert(0, JSON_INPUT)
@@ -63,7 +63,7 @@ def test_data_of_both_kinds_may_be_in_one_request():
     assert [one.form for one in request.body.inputs] == ["json", "raw"]
 
 
-def test_a_parameter_says_that_one_instance_is_sent():
+def test_batched_false_sends_a_single_instance():
     request = parse({"inputs": [JSON_INPUT], "parameters": {"batched": False}})
     assert request.body.num_instances == 1
 
@@ -78,7 +78,7 @@ def test_a_parameter_says_that_one_instance_is_sent():
         ({}, [{"name": "y"}, {"name": "z", "parameters": {"binary_data": True}}], "v2_both"),
     ],
 )
-def test_the_form_of_outputs_is_what_the_client_asks_for(parameters, outputs, codec):
+def test_outputs_have_the_requested_form(parameters, outputs, codec):
     body = {"inputs": [JSON_INPUT], "parameters": parameters}
     if outputs is not None:
         body["outputs"] = outputs
@@ -120,7 +120,7 @@ def test_inputs_and_outputs_may_be_in_shared_memory():
         ({"inputs": [{**BINARY, "parameters": {"binary_data_size": 16}}]}, "needs the header"),
         (
             {"inputs": [{**JSON_INPUT, "parameters": {"shared_memory_region": "r"}}]},
-            "come together",
+            "expected both",
         ),
         (
             {
@@ -142,7 +142,7 @@ def test_inputs_and_outputs_may_be_in_shared_memory():
                 "inputs": [JSON_INPUT],
                 "outputs": [{"name": "y", "parameters": {"classification": 2}}],
             },
-            "classification is not available",
+            "classification is not supported",
         ),
         ({"inputs": [JSON_INPUT], "outputs": [{"name": "y"}, {"name": "y"}]}, "same name"),
         ({"inputs": [JSON_INPUT, JSON_INPUT]}, "same name"),
@@ -179,7 +179,7 @@ def test_binary_data_that_do_not_fit_are_refused(change, problem):
     ],
     ids=["objects", "shape", "parameters"],
 )
-def test_what_would_take_much_memory_is_refused_before_it_is_made(body, problem):
+def test_large_shapes_are_refused_before_they_are_decoded(body, problem):
     with pytest.raises(InvalidInputs, match=problem):
         parse(body)
 
@@ -205,7 +205,7 @@ def test_a_request_with_another_byte_is_read_or_refused(place, value):
         whole(parse(bytes(mutated), length).body, METHOD)
 
 
-def test_a_body_without_json_is_the_one_input_of_one_instance():
+def test_a_body_without_json_is_the_only_input_of_an_instance():
     request = json_body.parse_raw(X.tobytes(), [ValueSpec("x", "float32", (None, 2))])
     assert same(whole(request.body), X[np.newaxis])
     assert request.codec == "v2_raw"
@@ -218,12 +218,12 @@ def test_a_body_without_json_is_the_one_input_of_one_instance():
     [
         ([ValueSpec("x")], "one input of a known type"),
         ([ValueSpec("x", "float32", ()), ValueSpec("z", "float32", ())], "one input"),
-        ([ValueSpec("x", "float32")], "no shape that follows"),
-        ([ValueSpec("x", "float32", (None, None))], "no shape that follows"),
+        ([ValueSpec("x", "float32")], "no shape that the size"),
+        ([ValueSpec("x", "float32", (None, None))], "no shape that the size"),
         ([ValueSpec("x", "float32", (3,))], "16 bytes, expected 12"),
     ],
 )
-def test_a_body_without_json_needs_a_method_that_says_what_it_is(specs, problem):
+def test_a_body_without_json_needs_a_method_with_a_known_type(specs, problem):
     with pytest.raises(InvalidInputs, match=problem):
         json_body.parse_raw(X.tobytes(), specs)
 

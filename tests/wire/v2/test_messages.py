@@ -13,7 +13,7 @@ from mindspore_serving.wire import worker_codec
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.outputs import join
-from mindspore_serving.wire.v2.request import Region, WantedOutput
+from mindspore_serving.wire.v2.request import Region, RequestedOutput
 from tests.wire.v2.making import METHOD, refuse_region, same, whole
 
 X = np.arange(4, dtype="<f4").reshape(2, 2)
@@ -46,7 +46,7 @@ def test_contents_of_an_input_are_read():
     assert same(whole(parse(found).body), X)
 
 
-def test_contents_in_several_fields_are_one_message_as_protobuf_has_it():
+def test_contents_in_several_fields_are_merged_as_in_protobuf():
     found = pb.ModelInferRequest(model_name="m")
     one = found.inputs.add(name="x", datatype="FP32", shape=[2, 2])
     half = pb.ModelInferRequest.InferInputTensor()
@@ -59,13 +59,13 @@ def test_contents_in_several_fields_are_one_message_as_protobuf_has_it():
     assert same(whole(parse(body).body), np.array([[1, 2], [3, 4]], "<f4"))
 
 
-def test_what_is_no_message_inside_of_an_input_is_refused():
+def test_invalid_messages_inside_an_input_are_refused():
     for wrong in (b"\x2a\x05\x0a", b"\x2a\x02\x0b\x0c", b"\x2a\x01\xff"):
-        with pytest.raises(InvalidInputs, match="is no ModelInferRequest"):
+        with pytest.raises(InvalidInputs, match="is not a valid ModelInferRequest"):
             parse(b"\x0a\x01m" + wrong)
 
 
-def test_what_a_request_is_for_is_read():
+def test_the_model_of_a_request_is_read():
     rest, _ = messages.read(message().SerializeToString())
     assert messages.target_of(rest) == ModelTarget("m", 3)
     rest.model_version = ""
@@ -114,7 +114,7 @@ def test_an_input_in_shared_memory_takes_none_of_the_raw_contents():
 @pytest.mark.parametrize(
     ("raw", "contents", "problem"),
     [
-        ([b"\0" * 16, b"\0"], (), "more than there are inputs"),
+        ([b"\0" * 16, b"\0"], (), "more than the inputs"),
         ([b"\0" * 15], (), "15 bytes, expected 16"),
         ([b"\0" * 16], (1.0,), "contents in a request with raw_input_contents"),
         ([], (), "too few for shape"),
@@ -132,7 +132,7 @@ def test_contents_that_do_not_fit_are_refused(raw, contents, problem):
 def test_an_input_without_raw_contents_is_named():
     found = message(raw_input_contents=[X.tobytes()])
     found.inputs.add(name="z", datatype="FP32", shape=[2, 2])
-    with pytest.raises(InvalidInputs, match="input 'z' has none"):
+    with pytest.raises(InvalidInputs, match="input 'z' has no raw"):
         parse(found)
 
 
@@ -157,7 +157,7 @@ def tensors(*rows):
 
 def test_an_answer_is_a_model_infer_response():
     found = tensors({"y": X[0], "s": "a"}, {"y": X[1], "s": "bc"})
-    selected = [(one, WantedOutput(one.name, True)) for one in found]
+    selected = [(one, RequestedOutput(one.name, True)) for one in found]
     response = pb.ModelInferResponse.FromString(
         messages.answer(ModelTarget("m", 3), "7", selected, {"triton_final_response": True})
     )
@@ -171,7 +171,7 @@ def test_an_answer_is_a_model_infer_response():
 
 def test_an_output_in_shared_memory_has_empty_raw_contents():
     (y,) = tensors({"y": X[0]})
-    selected = [(y, WantedOutput("y", True, Region("r", 8, 64)))]
+    selected = [(y, RequestedOutput("y", True, Region("r", 8, 64)))]
     response = pb.ModelInferResponse.FromString(messages.answer(ModelTarget("m", 3), "", selected))
     parameters = messages.to_parameters(response.outputs[0].parameters)
     assert parameters == {
@@ -184,7 +184,7 @@ def test_an_output_in_shared_memory_has_empty_raw_contents():
 
 def test_a_stream_has_responses_and_errors_with_the_id_of_their_request():
     found = pb.ModelStreamInferResponse.FromString(
-        messages.piece(messages.answer(ModelTarget("m", 1), "7", ()))
+        messages.chunk(messages.answer(ModelTarget("m", 1), "7", ()))
     )
     assert (found.error_message, found.infer_response.id) == ("", "7")
     failed = pb.ModelStreamInferResponse.FromString(messages.failure("no \ud800", "8"))

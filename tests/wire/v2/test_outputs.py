@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.wire import worker_codec
 from mindspore_serving.wire.v2 import outputs
@@ -36,7 +36,7 @@ def test_instances_are_joined_to_the_tensor_that_they_are(array):
 
 
 @pytest.mark.parametrize("form", ["v2_raw", "v2_json", "v2_both"])
-def test_headers_that_are_alike_are_decoded_once_and_many_pieces_become_one(monkeypatch, form):
+def test_equal_headers_are_decoded_once_and_many_pieces_are_merged(monkeypatch, form):
     decoded = []
     decode = outputs._decode_header
     monkeypatch.setattr(
@@ -65,7 +65,7 @@ def test_texts_are_joined():
     assert json.loads(tensor.json_data) == ["ä", '"b"']
 
 
-def test_one_instance_that_is_not_batched_has_its_own_shape():
+def test_an_unbatched_instance_keeps_its_shape():
     array = np.zeros((2, 3), np.int8)
     assert only("v2_raw", array, is_batched=False).shape == (2, 3)
     assert only("v2_raw", array).shape == (1, 2, 3)
@@ -78,11 +78,11 @@ def test_an_output_that_is_not_contiguous_is_written_in_order():
     assert json.loads(tensor.json_data) == array.ravel().tolist()
 
 
-def test_a_large_output_is_not_copied_until_it_is_where_it_lies():
+def test_a_large_output_is_copied_only_to_its_target():
     array = np.zeros(50_000, "<f4")
     encoded = worker_codec("v2_raw").encode({"y": array})
     array[:] = 1
-    (tensor,) = join([pieces.whole(encoded)], is_batched=False)
+    (tensor,) = join([buffers.contiguous(encoded)], is_batched=False)
     assert b"".join(tensor.raw) == array.tobytes()
 
 
@@ -96,7 +96,7 @@ def test_several_outputs_keep_their_order():
 @pytest.mark.parametrize(
     ("form", "has_raw", "has_json"), [("v2_raw", 1, 0), ("v2_json", 0, 1), ("v2_both", 1, 1)]
 )
-def test_only_what_is_asked_for_is_written(form, has_raw, has_json):
+def test_only_requested_forms_are_encoded(form, has_raw, has_json):
     tensor = only(form, np.zeros(2, np.float32))
     assert (len(tensor.raw), len(tensor.json)) == (has_raw, has_json)
 
@@ -106,9 +106,9 @@ def test_an_empty_output_is_empty_in_every_form():
     assert (tensor.shape, tensor.num_bytes, tensor.json_data) == ((2, 0), 0, b"[]")
 
 
-def test_instances_that_are_not_alike_cannot_be_one_tensor():
+def test_instances_with_different_outputs_cannot_be_joined():
     for other in (np.zeros(3, np.float32), np.zeros(2, np.float64), "text"):
-        with pytest.raises(StageFailed, match=r"not alike: y FP32 \[2\] and y"):
+        with pytest.raises(StageFailed, match=r"outputs differ: y FP32 \[2\] and y"):
             only("v2_raw", np.zeros(2, np.float32), other)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mindspore_serving.core import pieces
+from mindspore_serving.core import buffers
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import BoxedBytes, BoxedStr
 from mindspore_serving.errors import InvalidInputs, TooLarge
@@ -72,9 +72,9 @@ def test_an_array_is_writable_and_its_own():
     assert bytes(data) == X.tobytes()
 
 
-def test_an_array_of_a_chunk_that_may_be_written_is_a_view_of_it():
+def test_arrays_are_views_of_a_writable_chunk():
     (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))[1]
-    data = bytearray(pieces.whole(chunk))
+    data = bytearray(buffers.contiguous(chunk))
     first, *_ = worker_codec("v2_raw").decode([data], METHOD, "s")
     first["x"] += 1
     assert data.endswith((X[0] + 1).tobytes() + X[1:].tobytes())
@@ -83,7 +83,7 @@ def test_an_array_of_a_chunk_that_may_be_written_is_a_view_of_it():
 def test_the_data_of_every_input_begin_where_any_array_may():
     tensors = [raw(X, name) for name in ("a", "a_longer_name", "c")]
     (chunk,) = splitting.wrap("v2_raw", body_of(*tensors))[1]
-    data = bytearray(pieces.whole(chunk))
+    data = bytearray(buffers.contiguous(chunk))
     _, contents = read_chunk(data)
     start = np.frombuffer(data, np.uint8).ctypes.data
     begins = [np.frombuffer(one, np.uint8).ctypes.data - start for one in contents]
@@ -96,7 +96,7 @@ def test_an_instance_of_a_vector_has_no_dimension():
     assert one["x"].shape == ()
 
 
-def test_one_instance_that_is_not_batched_is_as_it_is():
+def test_an_unbatched_instance_is_unchanged():
     body = body_of(raw(X), is_batched=False)
     assert body.num_instances == 1
     (one,) = whole(body)
@@ -145,7 +145,7 @@ def test_texts_of_protobuf_are_read():
 
 
 @pytest.mark.parametrize(("content_type", "expected"), [("", "a"), ("str", "a"), ("bytes", b"a")])
-def test_what_bytes_are_is_said_by_content_type(content_type, expected):
+def test_the_content_type_decides_between_str_and_bytes(content_type, expected):
     found = whole(body_of(tensor(text_bytes(["a"]), [1], "BYTES", "raw", content_type)))
     assert found[0]["x"] == expected
     assert type(found[0]["x"]) is type(expected)
@@ -158,7 +158,7 @@ def test_bytes_that_are_no_utf8_are_bytes_unless_they_must_be_a_text():
         whole(body_of(tensor(data, [1], "BYTES", "raw", "str")))
 
 
-def test_a_text_with_a_dimension_keeps_it():
+def test_a_text_keeps_its_dimension():
     found = whole(body_of(tensor(text_bytes(["a"]), [1, 1], "BYTES", "raw")))
     assert isinstance(found[0]["x"], BoxedStr)
     data = tensor(text_bytes(["a"]), [1, 1], "BYTES", "raw", "bytes")
@@ -231,9 +231,9 @@ def test_too_many_instances_are_refused():
         (b"[1e300, 0]", "FP32", "out of the range of FP32"),
         (b"[70000, 0]", "FP16", "out of the range of FP16"),
         (b"[1" + b"0" * 400 + b", 0]", "FP64", "out of the range of FP64"),
-        (b"[1, 2", "FP32", "no JSON"),
+        (b"[1, 2", "FP32", "not valid JSON"),
         (b'{"a":1}', "FP32", "no JSON list"),
-        (b"[" * 100_000, "FP32", "no JSON"),
+        (b"[" * 100_000, "FP32", "not valid JSON"),
         (b"[1, 2]", "BYTES", "element of type int"),
     ],
 )
@@ -267,7 +267,7 @@ def test_texts_whose_lengths_do_not_add_up_are_refused(data):
         in_pieces(body, 1)
 
 
-def test_an_instance_has_one_text():
+def test_an_instance_has_a_single_text():
     with pytest.raises(InvalidInputs, match="expected one text"):
         whole(body_of(tensor(text_bytes(["a", "b"]), [1, 2], "BYTES", "raw")))
 
@@ -299,5 +299,5 @@ def test_a_chunk_with_another_byte_is_read_or_refused(place, value):
 
 def test_a_chunk_that_is_cut_short_is_refused():
     _, (chunk,) = splitting.wrap("v2_raw", body_of(raw(X)))
-    with pytest.raises(InvalidInputs, match="not whole"):
+    with pytest.raises(InvalidInputs, match="is incomplete"):
         read_chunk(chunk[:-1])

@@ -15,7 +15,7 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import cut_layers, share_options
+from mindspore_serving.llm.parallel.part import cut_layers, rank_options
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
     free_main_memory,
@@ -139,7 +139,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> DenseR
     full_spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
     spec = cut_layers(full_spec, stages.rank, stages.size)
     rank_files = rank_directory(directory, stages.rank)
-    return _open(rank_files, spec, share_options(config), grid)
+    return _open(rank_files, spec, rank_options(config), grid)
 
 
 def _open(
@@ -153,7 +153,7 @@ def _open(
     free = free_main_memory() // (grid.everyone.size if grid else 1)
     limits = runner_limits(config, spec, block_bytes, free_memory=free)
     if grid:
-        limits = limits.agreed(grid.everyone.least)
+        limits = limits.agreed(grid.everyone.minimum)
     return DenseRunner(spec, graphs, limits)
 
 

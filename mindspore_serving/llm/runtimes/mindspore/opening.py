@@ -106,11 +106,11 @@ class MindSporeRunner(LimitedRunner):
         ops.begin(MindSporePass(layout))
         # Operators refuse empty tensors: if no logits are requested, those of one row are dropped.
         rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
-        arrays = (layout.token_ids, layout.positions, rows, layout.is_long)
-        token_ids, positions, logit_rows, is_long = (
+        arrays = (layout.token_ids, layout.positions, rows, layout.uses_long_rope)
+        token_ids, positions, logit_rows, uses_long_rope = (
             tensor(array.astype(np.int32)) for array in arrays
         )
-        inputs = DecoderInputs(token_ids, positions, logit_rows, is_long=is_long)
+        inputs = DecoderInputs(token_ids, positions, logit_rows, uses_long_rope=uses_long_rope)
         logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
         return logits[: len(layout.rows)]
 

@@ -92,8 +92,8 @@ class MindSporeOps(Ops):
         """Return (cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = np.asarray(inv_freq, np.float32)
         if longer is not None:
-            is_long, long_freq = longer
-            chosen = is_long.asnumpy()[:, None] > 0
+            uses_long_rope, long_freq = longer
+            chosen = uses_long_rope.asnumpy()[:, None] > 0
             frequencies = np.where(chosen, np.asarray(long_freq, np.float32), frequencies)
         angles = (positions.asnumpy().astype(np.float32)[:, None] * frequencies)[:, None]
         factor = np.float32(scale)

@@ -25,7 +25,7 @@ from mindspore_serving.llm.runtimes.layout import (
 )
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
-from mindspore_serving.llm.runtimes.openvino.nodes import IS_LONG
+from mindspore_serving.llm.runtimes.openvino.nodes import USES_LONG_ROPE
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
 from mindspore_serving.llm.step import Features, Row, Step
 
@@ -52,7 +52,7 @@ class Buffers:
             "token_ids": (tokens,),
             "positions": (tokens,),
             "rows": (logits,),
-            IS_LONG: (tokens,),
+            USES_LONG_ROPE: (tokens,),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
             "block_indices": (capacity,),
@@ -89,7 +89,7 @@ class Feed:
         self._takes_features = FEATURES[0] in names
         self._has_features = True  # the request's features are not known to be empty
         self._is_adapted = TOKENS in names
-        self._switches = IS_LONG in names
+        self._switches = USES_LONG_ROPE in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
@@ -142,7 +142,7 @@ class Feed:
         _fill_positions(arrays, lengths)
         _fill_logits(arrays, logits)
         if self._switches:
-            arrays[IS_LONG][:] = np.repeat([row.is_long for row in rows], lengths)
+            arrays[USES_LONG_ROPE][:] = np.repeat([row.uses_long_rope for row in rows], lengths)
         if self._is_adapted:
             adapters = [row.adapter for row in rows]
             arrays[TOKENS][:, 0] = np.repeat(adapters, lengths)
@@ -190,7 +190,7 @@ class Feed:
         """Set the image features; `types`, in graphs that have them, are 1 for tokens of images."""
         types[:] = 0
         if features is not None:
-            types[features.places] = 1
+            types[features.positions] = 1
         if features is None and not self._has_features:
             return
         self._has_features = features is not None
@@ -198,7 +198,7 @@ class Feed:
         vectors = np.zeros((0, width.get_length()), np.float32)
         feature_rows = np.zeros(0, np.int32)
         if features is not None:
-            vectors, feature_rows = features.vectors, features.places.astype(np.int32)
+            vectors, feature_rows = features.vectors, features.positions.astype(np.int32)
         for name, array in zip(FEATURES, (vectors, feature_rows), strict=True):
             self.request.set_tensor(name, ov.Tensor(array))  # a copy
 

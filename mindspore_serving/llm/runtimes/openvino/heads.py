@@ -62,8 +62,8 @@ class Headwise(Elementwise):
     ) -> Tables:  # fmt: skip
         frequencies = opset.constant(np.array([inv_freq], np.float32))
         if longer is not None:
-            is_long, long_freq = longer
-            chosen = opset.unsqueeze(opset.greater(is_long, i32(0)), i64(1))
+            uses_long_rope, long_freq = longer
+            chosen = opset.unsqueeze(opset.greater(uses_long_rope, i32(0)), i64(1))
             long_frequencies = opset.constant(np.array([long_freq], np.float32))
             frequencies = opset.select(chosen, long_frequencies, frequencies)
         column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))

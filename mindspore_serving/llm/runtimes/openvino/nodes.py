@@ -11,7 +11,8 @@ from mindspore_serving.errors import StartError
 Node: TypeAlias = Any
 TO_END = 2**63 - 1
 DECOMPRESSION = "decompression_0"  # the plugin's mark of a conversion that must not be folded
-IS_LONG = "is_long"  # the input of a graph with two rotary tables, as `DecoderInputs.is_long`
+# The input of a graph with two rotary tables, as `DecoderInputs.uses_long_rope`.
+USES_LONG_ROPE = "uses_long_rope"
 
 
 def features(x: Node) -> int:

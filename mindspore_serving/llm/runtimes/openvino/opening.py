@@ -18,7 +18,7 @@ from mindspore_serving.llm.checkpoint.safetensors import prefault
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import RankPart, open_part, share_options
+from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence
 from mindspore_serving.llm.runtimes.openvino.attention import check_paged_attention
@@ -61,7 +61,7 @@ def open_runner(
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVINORunner:
     """Open the part of the model that this rank of `grid` holds, as `open_runner`."""
-    config = share_options(config)
+    config = rank_options(config)
     part = open_part(directory, config, grid)
     if part.exchange is not None:
         _check_floats(part, config)

@@ -27,7 +27,7 @@ from mindspore_serving.llm.runtimes.openvino.experts import (
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
-    IS_LONG,
+    USES_LONG_ROPE,
     Node,
     expect,
     features,
@@ -48,8 +48,8 @@ class OpenVINOOps(heads.Headwise):
     """`Ops` that build a graph; the handle of a weight is its name.
 
     With `adapts`, the graph has inputs for LoRA adapters (`lora`); with `num_features`, for image
-    features of that size in place of embeddings; with `switches`, for `DecoderInputs.is_long`; with
-    `has_types`, tokens of an image see one another.
+    features of that size in place of embeddings; with `switches`, for
+    `DecoderInputs.uses_long_rope`; with `has_types`, tokens of an image see one another.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class OpenVINOOps(heads.Headwise):
         self.parameters: dict[str, Node] = {}
         self._weights = weights
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
-        names = ("token_ids", "positions", "rows", *([IS_LONG] if switches else []))
+        names = ("token_ids", "positions", "rows", *([USES_LONG_ROPE] if switches else []))
         vectors = {name: self._parameter(name) for name in names}
         if num_features:
             vectors["feature_rows"] = self._parameter("feature_rows")

@@ -89,7 +89,7 @@ class OpenVINORunner:
         self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
         self.block_format += " ".join(cache.form for cache in self._caches)
         limits = runner_limits(config, spec, self.block_bytes, free_memory=free)
-        self._allocate(limits.agreed(part.least))
+        self._allocate(limits.agreed(part.minimum))
         self._compute_first()
         trim()
 
@@ -198,7 +198,7 @@ class OpenVINORunner:
     def _warm_up(self, config: EngineConfig) -> None:
         """Run the first pass of each size, which compiles kernels for it."""
         sizes = warm_up_sizes(config, self.max_model_len)
-        for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, self._part.least):
+        for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, self._part.minimum):
             blocks = [0] * -(-length // BLOCK_SIZE)
             self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
 

@@ -23,7 +23,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import open_part, parallel_text, share_options
+from mindspore_serving.llm.parallel.part import open_part, parallel_text, rank_options
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
@@ -68,7 +68,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchR
     """Open the part of the model that this rank of `grid` holds, on a CPU, as `open_runner`."""
     if open_device(config.device) != "cpu":
         raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
-    config = share_options(config, torch.get_num_threads())
+    config = rank_options(config, torch.get_num_threads())
     return start_runner(open_model(directory, config, grid), config)
 
 
@@ -118,7 +118,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         limits = runner_limits(config, spec, block_bytes, free_memory=free)
     else:
         limits = runner_limits(config, spec, block_bytes, free_memory=free // model.part.size)
-        limits = limits.agreed(model.part.least)
+        limits = limits.agreed(model.part.minimum)
     limits = replace(limits, adapters=model.adapters.loaded)
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     runner.base = base

@@ -132,9 +132,9 @@ class TorchOps(Ops):
         """Return (cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = self._on_device(inv_freq, positions)
         if longer is not None:
-            is_long, long_freq = longer
+            uses_long_rope, long_freq = longer
             long_frequencies = self._on_device(long_freq, positions)
-            frequencies = torch.where(is_long[:, None] > 0, long_frequencies, frequencies)
+            frequencies = torch.where(uses_long_rope[:, None] > 0, long_frequencies, frequencies)
         angles = (positions.float()[:, None] * frequencies)[:, None]
         return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 

@@ -256,9 +256,12 @@ class TorchRunner(LimitedRunner):
 
     def _pass(self, ops: TorchOps, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor:
         plan, adapters = self._path.plan(layout), adapter_tokens(layout)
-        numbers = (layout.token_ids, layout.positions, layout.rows, layout.is_long, layout.slots)
+        numbers = (
+            *(layout.token_ids, layout.positions, layout.rows),
+            *(layout.uses_long_rope, layout.slots),
+        )
         token_arrays = list(chain.from_iterable(adapters.values()))
-        token_ids, positions, rows, is_long, slots, *rest = upload(
+        token_ids, positions, rows, uses_long_rope, slots, *rest = upload(
             [*numbers, *token_arrays, *plan.arrays], self._model.device
         )
         token_tensors, plan_tensors = rest[: len(token_arrays)], rest[len(token_arrays) :]
@@ -266,7 +269,9 @@ class TorchRunner(LimitedRunner):
         pieces = state_pieces(layout) if self._model.spec.state else ()
         ops.begin(TorchPass(slots, plan.attention(plan_tensors), chosen, pieces))
         stage_input = self._hidden_of(layout, hidden_states)
-        inputs = DecoderInputs(token_ids, positions, rows, stage_input, is_long=is_long)
+        inputs = DecoderInputs(
+            token_ids, positions, rows, stage_input, uses_long_rope=uses_long_rope
+        )
         return self._decode(ops, replace(inputs, **self._features(layout)))
 
     def _hidden_of(self, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor | None:
@@ -284,7 +289,7 @@ class TorchRunner(LimitedRunner):
         if features is None:
             return {}
         vectors = torch.as_tensor(features.vectors, device=device)
-        rows = torch.as_tensor(features.places, device=device)
+        rows = torch.as_tensor(features.positions, device=device)
         return {"features": vectors, "feature_rows": rows}
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:

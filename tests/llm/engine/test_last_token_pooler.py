@@ -15,9 +15,13 @@ from mindspore_serving.core.llm_messages import RequestRefused
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.loader import Opened, open_model
+from mindspore_serving.llm.loader import OpenedModel, open_model
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.processing.text_reader import BEFORE, BEHIND, INSTRUCTION
+from mindspore_serving.llm.processing.text_reader import (
+    DEFAULT_INSTRUCTION,
+    PROMPT_PREFIX,
+    PROMPT_SUFFIX,
+)
 from tests.llm.encoders import describe_modules
 from tests.tasks import checkpoints
 
@@ -50,7 +54,7 @@ def change(path: Path, **entries: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **entries}))
 
 
-def read(opened: Opened, request: Embed | Score) -> tuple[list[list[int]], np.ndarray]:
+def read(opened: OpenedModel, request: Embed | Score) -> tuple[list[list[int]], np.ndarray]:
     """The tokens of a request, and what the engine makes of them."""
     processor = Processor(opened.tokenizer, opened.chat_template, opened.card())
     prompts = processor.read_texts(request).ids
@@ -62,7 +66,7 @@ def read(opened: Opened, request: Embed | Score) -> tuple[list[list[int]], np.nd
     return prompts, np.stack([found[str(place)] for place in range(len(prompts))])
 
 
-def encoded(opened: Opened, text: str) -> list[int]:
+def encoded(opened: OpenedModel, text: str) -> list[int]:
     assert opened.tokenizer is not None
     return opened.tokenizer.encode(text, add_special=False)
 
@@ -70,9 +74,9 @@ def encoded(opened: Opened, text: str) -> list[int]:
 @pytest.fixture
 def opening() -> Any:
     """Opens models, which are closed at the end."""
-    opened: list[Opened] = []
+    opened: list[OpenedModel] = []
 
-    def open_one(directory: Path, runtime: str = "openvino", **options: Any) -> Opened:
+    def open_one(directory: Path, runtime: str = "openvino", **options: Any) -> OpenedModel:
         opened.append(open_model(directory, runtime, EngineConfig(**{**EXACT, **options})))
         return opened[-1]
 
@@ -106,7 +110,7 @@ def test_a_body_saved_alone_embeds_by_its_last_token(
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
-def test_a_classifier_of_one_label_ranks_by_its_last_token(
+def test_a_classifier_with_a_single_label_ranks_by_the_last_token(
     tmp_path: Path, runtime: str, opening: Any
 ) -> None:
     model = build(tmp_path, "ForSequenceClassification", num_labels=1)
@@ -128,20 +132,24 @@ def test_a_model_that_generates_ranks_by_two_words(
     request = Score(texts=TEXTS, queries=[QUERY], instruction="Find films")
     prompts, found = read(opened, request)
     words = f"<Instruct>: Find films\n<Query>: {QUERY}\n<Document>: {TEXTS[0]}"
-    assert prompts[0] == encoded(opened, BEFORE) + encoded(opened, words) + encoded(opened, BEHIND)
+    assert prompts[0] == encoded(opened, PROMPT_PREFIX) + encoded(opened, words) + encoded(
+        opened, PROMPT_SUFFIX
+    )
     logits = each(prompts, lambda ids: model(ids).logits[0, -1])
     assert np.abs(found[:, 0] - (logits[:, yes] - logits[:, no])).max() < 1e-4
 
 
-def test_what_is_too_long_is_cut_at_either_side(tmp_path: Path, opening: Any) -> None:
+def test_texts_that_are_too_long_are_truncated_at_either_side(tmp_path: Path, opening: Any) -> None:
     build(tmp_path, "ForCausalLM")
     change(tmp_path / "config.json", classifier_from_token=["a", "b"])
     opened = opening(tmp_path, ranking=True, max_model_len=400)
     long = ["start " + "x" * 900 + " end"]
     with pytest.raises(RequestRefused, match="399"):
         read(opened, Score(texts=long, queries=[QUERY]))
-    words = f"<Instruct>: {INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {long[0]}"
-    whole, before, behind = (encoded(opened, text) for text in (words, BEFORE, BEHIND))
+    words = f"<Instruct>: {DEFAULT_INSTRUCTION}\n<Query>: {QUERY}\n<Document>: {long[0]}"
+    whole, before, behind = (
+        encoded(opened, text) for text in (words, PROMPT_PREFIX, PROMPT_SUFFIX)
+    )
     room = 399 - len(before) - len(behind)
     for side, kept in (("right", whole[:room]), ("left", whole[-room:])):
         (ids,), _ = read(opened, Score(texts=long, queries=[QUERY], truncate=side))

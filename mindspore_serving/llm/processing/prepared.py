@@ -1,5 +1,6 @@
-"""What preparing a request gives, as messages between a worker and the child that prepares, and
-which requests are too small to need one.  Knows neither processes nor a tokenizer.
+"""Results of preparing a request, as messages between a worker and the child that prepares it.
+
+Tells which requests are too small to need a child.  Knows neither processes nor a tokenizer.
 """
 
 from collections.abc import Mapping
@@ -26,10 +27,10 @@ from mindspore_serving.llm.images.messages import find_images
 from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
-SMALL = 8192  # characters, with a few for each value: prepared in a few milliseconds
+SMALL = 8192  # characters, and `_VALUE` for each value: prepared in a few milliseconds
 SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
 _SIZE = 4  # bytes of a length
-_VALUE = 4  # what a value counts beside its characters
+_VALUE = 4  # characters that a value counts for, beside its own
 
 
 class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
@@ -43,29 +44,31 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     images: list[PreparedImage] = []
 
 
-class Prompts(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """The tokens of an `Embed` or a `Score`; `types` tell the two texts of pairs apart, and are
-    empty where there are none.
+class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """Tokens of an `Embed` or a `Score`.
+
+    `types` tell the two texts of pairs apart, and are empty for single texts.
     """
 
     ids: list[list[int]]
     types: list[list[int]] = []
 
 
-class Made(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The one event that answers any other request, encoded."""
+class PreparedEvent(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """Encoded event that answers any other request."""
 
     event: msgspec.Raw
 
 
 class PreparationFailed(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """Why there is nothing; `refused` if the request is to blame."""
+    """Error of a request that could not be prepared; `refused` if the request is to blame."""
 
     code: int
     text: str
     refused: Refused | None = None
 
     def to_error(self) -> ServingError:
+        """Return the error to raise."""
         return (
             from_code(self.code, self.text)
             if self.refused is None
@@ -73,15 +76,15 @@ class PreparationFailed(msgspec.Struct, frozen=True, array_like=True, tag=4):
         )
 
 
-Work = PreparedPrompt | Prompts | Made | PreparationFailed
+PreparationResult = PreparedPrompt | PreparedTexts | PreparedEvent | PreparationFailed
 
 _METHODS = list(METHODS)
-encode_work = msgspec.msgpack.Encoder().encode
-_decoder: "msgspec.msgpack.Decoder[Work]" = msgspec.msgpack.Decoder(Work)
+encode_result = msgspec.msgpack.Encoder().encode
+_decoder: "msgspec.msgpack.Decoder[PreparationResult]" = msgspec.msgpack.Decoder(PreparationResult)
 
 
-def decode_work(data: bytes) -> PreparedPrompt | Prompts | Made:
-    """Raises the error of a `PreparationFailed`."""
+def decode_result(data: bytes) -> PreparedPrompt | PreparedTexts | PreparedEvent:
+    """Decode a result.  Raises the error of a `PreparationFailed`."""
     work = _decoder.decode(data)
     if isinstance(work, PreparationFailed):
         raise work.to_error()
@@ -89,34 +92,35 @@ def decode_work(data: bytes) -> PreparedPrompt | Prompts | Made:
 
 
 def to_failed(error: ServingError) -> PreparationFailed:
+    """Return `error` as a message."""
     return PreparationFailed(error.code, printable(str(error)), to_refused(error))
 
 
 def encode_job(request: LLMRequest, request_id: str = "") -> bytes:
-    """A request of any kind: the place of its method, its id in logs, and the request."""
-    place = next(n for n, kind in enumerate(METHODS.values()) if kind is type(request))
+    """Encode a request of any kind: the index of its method, its id in logs, and the request."""
+    index = next(n for n, kind in enumerate(METHODS.values()) if kind is type(request))
     name = request_id.encode()
-    return bytes([place]) + len(name).to_bytes(_SIZE, "little") + name + encode_request(request)
+    return bytes([index]) + len(name).to_bytes(_SIZE, "little") + name + encode_request(request)
 
 
 def decode_job(job: bytes) -> tuple[LLMRequest, str]:
-    """The request, and its id in logs."""
+    """Return the request, and its id in logs."""
     begin = 1 + _SIZE
     end = begin + int.from_bytes(job[1:begin], "little")
     return decode_request(_METHODS[job[0]], memoryview(job)[end:]), job[begin:end].decode()
 
 
 def is_small(request: LLMRequest) -> bool:
-    """Whether preparing `request` without its grammar takes a few milliseconds at most.
+    """Return whether preparing `request` without its grammar takes a few milliseconds at most.
 
-    Token ids are not looked at, so any number of them is small where they are not to be text.
+    Token ids that need no text cost nothing, so any number of them is small.
     """
     if isinstance(request, DescribeTokenizer):
         return True
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL
     if isinstance(request, Generate) and request.chat_template:
-        return False  # anything may be in it
+        return False  # a template of a client may take any time
     if isinstance(request, Embed):
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
@@ -134,8 +138,9 @@ def is_small(request: LLMRequest) -> bool:
 
 
 def has_images(request: LLMRequest) -> bool:
-    """Whether there are any in its messages or its text.  Raises InvalidField for one without a
-    URL.
+    """Return whether there are images in its messages or its text.
+
+    Raises InvalidField for an image without a URL.
     """
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
@@ -143,7 +148,7 @@ def has_images(request: LLMRequest) -> bool:
 
 
 def _room(room: int, value: Any) -> int:
-    """How much of `room` is left after `value`; looks no further once nothing is."""
+    """Return how much of `room` is left after `value`; stops counting once nothing is left."""
     room -= _VALUE
     if isinstance(value, str):
         return room - len(value)

@@ -1,5 +1,6 @@
-"""What child processes of a library print about why they end, while it is still written to our
-standard error.
+"""Error lines that child processes of a library print, which still reach our standard error.
+
+They tell why the processes end.
 """
 
 import os
@@ -10,37 +11,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ERROR = re.compile(rb"\b([A-Z]\w*(?:Error|Exception): .+)")
-_KEPT = 20
+_MAX_LINES = 20
 
 
 class LastErrors:
-    """Copies what is printed, and keeps lines that name an error."""
+    """Copies a stream to standard error, and keeps the last lines that name an error."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=_KEPT)
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._reader, self.writer = os.pipe()
         self._target = os.dup(2)
         threading.Thread(target=self._copy, name="errors", daemon=True).start()
 
     def lines(self) -> list[str]:
-        """The first that was printed is nearest to the cause."""
+        """Return the lines in order: the first is nearest to the cause."""
         return list(self._lines)
 
     def _copy(self) -> None:
-        """Until the last process that has our end is gone."""
+        """Copy until the last process that writes to the pipe has ended."""
         rest = b""
         while data := os.read(self._reader, 1 << 16):
             os.write(self._target, data)
-            *whole, rest = (rest + data)[-(1 << 18) :].split(b"\n")
-            found = [match[1] for line in whole if (match := _ERROR.search(line))]
-            self._lines.extend(one.decode(errors="replace")[:500] for one in found)
+            *lines, rest = (rest + data)[-(1 << 18) :].split(b"\n")
+            errors = [match[1] for line in lines if (match := _ERROR.search(line))]
+            self._lines.extend(error.decode(errors="replace")[:500] for error in errors)
         os.close(self._reader)
         os.close(self._target)
 
 
 @contextmanager
 def last_errors() -> Iterator[LastErrors]:
-    """Processes that are started inside print through a `LastErrors`, also afterwards."""
+    """Redirect the output of processes that are started inside, for as long as they run."""
     errors, ours = LastErrors(), [os.dup(1), os.dup(2)]
     for descriptor in (1, 2):
         os.dup2(errors.writer, descriptor)

@@ -8,7 +8,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 LARGE = 32 * 1024  # bytes; smaller buffers are joined, which costs less
 
 
-class Stored:
+class StoredBytes:
     """Bytes that are stored elsewhere until they are copied to their final address.
 
     `read(start, target)` fills `target` with the bytes from `start` on.
@@ -22,9 +22,9 @@ class Stored:
     def __len__(self) -> int:
         return self._size
 
-    def __getitem__(self, part: slice) -> "Stored":
+    def __getitem__(self, part: slice) -> "StoredBytes":
         start, stop, _ = part.indices(self._size)
-        return Stored(self._read, self._start + start, max(0, stop - start))
+        return StoredBytes(self._read, self._start + start, max(0, stop - start))
 
     def __bytes__(self) -> bytes:
         data = bytearray(self._size)
@@ -36,12 +36,12 @@ class Stored:
         self._read(self._start, target)
 
 
-class Pieces:
+class BufferList:
     """Concatenation of `buffers`, which are not joined."""
 
     __slots__ = ("buffers", "_size")
 
-    def __init__(self, buffers: "Sequence[Buffer | Stored]", size: int) -> None:
+    def __init__(self, buffers: "Sequence[Buffer | StoredBytes]", size: int) -> None:
         self.buffers = buffers
         self._size = size
 
@@ -53,27 +53,27 @@ class Pieces:
         start = 0
         for buffer in self.buffers:
             stop = start + len(buffer)
-            if isinstance(buffer, Stored):
+            if isinstance(buffer, StoredBytes):
                 buffer.write(target[start:stop])
             else:
                 target[start:stop] = buffer
             start = stop
 
     def join(self) -> bytes:
-        return b"".join(map(here, self.buffers))
+        return b"".join(map(in_memory, self.buffers))
 
 
-def whole(body: "Buffer | Pieces") -> Buffer:
+def contiguous(body: "Buffer | BufferList") -> Buffer:
     """Return `body` as one buffer."""
-    return body.join() if isinstance(body, Pieces) else body
+    return body.join() if isinstance(body, BufferList) else body
 
 
-def here(data: "Buffer | Stored") -> Buffer:
+def in_memory(data: "Buffer | StoredBytes") -> Buffer:
     """Return `data` in memory."""
-    return bytes(data) if isinstance(data, Stored) else data
+    return bytes(data) if isinstance(data, StoredBytes) else data
 
 
-def join(buffers: "Sequence[Buffer | Stored]") -> "bytes | Pieces":
+def join(buffers: "Sequence[Buffer | StoredBytes]") -> "bytes | BufferList":
     """Concatenate `buffers`: to bytes if they are small."""
     size = sum(map(len, buffers))
-    return b"".join(map(here, buffers)) if size < LARGE else Pieces(buffers, size)
+    return b"".join(map(in_memory, buffers)) if size < LARGE else BufferList(buffers, size)

@@ -1,8 +1,8 @@
-"""Requests that are refused from their head, for want of room: what they hold is not looked at.
+"""Refusals of requests by their head, when no worker has room: their bodies are not parsed.
 
-A body that is small is read, so that the connection may go on.  If many are refused, each waits a
-little for its answer: clients that come again at once take no more of the processor than so many
-refusals cost.
+A small body is read and discarded, so that the connection can be kept.  If many requests are
+refused, their answers are delayed a little, which bounds the CPU time for clients that retry at
+once.
 """
 
 import asyncio
@@ -13,35 +13,36 @@ from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, 
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.request_id import NAME, id_of
 
-SMALL = 64 << 10  # bytes of a body that is read all the same
-RATE = 500.0  # refusals per second that are answered at once: some 3 % of a core
-BURST = 100
-LONGEST = 1.0  # seconds that one waits
-TICK = 0.05  # ... in steps of so many: those that are answered together cost less
+SMALL = 64 << 10  # bytes of a body that is read and discarded
+RATE = 500.0  # refusals per second without a delay: some 3 % of a core
+BURST = 100  # refusals at once without a delay
+MAX_DELAY = 1.0  # seconds
+TICK = 0.05  # seconds; delays end at multiples: refusals that are answered together cost less
 Fields = list[tuple[bytes, bytes]]
 
 
 class RefusalPace:
-    """When refusals are answered: RATE per second, after BURST at once, none later than LONGEST.
-    No clock: `now` is an argument, in seconds.
+    """Rate limit of refusals: RATE per second after BURST at once, delayed by at most MAX_DELAY.
+
+    A token bucket without a clock: `now` is an argument, in seconds.
     """
 
     __slots__ = ("_next",)
 
     def __init__(self) -> None:
-        self._next = 0.0  # when one more is due, if they come evenly
+        self._next = 0.0  # when the next refusal is due at an even rate
 
     def delay(self, now: float) -> float:
-        """Seconds for which the next one waits."""
+        """Return the seconds by which to delay the next refusal."""
         due = max(self._next, now - BURST / RATE)
-        self._next = min(due + 1 / RATE, now + LONGEST)
+        self._next = min(due + 1 / RATE, now + MAX_DELAY)
         if due <= now:
             return 0.0
-        return min(LONGEST, ceil(due / TICK) * TICK - now)
+        return min(MAX_DELAY, ceil(due / TICK) * TICK - now)
 
 
-def is_read(head: RequestHead) -> bool:
-    """Whether a refused request is read to its end: it is small, and comes without being asked."""
+def reads_body(head: RequestHead) -> bool:
+    """Return whether the body of a refused request is read: it is small and sent unasked."""
     size = head.fields.get(b"content-length", b"0")
     return (
         b"expect" not in head.fields
@@ -51,10 +52,10 @@ def is_read(head: RequestHead) -> bool:
     )
 
 
-class TurnedAway(Exchange):
-    """A request that is refused: `answer` gives the status, the headers and the body for its id."""
+class EarlyRefusal(Exchange):
+    """A request that is refused; `answer` returns status, headers and body for its id."""
 
-    __slots__ = ("_answer", "_is_over", "_is_read", "_is_started", "_pace", "protocol", "route")
+    __slots__ = ("_answer", "_is_over", "_reads_body", "_is_started", "_pace", "protocol", "route")
 
     def __init__(
         self,
@@ -67,21 +68,21 @@ class TurnedAway(Exchange):
         self.request_id = id_of(head.fields.get(NAME))
         self._answer = answer
         self._pace = pace
-        self._is_read = is_read(head)
+        self._reads_body = reads_body(head)
         self._is_started = self._is_over = False
-        self.route = ""  # as its protocol declares it
+        self.route = ""  # path as declared
 
     def route_path(self) -> str:
         return self.route
 
     def start(self) -> None:
         self._is_started = True
-        if self.is_complete or not self._is_read:
+        if self.is_complete or not self._reads_body:
             self._refuse()
 
     def end(self) -> None:
         self.is_complete = True
-        if self._is_started and self._is_read:
+        if self._is_started and self._reads_body:
             self._refuse()
 
     def _refuse(self) -> None:

@@ -3,6 +3,7 @@ them, without being read, at a pace."""
 
 import http.client
 import json
+from contextlib import closing
 
 import pytest
 
@@ -10,11 +11,16 @@ from mindspore_serving.core.llm_messages import Refused
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.chat.refusals import PATHS
-from mindspore_serving.frontends.http.refusing import BURST, LONGEST, RATE, TICK, RefusalPace
+from mindspore_serving.frontends.http.early_refusal import BURST, MAX_DELAY, RATE, TICK, RefusalPace
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.v2.fast_infer import FastInfer
+from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from tests.frontends.http_serving import Web as ClassicWeb
+from tests.frontends.http_serving import post as post_to
 from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_routes
 from tests.frontends.openai.serving import serving
+from tests.frontends.v2.test_own_infer import PATH, Models
 from tests.waiting import PATIENCE
 
 BUSY = Overloaded(
@@ -62,7 +68,7 @@ def plain(answer):
 
 
 @pytest.mark.parametrize("path", BODIES)
-def test_what_a_protocol_refuses_from_the_head_is_what_it_refuses_later(web, path):
+def test_an_early_refusal_equals_a_later_refusal_of_the_protocol(web, path):
     web.inference.script = lambda request: BUSY
     late = web.call("POST", path, BODIES[path])
     assert (late.status, late.headers["retry-after"]) in ((429, "8"), (529, "8"))
@@ -102,7 +108,7 @@ def test_a_large_body_of_a_refused_request_is_not_waited_for(web):
     connection.close()
 
 
-def test_a_request_is_read_while_one_model_has_room_for_it(web):
+def test_a_request_is_read_while_any_model_has_room(web):
     web.inference.is_refusing = True
     web.inference.refusal = lambda servable, *_: BUSY if servable == "vectors" else None
     assert web.complete().status == 200
@@ -128,7 +134,7 @@ def test_who_has_no_key_is_told_so_by_a_server_without_room(headers, status):
         assert web.call("POST", "/v1/completions", {"prompt": "a"}, headers).status == status
 
 
-def test_what_an_engine_refuses_has_the_status_of_what_is_refused_before(web):
+def test_refusals_of_an_engine_have_the_status_of_early_refusals(web):
     web.answers(Refused("overloaded", "8 requests wait already, at most 8 may; try again"))
     late = web.complete()
     fill(web, Overloaded("8 requests wait already, at most 8 may; try again"))
@@ -152,7 +158,7 @@ def classic(background):
     made.close()
 
 
-def test_a_classic_request_is_refused_from_its_head_and_its_connection_goes_on(classic):
+def test_an_early_refused_classic_request_keeps_its_connection(classic):
     client = classic.connect()
     for _ in range(2):
         status, headers, body = client.send(post()).read()
@@ -183,10 +189,23 @@ def test_a_client_that_leaves_before_its_refusal_is_written_harms_nobody(classic
     assert clients[-1].read()[0] == 429
 
 
+def test_an_early_refusal_of_infer_releases_its_key(background):
+    key = ApiKey("a-secret-key", max_requests=1)
+    fast_infer = FastInfer(V2(None, Models(), SharedMemory(), ServerLimits()))
+    with closing(ClassicWeb(background, api_keys=[key], open_other=fast_infer)) as web:
+        web.inference.is_refusing = True
+        web.inference.refusal = lambda *_: BUSY
+        client = web.connect()
+        for _ in range(2):  # the second would exceed the limit of the key
+            client.send(post_to(b"{}", PATH, [b"authorization: Bearer a-secret-key"]))
+            status, _, body = client.read()
+            assert (status, json.loads(body)) == (429, {"error": str(BUSY)})
+
+
 # --- the pace -----------------------------------------------------------------------------------
 
 
-def test_the_pace_of_refusals_lets_some_go_at_once_and_then_so_many_per_second():
+def test_refusals_have_a_burst_and_then_a_rate():
     pace = RefusalPace()
     delays = [pace.delay(100.0) for _ in range(BURST + 100)]
     assert delays[:BURST] == [0.0] * BURST
@@ -196,8 +215,8 @@ def test_the_pace_of_refusals_lets_some_go_at_once_and_then_so_many_per_second()
 
 def test_the_pace_of_refusals_keeps_nobody_waiting_for_long():
     pace = RefusalPace()
-    assert max(pace.delay(100.0) for _ in range(10_000)) <= LONGEST
-    assert pace.delay(100.0 + 2 * LONGEST + BURST / RATE) == 0.0
+    assert max(pace.delay(100.0) for _ in range(10_000)) <= MAX_DELAY
+    assert pace.delay(100.0 + 2 * MAX_DELAY + BURST / RATE) == 0.0
 
 
 def test_refusals_that_are_delayed_are_written_together():

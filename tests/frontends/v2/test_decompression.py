@@ -10,9 +10,9 @@ import pytest
 from starlette.requests import Request
 
 from mindspore_serving.errors import InvalidInputs, Overloaded, TooLarge
-from mindspore_serving.frontends.turns import Turns
-from mindspore_serving.frontends.v2 import inflating
-from mindspore_serving.frontends.v2.inflating import STEP, Inflating
+from mindspore_serving.frontends.fair_queue import FairQueue
+from mindspore_serving.frontends.v2 import decompression
+from mindspore_serving.frontends.v2.decompression import STEP, BodyDecompressor
 
 MOST = 64 << 20
 LARGE = 4 * STEP
@@ -27,7 +27,7 @@ def request(body: bytes, encoding: str = "gzip", host: str = "10.0.0.1", port: i
     return Request(scope, receive)
 
 
-async def inflate(made: Inflating, http: Request, most: int = MOST) -> bytes:
+async def inflate(made: BodyDecompressor, http: Request, most: int = MOST) -> bytes:
     async with made.body(http, most) as body:
         return bytes(body)
 
@@ -36,13 +36,11 @@ async def inflate(made: Inflating, http: Request, most: int = MOST) -> bytes:
 @pytest.mark.parametrize(
     ("encoding", "compress"), [("gzip", gzip.compress), ("deflate", zlib.compress)]
 )
-async def test_a_compressed_body_is_what_was_compressed(
-    size: int, encoding: str, compress: Any
-) -> None:
+async def test_compressed_bodies_are_decompressed(size: int, encoding: str, compress: Any) -> None:
     text = bytes(range(251)) * (size // 251 + 1)
-    made = Inflating(MOST)
+    made = BodyDecompressor(MOST)
     assert await inflate(made, request(compress(text[:size]), encoding)) == text[:size]
-    assert made.held == 0
+    assert made.num_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -58,21 +56,21 @@ async def test_a_compressed_body_is_what_was_compressed(
 async def test_a_large_body_that_is_wrong_is_refused_and_gives_its_turn_back(
     body: bytes, error: type[Exception]
 ) -> None:
-    made = Inflating(MOST)
+    made = BodyDecompressor(MOST)
     with pytest.raises(error):
         await inflate(made, request(body), LARGE)
-    assert made.held == 0
+    assert made.num_bytes == 0
     assert len(await inflate(made, request(gzip.compress(bytes(LARGE))))) == LARGE
 
 
-async def test_the_largest_body_is_decompressed_where_there_is_memory_for_one() -> None:
+async def test_a_body_of_the_largest_size_is_decompressed_if_memory_is_free() -> None:
     http = request(gzip.compress(bytes(LARGE)))
-    assert len(await inflate(Inflating(LARGE), http, LARGE)) == LARGE
+    assert len(await inflate(BodyDecompressor(LARGE), http, LARGE)) == LARGE
 
 
 async def test_of_many_large_bodies_each_is_decompressed_or_refused() -> None:
     """Those that are not let go count; a small one is decompressed all the same."""
-    made, body = Inflating(MOST), gzip.compress(bytes(LARGE))
+    made, body = BodyDecompressor(MOST), gzip.compress(bytes(LARGE))
     async with AsyncExitStack() as held:
 
         async def hold(port: int) -> bool:
@@ -84,17 +82,17 @@ async def test_of_many_large_bodies_each_is_decompressed_or_refused() -> None:
 
         found = await asyncio.gather(*map(hold, range(40)))
         assert 8 <= sum(found) <= 12  # three quarters of what there is
-        assert made.held == sum(found) * LARGE
+        assert made.num_bytes == sum(found) * LARGE
         other = request(gzip.compress(bytes(LARGE)), host="10.0.0.2")
         assert len(await inflate(made, other)) == LARGE
-    assert made.held == 0
+    assert made.num_bytes == 0
 
 
 async def test_a_large_body_whose_turn_does_not_come_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inflating, "PATIENCE", 0.0)
-    made = Inflating(MOST)
+    monkeypatch.setattr(decompression, "MAX_WAIT", 0.0)
+    made = BodyDecompressor(MOST)
     bodies = [inflate(made, request(gzip.compress(bytes(LARGE)), port=port)) for port in range(40)]
     small = inflate(made, request(gzip.compress(b"small")))
     *found, last = await asyncio.gather(*bodies, small, return_exceptions=True)
@@ -102,8 +100,8 @@ async def test_a_large_body_whose_turn_does_not_come_is_refused(
     assert {type(one) for one in found} == {bytes, Overloaded}
 
 
-async def test_addresses_have_their_turn_one_after_another() -> None:
-    turns, order = Turns("tests run", 60.0), list[str]()
+async def test_addresses_take_turns() -> None:
+    turns, order = FairQueue("tests run", 60.0), list[str]()
 
     async def work(name: str) -> None:
         async with turns.turn(name[0]):
@@ -115,7 +113,7 @@ async def test_addresses_have_their_turn_one_after_another() -> None:
 
 
 async def test_a_turn_that_nobody_waits_for_any_more_is_passed_on() -> None:
-    turns, order = Turns("tests run", 60.0), list[str]()
+    turns, order = FairQueue("tests run", 60.0), list[str]()
 
     async def work(name: str) -> None:
         async with turns.turn(name):

@@ -1,4 +1,4 @@
-"""What is made of the hidden states of a text: a vector, or a classifier's logits.
+"""Poolers: from the hidden states of a text to a vector, or to a classifier's logits.
 
 Knows no runtime and no queue.
 """
@@ -19,8 +19,10 @@ from mindspore_serving.llm.step import Vectors
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """The tokens of a text, or of two.  `types` are rows of the type table, None for zeros.
-    `normalizes` scales its vector to length 1; None as the model's directory says.
+    """Tokens of a text, or of a pair of texts.
+
+    `types` are rows of the type table, None for zeros.  `normalizes` scales its vector to length 1;
+    None as the model's directory says.
     """
 
     ids: list[int]
@@ -28,30 +30,33 @@ class PromptText:
     normalizes: bool | None = None
 
 
-class Readout(Protocol):
-    """Pooling, or a classifier."""
+class Pooler(Protocol):
+    """Pooling of states, or a classifier behind it."""
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """How the states of a text are pooled: names of sentence-transformers."""
+        """Names of sentence-transformers for how the states of a text are pooled."""
         ...
 
     @property
     def labels(self) -> Labels | None:
-        """Those of a classifier."""
+        """Labels of a classifier."""
         ...
 
     @property
     def normalizes(self) -> bool:
-        """Whether vectors are scaled to length 1 unless a text says otherwise."""
+        """Default of `PromptText.normalizes`."""
         ...
 
     def size(self, hidden_size: int) -> int:
-        """Numbers of a text."""
+        """Return how many numbers a text has."""
         ...
 
     def pool(self, states: Vectors, lengths: Sequence[int]) -> Vectors:
-        """float32 [texts, size] of states [tokens, hidden_size], text after text, not scaled."""
+        """Return float32 [texts, size], not scaled, of states [tokens, hidden_size].
+
+        `lengths` are how many of the states each text has, in order.
+        """
         ...
 
 
@@ -75,43 +80,47 @@ class Classifier:
         return self.head.apply(self.pooling.pool(states, lengths)).astype(np.float32, copy=False)
 
 
-def read_out(
-    readout: Readout, states: Vectors, lengths: Sequence[int], texts: Sequence[PromptText]
+def pool_texts(
+    pooler: Pooler, states: Vectors, lengths: Sequence[int], texts: Sequence[PromptText]
 ) -> Vectors:
-    """What `readout` makes of `texts`, each scaled as it wants to be.  `lengths` are how many
-    `states` each has.
+    """Return the vectors of `texts`, each scaled to length 1 if it says so.
+
+    `lengths` are how many of `states` each text has.
     """
-    vectors = readout.pool(states, lengths)
-    wanted = [readout.normalizes if one.normalizes is None else one.normalizes for one in texts]
-    if not any(wanted):
+    vectors = pooler.pool(states, lengths)
+    scales = [pooler.normalizes if text.normalizes is None else text.normalizes for text in texts]
+    if not any(scales):
         return vectors
     units = unit_vectors(vectors)
-    return units if all(wanted) else np.where(np.array(wanted)[:, None], units, vectors)
+    return units if all(scales) else np.where(np.array(scales)[:, None], units, vectors)
 
 
-def open_readout(checkpoint: Checkpoint, hidden_size: int, *, classifies: bool) -> Readout:
-    """Of an encoder.  Raises StartError: files that are broken or contradict each other."""
+def open_pooler(checkpoint: Checkpoint, hidden_size: int, *, classifies: bool) -> Pooler:
+    """Return the pooler of an encoder.
+
+    Raises StartError for files that are broken or contradict each other.
+    """
     if classifies:
         return open_classifier(checkpoint, hidden_size)
     return read_pooling(checkpoint.directory, hidden_size)
 
 
 def open_classifier(checkpoint: Checkpoint, hidden_size: int) -> Classifier:
-    """The classifier behind an encoder.  Raises StartError."""
+    """Return the classifier behind an encoder.  Raises StartError."""
     head = sequence_head(checkpoint)
     check_head(head, hidden_size)
-    pooling = Pooling((_mode(checkpoint),), normalizes=False)
+    pooling = Pooling((_pooling_mode(checkpoint),), normalizes=False)
     return Classifier(pooling, head, score_labels(checkpoint.config, head))
 
 
 def score_labels(config: Mapping[str, Any], head: ModuleHead) -> Labels:
-    """The labels of a head, whose scores are those of a cross-encoder.  Raises StartError."""
+    """Return the labels of a head with the scores of a cross-encoder.  Raises StartError."""
     labels = read_labels(config, head.num_outputs)
     return Labels(labels.names, read_score_problem(config, labels))
 
 
 def check_head(head: ModuleHead, hidden_size: int) -> None:
-    """Raises StartError unless the head takes states of that size."""
+    """Raise StartError unless the head takes states of size `hidden_size`."""
     try:
         head.apply(np.zeros((1, hidden_size), np.float32))
     except ValueError as error:
@@ -120,9 +129,9 @@ def check_head(head: ModuleHead, hidden_size: int) -> None:
         ) from error
 
 
-def _mode(checkpoint: Checkpoint) -> str:
-    """Which states a classifier takes: the first token's, unless config.json has another."""
-    found = checkpoint.config.get("classifier_pooling", "cls")
-    if found not in ("cls", "mean"):
-        raise StartError(f"config.json has classifier_pooling {found!r}, expected cls or mean")
-    return str(found)
+def _pooling_mode(checkpoint: Checkpoint) -> str:
+    """Return which states a classifier takes: the first token's, unless config.json has another."""
+    mode = checkpoint.config.get("classifier_pooling", "cls")
+    if mode not in ("cls", "mean"):
+        raise StartError(f"config.json has classifier_pooling {mode!r}, expected cls or mean")
+    return str(mode)

@@ -1,4 +1,4 @@
-"""Work of which a server does one at a time, for each address in its turn."""
+"""A lock for one task at a time that serves client addresses in turn."""
 
 import asyncio
 from collections import deque
@@ -8,25 +8,28 @@ from contextlib import asynccontextmanager
 from mindspore_serving.errors import Overloaded
 
 
-class Turns:
-    """Who waits over `patience` seconds for its turn is refused, and told what is being done."""
+class FairQueue:
+    """A lock whose waiters are granted round-robin by address.
 
-    def __init__(self, what: str, patience: float) -> None:
-        self._what = what
+    A task that waits over `patience` seconds is refused with an error that has `reason`.
+    """
+
+    def __init__(self, reason: str, patience: float) -> None:
+        self._reason = reason
         self._patience = patience
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # the next address first
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by address, the next first
         self._is_taken = False
 
     @asynccontextmanager
     async def turn(self, address: str) -> AsyncIterator[None]:
-        """While it is this caller's turn.  Raises Overloaded."""
+        """Hold the lock; `address` is that of the client.  Raises Overloaded."""
         if self._is_taken:
             await self._wait(address)
         self._is_taken = True
         try:
             yield
         finally:
-            self._pass_on()
+            self._grant_next()
 
     async def _wait(self, address: str) -> None:
         granted = asyncio.get_running_loop().create_future()
@@ -35,20 +38,20 @@ class Turns:
             await asyncio.wait([granted], timeout=self._patience)
         except asyncio.CancelledError:
             if granted.done():
-                self._pass_on()
+                self._grant_next()
             else:
-                self._forget(address, granted)
+                self._remove(address, granted)
             raise
         if not granted.done():
-            self._forget(address, granted)
-            raise Overloaded(f"others are before this one: {self._what}")
+            self._remove(address, granted)
+            raise Overloaded(f"other requests are queued before this: {self._reason}")
 
-    def _forget(self, address: str, granted: "asyncio.Future[None]") -> None:
+    def _remove(self, address: str, granted: "asyncio.Future[None]") -> None:
         self._waiting[address].remove(granted)
         if not self._waiting[address]:
             del self._waiting[address]
 
-    def _pass_on(self) -> None:
+    def _grant_next(self) -> None:
         if not self._waiting:
             self._is_taken = False
             return
@@ -56,4 +59,4 @@ class Turns:
         queue = self._waiting.pop(address)
         queue.popleft().set_result(None)
         if queue:
-            self._waiting[address] = queue  # behind the others
+            self._waiting[address] = queue  # after the other addresses

@@ -14,15 +14,15 @@ from mindspore_serving.core.reading_messages import Embed
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
-from mindspore_serving.llm.processing.work import (
+from mindspore_serving.llm.processing.prepared import (
     SMALL,
     SMALL_BAD_WORDS,
     PreparedPrompt,
-    Prompts,
+    PreparedTexts,
     decode_job,
-    decode_work,
+    decode_result,
     encode_job,
-    encode_work,
+    encode_result,
     is_small,
     to_failed,
 )
@@ -69,24 +69,24 @@ def test_long_texts_and_many_values_are_not_small(request_):
     assert not is_small(request_)
 
 
-def test_requests_and_what_was_read_of_them_travel_whole():
+def test_requests_and_prepared_prompts_survive_encoding():
     request = Generate(**said("Hello"), grammar=Grammar("regex", "a+"), priority=3)
     assert decode_job(encode_job(request, "an id é")) == (request, "an id é")
     assert decode_job(encode_job(Tokenize(prompt="a"))) == (Tokenize(prompt="a"), "")
     params = SamplingParams(logit_bias={5: 1.5}, stop=["a"])
     answer_format = AnswerFormat([{"function": {"name": "look"}}], Grammar("lark", "x"), "hermes")
     prompt = PreparedPrompt("text", [1, 2], params, answer_format, [[3]])
-    read = decode_work(encode_work(prompt))
+    read = decode_result(encode_result(prompt))
     assert (read.text, read.ids, read.bad_words_ids) == ("text", [1, 2], [[3]])
     assert read.answer_format == answer_format
     assert (read.params.logit_bias, list(read.params.stop)) == ({5: 1.5}, ["a"])
-    assert decode_work(encode_work(Prompts([[1], [2]]))).ids == [[1], [2]]
+    assert decode_result(encode_result(PreparedTexts([[1], [2]]))).ids == [[1], [2]]
 
 
 def test_errors_are_raised_where_the_work_is_read():
     refused = Refused("context", "too long", 9, 8)
     with pytest.raises(RequestRefused, match="too long") as caught:
-        decode_work(encode_work(to_failed(RequestRefused(refused))))
+        decode_result(encode_result(to_failed(RequestRefused(refused))))
     assert caught.value.refused == refused
     with pytest.raises((Overloaded, RequestRefused), match="full"):
-        decode_work(encode_work(to_failed(Overloaded("full"))))
+        decode_result(encode_result(to_failed(Overloaded("full"))))

@@ -1,0 +1,78 @@
+"""Images of a prompt, as the engine has them: vectors in place of embeddings of its tokens.
+
+They stay with their sequence, so a prompt can be cut into chunks anywhere but within an image that
+is computed at once, and can be computed again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from mindspore_serving.llm.step import Features, Vectors
+
+
+class PromptImages:
+    """Images of one prompt.
+
+    Args:
+        positions: positions of the prompt whose embeddings are replaced, ascending.
+        images: for each image in order a hash of its content, and its vectors, float32
+            [n, hidden_size]; together as many as there are positions.
+        is_bidirectional: as in `Features`.
+    """
+
+    def __init__(
+        self, positions: Sequence[int], images: Sequence[tuple[bytes, Vectors]],
+        *, is_bidirectional: bool = False,
+    ) -> None:  # fmt: skip
+        self._positions = np.asarray(positions, np.int64)
+        self._is_bidirectional = is_bidirectional
+        self._digests = [digest for digest, _ in images]
+        self._vectors = [vectors for _, vectors in images]
+        self._ends = np.cumsum([len(vectors) for vectors in self._vectors]).tolist()
+        assert self._ends[-1] == len(positions)
+
+    def between(self, start: int, end: int) -> Features | None:
+        """Return the vectors of the tokens `start` .. `end - 1`; None if there are none.
+
+        Their positions count from `start`.
+        """
+        first, last = np.searchsorted(self._positions, (start, end)).tolist()
+        if first == last:
+            return None
+        parts = [self._vectors[i][a:b] for i, a, b in self._cut(first, last)]
+        positions = self._positions[first:last] - start
+        return Features(positions, np.concatenate(parts), self._is_bidirectional)
+
+    def end_of_piece(self, start: int, end: int) -> int:
+        """Return where a chunk of the prompt ends that begins at `start` and has room up to `end`.
+
+        It ends before a bidirectional image that goes beyond `end`, or behind it if the image
+        begins at `start`.
+        """
+        index = int(np.searchsorted(self._positions, end)) - 1
+        if not self._is_bidirectional or index < 0:
+            return end
+        behind = Features(self._positions, self._vectors[0]).ends()  # of the image at each position
+        if behind[index] <= end:
+            return end
+        begin = int(self._positions[np.searchsorted(behind, behind[index])])
+        return begin if begin > start else int(behind[index])
+
+    def identity(self, start: int, end: int) -> bytes:
+        """Return bytes that identify the image vectors of the tokens `start` .. `end - 1`."""
+        first, last = np.searchsorted(self._positions, (start, end)).tolist()
+        cuts = self._cut(first, last)
+        return b"".join(self._digests[i] + a.to_bytes(8, "little") for i, a, _ in cuts)
+
+    def _cut(self, first: int, last: int) -> list[tuple[int, int, int]]:
+        """Split the vectors `first` .. `last - 1` by image: (image, its first vector, its last)."""
+        cuts = []
+        index = bisect_left(self._ends, first + 1)
+        while first < last:
+            begin = self._ends[index] - len(self._vectors[index])
+            end = min(last, self._ends[index])
+            cuts.append((index, first - begin, end - begin))
+            first, index = end, index + 1
+        return cuts
