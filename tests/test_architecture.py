@@ -16,7 +16,7 @@ from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.server_options import SERVER
-from tests.rooms import PACKAGE, ROOT, imports, package_of, sources, unit_of
+from tests.rooms import DOCUMENT, PACKAGE, ROOT, TOP, imports, package_of, sources, unit_of
 
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
@@ -420,3 +420,35 @@ def test_io_in_a_decision_is_found(line: str) -> None:
 def test_a_long_function_is_found() -> None:
     assert long_functions(ast.parse("def f():\n" + "    pass\n" * MAX_FUNCTION_LINES)) != []
     assert long_functions(ast.parse("def f():\n" + "    pass\n" * (MAX_FUNCTION_LINES - 1))) == []
+
+
+# Where a newcomer begins: task in ARCHITECTURE.md, "Where to look" -> name that the first file has.
+FIRST_FILES = {
+    "add a sampling parameter": "class SamplingParams",
+    "add an architecture of language models": "ROWS: dict[str, Architecture]",
+    "add a route": "HttpRoute",
+    "change how batches are formed": "class Batcher",
+    "change what happens when a worker dies": "def decide_retry",
+    "add an operator of MindIR": "OPERATORS",
+    "add an option of servables": "class ServableOptions",
+}
+
+
+def rows_where_to_look() -> dict[str, list[str]]:
+    """Cells of the table "Where to look", by task."""
+    table = DOCUMENT.read_text().split("## Where to look")[1].split("\n## ")[0]
+    rows = [line.strip("| \n").split(" | ") for line in table.splitlines() if line[:1] == "|"]
+    return {task: cells for task, *cells in rows[2:]}
+
+
+@pytest.mark.parametrize(("task", "name"), FIRST_FILES.items())
+def test_the_first_file_of_a_task_has_its_subject(task: str, name: str) -> None:
+    first, following = rows_where_to_look()[task]
+    file = re.findall(r"`([\w./]+\.py)`", first)[0]
+    assert name in (ROOT / file).read_text()
+    for path in re.findall(r"`((?:\w+/)+[\w.-]+)`", first + following):
+        assert (ROOT / path).exists() or (TOP / path).exists(), path
+
+
+def test_each_task_of_where_to_look_is_checked() -> None:
+    assert rows_where_to_look().keys() == FIRST_FILES.keys()

@@ -56,6 +56,13 @@ def test_each_page_of_docs_is_on_the_site(site: Path) -> None:
     assert [page for page in pages if not (site / __version__ / page).exists()] == []
 
 
+def test_chinese_pages_have_their_titles_in_the_menu(site: Path) -> None:
+    for source in (TOP / "docs" / "zh").glob("*.md"):
+        title = next(line for line in source.read_text().splitlines() if line.startswith("# "))
+        page = site / __version__ / "zh" / f"{source.stem}.html"
+        assert f"<title>{title.removeprefix('# ')} - " in page.read_text(), source.name
+
+
 @pytest.mark.parametrize("package", ["server", "client", "llm"])
 def test_each_public_name_is_in_the_reference(site: Path, package: str) -> None:
     module = import_module(f"mindspore_serving.{package}")

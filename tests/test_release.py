@@ -27,6 +27,13 @@ def test_unreleased_entries_get_the_version_and_the_date(release: ModuleType) ->
     )
 
 
+def test_entries_of_a_version_without_a_date_join_the_release(release: ModuleType) -> None:
+    text = "# Changelog\n\n## [Unreleased]\n\n- A fix.\n\n## [1.1.0]\n\n- First.\n"
+    assert release.dated_changelog(text, "1.1.0", "2026-02-03") == (
+        "# Changelog\n\n## [Unreleased]\n\n## [1.1.0] - 2026-02-03\n\n- A fix.\n\n- First.\n"
+    )
+
+
 def test_a_changelog_without_unreleased_entries_is_refused(release: ModuleType) -> None:
     text = "# Changelog\n\n## [Unreleased]\n\n## [1.0.0] - 2026-01-01\n"
     with pytest.raises(SystemExit, match="nothing to release"):

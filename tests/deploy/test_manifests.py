@@ -36,7 +36,7 @@ MACHINES = DEPLOY / "kubernetes/overlays/machines"
 def settings(words: list[str]) -> Any:
     """As the program reads them; a pod's configuration file is read in a test of its own."""
     arguments = cli._parser().parse_args([word for word in words if CONFIG not in word])
-    return cli.to_settings(arguments.settings, cli.given(arguments.settings, arguments))
+    return cli.to_settings(arguments.settings, cli.parsed_values(arguments.settings, arguments))
 
 
 def configured(directory: Path) -> ServeSettings:

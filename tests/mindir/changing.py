@@ -472,7 +472,7 @@ class ByRepeated(nn.Cell):
 # name -> (cell, what the error says)
 REFUSED = {
     "OfConstant": (OfConstant, "it changes a constant in place"),
-    "PerhapsShared": (PerhapsShared, "depends on a branch or a loop whether"),
+    "PerhapsShared": (PerhapsShared, "depends on a branch or a loop"),
     "FirstTimeShared": (FirstTimeShared, "depends on the iteration"),
     "ByRepeated": (ByRepeated, "a view in which elements are repeated"),
 }
