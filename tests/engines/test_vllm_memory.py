@@ -97,7 +97,7 @@ def test_the_share_fits_the_free_memory_of_every_node(free, workers, share):
 
 
 def test_too_little_memory_is_told_before_vllm_is_started():
-    with pytest.raises(StartError, match="finds 0.5% of the memory free, too little"):
+    with pytest.raises(StartError, match="only 0.5% of the memory is free"):
         choose_share([NodeMemory(1000, 5)])
 
 
