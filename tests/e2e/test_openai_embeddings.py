@@ -93,7 +93,7 @@ def test_a_text_that_is_too_long_is_refused_by_its_reason(client):
 
 
 def test_an_encoder_generates_nothing_and_goes_on(calls, client, offline):
-    with pytest.raises(openai.BadRequestError, match="generates none"):
+    with pytest.raises(openai.BadRequestError, match="embeds texts and cannot generate"):
         client.chat.completions.create(
             model="minilm", messages=[{"role": "user", "content": "Hello"}]
         )

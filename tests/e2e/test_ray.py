@@ -142,7 +142,7 @@ def test_machines_trust_the_certificate_of_their_server_alone(cluster, tmp_path,
 
 def test_a_cluster_without_room_is_refused_with_its_resources(cluster):
     plan = RayPlan(num_machines=9, slots=1, address=cluster.address)
-    with pytest.raises(StartError, match="wanted are 9 machines with 1 free CPUs each") as caught:
+    with pytest.raises(StartError, match="expected 9 machines with 1 free CPUs each") as caught:
         RayMachines.start(plan, MasterEndpoint("127.0.0.1", 1, TOKEN))
     assert "2 CPUs" in str(caught.value)
 
