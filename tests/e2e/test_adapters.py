@@ -164,7 +164,7 @@ def test_requests_that_run_go_on_when_their_adapter_is_unloaded(calls, place):
     assert load(calls, "two", "two")[0] == 200
     assert eventually(lambda: load(calls, "three", "three")[0] == 200)
     status, answer = load(calls, "four", "one")
-    assert (status, "at most 2 may be (max_loras)" in answer["error"]["message"]) == (429, True)
+    assert (status, "expected at most 2 (max_loras)" in answer["error"]["message"]) == (429, True)
 
 
 def test_workers_that_start_anew_have_the_adapters(calls, texts):
