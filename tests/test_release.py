@@ -1,9 +1,9 @@
 """The release script dates the changelog, sets the version and refuses what cannot be released."""
 
-import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -51,11 +51,20 @@ def test_a_wrong_version_is_refused(release: ModuleType, version: str) -> None:
         release.check(version)
 
 
-def test_a_dry_run_changes_nothing() -> None:
-    command = [sys.executable, "scripts/release", "9.8.7", "--dry-run"]
-    status = ["git", "status", "--porcelain"]
-    before = subprocess.check_output(status, cwd=TOP)
-    shown = subprocess.check_output(command, cwd=TOP, text=True)
+def test_a_dry_run_changes_nothing(
+    release: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text("# Changelog\n\n## [Unreleased]\n\n- A fix.\n")
+    source = release.VERSION_FILE.read_text()
+    monkeypatch.setattr(release, "CHANGELOG", changelog)
+    monkeypatch.setattr(sys, "argv", ["release", "9.8.7", "--dry-run"])
+    release.main()
+    shown = capsys.readouterr().out
     assert "## [9.8.7] - " in shown
     assert '__version__ = "9.8.7"' in shown
-    assert subprocess.check_output(status, cwd=TOP) == before
+    assert changelog.read_text() == "# Changelog\n\n## [Unreleased]\n\n- A fix.\n"
+    assert release.VERSION_FILE.read_text() == source
