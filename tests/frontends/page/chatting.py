@@ -6,18 +6,31 @@ import httpx
 
 from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 
 def settings(page: Browser, **values: str) -> None:
     """Type into the fields of the settings."""
     page.click("#open-settings")
+    page.until("document.getElementById('settings').open")
     for name, value in values.items():
-        page.click(f"#set-{name}")
+        _focus(page, f"set-{name}")
         page.evaluate(f"document.getElementById('set-{name}').select()")
         page.evaluate("document.execCommand('delete')")
         page.type(value)
+        page.until(f"document.getElementById('set-{name}').value === {json.dumps(value)}")
     page.click("#settings-close")
+    page.until("!document.getElementById('settings').open")
+
+
+def _focus(page: Browser, field: str) -> None:
+    """Click a field until it has the focus: a first click may precede the drawing of its dialog."""
+
+    def is_focused() -> bool:
+        page.click(f"#{field}")
+        return bool(page.evaluate("document.activeElement.id") == field)
+
+    eventually(is_focused)
 
 
 def choose(page: Browser, selector: str, value: str) -> None:
