@@ -9,7 +9,7 @@
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
 #   make schemathesis   100 requests for each operation of /openapi.json
 #   make bench   the benchmarks     make clean   everything that make made
-#   make test-core   the tests that need no model runtime, with PYTHON (3.10 to 3.14), in an environment of their own
+#   make test-core   tests without MindSpore and servers, with PYTHON (3.10 to 3.14), in an environment of their own
 #   make package     wheel and sdist in dist/, checked, and installed into a fresh environment
 #   make docs    the documentation site, into site/
 #   make lint-deploy   the tools that check Dockerfiles, manifests and units, on deploy/
@@ -37,6 +37,7 @@ SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print
 
 DEMO  := mindspore,onnx,llm,examples
 TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
+OTHERS := onnx,torch,llm,sklearn,xgboost,lightgbm,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
 .PHONY: test-core package coverage docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
@@ -121,7 +122,7 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 
 $(CORE)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv $(CORE)
-	@$(CORE)/bin/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[dev]' | $(SHOW)
+	@$(CORE)/bin/python -m pip --disable-pip-version-check install -c constraints.txt -e '.[$(OTHERS)]' | $(SHOW)
 	@touch $@
 
 $(TOOLS)/.installed: tests/deploy/tools.txt
