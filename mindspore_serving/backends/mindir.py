@@ -40,7 +40,7 @@ class MindirBackend:
         self._cells = cells
         self._must_copy = [file.writes_inputs for file in files]
         self._bfloat16_inputs = [file.bfloat16_inputs for file in files]
-        # One per file; outputs that the file does not describe come from a run.
+        # Outputs that a file does not describe are read from a warm-up run.
         self.signature = tuple(self._warm_up(source, i, file) for i, file in enumerate(files))
 
     @classmethod

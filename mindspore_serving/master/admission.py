@@ -22,8 +22,8 @@ from mindspore_serving.master.rates import ENOUGH_OPEN, FEW_OPEN, Arrival, Drain
 DEADLINE_SHARE = 0.9  # of the remaining time that a request may take; the rest is margin for error
 QUEUE_SHARE = 0.5  # of clients' patience that a request may wait in the queue
 SHED_SHARE = 0.75  # of clients' patience, beyond which the oldest requests are refused
-# Of the remaining time that requests computed together may take: a share that adapts as in TCP,
-# by additive increase and multiplicative decrease.
+# Share of the remaining time that requests computed together may take.  It adapts as in TCP, by
+# additive increase and multiplicative decrease.
 SHARED_SHARE = 0.75  # initially
 MIN_SHARE, MAX_SHARE = 0.5, 0.8
 SHARE_DECREASE = 0.85  # factor when requests are late

@@ -1,4 +1,4 @@
-"""Images in every protocol that has them: the same text everywhere, and what is wrong told."""
+"""Images in every protocol that has them: equal answers, and errors that name the image."""
 
 import json
 import re
@@ -93,7 +93,7 @@ def test_an_image_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
 
 
 def test_markdown_without_an_image_is_text(calls):
-    """Of a model that takes images, and all of it of one that takes none."""
+    """Markdown without an image is text for each model, also an image for a model without any."""
     inputs = {"smolvlm": "![](cat.png) ![a](data:,)", "chatty": "![](data:image/png;base64,)"}
     for model, text in inputs.items():
         parameters = {"max_new_tokens": 1, "adapter_id": model, "decoder_input_details": True}

@@ -43,7 +43,7 @@ class SharedState:
     pool: BodyPool
     connections: "set[HttpConnection]" = field(default_factory=set)
     is_stopping: bool = False
-    # One buffer for all connections: its content is parsed before the loop reads again.
+    # All connections share this buffer: its content is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 

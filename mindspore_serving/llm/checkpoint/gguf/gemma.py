@@ -30,7 +30,7 @@ SIZES_4 = {
     "global_head_dim": "attention.key_length",
     "num_experts": "expert_count",
     "top_k_experts": "expert_used_count",
-    # One per layer, read by `read_4`.
+    # Lists with a value per layer, which `read_4` reads.
     "num_key_value_heads": "",
     "intermediate_size": "",
 }

@@ -142,7 +142,7 @@ def _attention(names: Names) -> dict[str, str]:
         "attn_q_norm": names.q_norm,
         "attn_k_norm": names.k_norm,
         "attn_output": names.output,
-        # One name for two norms: after attention, or before the feed-forward block.
+        # Two norms share this name: after attention, or before the feed-forward block.
         "post_attention_norm": names.after_attention or names.mlp_norm,
     }
 
