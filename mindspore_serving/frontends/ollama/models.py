@@ -4,6 +4,7 @@ Requests that would change the models are refused.
 """
 
 import hashlib
+import re
 from typing import Any, NoReturn
 
 import msgspec
@@ -28,7 +29,8 @@ from mindspore_serving.frontends.ollama.requests import ModelRequest, PullReques
 from mindspore_serving.frontends.ollama.writing import LINES, to_time
 
 TAG = ":latest"
-VERSION = ".".join(__version__.split(".")[:3])  # clients read three numbers
+# Clients of Ollama, Open WebUI for one, read three numbers and drop what follows a hyphen.
+VERSION = re.sub(r"^(\d+\.\d+\.\d+)(.+)$", r"\1-\2", __version__)
 NEVER = "9999-12-31T23:59:59Z"
 _PULLED = ("pulling manifest", "success")
 
