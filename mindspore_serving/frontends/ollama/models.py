@@ -30,7 +30,7 @@ from mindspore_serving.frontends.ollama.writing import LINES, to_time
 
 TAG = ":latest"
 # Clients of Ollama, Open WebUI for one, read three numbers and drop what follows a hyphen.
-VERSION = re.sub(r"^(\d+\.\d+\.\d+)(.+)$", r"\1-\2", __version__)
+VERSION = re.sub(r"^(\d+\.\d+\.\d+)\.?(.+)$", r"\1-\2", __version__)
 NEVER = "9999-12-31T23:59:59Z"
 _PULLED = ("pulling manifest", "success")
 
