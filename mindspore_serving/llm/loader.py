@@ -91,6 +91,7 @@ class OpenedModel:
             sampling=tuple(self.recommended.items()),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
+            memory=engine.memory.describe() if engine.memory else "",
         )
 
     def find_adapter(self, name: str) -> int:

@@ -38,8 +38,13 @@ def describe(service: ServableService) -> dict[str, Any]:
             for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
-        **({"summary": service.card.summary} if service.card else {}),
+        **_texts(service.card),
     }
+
+
+def _texts(card: ModelCard | None) -> dict[str, str]:
+    """Return the lines for people of a language model."""
+    return {"summary": card.summary, "memory": card.memory} if card else {}
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:
