@@ -28,6 +28,7 @@ _CACHE = {
 _BYTES = {
     "serving_llm_cache_bytes": "num_cache_bytes",
     "serving_llm_cache_limit_bytes": "num_cache_bytes_limit",
+    "serving_llm_cache_target_bytes": "num_cache_bytes_target",
 }
 _COUNTERS = {
     "serving_llm_steps_total": "num_steps",

@@ -116,6 +116,12 @@ ENGINES = (
         *SERVABLE,
     ),
     _gauge("llm_cache_limit_bytes", "Bytes that the key-value caches may take.", *SERVABLE),
+    _gauge(
+        "llm_cache_target_bytes",
+        "Bytes that the key-value caches may take at present to keep prompts: less than the limit "
+        "while memory is short, or if several models share it.",
+        *SERVABLE,
+    ),
     _counter(
         "llm_cache_released_bytes",
         "Bytes of key-value caches that were returned to the system.",

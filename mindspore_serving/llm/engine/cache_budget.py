@@ -31,6 +31,11 @@ class CacheBudget:
         """Number of bytes that blocks take.  May be read by any thread."""
         return self._pool.num_written * self._block_bytes
 
+    @property
+    def target(self) -> int:
+        """Number of bytes that blocks may take, but for sequences that run."""
+        return self._pool.max_written * self._block_bytes
+
     def divided_by(self, num_models: int) -> int:
         """Return `max_kept` if `num_models` of a server share the memory of its default."""
         return min(self.max_kept, self._shared // num_models) if self._shared else self.max_kept

@@ -231,6 +231,7 @@ class Engine:
             num_cached_blocks=cache.pool.num_cached,
             num_cache_bytes=memory.used,
             num_cache_bytes_limit=memory.limit,
+            num_cache_bytes_target=memory.target,
             num_cache_bytes_released=memory.num_released,
             num_steps=self._num_steps,
             num_prompt_tokens=self._num_prompt_tokens,

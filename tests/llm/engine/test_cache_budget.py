@@ -24,6 +24,7 @@ def test_memory_over_the_target_is_released_in_parts() -> None:
     assert (memory.limit, memory.used) == (8 * BLOCK, 6 * BLOCK)
     assert memory.release(1000) == 0
     memory.set_target(3 * BLOCK + 5)
+    assert memory.target == 3 * BLOCK
     assert memory.release(2 * BLOCK) == 2 * BLOCK
     assert memory.release(1) == BLOCK  # at least one
     assert memory.release(1000) == 0

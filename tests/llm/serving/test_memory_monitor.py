@@ -11,6 +11,7 @@ import pytest
 
 from mindspore_serving.core.sampling_params import Generated, SamplingParams
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.loader import open_ours
 from mindspore_serving.llm.options import make_config
@@ -19,8 +20,10 @@ from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.serving.engine_loop import EngineLoop, LoopCallbacks
 from mindspore_serving.llm.serving.memory_monitor import MemoryMonitor
 from mindspore_serving.llm.serving.memory_target import CALM_SECONDS
+from mindspore_serving.llm.step import CacheMemory
 from tests.llm import chatty
 from tests.llm.machine import set_memory
+from tests.llm.toy import ToyRunner
 from tests.waiting import PATIENCE
 
 CACHE, CONTEXT = 64 << 20, 1 << 15
@@ -171,6 +174,21 @@ def test_models_of_a_server_share_the_default(directory: Path, tmp_path: Path) -
     assert memory.divided_by(1) == memory.max_kept
     assert memory.divided_by(100) == shared // 100 < memory.max_kept
     engine.close()
+
+
+def test_a_cache_takes_its_part_of_a_shared_default(tmp_path: Path) -> None:
+    runner = ToyRunner(num_blocks=8)
+    runner.cache_memory = CacheMemory(1 << 20, shared_bytes=8 << 20, can_release=True)
+    engine = Engine(runner, None, EngineConfig())
+    loop = EngineLoop(engine, LoopCallbacks(_ignore, _ignore, _ignore))
+    loop.start()
+    set_memory(tmp_path, total=TOTAL, available=TOTAL // 2)
+    monitor = MemoryMonitor(loop, engine.memory, tmp_path)
+    for count, target in ((1, 8 << 20), (2, 4 << 20), (3, 2 << 20), (1, 8 << 20)):
+        monitor.num_sharing = count
+        monitor.check(0.0)
+        assert engine.stats().num_cache_bytes_target == target
+    loop.close()
 
 
 def test_kv_cache_memory_is_not_shared(served: Served) -> None:
