@@ -43,6 +43,14 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(days=100))
             .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+            # Python 3.13 and later demand the identifiers of keys.
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .add_extension(
                 x509.SubjectAlternativeName(
                     [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]
