@@ -1,12 +1,13 @@
 """Text that `serve` prints: where it listens, its methods, and how to call them.  No I/O."""
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from mindspore_serving.cli import example
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.service import ServableReadiness
 
 Servable: TypeAlias = dict[str, Any]
 
@@ -36,17 +37,32 @@ def warnings(settings: ServeSettings) -> Iterator[str]:
     )
 
 
-def ready(settings: ServeSettings, servables: Iterable[Servable], seconds: float) -> str:
+def ready(
+    settings: ServeSettings,
+    servables: Iterable[Servable],
+    seconds: float,
+    unready: Iterable[ServableReadiness] = (),
+) -> str:
     """Return the text that is printed when all models are loaded.
 
-    `servables` are as `core.service.Control.describe` returns them.
+    `servables` are as `core.service.Control.describe` returns them; of those the `unready` cannot
+    take requests yet.
     """
     ordered = sorted(servables, key=lambda servable: (servable["name"], servable["version"]))
-    return "\n".join(_lines(settings, ordered, seconds))
+    reasons = {row.name: row.reason for row in unready}
+    return "\n".join([_headline(reasons, seconds), *_lines(settings, ordered, reasons)])
 
 
-def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -> Iterator[str]:
-    yield f"Ready after {seconds:.1f} s."
+def _headline(reasons: Mapping[str, str], seconds: float) -> str:
+    if not reasons:
+        return f"Ready after {seconds:.1f} s."
+    names = ", ".join(reasons)
+    return f"Started after {seconds:.1f} s, NOT READY: {names}.  Until then /readyz answers 503."
+
+
+def _lines(
+    settings: ServeSettings, servables: list[Servable], reasons: Mapping[str, str]
+) -> Iterator[str]:
     if not settings.no_http:
         yield f"  REST  {_url(settings)}  (GET /docs, /health, /metrics, /servables)"
     if not settings.no_grpc:
@@ -55,6 +71,8 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
         yield ""
         name, workers = servable["name"], servable["num_workers"]
         yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
+        if name in reasons:
+            yield f"  NOT READY: {reasons[name]}"
         if "summary" in servable:
             yield from _language_lines(settings, servable["summary"])
         for method, names in servable["methods"].items():
