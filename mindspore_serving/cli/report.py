@@ -74,7 +74,7 @@ def _lines(
         if name in reasons:
             yield f"  NOT READY: {reasons[name]}"
         if "summary" in servable:
-            yield from _language_lines(settings, servable["summary"])
+            yield from _language_lines(settings, servable["summary"], servable["memory"])
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
             yield f"    {call_line(settings, name, method, names['input_specs'])}"
@@ -82,8 +82,10 @@ def _lines(
     yield "Replace the example values by your own.  Ctrl-C stops."
 
 
-def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
+def _language_lines(settings: ServeSettings, summary: str, memory: str) -> Iterator[str]:
     yield f"  {summary}"
+    if memory:
+        yield f"  {memory}"
     if settings.no_http:
         return
     url = _url(settings)

@@ -62,6 +62,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     unmarked_calls: bool = False
     num_ranks: int = 1  # processes of a worker that share the model
     summary: str = ""  # a line for people: dtype, cache and other choices
+    memory: str = ""  # the same: how much memory the cache may take, why, and how to change it
 
     @property
     def defaults(self) -> dict[str, int | float]:

@@ -92,6 +92,7 @@ class OpenedModel:
             **self._sampling(),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
+            memory=engine.memory.describe() if engine.memory else "",
         )
 
     def find_adapter(self, name: str) -> int:

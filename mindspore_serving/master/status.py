@@ -45,7 +45,8 @@ def describe(service: ServableService) -> dict[str, Any]:
 
 def _described(card: ModelCard) -> dict[str, str]:
     """Return lines about a language model for people."""
-    return {"summary": card.summary, "sampling": describe_sampling(card)}
+    sampling = describe_sampling(card)
+    return {"summary": card.summary, "memory": card.memory, "sampling": sampling}
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:

@@ -69,8 +69,9 @@ def announce_ready(servables: Sequence[dict[str, Any]], seconds: float) -> None:
     for servable in servables:
         if "summary" in servable:
             announce(servable["summary"])
-        if servable.get("sampling"):
-            announce(f"{servable['name']}: {servable['sampling']}")
+        for part in ("memory", "sampling"):
+            if servable.get(part):
+                announce(f"{servable['name']}: {servable[part]}")
     names = ", ".join(f"{servable['name']} version {servable['version']}" for servable in servables)
     announce(f"Ready after {seconds:.1f} s: {names}")
 

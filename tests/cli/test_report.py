@@ -38,6 +38,7 @@ def test_an_ipv6_address_is_put_in_brackets() -> None:
 
 def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
     model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
+    model["memory"] = "KV cache up to 1.9 GB (12 % of 16 GB memory)"
     lines = report.ready(ServeSettings(paths=["."], no_grpc=True), [model], 1.0).splitlines()
     assert "  REST  http://127.0.0.1:1500  (GET /docs, /health, /metrics, /servables)" in lines
     assert (
@@ -45,6 +46,7 @@ def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
         in lines
     )
     assert "  chat     mindspore-serving chat http://127.0.0.1:1500" in lines
+    assert "  KV cache up to 1.9 GB (12 % of 16 GB memory)" in lines
 
 
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
