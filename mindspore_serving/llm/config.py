@@ -236,6 +236,12 @@ class EngineConfig:
         choices=("auto", "ignore"),
         engines=ENGINES,
     )
+    system_message: str = _option(
+        "",
+        "system message of conversations that have none; '': none",
+        engines=ENGINES,
+        has_encoders=False,
+    )
     embeddings: bool = _option(
         False,
         "let a served model that generates embed texts as well. Otherwise only models made for "
