@@ -254,10 +254,7 @@ class EngineConfig:
     )
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
     system_message: str = _option(
-        "",
-        "system message of conversations that have none; '': none",
-        engines=ENGINES,
-        has_encoders=False,
+        "", "system message of conversations that have none", engines=ENGINES, has_encoders=False
     )
     embeddings: bool = _option(
         False,

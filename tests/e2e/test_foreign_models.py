@@ -1,6 +1,7 @@
 """Model directories of other servers, served unchanged and called by their clients."""
 
 import json
+import warnings
 import zipfile
 from collections.abc import Iterator
 from io import BytesIO
@@ -28,6 +29,14 @@ pytestmark = [pytest.mark.e2e, pytest.mark.onnx, pytest.mark.torch]
 class Affine(torch.nn.Module):  # type: ignore[misc]
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x * 2 + y, x - y
+
+
+def affine_script() -> bytes:
+    script = BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript
+        torch.jit.save(torch.jit.script(Affine()), script)
+    return script.getvalue()
 
 
 def doubling(shape: list[int | None]) -> Any:
@@ -76,7 +85,7 @@ def make_repository(directory: Path) -> None:
         output [ { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 2 ] },
                  { name: "OUTPUT__1" data_type: TYPE_FP32 dims: [ 2 ] } ]""",
     )
-    torch.jit.save(torch.jit.script(Affine()), str(version / "model.pt"))
+    (version / "model.pt").write_bytes(affine_script())
     write_triton(directory, "ensemble", 'platform: "ensemble" ensemble_scheduling {}')
 
 
@@ -93,13 +102,11 @@ def make_others(directory: Path) -> None:
         "warm_workers": True,
     }
     (directory / "rows" / "model-settings.json").write_text(json.dumps(settings))
-    script = BytesIO()
-    torch.jit.save(torch.jit.script(Affine()), script)
     with zipfile.ZipFile(directory / "affine.mar", "w") as archive:
         manifest = {"modelName": "affine", "serializedFile": "net.pt", "handler": "handler.py"}
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": manifest}))
         archive.writestr("handler.py", f"open({str(directory / 'ran')!r}, 'w')")
-        archive.writestr("net.pt", script.getvalue())
+        archive.writestr("net.pt", affine_script())
     (directory / "pirate").mkdir()
     modelfile = f"""FROM {ROOT}/examples/tiny_llm/model
 PARAMETER num_ctx 128
