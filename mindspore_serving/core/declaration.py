@@ -28,7 +28,7 @@ class WarmUpInput:
 
 @dataclass(frozen=True, slots=True)
 class WarmUpSample:
-    """Inputs, by name, on which a model runs `count` times before it is served.
+    """Sample of inputs, by name, on which a model runs `count` times before it is served.
 
     With `batch_size` 0 the inputs have no batch dimension.
     """

@@ -89,7 +89,7 @@ def make_repository(directory: Path) -> None:
     write_triton(directory, "ensemble", 'platform: "ensemble" ensemble_scheduling {}')
 
 
-def make_others(directory: Path) -> None:
+def make_more(directory: Path) -> None:
     """MLServer's settings, an archive of TorchServe, and a Modelfile of Ollama."""
     (directory / "rows").mkdir()
     model = LinearRegression().fit([[0.0, 0.0], [1.0, 2.0], [2.0, 1.0]], [1.0, 6.0, 5.0])
@@ -148,7 +148,7 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     directory = tmp_path_factory.mktemp("foreign")
     make_repository(directory / "models")
-    make_others(directory / "models")
+    make_more(directory / "models")
     http, grpc = free_port(), free_port()
     ports = ["--http-port", str(http), "--grpc-port", str(grpc)]
     with Command([*SERVING, "serve", "models", "--allow-pickle", *ports], directory) as command:
@@ -179,7 +179,7 @@ def test_a_script_has_the_names_and_types_of_its_description(served: Served) -> 
     assert first == {"name": "INPUT__0", "datatype": "FP32", "shape": [-1, 2]}
 
 
-def test_the_start_names_what_has_no_effect_and_what_is_refused(served: Served) -> None:
+def test_the_start_names_fields_without_effect_and_refused_models(served: Served) -> None:
     text = "\n".join(served.command.lines)
     assert "double: without effect here, of Triton's config.pbtxt: response_cache" in text
     assert "Not served: ensemble: config.pbtxt: platform 'ensemble' is not run here" in text

@@ -20,7 +20,7 @@ _RUNTIMES: dict[str, tuple[str, tuple[str, ...]]] = {  # class -> format, files 
     "mlserver_xgboost.XGBoostModel": ("xgboost", ("model.bst", "model.json", "model.ubj")),
     "mlserver_lightgbm.LightGBMModel": ("lightgbm", ("model.bst", "model.txt")),
 }
-_OTHERS = {
+_ADVICE = {
     "mlserver_mlflow": "serve the model file in the MLflow directory, such as model.pkl",
     "mlserver_huggingface": "serve the directory of the checkpoint: mindspore-serving serve DIR",
     "mlserver_catboost": "save it by model.save_model('model.onnx', format='onnx')",
@@ -70,7 +70,7 @@ def _runtime(implementation: object) -> tuple[str, tuple[str, ...]]:
     if implementation in _RUNTIMES:
         return _RUNTIMES[str(implementation)]
     package = str(implementation).partition(".")[0]
-    advice = next((text for name, text in _OTHERS.items() if package.startswith(name)), "")
+    advice = next((text for name, text in _ADVICE.items() if package.startswith(name)), "")
     known = f"known are {', '.join(_RUNTIMES)}; other runtimes are Python, which is not run"
     raise StartError(
         f"{FILE}: implementation {implementation!r:.100} is not run here: {advice or known}"

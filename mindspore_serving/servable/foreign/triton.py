@@ -210,8 +210,8 @@ def _workers(config: Any) -> tuple[dict[str, Any], list[str]]:
     groups = [group for group in config.instance_group if not group.passive]
     if not groups:
         return {}, []
-    kind, *others = {group.kind for group in groups}
-    if others:
+    kind, *further_kinds = {group.kind for group in groups}
+    if further_kinds:
         raise StartError(
             f"{FILE}: instance_group has groups of several kinds, expected one kind: a servable "
             "runs on CPUs or on GPUs"

@@ -52,7 +52,7 @@ def test_parameters_are_options_of_the_engine(tmp_path: Path) -> None:
     }
 
 
-def test_what_has_no_effect_is_named_once(tmp_path: Path) -> None:
+def test_instructions_without_effect_are_named_once(tmp_path: Path) -> None:
     assert read(tmp_path, FULL).note("pirate") == (
         "pirate: without effect here, of Ollama's Modelfile: PARAMETER stop, PARAMETER num_gpu, "
         "TEMPLATE (the chat template in the model's file is used), MESSAGE"
@@ -102,7 +102,7 @@ def test_a_file_is_served_by_its_path(tmp_path: Path, name: str) -> None:
     assert (declaration.language.path, version) == (str(tmp_path / "net.gguf"), 1)
 
 
-def test_a_checkpoint_with_a_modelfile_in_it_is_served_without_it(tmp_path: Path) -> None:
+def test_the_modelfile_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     (tmp_path / "Modelfile").write_text("FROM .\nPARAMETER num_ctx 16")
     assert formats.read(str(tmp_path)) is None

@@ -93,7 +93,7 @@ def test_a_configuration_that_is_none_is_an_error(tmp_path: Path, yaml: str) -> 
         read(write(tmp_path, MODEL | {"configFile": "c.yaml"}, **{"c.yaml": yaml}))
 
 
-def test_paths_of_a_directory_stay_in_it(tmp_path: Path) -> None:
+def test_paths_lead_out_of_no_directory(tmp_path: Path) -> None:
     (tmp_path / "net" / "MAR-INF").mkdir(parents=True)
     (tmp_path / "secret.pt").touch()
     (tmp_path / "net" / "link.pt").symlink_to(tmp_path / "secret.pt")
@@ -104,7 +104,7 @@ def test_paths_of_a_directory_stay_in_it(tmp_path: Path) -> None:
             read(str(tmp_path / "net"))
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_a_bomb_is_refused_by_its_declared_size(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL, **{"net.pt": bytes(32 << 20)})
     with pytest.raises(StartError, match="expected at most 200 times as many"):
         read(path)

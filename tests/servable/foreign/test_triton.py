@@ -74,7 +74,7 @@ def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
     )
 
 
-def test_what_has_no_effect_is_named_once_by_its_highest_field(tmp_path: Path) -> None:
+def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> None:
     assert read(tmp_path, FULL).note("resnet") == (
         "resnet: without effect here, of Triton's config.pbtxt: input.format, "
         "output.label_filename, instance_group.host_policy, dynamic_batching.priority_levels, "
