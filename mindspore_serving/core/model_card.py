@@ -60,6 +60,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     any_dimensions: bool = False
     takes_images: bool = False  # prompts may contain images
     unmarked_calls: bool = False
+    system_message: str = ""  # of conversations that have none
     num_ranks: int = 1  # processes of a worker that share the model
     summary: str = ""  # a line for people: dtype, cache and other choices
     memory: str = ""  # the same: how much memory the cache may take, why, and how to change it

@@ -77,6 +77,7 @@ class OpenedModel:
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
             unmarked_calls=config.unmarked_calls,
+            system_message=config.system_message,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
             adapter_paths=tuple(map(str, config.adapters.values())),
