@@ -6,11 +6,13 @@ With --wait they are only checked then, and opened when all models are loaded.
 
 import os
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
+from mindspore_serving.cli.client_commands import Reach, join_address
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
@@ -59,8 +61,10 @@ def run(settings: ServeSettings) -> int:
         raise
     for name, error in failed:
         log.tell(f"Not served: {name}: {error}")
-    _say(report.ready(settings, startup.describe(), seconds))
-    _warn(settings)
+    described = startup.describe()
+    reach = Reach.of(settings, needs_key=bool(api_keys(settings)))
+    _say(report.ready(settings, reach, described, seconds))
+    _warn(settings, described)
     return _wait()
 
 
@@ -121,7 +125,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
     _warn(settings)
     server_limits, language_limits = limits(settings)
     options = FrontEndOptions.from_arguments(
-        address=report.address(settings.host, settings.http_port),
+        address=join_address(settings.host, settings.http_port),
         ssl_config=tls,
         api_keys=api_keys(settings),
         limits=server_limits,
@@ -160,7 +164,7 @@ def check_ports(settings: ServeSettings) -> None:
         (settings.http_port, settings.no_http, "RESTful server"),
         (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
     ):
-        address = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        address = addresses.parse(join_address(settings.host, port), tag, allow_unix=False)
         if not is_off:
             addresses.listen(address, tag).close()
 
@@ -169,12 +173,12 @@ def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
     if not settings.no_http:
         startup.start_http(options)
     if not settings.no_grpc:
-        address = report.address(settings.host, settings.grpc_port)
+        address = join_address(settings.host, settings.grpc_port)
         startup.start_grpc(replace(options, address=address))
 
 
-def _warn(settings: ServeSettings) -> None:
-    for text in report.warnings(settings):
+def _warn(settings: ServeSettings, servables: Sequence[report.Servable] = ()) -> None:
+    for text in (*report.warnings(settings), *report.model_warnings(servables)):
         log.tell(text, is_warning=True)
 
 

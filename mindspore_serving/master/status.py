@@ -32,13 +32,13 @@ def describe(service: ServableService) -> dict[str, Any]:
             name: {
                 "inputs": report.inputs,
                 "outputs": report.outputs,
-                "input_specs": signatures.describe(report.signature.inputs),
+                "input_specs": signatures.describe_inputs(report.signature.inputs),
                 "output_specs": signatures.describe(report.signature.outputs),
             }
             for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
-        **({"summary": service.card.summary} if service.card else {}),
+        **({"model": msgspec.to_builtins(service.card)} if service.card else {}),
     }
 
 
@@ -111,7 +111,6 @@ def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -
         "p99_ms": p99,
     }
     if service.card is not None:
-        row["model"] = msgspec.to_builtins(service.card)
         row["engine"] = engine(service)
     return row
 

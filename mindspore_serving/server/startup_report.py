@@ -67,8 +67,8 @@ class LoadingReport:
 def announce_ready(servables: Sequence[dict[str, Any]], seconds: float) -> None:
     """Print that a start-up is complete; `servables` are rows of `Control.describe`."""
     for servable in servables:
-        if "summary" in servable:
-            announce(servable["summary"])
+        if "model" in servable:
+            announce(servable["model"]["summary"])
     names = ", ".join(f"{servable['name']} version {servable['version']}" for servable in servables)
     announce(f"Ready after {seconds:.1f} s: {names}")
 

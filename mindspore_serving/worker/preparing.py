@@ -28,7 +28,11 @@ def prepare_method(
     stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
     language = servable.declaration.language
     params = None if language is None else language.params
-    signature = signatures.of_method(method, servable.reports(), params)
+    card = None if servable.language is None else servable.language.engine.card
+    has_tokenizer = card is None or card.has_tokenizer
+    signature = signatures.of_method(
+        method, servable.reports(), params, has_tokenizer=has_tokenizer
+    )
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
