@@ -70,6 +70,9 @@ def _lines(
         name, workers = servable["name"], servable["num_workers"]
         yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
         if "model" in servable:
+            yield f"  {servable['model']['summary']}"
+            if servable.get("sampling"):
+                yield f"  {servable['sampling']}"
             yield from _language_lines(reach, name, servable["model"], is_only=is_only)
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
@@ -93,7 +96,6 @@ def _file_line(reach: Reach, servables: list[Servable]) -> Iterator[str]:
 def _language_lines(
     reach: Reach, name: str, card: dict[str, Any], *, is_only: bool
 ) -> Iterator[str]:
-    yield f"  {card['summary']}"
     if not reach.url:
         return
     yield f"  page     {reach.url}/"

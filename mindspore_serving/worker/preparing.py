@@ -26,10 +26,9 @@ def prepare_method(
     """Prepare a method; `remote` runs its models if this worker does not own them."""
     label = f"servable {servable.declaration.name}, method {method.name}"
     stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
-    language = servable.declaration.language
-    params = None if language is None else language.params
-    card = None if servable.language is None else servable.language.engine.card
-    has_tokenizer = card is None or card.has_tokenizer
+    language = servable.language
+    params = None if language is None else language.stage.params
+    has_tokenizer = language is None or language.engine.card.has_tokenizer
     signature = signatures.of_method(
         method, servable.reports(), params, has_tokenizer=has_tokenizer
     )
