@@ -89,6 +89,7 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.tower is not None,
+            has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),
             **self._reading(),
