@@ -56,7 +56,7 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
         name, workers = servable["name"], servable["num_workers"]
         yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
         if "summary" in servable:
-            yield from _language_lines(settings, servable["summary"])
+            yield from _language_lines(settings, servable)
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
             yield f"    {call_line(settings, name, method, names['input_specs'])}"
@@ -64,8 +64,10 @@ def _lines(settings: ServeSettings, servables: list[Servable], seconds: float) -
     yield "Replace the example values by your own.  Ctrl-C stops."
 
 
-def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
-    yield f"  {summary}"
+def _language_lines(settings: ServeSettings, servable: Servable) -> Iterator[str]:
+    yield f"  {servable['summary']}"
+    if servable.get("sampling"):
+        yield f"  {servable['sampling']}"
     if settings.no_http:
         return
     url = _url(settings)

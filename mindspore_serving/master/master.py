@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
+from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import WorkerCall
@@ -236,6 +237,8 @@ class Master:
             )
         if ready.card is not None:
             log.info("%s", ready.card.summary)
+            if sampling := describe_sampling(ready.card):
+                log.info("%s: %s", name, sampling)
             loading.check_slots(deployment.name, link.location, ready.card)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
 

@@ -47,6 +47,13 @@ def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
     assert "  chat     mindspore-serving chat http://127.0.0.1:1500" in lines
 
 
+def test_the_sampling_of_a_language_model_is_named_with_its_source() -> None:
+    sampling = "sampling temperature 0.8 (defaults of the server: the model recommends none)"
+    model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
+    lines = report.ready(ServeSettings(paths=["."]), [{**model, "sampling": sampling}], 1.0)
+    assert f"  runtime toy\n  {sampling}\n" in lines
+
+
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
     line = report.call_line(ServeSettings(paths=["."], host="0.0.0.0"), "add", *METHOD)
     words = shlex.split(line)
