@@ -139,6 +139,13 @@ def test_the_certificate_is_found_from_any_directory() -> None:
     assert words[words.index("--cacert") + 1] == os.path.abspath("my cert.pem")
 
 
+def test_the_sampling_of_a_language_model_is_named_with_its_source() -> None:
+    sampling = "sampling temperature 0.8 (defaults of the server: the model recommends none)"
+    model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
+    lines = report.ready(ServeSettings(paths=["."]), [{**model, "sampling": sampling}], 1.0)
+    assert f"  runtime toy\n  {sampling}\n" in lines
+
+
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
     reach = Reach.of(ServeSettings(paths=["."], host="0.0.0.0"))
     words = shlex.split(report.call_line(reach, "add", *METHOD))
