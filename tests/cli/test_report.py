@@ -141,8 +141,8 @@ def test_the_certificate_is_found_from_any_directory() -> None:
 
 def test_the_sampling_of_a_language_model_is_named_with_its_source() -> None:
     sampling = "sampling temperature 0.8 (defaults of the server: the model recommends none)"
-    model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
-    lines = report.ready(ServeSettings(paths=["."]), [{**model, "sampling": sampling}], 1.0)
+    model = {**language_model(), "sampling": sampling}
+    lines = ready(ServeSettings(paths=["."]), model)
     assert f"  runtime toy\n  {sampling}\n" in lines
 
 
