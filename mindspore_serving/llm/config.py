@@ -254,6 +254,9 @@ class EngineConfig:
         "repetition_penalty", "the model's, or else 1"
     )
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
+    system_message: str = _option(
+        "", "system message of conversations that have none", engines=ENGINES, has_encoders=False
+    )
     embeddings: bool = _option(
         False,
         "let a served model that generates embed texts as well. Otherwise only models made for "

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
+from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import WorkerCall
@@ -238,7 +239,9 @@ class Master:
         share_memory(self._services)
         if ready.card is not None:
             log.info("%s", ready.card.summary)
-            log.info("%s: %s", deployment.name, ready.card.memory)
+            for line in (ready.card.memory, describe_sampling(ready.card)):
+                if line:
+                    log.info("%s: %s", deployment.name, line)
             loading.check_slots(deployment.name, link.location, ready.card)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
 
