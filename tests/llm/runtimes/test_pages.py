@@ -57,7 +57,7 @@ def test_rows_may_be_parts_of_a_first_dimension() -> None:
     assert array.any(2).tolist() == [[True, True, False], [False, True, True]]
 
 
-def test_a_cache_of_torch_takes_no_memory_before_it_is_written() -> None:
+def test_a_cache_of_torch_takes_memory_when_blocks_are_written() -> None:
     torch = pytest.importorskip("torch")
     from mindspore_serving.llm.runtimes.torch.attention import TorchCache
 
