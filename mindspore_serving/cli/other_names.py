@@ -12,7 +12,8 @@ from mindspore_serving.errors import did_you_mean
 # Commands of other programs by ours.
 _VERBS = {
     "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
-    "chat": ("generate", "complete", "ask", "talk", "prompt", "repl"),
+    "run MODEL": ("generate", "complete"),
+    "chat": ("ask", "talk", "prompt", "repl"),
     "models": ("list", "ls", "show", "model"),
     "status": ("ps", "health", "ready", "workers"),
     "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
@@ -28,8 +29,9 @@ _VERBS = {
 _BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs}
 _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
-    "pull": "models are not downloaded: give `serve` a GGUF file or the directory of a checkpoint",
-    "create": "a model needs no recipe: give `serve` its file or directory",
+    "pull": "models are not downloaded: give `serve` or `run` a GGUF file, or the "
+    "directory of a checkpoint",
+    "create": "a model needs no recipe: give `serve` or `run` its file or directory",
 }
 
 _MODEL = "give the model as an argument: {}"

@@ -20,7 +20,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("server", "there is no command 'server': write 'mindspore-serving serve'"),
         ("serv", "there is no command 'serv'; did you mean 'serve'?"),
-        ("generate", "write 'mindspore-serving chat'"),
+        ("generate", "write 'mindspore-serving run MODEL'"),
         ("ls", "write 'mindspore-serving models'"),
         ("list", "write 'mindspore-serving models'"),
         ("ps", "write 'mindspore-serving status'"),
