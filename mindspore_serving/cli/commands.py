@@ -163,14 +163,21 @@ COMMANDS = (
     Command("status", "show which workers run, and where", "", node.StatusSettings),
     Command("models", "show the models that a server has or can load", "", node.ModelsSettings),
     Command("load", "load a servable on a server with --allow-loading", "", node.LoadSettings),
-    Command("unload", "unload a servable on a server with --allow-loading", "", node.UnloadSettings),
+    Command(
+        "unload", "unload a servable on a server with --allow-loading", "", node.UnloadSettings
+    ),
     Command(
         "load-lora",
         "load a LoRA adapter on a server with --allow-lora-loading",
         "",
         node.LoadLoraSettings,
     ),
-    Command("unload-lora", "unload a LoRA adapter on a server with --allow-lora-loading", "", node.UnloadLoraSettings),
+    Command(
+        "unload-lora",
+        "unload a LoRA adapter on a server with --allow-lora-loading",
+        "",
+        node.UnloadLoraSettings,
+    ),
     Command(
         "log-level", "show or set the log level of a server", _LOG_LEVEL, node.LogLevelSettings
     ),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving.cli import commands, other_names
+from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.commands import Command
 from mindspore_serving.cli.options import flags
 from mindspore_serving.cli.settings import ServableSettings
@@ -25,8 +26,8 @@ def of_command(word: str) -> str:
 
 
 def of_other_server(command: Command, words: Sequence[str]) -> str | None:
-    """Return what to write instead of an option of another server, if one is in `words`."""
-    if not issubclass(command.settings, ServableSettings):
+    """Return what to write instead of an option of another program, if one is in `words`."""
+    if not issubclass(command.settings, ServableSettings | BenchSettings):
         return None
     return other_names.of_options(words, flags(command.settings), command.name)
 
