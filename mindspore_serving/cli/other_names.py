@@ -278,10 +278,14 @@ def of_options(words: Sequence[str], known: Collection[str], command: str) -> st
         if name in known or not servers:
             continue
         value = value if equals or following.startswith("-") else following
-        return f"{flag} is a name of {' and '.join(servers)}; here " + _text(
-            tables[servers[0]][name], value, command
-        )
+        text = _text(tables[servers[0]][name], value, command)
+        return f"{flag} is a name of {_joined(servers)}; here {text}"
     return None
+
+
+def _joined(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _text(instead: str, value: str, command: str) -> str:

@@ -54,7 +54,7 @@ def test_each_proposed_command_exists() -> None:
         ("--tensor_parallel_size=4", "write --llm-option tensor_parallel=4"),
         ("-tp 2", "-tp is a name of vLLM; here write --llm-option tensor_parallel=2"),
         ("--gpu-memory-utilization 0.9", "--llm-option kv_cache_memory=2e9"),
-        ("--port 8000", "--port is a name of vLLM and llama.cpp and TGI and TensorFlow Serving"),
+        ("--port 8000", "--port is a name of vLLM, llama.cpp, TGI and TensorFlow Serving;"),
         ("--port=8000", "here write --http-port 8000"),
         (
             "-m a.gguf",
