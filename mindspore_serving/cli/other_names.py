@@ -12,7 +12,8 @@ from mindspore_serving.errors import did_you_mean
 # Commands of other programs by ours.
 _VERBS = {
     "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
-    "chat": ("generate", "complete", "ask", "talk", "prompt", "repl"),
+    "run MODEL": ("generate", "complete"),
+    "chat": ("ask", "talk", "prompt", "repl"),
     "models": ("list", "ls", "show", "model"),
     "status": ("ps", "health", "ready", "workers"),
     "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
@@ -28,8 +29,9 @@ _VERBS = {
 _BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs}
 _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
-    "pull": "models are not downloaded: give `serve` a GGUF file or the directory of a checkpoint",
-    "create": "a model needs no recipe: give `serve` its file or directory",
+    "pull": "models are not downloaded: give `serve` or `run` a GGUF file, or the "
+    "directory of a checkpoint",
+    "create": "a model needs no recipe: give `serve` or `run` its file or directory",
 }
 
 _MODEL = "give the model as an argument: {}"
@@ -43,6 +45,7 @@ _CACHE = (
 )
 _NO_HUB = "models are not downloaded: give the path of a GGUF file, or of a checkpoint's directory"
 _METRICS = "leave it out: GET /metrics of the HTTP port has them"
+_URL = "give the URL as the first argument: {}"
 _GROWS = "leave it out: memory is taken as it is needed"
 
 # By server: name, and what to write; "{}" is the value that was given.  A text
@@ -84,6 +87,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--enable-log-requests": "--log-requests",
         "--disable-log-requests": "leave it out: requests are logged only with --log-requests",
         "--disable-log-stats": _METRICS,
+        "--override-generation-config": "--llm-option default_temperature=T, default_top_p=P, ...",
         "--task": "--llm-option embeddings=true, if a model that generates is to embed",
         "--runner": "--llm-option embeddings=true, if a model that generates is to embed",
         "--limit-mm-per-prompt": "--llm-option max_images=N",
@@ -104,6 +108,14 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--threads": "--llm-option num_threads={}",
         "-b": "--llm-option max_num_batched_tokens={}",
         "--batch-size": "--llm-option max_num_batched_tokens={}",
+        "-n": "--llm-option default_max_tokens={}",
+        "--n-predict": "--llm-option default_max_tokens={}",
+        "--predict": "--llm-option default_max_tokens={}",
+        "--temp": "--llm-option default_temperature={}",
+        "--top-k": "--llm-option default_top_k={}",
+        "--top-p": "--llm-option default_top_p={}",
+        "--min-p": "--llm-option default_min_p={}",
+        "--repeat-penalty": "--llm-option default_repetition_penalty={}",
         "--port": "--http-port {}",
         "-a": "--name {}",
         "--alias": "--name {}",
@@ -134,6 +146,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--num-ctx": "--max-model-len {}",
         "--num-thread": "--llm-option num_threads={}",
         "--num-gpu": _ALL_LAYERS,
+        "--num-predict": "--llm-option default_max_tokens={}",
         "--keepalive": "leave it out: a model stays loaded; --max-loaded N bounds how many do",
     },
     "Triton": {
@@ -204,6 +217,42 @@ _OPTIONS: dict[str, dict[str, str]] = {
 }
 
 
+# The same of tools that measure servers, for `bench`.
+_BENCH_OPTIONS: dict[str, dict[str, str]] = {
+    "vLLM's bench": {
+        "--base-url": _URL,
+        "--num-prompts": "--requests {}",
+        "--request-rate": "--rate {}",
+        "--max-concurrency": "--concurrency {}",
+        "--random-input-len": "--input-tokens {}",
+        "--random-output-len": "--output-tokens {}",
+        "--random-prefix-len": "--shared-prefix {}",
+        "--dataset-path": '--prompts FILE, with lines {"prompt": ..., "max_tokens": ...}',
+        "--dataset-name": "leave it out: prompts are random words, or those of --prompts FILE",
+        "--save-result": "--json FILE",
+        "--result-filename": "--json {}",
+    },
+    "guidellm": {
+        "--target": _URL,
+        "--rate-type": "--profile {}",
+        "--max-requests": "--requests {}",
+        "--max-seconds": "--requests N: a load has a number of requests, no duration",
+        "--data": "--input-tokens N --output-tokens N, or --prompts FILE",
+        "--output-path": "--json {}",
+    },
+    "aiperf": {
+        "-u": _URL,
+        "--url": _URL,
+        "-m": "--model {}",
+        "--request-count": "--requests {}",
+        "--request-rate": "--rate {}",
+        "--arrival-pattern": "--profile {}",
+        "--isl": "--input-tokens {}",
+        "--osl": "--output-tokens {}",
+    },
+}
+
+
 def of_command(word: str, commands: Collection[str]) -> str:
     """Return what to write instead of a word that is none of our `commands`."""
     text = f"there is no command {word!r}"
@@ -219,25 +268,31 @@ def of_options(words: Sequence[str], known: Collection[str], command: str) -> st
 
     None if there is none. `words` are those after the `command`, `known` its own options.
     """
+    tables = _BENCH_OPTIONS if command == "bench" else _OPTIONS
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         flag, equals, value = word.partition("=")
         if word == "--":
             return None
         name = flag.replace("_", "-")
-        servers = [server for server, names in _OPTIONS.items() if name in names]
+        servers = [server for server, names in tables.items() if name in names]
         if name in known or not servers:
             continue
         value = value if equals or following.startswith("-") else following
-        return _text(flag, servers, value, command)
+        text = _text(tables[servers[0]][name], value, command)
+        return f"{flag} is a name of {_joined(servers)}; here {text}"
     return None
 
 
-def _text(flag: str, servers: Sequence[str], value: str, command: str) -> str:
-    instead = _OPTIONS[servers[0]][flag.replace("_", "-")]
-    if instead is _MODEL:
-        value = f"{command} {value or 'PATH'}"
+def _joined(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _text(instead: str, value: str, command: str) -> str:
+    if instead in (_MODEL, _URL):
+        value = f"{command} {value or ('PATH' if instead == _MODEL else 'URL')}"
     elif "{}" in instead and not value:
         value = "VALUE"
     write = "write " if instead.startswith("--") else ""
     text = instead.replace("{}", value)
-    return f"{flag} is a name of {' and '.join(servers)}; here {write}{text}"
+    return write + text

@@ -3,6 +3,7 @@
 import pytest
 
 from mindspore_serving.cli import commands, main, other_names
+from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.options import flags
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.llm.config import OPTIONS
@@ -20,7 +21,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("server", "there is no command 'server': write 'mindspore-serving serve'"),
         ("serv", "there is no command 'serv'; did you mean 'serve'?"),
-        ("generate", "write 'mindspore-serving chat'"),
+        ("generate", "write 'mindspore-serving run MODEL'"),
         ("ls", "write 'mindspore-serving models'"),
         ("list", "write 'mindspore-serving models'"),
         ("ps", "write 'mindspore-serving status'"),
@@ -53,7 +54,7 @@ def test_each_proposed_command_exists() -> None:
         ("--tensor_parallel_size=4", "write --llm-option tensor_parallel=4"),
         ("-tp 2", "-tp is a name of vLLM; here write --llm-option tensor_parallel=2"),
         ("--gpu-memory-utilization 0.9", "--llm-option kv_cache_memory=2e9"),
-        ("--port 8000", "--port is a name of vLLM and llama.cpp and TGI and TensorFlow Serving"),
+        ("--port 8000", "--port is a name of vLLM, llama.cpp, TGI and TensorFlow Serving;"),
         ("--port=8000", "here write --http-port 8000"),
         (
             "-m a.gguf",
@@ -65,6 +66,7 @@ def test_each_proposed_command_exists() -> None:
         ("-ngl 99", "here leave it out: a model is computed on one device"),
         ("-hf a/b", "models are not downloaded"),
         ("-np 4", "write --llm-option max_num_seqs=4"),
+        ("--temp 0.7", "write --llm-option default_temperature=0.7"),
         ("-t 4", "write --llm-option num_threads=4"),
         ("--model-repository /models", "name of Triton; here give the model as an argument"),
         ("--model-control-mode=poll", "here write --poll SECONDS for poll"),
@@ -84,6 +86,33 @@ def test_an_option_of_another_server_is_answered_with_ours(words: str, text: str
         error = told(f"{command} words {words}", capsys)
         assert text.replace("serve a", f"{command} a") in error
         assert f"See 'mindspore-serving {command} --help'." in error
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--num-prompts 9", "--num-prompts is a name of vLLM's bench; here write --requests 9"),
+        ("--max-concurrency=4", "here write --concurrency 4"),
+        ("--request-rate 2", "a name of vLLM's bench and aiperf; here write --rate 2"),
+        ("--base-url http://a:1", "here give the URL as the first argument: bench http://a:1"),
+        ("--target http://a:1", "--target is a name of guidellm; here give the URL as the first"),
+        ("--rate-type sweep", "here write --profile sweep"),
+        ("--dataset-path a.json", '--prompts FILE, with lines {"prompt": ...'),
+    ],
+)
+def test_an_option_of_another_benchmark_is_answered_with_ours(
+    words: str, text: str, capsys
+) -> None:
+    assert text in told(f"bench {words}", capsys)
+
+
+def test_answers_of_bench_have_options_that_exist() -> None:
+    own = set(flags(BenchSettings))
+    for names in other_names._BENCH_OPTIONS.values():
+        assert not own & names.keys()
+        for text in names.values():
+            words = text.replace(",", " ").replace(":", " ").split()
+            assert {word for word in words if word.startswith("--")} <= own, text
 
 
 def test_options_that_servers_have_in_common_are_not_in_the_table() -> None:
