@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving import cli, server
+from mindspore_serving import server
+from mindspore_serving.cli import commands
 from mindspore_serving.cli.options import SERVE
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.params import OptionRow, rows_of
@@ -235,7 +236,7 @@ def test_options_of_commands_are_rows() -> None:
 
     found = offenders((path for path in sources() if unit_of(path) == "cli"), added)
     assert found.keys() == {"cli/options.py"}
-    parser = cli._parser()._subparsers._group_actions[0].choices["serve"]  # type: ignore
+    parser = commands.parsers(commands.parser())["serve"]
     rows = {row.name_in(SERVE) for row in rows_of(ServeSettings).values()}
     shown = {action.option_strings[0] for action in parser._actions if action.option_strings}
     assert shown - {"-h", "--help-all"} == {f"--{name.replace('_', '-')}" for name in rows if name}

@@ -221,7 +221,7 @@ def _to_target(settings: BenchSettings) -> tuple[Target, str]:
     connections = Connections(endpoint)
     if settings.protocol == "tgi":
         return Target(connections, bench_protocols.tgi(), settings.timeout), ""
-    model = openai.choose(endpoint, settings.model, settings.timeout)
+    model = openai.choose(endpoint, settings.model, settings.timeout).name
     dialects = {"chat": bench_protocols.chat, "completions": bench_protocols.completions}
     dialect = dialects[settings.protocol](model, stop_at_end=settings.stop_at_end)
     return Target(connections, dialect, settings.timeout), model

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
-from mindspore_serving.cli.options import numbers, option, positional
+from mindspore_serving.cli.node_settings import url_argument
+from mindspore_serving.cli.options import numbers, option
 from mindspore_serving.cli.settings import Access
+from mindspore_serving.cli.urls import SERVER_URL
 from mindspore_serving.errors import InvalidInputs
 
 PROFILES = ("synchronous", "concurrent", "throughput", "constant", "poisson", "sweep")
@@ -14,9 +16,9 @@ SCENARIOS = ("chat", "rag", "prefill", "generation")
 class BenchSettings(Access):
     """Settings of `mindspore-serving bench`."""
 
-    url: str = positional(
-        "http://IP:PORT, or .../model/NAME:METHOD; with --engines the path of a model",
-        metavar="URL",
+    url: str = url_argument(
+        "URL of the server, also .../model/NAME:METHOD; with --engines the path of a model "
+        f"(default: {SERVER_URL})"
     )
     compare: str = option(
         "",

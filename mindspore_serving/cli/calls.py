@@ -4,19 +4,20 @@ import json
 from http.client import HTTPException
 from typing import Any
 
-from mindspore_serving.cli.endpoint import to_endpoint
+from mindspore_serving.cli.endpoint import no_answer, to_endpoint
+from mindspore_serving.cli.openai import error_text
 from mindspore_serving.cli.settings import Access
-from mindspore_serving.errors import ServableUnavailable, ServingError
+from mindspore_serving.errors import ServingError
 
 TIMEOUT = 10.0  # seconds, for a request that is answered at once
 
 
-def call(access: Access, http: str, path: str, body: Any = None, timeout: float = TIMEOUT) -> Any:
+def call(access: Access, url: str, path: str, body: Any = None, timeout: float = TIMEOUT) -> Any:
     """Send a POST with `body`, or a GET if that is None, and return the JSON of the answer.
 
     Returns None if the answer is not JSON. Raises ServingError.
     """
-    endpoint = to_endpoint(http, access)
+    endpoint = to_endpoint(url, access)
     connection = endpoint.connect(timeout)
     try:
         headers = {**endpoint.headers, "content-type": "application/json"}
@@ -28,11 +29,9 @@ def call(access: Access, http: str, path: str, body: Any = None, timeout: float 
         is_json = answer.headers.get_content_type() == "application/json"
         reply = json.loads(data) if data and is_json else None
     except (OSError, HTTPException, ValueError) as error:
-        raise ServableUnavailable(f"{endpoint.url} does not answer: {error}") from None
+        raise no_answer(endpoint, error) from None
     finally:
         connection.close()
     if answer.status != 200:
-        text = reply.get("error") if isinstance(reply, dict) else None
-        text = text.get("message") if isinstance(text, dict) else text
-        raise ServingError(text or f"{endpoint.url} answers {answer.status}: {data[:200]!r}")
+        raise ServingError(f"{endpoint.url}{path}: {error_text(data)} (status {answer.status})")
     return reply

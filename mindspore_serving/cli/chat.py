@@ -15,7 +15,7 @@ from mindspore_serving.cli.node_settings import ChatSettings
 from mindspore_serving.cli.terminal import Lines, Screen, history_file
 from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
 
-_QUIT = "/quit"
+_QUIT = ("/quit", "/exit", "/bye", "quit", "exit")
 
 
 def run(settings: ChatSettings) -> int:
@@ -38,6 +38,8 @@ def run(settings: ChatSettings) -> int:
         return 0
     conversation.ask(prompt, screen.say)
     screen.end_answer()
+    if conversation.cut and settings.max_tokens is None:
+        screen.note(f"({conversation.cut})")
     return 0
 
 
@@ -49,7 +51,8 @@ def _piped() -> str:
 
 
 def _converse(conversation: Conversation, screen: Screen, history: Path | None) -> None:
-    screen.note(f"{conversation.model} at {conversation.endpoint.url}.  /help shows the commands.")
+    name, url = conversation.model.name, conversation.endpoint.url
+    screen.note(f"{name} at {url}.  /help shows the commands, exit leaves.")
     lines = _lines(screen, history)
     while True:
         try:
@@ -63,7 +66,7 @@ def _converse(conversation: Conversation, screen: Screen, history: Path | None) 
         except UnicodeDecodeError as error:
             screen.fail(error)
             continue
-        if text == _QUIT:
+        if text in _QUIT:
             return
         if text.startswith("/"):
             _command(conversation, screen, text)
@@ -113,7 +116,7 @@ def _command(conversation: Conversation, screen: Screen, text: str) -> None:
 def _help(conversation: Conversation, argument: str) -> str:
     rows = [
         *((f"{word} {names}", text) for word, (names, _, text) in _COMMANDS.items()),
-        (_QUIT, "leave, as Ctrl-D does"),
+        ("/quit", "leave, as exit, quit, /exit, /bye and Ctrl-D do"),
         ('"""', "begins and ends a message of several lines"),
         ("Ctrl-C", "stop the answer, on the server too; the conversation is kept"),
     ]
@@ -135,10 +138,11 @@ def _system(conversation: Conversation, argument: str) -> str:
 
 def _model(conversation: Conversation, argument: str) -> str:
     if not argument:
-        names = openai.models(conversation.endpoint, conversation.timeout)
-        return "\n".join(f"{'*' if name == conversation.model else ' '} {name}" for name in names)
+        names = [each.name for each in openai.models(conversation.endpoint, conversation.timeout)]
+        current = conversation.model.name
+        return "\n".join(f"{'*' if name == current else ' '} {name}" for name in names)
     conversation.model = openai.choose(conversation.endpoint, argument, conversation.timeout)
-    return f"({conversation.model} answers now)"
+    return f"({conversation.model.name} answers now)"
 
 
 def _save(conversation: Conversation, argument: str) -> str:

@@ -25,12 +25,13 @@ class Conversation:
     """
 
     endpoint: Endpoint
-    model: str
+    model: openai.ModelEntry
     sampling: dict[str, Any]
     timeout: float
     system: str = ""
     turns: list[dict[str, str]] = field(default_factory=list)
     file: Path | None = None
+    cut: str = ""  # why the last answer ended early, and what to do
 
     def ask(self, text: str, say: Callable[[openai.Delta], None]) -> str:
         """Pass each chunk of the answer to `say`; return times and counts as text.
@@ -50,7 +51,8 @@ class Conversation:
         finally:
             if any(answer):
                 self.turns += [question, {"role": "assistant", "content": "".join(answer)}]
-        return times.text()
+        self.cut = times.cut(self.sampling.get("max_tokens", self.model.max_tokens))
+        return ", ".join(filter(None, (times.text(), self.cut)))
 
     def begin(self) -> None:
         """Drop the messages and the file."""
@@ -83,7 +85,9 @@ class Conversation:
 
     def _request(self, *more: dict[str, str]) -> dict[str, Any]:
         system = [{"role": "system", "content": self.system}] * bool(self.system)
-        return {"model": self.model, "messages": [*system, *self.turns, *more], **self.sampling}
+        messages = [*system, *self.turns, *more]
+        limit = {"max_tokens": self.model.max_tokens}
+        return {"model": self.model.name, "messages": messages, **limit, **self.sampling}
 
 
 def _read(path: Path) -> list[dict[str, str]]:
@@ -130,6 +134,14 @@ class _Times:
         self.usage = delta.usage or self.usage
         self.finish_reason = delta.finish_reason or self.finish_reason
 
+    def cut(self, limit: int) -> str:
+        """Return what to do about an answer that `limit` or the context has ended, else ""."""
+        if self.finish_reason != "length":
+            return ""
+        if self.usage is not None and int(self.usage["completion_tokens"]) < limit:
+            return "cut off, as the model's context is full: /reset begins a new conversation"
+        return f"cut off at {limit} tokens: ask it to continue, or start with a larger --max-tokens"
+
     def text(self) -> str:
         if not self.first:
             return "the answer is empty"
@@ -139,6 +151,4 @@ class _Times:
             parts.insert(0, f"{count} tokens")
             if count > 1 and self.last >= self.first + _MIN_SECONDS:
                 parts.append(f"{(count - 1) / (self.last - self.first):.1f} tokens/s")
-        if self.finish_reason == "length":
-            parts.append("cut off: no more tokens allowed")
         return ", ".join(parts)

@@ -3,14 +3,16 @@
 import os
 import ssl
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPSConnection
+from http.client import BadStatusLine, HTTPConnection, HTTPSConnection
 from urllib.parse import urlsplit
 
 from mindspore_serving.cli.settings import Access, TlsFiles
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, ServableUnavailable
 from mindspore_serving.tls import to_client_context
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
+
+_SETTINGS = "\x04"  # type of the first HTTP/2 frame, with which a gRPC server begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Endpoint:
 def to_endpoint(url: str, access: Access) -> Endpoint:
     """Return the endpoint of a URL: http://HOST:PORT or HOST:PORT, with or without path and "/v1".
 
+    A host without scheme and port is a name of something else.
+
     Raises InvalidInputs for other URLs, StartError for certificates that cannot be used.
     """
     text = url if "://" in url else f"http://{url}"
@@ -54,7 +58,8 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    is_address = "://" in url or port is not None
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_address:
         raise InvalidInputs(f"{url!r}: expected a URL such as http://127.0.0.1:1500")
     is_secure = parts.scheme == "https"
     key = to_key(access)
@@ -67,6 +72,31 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
         to_context(access) if is_secure else None,
         {"authorization": f"Bearer {key}"} if key else {},
     )
+
+
+def no_answer(endpoint: Endpoint, error: Exception) -> ServableUnavailable:
+    """Return the error of a request that `error` ended, with what to write instead."""
+    url, authority = endpoint.url, endpoint.authority
+    text = f"no answer from {url}: {error or type(error).__name__}"
+    if isinstance(error, ConnectionRefusedError):
+        text = (
+            f"nothing listens at {url} (connection refused): start `mindspore-serving serve PATH`, "
+            "or give the URL of a server"
+        )
+    elif isinstance(error, TimeoutError):
+        text = f"{url} did not answer in time"
+    elif isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        text = f"{authority} does not use TLS: write http://{authority}"
+    elif isinstance(error, ConnectionResetError) and endpoint.context is None:
+        text = f"{url} closed the connection without an answer; does it use TLS (https://)?"
+    elif isinstance(error, BadStatusLine) and str(error)[3:4] == _SETTINGS:
+        text = (
+            f"{authority} is a gRPC port: give the URL of the HTTP port, which is 1500 by default; "
+            f"`predict` takes grpc://{authority}"
+        )
+    elif isinstance(error, BadStatusLine):
+        text = f"{authority} is not an HTTP server: it answers {str(error)[:40]!r}"
+    return ServableUnavailable(text)
 
 
 def to_key(access: Access) -> str:

@@ -4,7 +4,9 @@ from typing import Any
 
 from mindspore_serving.cli.calls import call
 from mindspore_serving.cli.node_settings import LogLevelSettings
-from mindspore_serving.errors import ServingError
+from mindspore_serving.cli.urls import SERVER_URL, is_url
+from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
+from mindspore_serving.log.settings import NAMES
 
 _VERBOSE = "log_verbose_level"
 _FLAGS = {"info": "log_info", "warning": "log_warning", "error": "log_error"}  # from low to high
@@ -12,8 +14,13 @@ _FLAGS = {"info": "log_info", "warning": "log_warning", "error": "log_error"}  #
 
 def run(settings: LogLevelSettings) -> int:
     """Set the level, if one is given, and print it.  Raises ServingError."""
-    changes = _to_settings(settings.level) if settings.level else None
-    settings_of_server = call(settings, settings.http, "/v2/logging", changes)
+    is_level = not settings.level and not is_url(settings.url)  # URL was left out
+    level = settings.url if is_level else settings.level
+    url = (settings.http or SERVER_URL) if is_level else settings.server
+    if level and level not in NAMES:
+        near = did_you_mean(level, NAMES)
+        raise InvalidInputs(f"LEVEL is {level!r}, expected {', '.join(NAMES)}{near}")
+    settings_of_server = call(settings, url, "/v2/logging", _to_settings(level) if level else None)
     print(_to_level(settings_of_server))
     return 0
 

@@ -39,7 +39,7 @@ def load_lora(settings: LoadLoraSettings) -> int:
         "load_inplace": settings.replace,
         "model": settings.model or None,
     }
-    call(settings, settings.http, "/v1/load_lora_adapter", body, settings.timeout)
+    call(settings, settings.server, "/v1/load_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is loaded")
     return 0
 
@@ -47,14 +47,14 @@ def load_lora(settings: LoadLoraSettings) -> int:
 def unload_lora(settings: UnloadLoraSettings) -> int:
     """Unload an adapter; return 0 when new requests cannot name it.  Raises ServingError."""
     body = {"lora_name": settings.name}
-    call(settings, settings.http, "/v1/unload_lora_adapter", body, settings.timeout)
+    call(settings, settings.server, "/v1/unload_lora_adapter", body, settings.timeout)
     print(f"{settings.name} is unloaded")
     return 0
 
 
 def models(settings: ModelsSettings) -> int:
     """Print a line for each model that is served or can be loaded.  Raises ServingError."""
-    rows = call(settings, settings.http, "/v2/repository/index", {})
+    rows = call(settings, settings.server, "/v2/repository/index", {})
     if settings.json:
         print(json.dumps(rows, indent=2))
         return 0
@@ -66,4 +66,4 @@ def models(settings: ModelsSettings) -> int:
 
 def _change(settings: LoadSettings | UnloadSettings, verb: str, body: dict[str, Any]) -> None:
     path = f"/v2/repository/models/{quote(settings.name, safe='')}/{verb}"
-    call(settings, settings.http, path, body, settings.timeout)
+    call(settings, settings.server, path, body, settings.timeout)

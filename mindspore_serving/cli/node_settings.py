@@ -6,10 +6,16 @@ from functools import partial
 from typing import Any
 
 from mindspore_serving.cli.options import option, positional
-from mindspore_serving.cli.settings import HTTP_PORT, Access, TlsFiles
-from mindspore_serving.log.settings import NAMES
+from mindspore_serving.cli.settings import Access, TlsFiles
+from mindspore_serving.cli.urls import SERVER_URL
+from mindspore_serving.errors import InvalidInputs
 
 _TIMEOUT: Any = partial(option, metavar="SECONDS", unit="seconds")
+
+
+def url_argument(text: str) -> Any:
+    """Make the field of the argument URL, which comes first and can be left out."""
+    return positional(text, metavar="URL", nargs="?", default=SERVER_URL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,17 @@ class WorkerSettings(TlsFiles):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningServer(Access):
-    """Address of a server to which a command sends an HTTP request."""
+    """URL of a server to which a command sends an HTTP request."""
 
-    http: str = option(
-        f"127.0.0.1:{HTTP_PORT}", "address of the server, or its URL", metavar="HOST:PORT"
-    )
+    url: str = url_argument(f"URL of the server, or HOST:PORT (default: {SERVER_URL})")
+    http: str = option("", "older form of the argument URL", metavar="HOST:PORT")
+
+    @property
+    def server(self) -> str:
+        """URL in either form.  Raises InvalidInputs if there are two."""
+        if self.http and self.url != SERVER_URL:
+            raise InvalidInputs(f"--http is the older form of URL, which is {self.url}: give one")
+        return self.http or self.url
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,10 @@ class ModelsSettings(RunningServer):
 class PredictSettings(Access):
     """Settings of `mindspore-serving predict`."""
 
-    where: str = positional("address: IP:PORT, unix:PATH or http://IP:PORT", metavar="WHERE")
+    url: str = url_argument(
+        "http://HOST:PORT for REST, grpc://HOST:PORT, HOST:PORT or unix:PATH for gRPC "
+        f"(default: {SERVER_URL})"
+    )
     servable: str = positional("name of the servable", metavar="SERVABLE")
     method: str = positional(
         'name of the method; "predict" for a model file alone', metavar="METHOD"
@@ -143,11 +158,10 @@ class LogLevelSettings(RunningServer):
     """Settings of `mindspore-serving log-level`."""
 
     level: str = positional(
-        "new log level; without it the current one is printed",
+        "new log level: debug, info, warning or error; without it the current one is printed",
         metavar="LEVEL",
         nargs="?",
         default="",
-        choices=("", *NAMES),
     )
 
 
@@ -155,7 +169,7 @@ class LogLevelSettings(RunningServer):
 class ChatSettings(Access):
     """Settings of `mindspore-serving chat`."""
 
-    url: str = positional("URL of the server, as http://IP:PORT", metavar="URL")
+    url: str = url_argument(f"URL of the server, or HOST:PORT (default: {SERVER_URL})")
     prompt: str = option("", "print the answer to this prompt, and end", metavar="TEXT")
     model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
     system: str = option("", "system prompt", metavar="TEXT")
@@ -176,6 +190,10 @@ class ChatSettings(Access):
         metavar="P",
     )
     max_tokens: int | None = option(
-        None, "max tokens of an answer", default_text="the server's", metavar="N"
+        None,
+        "max tokens of an answer",
+        default_text="what the server suggests, else 2048",
+        at_least=1,
+        metavar="N",
     )
     timeout: float = _TIMEOUT(300.0, "max time without a new part of an answer")

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
-from mindspore_serving.cli.endpoint import API_KEY, Endpoint
+from mindspore_serving.cli.endpoint import API_KEY, Endpoint, no_answer
 from mindspore_serving.errors import NotFound, ServingError
+
+_MAX_TOKENS = 2048  # of an answer, if the server suggests no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,28 +25,46 @@ class Delta:
     usage: dict[str, Any] | None = None
 
 
-def models(endpoint: Endpoint, timeout: float) -> list[str]:
-    """Return the names of the models.  Raises ServingError if this is not an OpenAI server."""
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """Model that a server lists; `max_tokens` is the limit of an answer unless the user says it."""
+
+    name: str
+    max_tokens: int
+
+
+def models(endpoint: Endpoint, timeout: float) -> list[ModelEntry]:
+    """Return the models of a server.  Raises ServingError if this is not an OpenAI server."""
     connection = endpoint.connect(timeout)
     try:
         reply = json.loads(_send(connection, endpoint, "/v1/models", None).read())
-        return [str(model["id"]) for model in reply["data"]]
+        return [ModelEntry(str(each["id"]), _max_tokens(each)) for each in reply["data"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ServingError(f"{endpoint.url} has no OpenAI interface: {error}") from error
     except (OSError, HTTPException) as error:
-        raise _lost(endpoint, error) from error
+        raise no_answer(endpoint, error) from error
     finally:
         connection.close()
 
 
-def choose(endpoint: Endpoint, name: str, timeout: float) -> str:
-    """Return `name` if there is such a model, the first if it is "".  Raises NotFound."""
-    names = models(endpoint, timeout)
-    if not names:
+def choose(endpoint: Endpoint, name: str, timeout: float) -> ModelEntry:
+    """Return the model `name`, the first if that is "".  Raises NotFound."""
+    listed = {model.name: model for model in models(endpoint, timeout)}
+    if not listed:
         raise NotFound(f"{endpoint.url} serves no language model")
-    if name and name not in names:
-        raise NotFound(f"no model {name!r} at {endpoint.url}; there is: {', '.join(names)}")
-    return name or names[0]
+    if name and name not in listed:
+        raise NotFound(f"no model {name!r} at {endpoint.url}; there is: {', '.join(listed)}")
+    return listed[name or next(iter(listed))]
+
+
+def _max_tokens(model: dict[str, Any]) -> int:
+    """Return the number that the server suggests, else one that leaves room for the prompt.
+
+    Some servers refuse a request whose prompt and `max_tokens` are over the context.
+    """
+    context = model.get("max_model_len")
+    limit = min(_MAX_TOKENS, context // 2) if isinstance(context, int) else _MAX_TOKENS
+    return int(model.get("suggested_max_tokens") or limit)
 
 
 def stream_chat(
@@ -66,7 +86,7 @@ def stream_chat(
         if not is_finished:
             raise ServingError("the connection was lost before the end of the answer")
     except (OSError, HTTPException, ValueError) as error:
-        raise _lost(endpoint, error) from error
+        raise no_answer(endpoint, error) from error
     finally:
         connection.close()
 
@@ -81,7 +101,8 @@ def error_text(body: bytes) -> str:
         reply = reply[0]
     if not isinstance(reply, dict):
         return str(reply)[:200]
-    error = reply.get("error") or reply.get("error_msg") or reply.get("message") or reply
+    names = ("error", "error_msg", "message", "detail")
+    error = next((reply[name] for name in names if reply.get(name)), reply)
     return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
@@ -124,11 +145,3 @@ def _send(
     if response.status == 401:
         text += f" (set --api-key or {API_KEY})"
     raise ServingError(f"{endpoint.url}{path}: {text} (status {response.status})")
-
-
-def _lost(endpoint: Endpoint, error: Exception) -> ServingError:
-    if isinstance(error, TimeoutError):
-        return ServingError(f"{endpoint.url} did not answer in time")
-    if isinstance(error, ConnectionRefusedError):
-        return ServingError(f"nothing listens at {endpoint.url}")
-    return ServingError(f"no answer from {endpoint.url}: {error or type(error).__name__}")

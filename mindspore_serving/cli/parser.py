@@ -15,6 +15,7 @@ from mindspore_serving.core.params import OptionRow
 MAX_WIDTH = 100  # columns of a line
 _TEXT_COLUMN = 30  # where the texts of options begin
 _MAX_IN_USAGE = 12  # options that the line "usage:" lists
+_ARGUMENTS: dict[Any, str] = {"*": "[{} ...]", "?": "[{}]", None: "{}"}  # in it, by `nargs`
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -36,6 +37,17 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **arguments: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, **arguments)
         self._rows: dict[str, OptionRow] = {}  # by the `dest` of their actions
+        self._is_parsing = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse options and arguments in any order, which argparse does not do with [URL] NAME."""
+        if self._is_parsing or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._is_parsing = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._is_parsing = False
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\nSee '{self.prog} --help'.\n")
@@ -45,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         self._rows = {row.name: row for row in rows}
         if len(rows) > _MAX_IN_USAGE:
             arguments = (action for action in self._actions if not action.option_strings)
-            words = (f"[{a.metavar} ...]" if a.nargs == "*" else str(a.metavar) for a in arguments)
+            words = (_ARGUMENTS[a.nargs].format(a.metavar) for a in arguments)
             self.usage = " ".join(["%(prog)s [OPTIONS]", *words])
 
     def format_help(self) -> str:

@@ -6,23 +6,26 @@ Both read and print the same JSON, which is converted to and from tensors for gR
 import json
 import sys
 from contextlib import redirect_stdout, suppress
-from http.client import BadStatusLine, HTTPException
+from http.client import HTTPException
 from io import StringIO
 from typing import Any
 from urllib.parse import quote
 
-from mindspore_serving.cli.endpoint import to_endpoint, to_key
+from mindspore_serving.cli.endpoint import no_answer, to_endpoint, to_key
 from mindspore_serving.cli.node_settings import PredictSettings
 from mindspore_serving.errors import InvalidInputs, ServingError
+
+_GRPC = "grpc"  # scheme of URLs
+_IS_HTTP = "this is an HTTP port"  # of the client's error
 
 
 def run(settings: PredictSettings) -> int:
     """Print the reply; return 1 if the request or an instance of it failed.
 
-    Raises ServingError if there is no reply, InvalidInputs if INPUTS or WHERE is wrong.
+    Raises ServingError if there is no reply, InvalidInputs if INPUTS or URL is wrong.
     """
     instances = _instances(settings)
-    is_http = "://" in settings.where and not settings.where.startswith("unix:")
+    is_http = settings.url.partition("://")[0] not in (_GRPC, settings.url)
     reply = _post(settings, instances) if is_http else _call(settings, instances)
     print(json.dumps(reply))
     has_failed = "error_msg" in reply or any(
@@ -50,7 +53,7 @@ def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
 
 
 def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
-    endpoint = to_endpoint(settings.where, settings)
+    endpoint = to_endpoint(settings.url, settings)
     version = f"/version/{settings.servable_version}" if settings.servable_version else ""
     path = f"/model/{quote(settings.servable)}{version}:{quote(settings.method)}"
     connection = endpoint.connect(settings.timeout)
@@ -58,17 +61,13 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
         body = json.dumps({"instances": instances})
         connection.request("POST", endpoint.base + path, body, endpoint.headers)
         reply = json.loads(connection.getresponse().read())
-    except BadStatusLine as error:
-        raise ServingError(
-            f"{settings.where} is not an HTTP server; for a gRPC port write HOST:PORT, without http://"
-        ) from error
     except (OSError, HTTPException, ValueError) as error:
-        raise ServingError(f"no reply from {settings.where}: {error}") from error
+        raise no_answer(endpoint, error) from error
     finally:
         connection.close()
     if not isinstance(reply, dict) or not {"instances", "error_msg"} & set(reply):
         raise ServingError(
-            f"{settings.where} answered, but is not a MindSpore Serving server: {reply}"
+            f"{settings.url} answered, but is not a MindSpore Serving server: {reply}"
         )
     return reply
 
@@ -79,14 +78,16 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     values = [{name: _to_value(instance[name]) for name in instance} for instance in instances]
     files = (settings.tls_cert, settings.tls_key, settings.tls_ca)
     tls = SSLConfig(*files) if settings.tls or any(files) else None
-    names = (settings.where, settings.servable, settings.method, settings.servable_version)
+    address = settings.url.removeprefix(f"{_GRPC}://")
+    names = (address, settings.servable, settings.method, settings.servable_version)
     with (
         Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client,
         redirect_stdout(StringIO()),  # `infer` prints an error that is also in its result
     ):
         results = client.infer(values)
     if isinstance(results, dict):
-        return {"error_msg": results["error"]}
+        is_rest = _IS_HTTP in results["error"]
+        return {"error_msg": results["error"] + f", or write http://{address}" * is_rest}
     return {"instances": [_to_plain(instance) for instance in results]}
 
 

@@ -18,7 +18,7 @@ def run(settings: StatusSettings) -> int:
 
     Raises ServingError if the server does not answer.
     """
-    servables = ask(settings.http, settings)
+    servables = ask(settings.server, settings)
     if settings.json:
         print(json.dumps(servables, indent=2))
     else:

@@ -50,13 +50,13 @@ class DistributedSpec:
 class LanguageSpec:
     """Declared language model: directory, runtime, and the engine's options.
 
-    `params` are defaults of the sampling parameters.
+    `params` are defaults of the sampling parameters; None: the model's default sampling.
     """
 
     path: str
     runtime: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    params: SamplingParams = SamplingParams()
+    params: SamplingParams | None = None
     engine: str = "ours"  # a name of `llm.catalog`
     engine_options: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,7 +12,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     `tool_format` and `reasoning_format` name rows of `llm.chat`'s tables, "" if the chat template
     has none; the tool format "generic" is that of models whose template has no tools. With
     `unmarked_calls`, output without the markers of the format may be a tool call. `sampling` are
-    fields of SamplingParams that the model's authors recommend.
+    the sampling parameters of requests that leave them out, with their `sampling_source`: "model",
+    "server" or "operator"; none for an upstream. `default_max_tokens` is the operator's limit of
+    such answers.
 
     `labels` are those of a classifier, in the order of its outputs; `problem` is problem_type in
     config.json, which tells what its logits are; `reads_instructions` if it judges documents by an
@@ -44,6 +46,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
     sampling: tuple[tuple[str, int | float], ...] = ()
+    sampling_source: str = ""
+    default_max_tokens: int | None = None
     adapter_paths: tuple[str, ...] = ()  # their directories
     can_score: bool = False
     labels: tuple[str, ...] = ()
@@ -58,3 +62,9 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     unmarked_calls: bool = False
     num_ranks: int = 1  # processes of a worker that share the model
     summary: str = ""  # a line for people: dtype, cache and other choices
+
+    @property
+    def defaults(self) -> dict[str, int | float]:
+        """Sampling parameters of requests that leave them out, as a new dict."""
+        limit = self.default_max_tokens
+        return dict(self.sampling) | ({} if limit is None else {"max_tokens": limit})

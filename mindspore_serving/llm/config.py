@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mindspore_serving.core.params import param, rows_of
-from mindspore_serving.errors import InvalidInputs, Overloaded
+from mindspore_serving.core.sampling_params import SAMPLING
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.catalog import ENGINES, RUNTIMES, TRANSFORMERS
 
 ENCODERS = "encoders"
@@ -39,6 +40,14 @@ def _option(
     if not has_encoders:
         without.add(ENCODERS)
     return param(default, meaning, **{**accepted, **dict.fromkeys(without)})
+
+
+def _sampling(name: str, otherwise: str) -> Any:
+    """Return the row for the default of sampling parameter `name`, which has its range."""
+    row = SAMPLING[name]
+    meaning = f"`{name}` of requests that have none; None: {otherwise}"
+    low: dict[str, Any] = {"over" if row.is_open else "at_least": row.low}
+    return _option(None, meaning, engines=ENGINES, has_encoders=False, at_most=row.high, **low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +240,19 @@ class EngineConfig:
     )
     generation_config: str = _option(
         "auto",
-        "'auto': sampling parameters in generation_config.json are the defaults of OpenAI's "
-        "routes and of the offline interface; 'ignore': they are not",
+        "'auto': sampling parameters in generation_config.json (of a GGUF file: its keys "
+        "general.sampling) are defaults of requests; 'ignore': as if the model recommended none",
         choices=("auto", "ignore"),
         engines=ENGINES,
     )
+    default_temperature: float | None = _sampling("temperature", "the model's, or else 0.7")
+    default_top_k: int | None = _sampling("top_k", "the model's, or else 0")
+    default_top_p: float | None = _sampling("top_p", "the model's, or else 0.95")
+    default_min_p: float | None = _sampling("min_p", "the model's, or else 0")
+    default_repetition_penalty: float | None = _sampling(
+        "repetition_penalty", "the model's, or else 1"
+    )
+    default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
     embeddings: bool = _option(
         False,
         "let a served model that generates embed texts as well. Otherwise only models made for "
@@ -372,18 +389,6 @@ def _check_prefix_cache(config: EngineConfig) -> None:
         raise InvalidInputs(
             f"{setting}, but the model is cut over {config.num_ranks} ranks, which keep no blocks "
             "on disk; leave it out"
-        )
-
-
-def check_room(config: EngineConfig, noun: str, count: int, queued: int, new: int) -> None:
-    """Raise Overloaded if `new` tokens may not wait beside `count` requests of `queued` tokens."""
-    limit = config.max_num_waiting
-    if limit is not None and count >= limit:
-        raise Overloaded(f"{count} {noun} wait already, at most {limit} may; try again")
-    limit = config.max_num_waiting_tokens
-    if limit is not None and count and queued + new > limit:
-        raise Overloaded(
-            f"{noun} with {queued} tokens wait already, at most {limit} may; try again"
         )
 
 

@@ -61,16 +61,17 @@ class LLM:
         config = make_config({"quantization": quantization, **options})
         opened, engine = open_ours(path, runtime, config)
         self.tokenizer = opened.tokenizer
+        card = opened.card()
         self._processor = Processor(
             opened.tokenizer,
             opened.chat_template,
-            opened.card(),
+            card,
             opened.find_adapter,
             images=opened.images,
             tower=opened.tower,
         )
         pin_prompts(opened, self._processor)
-        self._default = SamplingParams(**opened.recommended)
+        self._default = SamplingParams(**card.defaults)  # type: ignore[arg-type]
         self._num_requests = 0
         self._engine: Engine | EncoderEngine | None = engine
         log.info("%s", opened.describe())
@@ -90,7 +91,7 @@ class LLM:
 
         Args:
             prompts: a text or a list of token ids, or a list of these.
-            params: for all prompts, or one for each; None: the model's generation_config.json.
+            params: for all prompts, or one for each; None: the model's default sampling.
             use_tqdm: show progress, if stderr is a terminal.
             adapter: the name of one of the `adapters`; None: the model without adapter.
             grammar: the form of each answer.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import OURS, RUNTIMES
@@ -55,7 +56,7 @@ class OpenedModel:
     engine: AnyEngine
     tokenizer: Tokenizer | None
     chat_template: ChatTemplate | None
-    recommended: dict[str, Any]  # sampling parameters
+    recommended: dict[str, Any]  # sampling parameters, by the model's files
     images: ImageReader | None = None
     tower: Tower | None = None
 
@@ -88,7 +89,7 @@ class OpenedModel:
             created=int(time.time()),
             takes_images=self.tower is not None,
             num_ranks=config.num_ranks,
-            sampling=tuple(self.recommended.items()),
+            **self._sampling(),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
         )
@@ -96,6 +97,13 @@ class OpenedModel:
     def find_adapter(self, name: str) -> int:
         """Return the number of the LoRA adapter `name`, 0 for "".  Raises InvalidField."""
         return self.engine.adapters.find(name)
+
+    def _sampling(self) -> dict[str, Any]:
+        """Return the fields of the card for requests that leave out sampling parameters."""
+        values, source = choose_sampling(self.recommended, operator_sampling(self.config))
+        limit = self.config.default_max_tokens
+        sampling = tuple(values.items())
+        return {"sampling": sampling, "sampling_source": source, "default_max_tokens": limit}
 
     def _reading(self) -> dict[str, Any]:
         """Return the fields of the card for scores or vectors of texts."""

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.core import signature as signatures
+from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import MethodCounts, ServableReadiness
@@ -38,8 +39,13 @@ def describe(service: ServableService) -> dict[str, Any]:
             for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
-        **({"summary": service.card.summary} if service.card else {}),
+        **(_described(service.card) if service.card else {}),
     }
+
+
+def _described(card: ModelCard) -> dict[str, str]:
+    """Return lines about a language model for people."""
+    return {"summary": card.summary, "sampling": describe_sampling(card)}
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:

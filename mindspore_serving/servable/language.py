@@ -58,7 +58,7 @@ def declare_llm(
         path: the model's directory or GGUF file; relative to the servable's directory.  With the
             engine "openai" there is none.
         runtime: "openvino", "torch", "mindspore", "mindir" or "agents".
-        params: defaults of sampling parameters; `SamplingParams()` if None.
+        params: defaults of sampling parameters for stages; None: the model's default sampling.
         engine: "ours", or an engine that is installed in the worker's environment: "vllm",
             "llama.cpp", "genai"; or "openai", another server, whose `url` is in engine_options.
             See docs/engines.md.
@@ -83,7 +83,7 @@ def declare_llm(
         location,
         runtime,
         _located(options, directory),
-        params or SamplingParams(),
+        params,
         engine,
         _check_engine_options(engine_options),
     )

@@ -69,6 +69,8 @@ def announce_ready(servables: Sequence[dict[str, Any]], seconds: float) -> None:
     for servable in servables:
         if "summary" in servable:
             announce(servable["summary"])
+        if servable.get("sampling"):
+            announce(f"{servable['name']}: {servable['sampling']}")
     names = ", ".join(f"{servable['name']} version {servable['version']}" for servable in servables)
     announce(f"Ready after {seconds:.1f} s: {names}")
 

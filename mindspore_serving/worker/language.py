@@ -115,13 +115,14 @@ class EngineRequest:
 class LanguageStage:
     """Language model, called `name` by clients, as a stage for the executors of this worker.
 
-    It is called on the executors' threads.  `params` are the defaults of sampling parameters.
+    It is called on the executors' threads.  `params` are the defaults of sampling parameters, if
+    None those of the model's card.
     """
 
-    def __init__(self, engine: AnyEngine, params: SamplingParams, name: str = "") -> None:
+    def __init__(self, engine: AnyEngine, params: SamplingParams | None, name: str = "") -> None:
         self.name = name
         self._engine = engine
-        self._params = params
+        self.params = params or SamplingParams(**engine.card.defaults)  # type: ignore[arg-type]
 
     def start(self, queue: JobQueue, jobs: list[Job]) -> None:
         """Pass each job's prompt to the model; the texts return to `queue`."""
@@ -147,7 +148,7 @@ class LanguageStage:
     def _to_request(self, values: Sequence[Value]) -> Generate:
         parameters = json_object(values[1]) if len(values) > 1 else {}
         grammar = parameters.pop("grammar", None)
-        known = msgspec.to_builtins(self._params)
+        known = msgspec.to_builtins(self.params)
         for name in parameters:
             if name not in known:
                 raise InvalidInputs(f"unknown parameter {name!r}, expected some of {list(known)}")

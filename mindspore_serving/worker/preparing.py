@@ -26,8 +26,7 @@ def prepare_method(
     """Prepare a method; `remote` runs its models if this worker does not own them."""
     label = f"servable {servable.declaration.name}, method {method.name}"
     stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
-    language = servable.declaration.language
-    params = None if language is None else language.params
+    params = None if servable.language is None else servable.language.stage.params
     signature = signatures.of_method(method, servable.reports(), params)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)

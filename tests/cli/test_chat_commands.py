@@ -26,7 +26,8 @@ DIM, PLAIN = "\033[2m", "\033[0m"
 
 class Scripted(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self._answer([{"data": [{"id": "small"}, {"id": "large"}]}], "%s")
+        small, large = {"id": "small", "suggested_max_tokens": 7}, {"id": "large"}
+        self._answer([{"data": [small, {**large, "max_model_len": 4000}]}], "%s")
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -34,7 +35,11 @@ class Scripted(BaseHTTPRequestHandler):
         said = f"{body['model']} got {len(body['messages'])}\033[31m\n"
         deltas = [{"reasoning_content": "hm"}, {"content": said}]
         events = [{"choices": [{"delta": one}]} for one in deltas]
-        self._answer([*events, {"choices": [{"delta": {}, "finish_reason": "stop"}]}], "data: %s\n")
+        reason = "length" if body["messages"][-1]["content"].startswith("much") else "stop"
+        events += [{"choices": [{"delta": {}, "finish_reason": reason}]}]
+        if body["messages"][-1]["content"] == "much too much":
+            events += [{"choices": [], "usage": {"completion_tokens": 3}}]
+        self._answer(events, "data: %s\n")
 
     def _answer(self, events: list[dict], form: str) -> None:
         self.send_response(200)
@@ -87,6 +92,42 @@ def test_the_model_is_changed_and_the_conversation_kept(server: Server, tmp_path
         terminal.type("/model other")
         terminal.shows("no model 'other'", "there is: small, large", "> ")
         terminal.leave()
+
+
+@pytest.mark.parametrize("word", ["quit", "exit", "/quit", "/exit", "/bye"])
+def test_a_word_that_other_programs_leave_by_ends_a_chat(
+    server: Server, tmp_path: Path, word: str
+) -> None:
+    with Terminal([*CHAT, server.url], tmp_path) as terminal:
+        terminal.shows("exit leaves", "> ")
+        terminal.type(word)
+        assert terminal.process.wait(PATIENCE) == 0
+    assert server.bodies == []
+
+
+def test_an_answer_has_the_length_that_the_server_suggests(server: Server, tmp_path: Path) -> None:
+    with Terminal([*CHAT, server.url], tmp_path) as terminal:
+        terminal.shows("> ")
+        terminal.type("much")
+        terminal.shows("cut off at 7 tokens: ask it to continue", "> ")
+        terminal.type("/model large")
+        terminal.shows("large answers now", "> ")
+        terminal.type("much")
+        terminal.shows("cut off at 2000 tokens", "> ")
+        terminal.type("much too much")
+        terminal.shows("the model's context is full: /reset", "> ")
+        terminal.leave()
+    assert [body["max_tokens"] for body in server.bodies] == [7, 2000, 2000]
+
+
+def test_an_answer_on_a_pipe_tells_of_a_limit_that_nobody_set(
+    server: Server, tmp_path: Path
+) -> None:
+    done = run([*CHAT, server.url, "--prompt", "much"], tmp_path)
+    assert "cut off at 7 tokens" in done.stderr
+    assert "cut off" not in done.stdout
+    done = run([*CHAT, server.url, "--prompt", "much", "--max-tokens", "9"], tmp_path)
+    assert (done.stderr, server.bodies[-1]["max_tokens"]) == ("", 9)
 
 
 def test_a_conversation_is_saved_for_its_owner_and_gone_on_with(

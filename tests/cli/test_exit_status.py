@@ -1,5 +1,6 @@
 """Exit statuses: 2 for wrong arguments or a wrong configuration file, 1 for what fails."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,7 @@ predict 127.0.0.1:1 words double {} --tls-cert client.pem
 predict http://:x words double {}
 chat
 chat other://127.0.0.1 --prompt a
-bench
+bench words
 bench other://127.0.0.1
 bench http://127.0.0.1:1 --concurrency 0
 bench http://127.0.0.1:1 --rate 0
@@ -80,16 +81,21 @@ bench http://127.0.0.1:1 --engine-serve x
 worker
 worker --join nowhere
 worker --join 127.0.0.1:1
-status --http other://127.0.0.1
-models --http other://127.0.0.1
+status other://127.0.0.1
+status words
+status 127.0.0.1:1 --http 127.0.0.1:2
+models other://127.0.0.1
 load
+load 127.0.0.1:1
+load words http://127.0.0.1:1
 load words --http other://127.0.0.1
 unload
-unload words --http other://127.0.0.1
+unload other://127.0.0.1 words
 load-lora words
 unload-lora
 log-level loud
-log-level info --http other://127.0.0.1
+log-level other://127.0.0.1 info
+log-level 127.0.0.1:1 loud
 quantize
 quantize model small --bits 3
 convert
@@ -106,10 +112,11 @@ serve --config nowhere.yaml
 predict http://127.0.0.1:{port} words double {{}}
 chat http://127.0.0.1:{port} --prompt a
 bench http://127.0.0.1:{port}
-status --http 127.0.0.1:{port}
-models --http 127.0.0.1:{port}
+status http://127.0.0.1:{port}
+models 127.0.0.1:{port}
 load words --http 127.0.0.1:{port}
-log-level --http 127.0.0.1:{port}
+load 127.0.0.1:{port} words
+log-level 127.0.0.1:{port}
 quantize nowhere small
 convert nowhere net.xml
 """
@@ -124,6 +131,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "wrong.yaml").write_text("other: 1\n")
     (tmp_path / "no.yaml").write_text("servables: [\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.delenv("MINDSPORE_SERVING_TOKEN", raising=False)
 
 

@@ -15,7 +15,7 @@ LOG_LEVEL = [*SERVING, "log-level"]
 
 
 def level(served: Served, directory: Path, *words: str) -> str:
-    done = run([*LOG_LEVEL, *words, "--http", f"127.0.0.1:{served.http}"], directory)
+    done = run([*LOG_LEVEL, served.url, *words], directory)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
@@ -40,7 +40,7 @@ def test_signals_change_the_log_level_step_by_step(served: Served, tmp_path: Pat
 
 def test_a_wrong_level_and_no_server_are_said_in_a_line(tmp_path: Path) -> None:
     done = run([*LOG_LEVEL, "loud"], tmp_path)
-    assert (done.returncode, "invalid choice: 'loud'" in done.stderr) == (2, True)
-    done = run([*LOG_LEVEL, "--http", f"127.0.0.1:{free_port()}"], tmp_path)
-    assert (done.returncode, "does not answer" in done.stderr) == (1, True)
+    assert (done.returncode, "LEVEL is 'loud', expected debug" in done.stderr) == (2, True)
+    done = run([*LOG_LEVEL, f"127.0.0.1:{free_port()}"], tmp_path)
+    assert (done.returncode, "nothing listens at" in done.stderr) == (1, True)
     assert len(done.stderr.splitlines()) == 1

@@ -12,9 +12,13 @@ from tests.ports import free_port
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(params=["REST", "gRPC"])
+@pytest.fixture(params=["REST", "gRPC", "gRPC without a scheme"])
 def where(request, served) -> str:
-    return served.url if request.param == "REST" else served.address
+    return {
+        "REST": served.url,
+        "gRPC": f"grpc://{served.address}",
+        "gRPC without a scheme": served.address,
+    }[request.param]
 
 
 def test_both_protocols_print_the_same_json(served, where, tmp_path: Path) -> None:
@@ -101,11 +105,12 @@ def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
     call = ["words", "double", '{"x": 1}']
     by_http = run([*SERVING, "predict", f"http://{served.address}", *call], tmp_path)
     assert (by_http.returncode, by_http.stdout) == (1, "")
-    text = f"{served.address} is not an HTTP server; for a gRPC port write HOST:PORT"
-    assert text in by_http.stderr
+    assert f"{served.address} is a gRPC port" in by_http.stderr
+    assert f"grpc://{served.address}" in by_http.stderr
     by_grpc = run([*SERVING, "predict", served.url.removeprefix("http://"), *call], tmp_path)
     assert by_grpc.returncode == 1
     assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]
+    assert f"or write {served.url}" in json.loads(by_grpc.stdout)["error_msg"]
 
 
 def test_a_server_without_answer_is_an_error_of_a_line(tmp_path: Path) -> None:

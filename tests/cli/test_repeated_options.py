@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mindspore_serving import cli
-from mindspore_serving.cli import options
+from mindspore_serving.cli import commands, options
 from mindspore_serving.cli.servables import llm_options
 from mindspore_serving.cli.settings import (
     ENGINE,
@@ -19,7 +19,7 @@ from mindspore_serving.core.params import rows_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
 
-COMMANDS = cli._parser()._subparsers._group_actions[0].choices
+COMMANDS = commands.parsers(commands.parser())
 VALUES = {int: "1", float: "1.5", options.ids: "0", options.pairs: "zone=a"}
 
 

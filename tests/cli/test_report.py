@@ -8,8 +8,7 @@ import sys
 import pytest
 
 import mindspore_serving
-from mindspore_serving import cli
-from mindspore_serving.cli import main, report
+from mindspore_serving.cli import commands, main, report
 from mindspore_serving.cli.options import SERVE, flag
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.params import rows_of
@@ -158,9 +157,9 @@ def test_help_is_as_narrow_as_the_terminal(capsys) -> None:
     assert max(map(len, of_options)) <= 60
 
 
-@pytest.mark.parametrize("command", cli._parser()._subparsers._group_actions[0].choices)
+@pytest.mark.parametrize("command", commands.parsers(commands.parser()))
 def test_help_texts_are_short_lines_that_say_unit_and_default_once(command: str) -> None:
-    parser = cli._parser()._subparsers._group_actions[0].choices[command]
+    parser = commands.parsers(commands.parser())[command]
     for row in parser._rows.values():
         assert len(row.meaning) <= 90, row.name
         assert not row.meaning.endswith("."), row.name

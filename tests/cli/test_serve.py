@@ -178,7 +178,7 @@ def test_a_path_that_cannot_be_served_is_named_and_keeps_no_other_down(tmp_path:
             assert f"Not served: {words}" in command.text
         with urlopen(f"http://127.0.0.1:{port}/health") as answer:
             assert answer.status == 200
-        done = run([*SERVING, "models", "--http", f"127.0.0.1:{port}", "--json"], tmp_path)
+        done = run([*SERVING, "models", f"127.0.0.1:{port}", "--json"], tmp_path)
         states = {row["name"]: (row["state"], row["reason"]) for row in json.loads(done.stdout)}
         assert states["words"] == ("READY", "")
         assert states["scaler"][0] == "UNAVAILABLE"

@@ -52,7 +52,7 @@ def test_a_machine_offers_a_slot_for_each_core_or_device():
 def test_status_of_a_server_that_is_not_there_is_an_error(capsys):
     address = f"127.0.0.1:{free_port()}"
     assert cli.main(["status", "--http", address]) == 1
-    assert f"http://{address} does not answer" in capsys.readouterr().err
+    assert f"nothing listens at http://{address} (connection refused)" in capsys.readouterr().err
 
 
 def test_status_shows_a_worker_that_has_no_place_yet():

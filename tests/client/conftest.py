@@ -14,6 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.proto import ms_service_pb2_grpc as pb_grpc
+from tests.e2e.authority import key_usage
 
 
 class Service(pb_grpc.MSServiceServicer):
@@ -86,6 +87,9 @@ def certificates(tmp_path_factory) -> Path:
 def _certificate(name, key, issuer, issuer_key) -> x509.Certificate:
     now = datetime.datetime.now(datetime.timezone.utc)
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    # Python 3.13 and later demand the identifiers and the usage of keys.
+    subject_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
@@ -96,5 +100,8 @@ def _certificate(name, key, issuer, issuer_key) -> x509.Certificate:
         .not_valid_after(now + datetime.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=name == issuer, path_length=None), critical=True)
+        .add_extension(subject_id, critical=False)
+        .add_extension(issuer_id, critical=False)
+        .add_extension(key_usage(is_ca=name == issuer), critical=True)
         .sign(issuer_key, hashes.SHA256())
     )

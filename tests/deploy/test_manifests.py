@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mindspore_serving import cli
-from mindspore_serving.cli import config_file
+from mindspore_serving.cli import commands, config_file
 from mindspore_serving.cli.node_settings import WorkerSettings
 from mindspore_serving.cli.settings import ServeSettings
 from tests.deploy.dockerfile import Ignored
@@ -35,7 +35,7 @@ MACHINES = DEPLOY / "kubernetes/overlays/machines"
 
 def settings(words: list[str]) -> Any:
     """As the program reads them; a pod's configuration file is read in a test of its own."""
-    arguments = cli._parser().parse_args([word for word in words if CONFIG not in word])
+    arguments = commands.parser().parse_args([word for word in words if CONFIG not in word])
     return cli.to_settings(arguments.settings, cli.parsed_values(arguments.settings, arguments))
 
 

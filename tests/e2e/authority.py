@@ -12,6 +12,21 @@ from cryptography.x509.oid import NameOID
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
 
 
+def key_usage(*, is_ca: bool) -> x509.KeyUsage:
+    """What an authority's key, or another, may sign."""
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
 class Authority:
     """Signs certificates for ADDRESSES; `ca` is its own."""
 
@@ -43,6 +58,15 @@ class Authority:
             .not_valid_before(now - datetime.timedelta(days=100))
             .not_valid_after(now + datetime.timedelta(days=days))
             .add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+            # Python 3.13 and later demand the identifiers and the usage of keys.
+            .add_extension(key_usage(is_ca=is_ca), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
+                critical=False,
+            )
             .add_extension(
                 x509.SubjectAlternativeName(
                     [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]

@@ -255,7 +255,7 @@ def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve):
         with pytest.raises(InferenceServerException, match="--allow-loading"):
             act("toy")
     assert ask(calls, "toy") == 1
-    done = run([*SERVING, "unload", "toy", "--http", f"127.0.0.1:{calls.http}"], ROOT)
+    done = run([*SERVING, "unload", f"127.0.0.1:{calls.http}", "toy"], ROOT)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "--allow-loading" in done.stderr

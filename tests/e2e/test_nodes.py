@@ -136,7 +136,7 @@ def test_status_shows_a_line_for_each_worker(start_cluster):
     made = start_cluster(local_slots=1)
     made.join("one")
     serve(made, num_parallel_workers=2)
-    shown = run([*SERVING, "status", "--http", f"127.0.0.1:{made.calls.http}"], made.directory)
+    shown = run([*SERVING, "status", f"127.0.0.1:{made.calls.http}"], made.directory)
     header, *lines = [line.split() for line in shown.stdout.splitlines()]
     assert header == ["servable", "version", "node", "pid", "device", "state", "python"]
     assert lines == [

@@ -68,9 +68,11 @@ def _edit_body(body: bytes, known: Sequence[json_edits.Field], random: Random) -
 def _load(body: bytes) -> Any:
     """None if it is no JSON, or too deep."""
     try:
-        return json.loads(body)
+        value = json.loads(body)
+        json_edits.dump(value)  # Python 3.12 and later parse deeper than its functions may recurse
     except (ValueError, RecursionError):
         return None
+    return value
 
 
 def _known(cases: Sequence[Case]) -> list[json_edits.Field]:

@@ -14,6 +14,8 @@ from mindspore_serving.server.lifetime import Lifetime
 
 module.REPEAT = 0.0
 release = threading.Event()
+# A run of the tests in the background of a shell passes an ignored SIGINT on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def shut_down():
     print("shuts down", flush=True)

@@ -77,7 +77,7 @@ def to_request(body: MessagesRequest, model: ServedModel) -> Generate:
         tools=tools or None,
         tool_choice=choice,
         parse_output=True,
-        params=MESSAGES.params(body, model.card, dict(model.card.sampling)),
+        params=MESSAGES.params(body, model.card, model.card.defaults),
         is_stream=bool(body.stream),
         adapter=model.adapter,
         **MESSAGES.options(body, model.card),

@@ -130,7 +130,7 @@ def _common(fields: Fields, body: OllamaGenerationRequest, model: ServedModel) -
     """
     fields.refuse(body)
     options = fields.options(body, model.card, has_sampling=True)
-    sampling = {"max_tokens": None, **dict(model.card.sampling)}
+    sampling = {"max_tokens": None, **model.card.defaults}
     count = options.pop("logprobs", None)
     params = to_params(body.options, model.card, sampling, logprobs=count)
     has_tokens = params.logprobs is not None

@@ -167,13 +167,15 @@ def to_params(
     `overrides` replace their values.  Raises InvalidField.
     """
     try:
-        options = msgspec.convert(sent or {}, Options, strict=False)
+        options: Any = msgspec.convert(sent or {}, Options, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at ")
         name = path.strip("`").replace("$", "options", 1)
         raise InvalidField(name, text=f"{name} is wrong: {text}") from None
     try:
         OPTIONS.refuse(options)
+        if (options.num_predict or 0) < 0:  # to the end of the context, whatever the default
+            overrides = {"max_tokens": None, **overrides}
         return OPTIONS.params(options, card, defaults, **overrides)
     except InvalidField as error:
         raise error.renamed(f"options.{error.field}") from None

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from mindspore_serving import __version__
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import Forbidden, NotFound
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
@@ -63,7 +64,7 @@ async def show(state: AppState, _: Request, body: ModelRequest) -> OllamaModelDe
     card = model.card
     return OllamaModelDetails(
         modelfile=f"# {model.name}, served by MindSpore Serving",
-        parameters="\n".join([f"{name} {value}" for name, value in card.sampling]),
+        parameters="\n".join([f"{_name(name)} {value}" for name, value in card.defaults.items()]),
         template="",
         details=_details(model),
         model_info=_about(card),
@@ -121,6 +122,11 @@ def _details(model: ServedModel) -> OllamaDetails:
         parameter_size="",
         quantization_level=card.quantization or card.dtype,
     )
+
+
+def _name(parameter: str) -> str:
+    """Return Ollama's name of a sampling parameter."""
+    return SAMPLING[parameter].aliases["ollama"] or parameter
 
 
 def _about(card: ModelCard) -> Object:

@@ -68,7 +68,7 @@ def to_request(body: OpenAIChatRequest, model: ServedModel) -> Generate:
     parallel = body.parallel_tool_calls is not False
     tools, choice = read_tools(body.tools or (), body.tool_choice, parallel=parallel)
     options = CHAT.options(body, model.card)
-    params = CHAT.params(body, model.card, {"max_tokens": None, **dict(model.card.sampling)})
+    params = CHAT.params(body, model.card, {"max_tokens": None, **model.card.defaults})
     return Generate(
         messages=messages.to_template(body.messages, model.card),
         tools=tools or None,

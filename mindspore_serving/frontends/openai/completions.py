@@ -71,7 +71,7 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
     Raises InvalidField.
     """
     COMPLETIONS.refuse(body)
-    params = COMPLETIONS.params(body, model.card, dict(model.card.sampling))
+    params = COMPLETIONS.params(body, model.card, model.card.defaults)
     options = COMPLETIONS.options(body, model.card)
     is_cut = "truncate" in options
     return [

@@ -1,8 +1,12 @@
 """GET /v1/models: the served models, by the names that requests use."""
 
+from typing import Any
+
 from msgspec import UNSET
 from starlette.types import Scope
 
+from mindspore_serving.core.default_sampling import suggest_max_tokens
+from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
@@ -23,7 +27,22 @@ def to_model(model: ServedModel) -> OpenAIModel:
         root=_root(model),
         parent=model.servable if model.adapter else None,
         input_modalities=["text", "image"] if model.card.takes_images else UNSET,
+        **_defaults(model.card),
     )
+
+
+def _defaults(card: ModelCard) -> dict[str, Any]:
+    """Return what a request gets for parameters that it leaves out."""
+    if not card.can_generate:
+        return {}
+    limits = {
+        "default_max_tokens": card.default_max_tokens,
+        "suggested_max_tokens": suggest_max_tokens(card),
+    }
+    if not card.sampling:  # of an upstream
+        return limits
+    source = {"sampling_source": card.sampling_source}
+    return {"default_sampling": dict(card.sampling), **source, **limits}
 
 
 def _root(model: ServedModel) -> str:

@@ -113,7 +113,7 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
     """Fill in the sampling parameters that the body leaves out, as the answer repeats them."""
-    sampling = dict(model.card.sampling)
+    sampling = model.card.defaults
     sent = {name: getattr(body, name) for name in ("temperature", "top_p")}
     missing = {name: sampling.get(name, 1.0) for name, value in sent.items() if value is None}
     return msgspec.structs.replace(body, **missing)

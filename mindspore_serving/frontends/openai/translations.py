@@ -149,10 +149,12 @@ def prompt_logprobs(body: Any, _: ModelCard) -> int | None:
 
 
 @translation("max_tokens")
-def completion_max_tokens(body: Any, _: ModelCard) -> int:
+def completion_max_tokens(body: Any, card: ModelCard) -> int:
     """Limit the tokens of the answer, by default to 16; 0 with `echo` generates nothing."""
     # An echo alone also generates one token: without it the prompt is never scored.
-    count = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+    count: int = body.max_tokens
+    if count is None:
+        count = card.default_max_tokens or DEFAULT_MAX_TOKENS
     if count < 0 or (count == 0 and not body.echo):
         raise unexpected("max_tokens", count, "at least 1, or 0 with echo: true")
     return max(1, count)

@@ -133,9 +133,10 @@ def _to_generate(
     has_prompt = parameters.decoder_input_details
     has_tokens = is_stream or parameters.details or has_prompt or (parameters.best_of or 1) > 1
     logprobs = (parameters.top_n_tokens or 0) if has_tokens else None
+    limit = {"max_tokens": model.card.default_max_tokens}
     return Generate(
         prompt=inputs,
-        params=FIELDS.params(parameters, model.card, {"max_tokens": None}, logprobs=logprobs),
+        params=FIELDS.params(parameters, model.card, limit, logprobs=logprobs),
         is_stream=is_stream,
         has_tokens=has_tokens,
         has_markdown=model.card.takes_images,

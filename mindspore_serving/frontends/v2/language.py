@@ -77,7 +77,7 @@ def of_fields(
     FIELDS.refuse(sampling)
     generate = Generate(
         prompt=prompt,
-        params=FIELDS.params(sampling, model.card, dict(model.card.sampling)),
+        params=FIELDS.params(sampling, model.card, model.card.defaults),
         is_stream=streams,
         adapter=model.adapter,
     )

@@ -10,13 +10,13 @@ from stat import S_ISREG
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.core.default_sampling import RECOMMENDED
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 MAX_JSON_BYTES = 64 * 2**20
-RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 
 
 def find_config(directory: Path) -> dict[str, Any]:

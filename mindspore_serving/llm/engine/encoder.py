@@ -12,11 +12,11 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.pinning import PinnedPrefix
 from mindspore_serving.llm.engine.pooler import Pooler, PromptText, open_pooler, pool_texts
-from mindspore_serving.llm.engine.request import check_prompt
+from mindspore_serving.llm.engine.request import check_prompt, check_room
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.models import is_classifier_config
 from mindspore_serving.llm.models.layouts import open_converted

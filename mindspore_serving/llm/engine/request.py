@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
@@ -208,3 +209,15 @@ def _bad_words_ids(params: SamplingParams, tokenizer: Tokenizer | None) -> list[
         if texts:
             raise InvalidField(name, "needs a tokenizer, but the model has no tokenizer.json")
     return []
+
+
+def check_room(config: EngineConfig, noun: str, count: int, queued: int, new: int) -> None:
+    """Raise Overloaded if `new` tokens may not wait beside `count` requests of `queued` tokens."""
+    limit = config.max_num_waiting
+    if limit is not None and count >= limit:
+        raise Overloaded(f"{count} {noun} wait already, at most {limit} may; try again")
+    limit = config.max_num_waiting_tokens
+    if limit is not None and count and queued + new > limit:
+        raise Overloaded(
+            f"{noun} with {queued} tokens wait already, at most {limit} may; try again"
+        )

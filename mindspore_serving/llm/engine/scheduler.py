@@ -22,7 +22,7 @@ Decisions only: no clock, no I/O, no model.
 from bisect import insort
 from functools import partial
 
-from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.prompt_sharing import (
     AdmissionGate,
@@ -30,6 +30,7 @@ from mindspore_serving.llm.engine.prompt_sharing import (
     first_that_fit,
     share_budget,
 )
+from mindspore_serving.llm.engine.request import check_room
 from mindspore_serving.llm.engine.sequence import (
     Scheduled,
     Sequence,

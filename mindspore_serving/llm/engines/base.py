@@ -12,12 +12,17 @@ from typing import Any, Literal, NoReturn, Protocol, TypeAlias
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.llm.config import EngineConfig, check_room
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.pinning import PinnedPrefix
 from mindspore_serving.llm.engine.pooler import Pooler
-from mindspore_serving.llm.engine.request import GenerationRequest, ModelLimits, make_request
+from mindspore_serving.llm.engine.request import (
+    GenerationRequest,
+    ModelLimits,
+    check_room,
+    make_request,
+)
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 

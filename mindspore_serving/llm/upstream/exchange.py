@@ -127,9 +127,9 @@ def _message(body: bytes) -> str:
     """Return the message in the body of an error."""
     try:
         content = msgspec.json.decode(body)
+        return _text_of(content.get("error", content) if isinstance(content, dict) else content)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return body[:_MAX_TEXT].decode(errors="replace")
-    return _text_of(content.get("error", content) if isinstance(content, dict) else content)
 
 
 def _text_of(error: Any) -> str:

@@ -40,7 +40,7 @@ def echo(x):
 
 @method("y")
 def count_up(x):
-    for number in range(int(x)):
+    for number in range(x.item()):
         yield number
 """
 

@@ -204,6 +204,25 @@ def test_an_error_is_a_text(asked, status, web):
     assert (answer.status, "error" in answer.json) == (status, True)
 
 
+def test_an_answer_without_num_predict_has_the_operators_limit(web):
+    web.control.card = replace(web.control.card, default_max_tokens=9)
+    assert chat(web).status == 200
+    assert web.sent.params.max_tokens == 9
+
+
+def test_a_negative_num_predict_has_no_limit_but_the_context(web):
+    web.control.card = replace(web.control.card, default_max_tokens=9)
+    assert chat(web, options={"num_predict": -1}).status == 200
+    assert web.sent.params.max_tokens is None
+
+
+def test_a_shown_model_names_its_defaults_as_ollama_does(web):
+    sampling = (("temperature", 0.7), ("repetition_penalty", 1.0))
+    web.control.card = replace(web.control.card, sampling=sampling, default_max_tokens=9)
+    shown = web.call("POST", "/api/show", {"model": "toy"}).json
+    assert shown["parameters"] == "temperature 0.7\nrepeat_penalty 1.0\nnum_predict 9"
+
+
 def test_open_webui_gets_all_its_answers(web):
     """Its connection check, list of models, a chat with its settings, embeddings of documents."""
     version = web.call("GET", "/api/version").json["version"]

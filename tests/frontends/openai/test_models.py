@@ -1,6 +1,7 @@
 """What is served, by name; texts as tokens and back."""
 
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Detokenized, Refused, Tokenized
 from mindspore_serving.core.reading_messages import TokenizerDescribed
@@ -18,11 +19,30 @@ def test_models_and_their_adapters_are_listed(web):
         "max_model_len": 128,
         "root": "toy",
         "parent": None,
+        "default_max_tokens": None,
+        "suggested_max_tokens": 128,
     }
     assert [(one["id"], one["parent"]) for one in found["data"][1:]] == [
         ("tuned", "toy"),
         ("vectors", None),
     ]
+
+
+def test_a_model_has_the_sampling_of_requests_without_any(web):
+    sampling = (("temperature", 0.7), ("top_k", 0))
+    web.control.card = replace(
+        web.control.card, sampling=sampling, sampling_source="server", default_max_tokens=50
+    )
+    found = web.call("GET", "/v1/models/toy").json
+    assert found["default_sampling"] == {"temperature": 0.7, "top_k": 0}
+    assert found["sampling_source"] == "server"
+    assert (found["default_max_tokens"], found["suggested_max_tokens"]) == (50, 50)
+
+
+def test_a_model_that_only_embeds_has_no_sampling(web):
+    web.control.card = replace(web.control.card, can_generate=False, sampling=(("top_k", 7),))
+    found = web.call("GET", "/v1/models/toy").json
+    assert not {"default_sampling", "default_max_tokens", "suggested_max_tokens"} & {*found}
 
 
 @pytest.mark.parametrize("path", ["/v1/load_lora_adapter", "/v1/unload_lora_adapter"])

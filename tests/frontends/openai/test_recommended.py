@@ -38,3 +38,23 @@ def test_null_parameters_have_the_models_defaults(recommending):
     body = {"model": "toy", "messages": MESSAGES, "temperature": None}
     recommending.call("POST", "/v1/chat/completions", body)
     assert recommending.sent.params.temperature == 0.6
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_operators_limit_applies_if_max_tokens_is_missing(web, path):
+    web.control.card = replace(CARD, default_max_tokens=9)
+    assert web.call("POST", path, {"model": "toy", **ROUTES[path]}).status == 200
+    assert web.sent.params.max_tokens == 9
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_without_a_limit_the_protocols_own_applies(web, path):
+    assert web.call("POST", path, {"model": "toy", **ROUTES[path]}).status == 200
+    expected = 16 if path == "/v1/completions" else None  # None: to the end of the context
+    assert web.sent.params.max_tokens == expected
+
+
+def test_a_requested_temperature_of_1_is_1(recommending):
+    body = {"model": "toy", "messages": MESSAGES, "temperature": 1, "top_p": 1}
+    recommending.call("POST", "/v1/chat/completions", body)
+    assert (recommending.sent.params.temperature, recommending.sent.params.top_p) == (1, 1)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from mindspore_serving.core.default_sampling import SERVER_SAMPLING
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM
@@ -12,6 +13,7 @@ from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from tests.llm import chatty
 
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 2 << 20}
 
 
@@ -51,11 +53,30 @@ def test_a_broken_file_is_refused(tmp_path):
 
 def test_the_card_has_recommendations_unless_ignored(model):
     opened = open_model(model, "openvino", make_config(OPTIONS))
-    assert opened.card().sampling == (("temperature", 1.5), ("top_k", 1))
+    card = opened.card()
+    assert (dict(card.sampling), card.sampling_source) == (
+        {**OFF, "temperature": 1.5, "top_k": 1},
+        "model",
+    )
     opened.engine.close()
     opened = open_model(model, "openvino", make_config(OPTIONS | {"generation_config": "ignore"}))
-    assert opened.card().sampling == ()
+    card = opened.card()
+    assert (dict(card.sampling), card.sampling_source) == ({**OFF, **SERVER_SAMPLING}, "server")
     opened.engine.close()
+
+
+def test_each_operators_default_replaces_its_recommendation(model):
+    options = {"default_top_k": 7, "default_max_tokens": 5}
+    opened = open_model(model, "openvino", make_config(OPTIONS | options))
+    card = opened.card()
+    assert card.defaults == {**OFF, "temperature": 1.5, "top_k": 7, "max_tokens": 5}
+    assert card.sampling_source == "operator"
+    opened.engine.close()
+
+
+def test_the_operators_limit_applies_offline_without_parameters(model):
+    with LLM(model, default_max_tokens=3, **OPTIONS) as llm:
+        assert len(llm.generate(["Hello"])[0].outputs[0].token_ids) == 3
 
 
 def test_recommendations_apply_offline_without_parameters(model):

@@ -173,9 +173,19 @@ def test_an_answer_ends_at_every_end_that_is_known(tmp_path: Path) -> None:
 
 
 def test_sampling_that_the_file_recommends_is_read(tmp_path: Path) -> None:
-    extra = {"general.sampling.temp": 0.5, "general.sampling.top_k": 20}
+    extra = {
+        "general.sampling.temp": 0.5,
+        "general.sampling.top_k": 20,
+        "general.sampling.top_p": 0.949999988079071,  # 0.95 as float32
+        "general.sampling.penalty_repeat": 1.1,
+    }
     path = write_model(tmp_path / "model.gguf", extra=extra)
-    assert read_recommended(path) == {"temperature": 0.5, "top_k": 20}
+    assert read_recommended(path) == {
+        "temperature": 0.5,
+        "top_k": 20,
+        "top_p": 0.95,
+        "repetition_penalty": 1.1,
+    }
 
 
 def test_the_chat_templates_for_chats_and_tools_are_read(tmp_path: Path) -> None:

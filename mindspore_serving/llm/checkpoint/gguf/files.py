@@ -30,7 +30,13 @@ END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>")
 # Ends of gpt-oss's answers: <|end|> ends only one of their messages.
 HARMONY = ("<|return|>", "<|call|>")
 # Recommended sampling.
-SAMPLING = {"temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p"}
+SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -97,7 +103,8 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
     for name, key in SAMPLING.items():
         value = file.metadata.get(f"general.sampling.{key}")
         if value is not None and not isinstance(value, UnreadArray):
-            config[name] = value
+            # Undo the rounding to float32: 0.949999988 is 0.95.
+            config[name] = float(f"{value:.6g}") if isinstance(value, float) else value
     return config
 
 

@@ -1,0 +1,184 @@
+"""Commands of the command line: one row for each, and their texts of `--help`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving import __version__
+from mindspore_serving.cli import node_settings as node
+from mindspore_serving.cli import tool_settings as tool
+from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.cli.options import add_options
+from mindspore_serving.cli.parser import CommandParser
+from mindspore_serving.cli.settings import ServeSettings
+
+_OVERVIEW = """\
+Serve models of MindSpore, ONNX, PyTorch and Python over gRPC and REST, and language models over the
+protocols of OpenAI, Anthropic, Ollama and TGI as well.
+
+  mindspore-serving serve models/        serve every servable in models/
+  mindspore-serving serve --config server.yaml      with settings per servable
+  mindspore-serving predict http://127.0.0.1:1500 add predict '{"x": [1.0]}'
+  mindspore-serving chat http://127.0.0.1:1500      talk with a language model
+  mindspore-serving bench http://127.0.0.1:1500     measure how fast it answers
+  mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
+  mindspore-serving status               show which workers run, and where
+  mindspore-serving doctor               show what works on this machine
+  mindspore-serving quantize llama/ llama-int8/     round a language model to 8 bits
+  mindspore-serving convert net.mindir net.xml      write MindIR for tools of OpenVINO
+
+A servable is a directory NAME/ with servable_config.py, and model files in NAME/1/.  Without
+servable_config.py it is a directory with one model file, or the model file itself.
+"""
+_SERVE = """\
+Serve models over REST and gRPC until Ctrl-C.  PATH is
+
+  NAME/           with servable_config.py, and model files in NAME/1/
+  NAME/           with one model file, in it or in NAME/1/
+  NAME/           with config.json and *.safetensors: a checkpoint of a language model
+  a model file    .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
+                  (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj
+                  (XGBoost), .txt (LightGBM), .gguf (a language model)
+  a directory     of any number of these
+
+The newest version of each servable is served.  If a servable cannot be served, the reason is
+printed and the others are served, unless --strict is given.  Settings per servable are in a file
+(--config), or in a start-up script with ServableStartConfig.
+"""
+_CONFIG = """\
+Print the configuration that `serve` would have with the same arguments, as a configuration file.
+"""
+_PREDICT = """\
+Call a method once and print the reply as JSON.
+
+  mindspore-serving predict add predict '{"x": [1.0]}'                        REST, on port 1500
+  mindspore-serving predict http://10.0.0.1:1500 add predict '{"x": [1.0]}'   REST
+  mindspore-serving predict grpc://10.0.0.1:5500 add predict '{"x": [1.0]}'   gRPC
+
+INPUTS is a JSON object, or an array of objects, one per instance; "-" reads it from standard input.
+Numbers are converted to the type of the model's input; bytes and tensors are written
+{"b64": ..., "type": "int64", "shape": [2]}.  A URL without a scheme, as 10.0.0.1:5500, is of gRPC.
+"""
+_QUANTIZE = """\
+Write a Hugging Face checkpoint with matrices rounded to 8 or 4 bits, for the OpenVINO runtime, or
+to float16, which processors without bfloat16 read faster.  TARGET is again a checkpoint; it appears
+when it is complete.
+"""
+_CONVERT = """\
+Write a MindIR file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.  This
+needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  It cannot write ONNX.
+"""
+_CHAT = """\
+Talk with a language model of a running server.  With --prompt, or text on the standard input, one
+answer is printed:
+
+  mindspore-serving chat http://127.0.0.1:1500
+  mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
+  cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
+
+In a conversation you can edit and recall lines.  Three double quotes begin and end a message of
+several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+"""
+_BENCH = """\
+Send requests to a running server from many clients.  Show the time to the first token, the time
+between tokens, the time of an answer, and tokens and requests per second.
+
+  mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
+  mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
+  mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
+  mindspore-serving bench http://127.0.0.1:1500 --profile sweep --scenario chat --chart out.html
+  mindspore-serving bench http://127.0.0.1:1500 --compare http://127.0.0.1:8000
+  mindspore-serving bench model.gguf --engines ours,genai,llama.cpp       each serves it in turn
+  mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
+
+Prompts are random words, or come from a file (--prompts).  Their length is measured by the server's
+count of tokens.  With --rate, latencies count from when a request was due, even if it was late.
+Profiles and scenarios have guidellm's names: docs/cli.md.
+"""
+_WORKER = """\
+Join a server and run workers for it on this machine until Ctrl-C or SIGTERM:
+
+  openssl rand -hex 32 > token && chmod 600 token      the same file on both machines
+  mindspore-serving serve models/ --worker-address 10.0.0.1:6200 --token-file token \\
+      --tls-cert server.pem --tls-key server-key.pem               on 10.0.0.1
+  mindspore-serving worker --join 10.0.0.1:6200 --token-file token --tls-ca ca.pem
+
+This machine needs the servables and the same version of this package.  If the server ends, its
+workers here end too, and this machine joins again when the server is back.  After SIGTERM the
+workers finish their requests, and the server starts them elsewhere.
+"""
+_LOG_LEVEL = """\
+Show or set the log level of a running server and its workers: debug, info, warning or error.
+
+  mindspore-serving log-level debug
+
+SIGUSR1 to the server's process also raises verbosity by one level, SIGUSR2 lowers it.
+"""
+_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # functions of one module
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Subcommand: its name, a line and a text about it, and the type of its settings."""
+
+    name: str
+    short: str
+    long: str
+    settings: type[Any]
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Module of `cli` and function that run it."""
+        name = self.name.replace("-", "_")
+        return ("models", name) if self.name in _MODELS else (name, "run")
+
+
+COMMANDS = (
+    Command("serve", "serve models over REST and gRPC", _SERVE, ServeSettings),
+    Command("config", "print the configuration of `serve`", _CONFIG, tool.ConfigSettings),
+    Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
+    Command("chat", "talk with a language model of a running server", _CHAT, node.ChatSettings),
+    Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
+    Command("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
+    Command("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
+    Command(
+        "worker", "run workers on this machine for a server elsewhere", _WORKER, node.WorkerSettings
+    ),
+    Command("status", "show which workers run, and where", "", node.StatusSettings),
+    Command("models", "show the models that a server has or can load", "", node.ModelsSettings),
+    Command("load", "load a servable on a server with --allow-loading", "", node.LoadSettings),
+    Command("unload", "unload a servable on such a server", "", node.UnloadSettings),
+    Command(
+        "load-lora",
+        "load a LoRA adapter on a server with --allow-lora-loading",
+        "",
+        node.LoadLoraSettings,
+    ),
+    Command("unload-lora", "unload a LoRA adapter on such a server", "", node.UnloadLoraSettings),
+    Command(
+        "log-level", "show or set the log level of a server", _LOG_LEVEL, node.LogLevelSettings
+    ),
+    Command(
+        "doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings
+    ),
+)
+BY_NAME = {command.name: command for command in COMMANDS}
+
+
+def parser() -> CommandParser:
+    """Return the parser of the command line, with one of each command."""
+    root = CommandParser(prog="mindspore-serving", description=_OVERVIEW)
+    root.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    choices = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        text = command.long or f"{command.short[0].upper()}{command.short[1:]}."
+        subparser = choices.add_parser(command.name, help=command.short, description=text)
+        add_options(subparser, command.settings)
+        subparser.set_defaults(settings=command.settings, command=command.name)
+    return root
+
+
+def parsers(root: CommandParser) -> dict[str, CommandParser]:
+    """Return the parser of each command below `root`, by its name."""
+    assert root._subparsers is not None
+    choices: dict[str, CommandParser] = root._subparsers._group_actions[0].choices  # type: ignore[assignment]
+    return choices

@@ -1,0 +1,243 @@
+"""Names of commands and options of other model servers, and what to write here instead.
+
+It knows words, not what our options do.  A name that this server has too, as `--max-model-len`, has
+no row.
+"""
+
+from collections.abc import Collection, Sequence
+from itertools import zip_longest
+
+from mindspore_serving.errors import did_you_mean
+
+# Commands of other programs by ours.
+_VERBS = {
+    "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
+    "chat": ("generate", "complete", "ask", "talk", "prompt", "repl"),
+    "models": ("list", "ls", "show", "model"),
+    "status": ("ps", "health", "ready", "workers"),
+    "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
+    "predict": ("infer", "call", "request", "invoke"),
+    "load": ("register", "add"),
+    "unload": ("rm", "remove", "delete", "unregister"),
+    "convert": ("export",),
+    "doctor": ("check", "info", "env", "collect-env", "devices"),
+    "worker --join HOST:PORT": ("join",),
+    "--help": ("help",),
+    "--version": ("version",),
+}
+_BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs}
+_ADVICE = {  # of commands that have none of ours
+    "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
+    "pull": "models are not downloaded: give `serve` a GGUF file or the directory of a checkpoint",
+    "create": "a model needs no recipe: give `serve` its file or directory",
+}
+
+_MODEL = "give the model as an argument: {}"
+_ALL_LAYERS = (
+    "leave it out: a model is computed on one device, which --device-type chooses; "
+    "with --engine llama.cpp write --engine-option n_gpu_layers={}"
+)
+_CACHE = (
+    "set the bytes of the cache: --llm-option kv_cache_memory=2e9 (of the engine vllm also "
+    "--engine-option gpu_memory_utilization={})"
+)
+_NO_HUB = "models are not downloaded: give the path of a GGUF file, or of a checkpoint's directory"
+_METRICS = "leave it out: GET /metrics of the HTTP port has them"
+_GROWS = "leave it out: memory is taken as it is needed"
+
+# By server: name, and what to write; "{}" is the value that was given.  A text
+# that begins with "--" is options, any other a sentence.
+_OPTIONS: dict[str, dict[str, str]] = {
+    "vLLM": {
+        "--model": _MODEL,
+        "--port": "--http-port {}",
+        "--served-model-name": "--name {}",
+        "--tensor-parallel-size": "--llm-option tensor_parallel={}",
+        "-tp": "--llm-option tensor_parallel={}",
+        "--pipeline-parallel-size": "--llm-option pipeline_parallel={}",
+        "-pp": "--llm-option pipeline_parallel={}",
+        "--data-parallel-size": "--num-parallel-workers {}",
+        "-dp": "--num-parallel-workers {}",
+        "--api-server-count": "--front-ends {}",
+        "--gpu-memory-utilization": _CACHE,
+        "--kv-cache-memory-bytes": "--llm-option kv_cache_memory={}",
+        "--enforce-eager": "leave it out, or with --engine vllm write --engine-option "
+        "enforce_eager=true; --runtime mindspore has --llm-option graph_mode=false",
+        "--trust-remote-code": "leave it out: code in a checkpoint is not run; with --engine vllm "
+        "write --engine-option trust_remote_code=true",
+        "--enable-lora": "leave it out: --adapter NAME=DIR serves an adapter",
+        "--lora-modules": "--adapter {}",
+        "--speculative-config": "--draft PATH",
+        "--speculative-model": "--draft {}",
+        "--tokenizer": "leave it out: the tokenizer is in the model's directory or file",
+        "--revision": _NO_HUB,
+        "--download-dir": _NO_HUB,
+        "--chat-template": "put the template into the model's directory as chat_template.jinja",
+        "--enable-auto-tool-choice": "leave it out: calls of tools are read by the chat template",
+        "--tool-call-parser": "leave it out: calls of tools are read by the chat template",
+        "--reasoning-parser": "leave it out: reasoning is read by the chat template",
+        "--ssl-keyfile": "--tls-key {}",
+        "--ssl-certfile": "--tls-cert {}",
+        "--ssl-ca-certs": "--tls-ca {}",
+        "--allowed-origins": "--allow-origin {}",
+        "--uvicorn-log-level": "--log-level {}",
+        "--enable-log-requests": "--log-requests",
+        "--disable-log-requests": "leave it out: requests are logged only with --log-requests",
+        "--disable-log-stats": _METRICS,
+        "--task": "--llm-option embeddings=true, if a model that generates is to embed",
+        "--runner": "--llm-option embeddings=true, if a model that generates is to embed",
+        "--limit-mm-per-prompt": "--llm-option max_images=N",
+        "--otlp-traces-endpoint": "--trace-endpoint {}",
+        "--collect-detailed-traces": "--trace-endpoint URL",
+    },
+    "llama.cpp": {
+        "-m": _MODEL,
+        "--model": _MODEL,
+        "-c": "--max-model-len {}",
+        "--ctx-size": "--max-model-len {}",
+        "-ngl": _ALL_LAYERS,
+        "--n-gpu-layers": _ALL_LAYERS,
+        "--gpu-layers": _ALL_LAYERS,
+        "-np": "--llm-option max_num_seqs={}",
+        "--parallel": "--llm-option max_num_seqs={}",
+        "-t": "--llm-option num_threads={}",
+        "--threads": "--llm-option num_threads={}",
+        "-b": "--llm-option max_num_batched_tokens={}",
+        "--batch-size": "--llm-option max_num_batched_tokens={}",
+        "--port": "--http-port {}",
+        "-a": "--name {}",
+        "--alias": "--name {}",
+        "-hf": _NO_HUB,
+        "--hf-repo": _NO_HUB,
+        "--mmproj": "leave it out: models that take images are served from directories, "
+        "not from GGUF files",
+        "--lora": "--adapter NAME={}",
+        "-md": "--draft {}",
+        "--model-draft": "--draft {}",
+        "--draft-max": "--llm-option num_speculative_tokens={}",
+        "--embedding": "--llm-option embeddings=true",
+        "--rerank": "--llm-option ranking=true",
+        "-ctk": "--llm-option kv_cache_dtype={}",
+        "--cache-type-k": "--llm-option kv_cache_dtype={}",
+        "-fa": "leave it out",
+        "--flash-attn": "leave it out",
+        "--jinja": "leave it out: the model's chat template is used",
+        "--no-mmap": "leave it out",
+        "--mlock": "leave it out",
+        "--ssl-key-file": "--tls-key {}",
+        "--ssl-cert-file": "--tls-cert {}",
+        "--threads-http": "--front-ends {}",
+        "--metrics": _METRICS,
+        "--verbose": "--log-level debug",
+    },
+    "Ollama": {
+        "--num-ctx": "--max-model-len {}",
+        "--num-thread": "--llm-option num_threads={}",
+        "--num-gpu": _ALL_LAYERS,
+        "--keepalive": "leave it out: a model stays loaded; --max-loaded N bounds how many do",
+    },
+    "Triton": {
+        "--model-repository": _MODEL,
+        "--model-store": _MODEL,
+        "--load-model": "give the paths of the models to serve as arguments",
+        "--model-control-mode": "--poll SECONDS for poll, --allow-loading for explicit; none is "
+        "the default",
+        "--repository-poll-secs": "--poll {}",
+        "--strict-readiness": "leave it out: /readyz and /v2/health/ready answer 200 when loading "
+        "has ended; --strict ends the server if a model cannot be served",
+        "--exit-on-error": "--strict",
+        "--strict-model-config": "leave it out: the server reads inputs and outputs from models",
+        "--disable-auto-complete-config": "leave it out",
+        "--http-address": "--host {}",
+        "--grpc-address": "--host {}",
+        "--allow-http": "--no-http, if there is to be none",
+        "--allow-grpc": "--no-grpc, if there is to be none",
+        "--allow-metrics": _METRICS,
+        "--metrics-port": _METRICS,
+        "--http-thread-count": "--front-ends {}",
+        "--grpc-server-cert": "--tls-cert {}",
+        "--grpc-server-key": "--tls-key {}",
+        "--grpc-root-cert": "--tls-ca {}",
+        "--grpc-use-ssl": "--tls-cert FILE --tls-key FILE",
+        "--log-verbose": "--log-level debug",
+        "--trace-config": "--trace-endpoint URL",
+        "--exit-timeout-secs": "--shutdown-timeout {}",
+        "--pinned-memory-pool-byte-size": _GROWS,
+        "--cuda-memory-pool-byte-size": _GROWS,
+    },
+    "TGI": {
+        "--model-id": _MODEL,
+        "--revision": _NO_HUB,
+        "--num-shard": "--llm-option tensor_parallel={}",
+        "--sharded": "--llm-option tensor_parallel=N",
+        "--quantize": "--quantization int8 or int4; a checkpoint that is quantized needs no option",
+        "--port": "--http-port {}",
+        "--hostname": "--host {}",
+        "--max-concurrent-requests": "--max-requests {}",
+        "--max-input-length": "--max-model-len N, tokens of prompt and answer together",
+        "--max-input-tokens": "--max-model-len N, tokens of prompt and answer together",
+        "--max-total-tokens": "--max-model-len {}",
+        "--max-batch-prefill-tokens": "--llm-option max_num_batched_tokens={}",
+        "--max-batch-total-tokens": _CACHE,
+        "--max-batch-size": "--llm-option max_num_seqs={}",
+        "--max-best-of": "--max-n {}",
+        "--cuda-memory-fraction": _CACHE,
+        "--lora-adapters": "--adapter {}",
+        "--tokenizer-config-path": "leave it out: the tokenizer is in the model's directory",
+        "--json-output": "--log-format json",
+        "--otlp-endpoint": "--trace-endpoint {}",
+        "--cors-allow-origin": "--allow-origin {}",
+        "--trust-remote-code": "leave it out: code in a checkpoint is not run",
+    },
+    "TensorFlow Serving": {
+        "--port": "--grpc-port {}",
+        "--rest-api-port": "--http-port {}",
+        "--model-name": "--name {}",
+        "--model-base-path": _MODEL,
+        "--model-config-file": "--config FILE",
+        "--enable-batching": "--max-batch-delay-ms MS",
+    },
+    "TorchServe": {
+        "--models": "give the paths of the models to serve as arguments",
+        "--ts-config": "--config FILE",
+    },
+}
+
+
+def of_command(word: str, commands: Collection[str]) -> str:
+    """Return what to write instead of a word that is none of our `commands`."""
+    text = f"there is no command {word!r}"
+    if word in _ADVICE:
+        return f"{text}: {_ADVICE[word]}"
+    if word in _BY_VERB:
+        return f"{text}: write 'mindspore-serving {_BY_VERB[word]}'"
+    return text + did_you_mean(word, commands)
+
+
+def of_options(words: Sequence[str], known: Collection[str], command: str) -> str | None:
+    """Return what to write instead of the first option in `words` that another server has.
+
+    None if there is none. `words` are those after the `command`, `known` its own options.
+    """
+    for word, following in zip_longest(words, words[1:], fillvalue=""):
+        flag, equals, value = word.partition("=")
+        if word == "--":
+            return None
+        name = flag.replace("_", "-")
+        servers = [server for server, names in _OPTIONS.items() if name in names]
+        if name in known or not servers:
+            continue
+        value = value if equals or following.startswith("-") else following
+        return _text(flag, servers, value, command)
+    return None
+
+
+def _text(flag: str, servers: Sequence[str], value: str, command: str) -> str:
+    instead = _OPTIONS[servers[0]][flag.replace("_", "-")]
+    if instead is _MODEL:
+        value = f"{command} {value or 'PATH'}"
+    elif "{}" in instead and not value:
+        value = "VALUE"
+    write = "write " if instead.startswith("--") else ""
+    text = instead.replace("{}", value)
+    return f"{flag} is a name of {' and '.join(servers)}; here {write}{text}"

@@ -1,0 +1,67 @@
+"""Sampling of requests that leave parameters out: the operator's, the model's, or the server's.
+
+Pure data: knows no file, no protocol and no engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import SAMPLING
+
+RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Parameters that a model may recommend and an operator may set."""
+OPTION = "default_{}"
+"""Name of the operator's option for a parameter."""
+SERVER_SAMPLING: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.95}
+"""Sampling of models that recommend none, measured by benchmarks/sampling_defaults.py."""
+CHAT_TOKENS, REASONING_TOKENS = 1024, 8192
+_OFF = {name: SAMPLING[name].default for name in RECOMMENDED}
+_DRAWN_BY = ("temperature", "top_k", "top_p", "min_p")
+_ORIGINS = {
+    "model": "recommended by the model",
+    "server": "defaults of the server: the model recommends none",
+    "operator": "set by the operator",
+}
+
+
+def choose_sampling(
+    recommended: Mapping[str, Any], operator: Mapping[str, Any]
+) -> tuple[dict[str, Any], str]:
+    """Return all parameters of `RECOMMENDED`, and their source: "model", "server" or "operator".
+
+    A model that recommends anything about drawing gets nothing of the server, as files leave out
+    what is neutral. Each value of the `operator` replaces the one below it.
+    """
+    is_model = any(name in recommended for name in _DRAWN_BY)
+    below = {**_OFF, **({} if is_model else SERVER_SAMPLING), **recommended}
+    source = "operator" if operator else "model" if is_model else "server"
+    return {**below, **operator}, source
+
+
+def operator_sampling(config: object) -> dict[str, Any]:
+    """Return the parameters that options of `config` set."""
+    values = {name: getattr(config, OPTION.format(name)) for name in RECOMMENDED}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def suggest_max_tokens(card: ModelCard) -> int:
+    """Return the limit of an answer that a person waits for, at most the context.
+
+    Chats of people send it where nobody chose a limit; models that reason get more.
+    """
+    count = REASONING_TOKENS if card.reasoning_format else CHAT_TOKENS
+    return min(card.default_max_tokens or count, card.max_model_len)
+
+
+def describe_sampling(card: ModelCard) -> str:
+    """Describe the defaults in a line for people, "" for a model without any."""
+    if not card.sampling or not card.can_generate:
+        return ""
+    values = {**_OFF, **dict(card.sampling)}
+    shown = [f"temperature {values['temperature']:g}"]
+    if values["temperature"]:
+        shown += [f"{n} {v:g}" for n, v in values.items() if n != "temperature" and v != _OFF[n]]
+    if card.default_max_tokens:
+        shown.append(f"max_tokens {card.default_max_tokens}")
+    return f"sampling {', '.join(shown)} ({_ORIGINS[card.sampling_source]})"
