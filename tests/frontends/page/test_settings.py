@@ -126,7 +126,7 @@ def test_the_context_is_counted_while_an_answer_comes(page: Browser) -> None:
     assert page.text(".lane-head .hint").startswith("about ")
 
 
-def test_the_context_at_the_end_of_an_answer_is_what_the_server_counted(page: Browser) -> None:
+def test_the_context_at_the_end_is_the_count_of_the_server(page: Browser) -> None:
     page.answer(COMPLETIONS, 200, COUNTED, "text/event-stream")
     ask(page, "hello")
     finished(page)
