@@ -44,13 +44,8 @@ def wide(left, right):
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """A `mindspore-serving` on the path, and the key, as printed."""
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "mindspore-serving"
-    script.write_text(f'#!/bin/sh\nexec {" ".join(SERVING)} "$@"\n')
-    script.chmod(0o755)
-    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "MINDSPORE_SERVING_API_KEY": KEY}
+    """The key, as the server tells to set it."""
+    return {**printed.installed(tmp_path), "MINDSPORE_SERVING_API_KEY": KEY}
 
 
 def write_servable(directory: Path) -> None:
