@@ -79,6 +79,19 @@ def test_with_keys_and_tls_commands_have_the_header_and_the_certificate(tmp_path
         assert json.loads(printed.paste(line, away, variables))["instances"] == [{"n": 200_000}]
 
 
+def test_a_certificate_of_another_host_is_verified_by_its_name(tmp_path, variables):
+    write_servable(tmp_path)
+    hosts = ("*.example.org", "models.example.org")
+    certificate, private = Authority(tmp_path, "ca").issue("server", hosts=hosts)
+    words = ["--http-port", str(free_port()), "--no-grpc", "--host", "0.0.0.0"]
+    words += ["--tls-cert", certificate, "--tls-key", private]
+    with Command([*SERVING, "serve", "odd", *words], tmp_path) as command:
+        command.says(READY)
+        line = printed.commands(command.text)[0]
+        assert "curl https://models.example.org:" in line
+        assert json.loads(printed.paste(line, tmp_path))["instances"] == [{"n": 29}]
+
+
 def test_without_rest_commands_are_of_our_client(tmp_path, variables):
     write_servable(tmp_path)
     words = ["--no-http", "--grpc-port", str(free_port()), "--api-key", KEY]
