@@ -44,13 +44,8 @@ def wide(left, right):
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """A `mindspore-serving` on the path, and the key, as printed."""
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "mindspore-serving"
-    script.write_text(f'#!/bin/sh\nexec {" ".join(SERVING)} "$@"\n')
-    script.chmod(0o755)
-    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "MINDSPORE_SERVING_API_KEY": KEY}
+    """The key, as the server tells to set it."""
+    return {**printed.installed(tmp_path), "MINDSPORE_SERVING_API_KEY": KEY}
 
 
 def write_servable(directory: Path) -> None:
@@ -82,6 +77,19 @@ def test_with_keys_and_tls_commands_have_the_header_and_the_certificate(tmp_path
         (away / "it's a file").write_bytes(bytes(200_000))
         line = file.partition(":  ")[2].replace("FILE", '"it\'s a file"')
         assert json.loads(printed.paste(line, away, variables))["instances"] == [{"n": 200_000}]
+
+
+def test_a_certificate_of_another_host_is_verified_by_its_name(tmp_path, variables):
+    write_servable(tmp_path)
+    hosts = ("*.example.org", "models.example.org")
+    certificate, private = Authority(tmp_path, "ca").issue("server", hosts=hosts)
+    words = ["--http-port", str(free_port()), "--no-grpc", "--host", "0.0.0.0"]
+    words += ["--tls-cert", certificate, "--tls-key", private]
+    with Command([*SERVING, "serve", "odd", *words], tmp_path) as command:
+        command.says(READY)
+        line = printed.commands(command.text)[0]
+        assert "curl https://models.example.org:" in line
+        assert json.loads(printed.paste(line, tmp_path))["instances"] == [{"n": 29}]
 
 
 def test_without_rest_commands_are_of_our_client(tmp_path, variables):
