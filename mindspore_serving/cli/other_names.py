@@ -34,6 +34,7 @@ _ADVICE = {  # of commands that have none of ours
     "create": "a model needs no recipe: give `serve` or `run` its file or directory",
 }
 
+ENGINE_OPTION = "--llm-option"
 _MODEL = "give the model as an argument: {}"
 _ALL_LAYERS = (
     "leave it out: a model is computed on one device, which --device-type chooses; "
@@ -62,6 +63,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--data-parallel-size": "--num-parallel-workers {}",
         "-dp": "--num-parallel-workers {}",
         "--api-server-count": "--front-ends {}",
+        "--device": "--device-type CPU, GPU or Ascend",
         "--gpu-memory-utilization": _CACHE,
         "--kv-cache-memory-bytes": "--llm-option kv_cache_memory={}",
         "--enforce-eager": "leave it out, or with --engine vllm write --engine-option "
@@ -202,6 +204,15 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--cors-allow-origin": "--allow-origin {}",
         "--trust-remote-code": "leave it out: code in a checkpoint is not run",
     },
+    "SGLang": {
+        "--model-path": _MODEL,
+        "--tp": "--llm-option tensor_parallel={}",
+        "--tp-size": "--llm-option tensor_parallel={}",
+        "--context-length": "--max-model-len {}",
+        "--mem-fraction-static": _CACHE,
+        "--max-running-requests": "--llm-option max_num_seqs={}",
+        "--chunked-prefill-size": "--llm-option max_num_batched_tokens={}",
+    },
     "TensorFlow Serving": {
         "--port": "--grpc-port {}",
         "--rest-api-port": "--http-port {}",
@@ -214,9 +225,39 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--models": "give the paths of the models to serve as arguments",
         "--ts-config": "--config FILE",
     },
+    "uvicorn": {
+        "--workers": "--num-parallel-workers {} for models, --front-ends {} for processes that "
+        "speak HTTP",
+    },
 }
 
 
+# The same of programs that talk with servers, for commands with a URL.
+_CLIENT_OPTIONS: dict[str, dict[str, str]] = {
+    "other clients": {
+        "-u": _URL,
+        "--url": _URL,
+        "--base-url": _URL,
+        "--server": _URL,
+        "--addr": _URL,
+        "--host": "give the URL as the first argument, as http://{}:1500",
+        "--port": "give the URL as the first argument, as http://127.0.0.1:{}",
+    },
+}
+# The same for a conversation.
+_CHAT_OPTIONS: dict[str, dict[str, str]] = {
+    "llama.cpp": {
+        "-p": "--prompt {}",
+        "-sys": "--system {}",
+        "--system-prompt": "--system {}",
+        "-n": "--max-tokens {}",
+        "--n-predict": "--max-tokens {}",
+        "--predict": "--max-tokens {}",
+        "--temp": "--temperature {}",
+    },
+    "Ollama": {"--num-predict": "--max-tokens {}"},
+    "transformers": {"--max-new-tokens": "--max-tokens {}"},
+}
 # The same of tools that measure servers, for `bench`.
 _BENCH_OPTIONS: dict[str, dict[str, str]] = {
     "vLLM's bench": {
@@ -251,6 +292,15 @@ _BENCH_OPTIONS: dict[str, dict[str, str]] = {
         "--osl": "--output-tokens {}",
     },
 }
+# The tables of a command: the first that has a name counts.
+_TABLES = {
+    **dict.fromkeys(("serve", "config"), (_OPTIONS,)),
+    "run": (_CHAT_OPTIONS, _OPTIONS),
+    "chat": (_CHAT_OPTIONS, _CLIENT_OPTIONS),
+    "bench": (_BENCH_OPTIONS, _CLIENT_OPTIONS),
+    **dict.fromkeys(("predict", "status", "models", "load", "unload"), (_CLIENT_OPTIONS,)),
+    **dict.fromkeys(("load-lora", "unload-lora", "log-level"), (_CLIENT_OPTIONS,)),
+}
 
 
 def of_command(word: str, commands: Collection[str]) -> str:
@@ -263,23 +313,31 @@ def of_command(word: str, commands: Collection[str]) -> str:
     return text + did_you_mean(word, commands)
 
 
-def of_options(words: Sequence[str], known: Collection[str], command: str) -> str | None:
-    """Return what to write instead of the first option in `words` that another server has.
+def of_options(
+    words: Sequence[str], known: Collection[str], command: str, engine_names: Collection[str] = ()
+) -> str | None:
+    """Return what to write instead of the first option in `words` that another program has.
 
-    None if there is none. `words` are those after the `command`, `known` its own options.
+    None if there is none. `words` are those after the `command`, `known` its own options, and
+    `engine_names` the names that --llm-option takes.
     """
-    tables = _BENCH_OPTIONS if command == "bench" else _OPTIONS
     for word, following in zip_longest(words, words[1:], fillvalue=""):
-        flag, equals, value = word.partition("=")
         if word == "--":
             return None
+        flag, equals, value = word.partition("=")
         name = flag.replace("_", "-")
-        servers = [server for server, names in tables.items() if name in names]
-        if name in known or not servers:
-            continue
-        value = value if equals or following.startswith("-") else following
-        text = _text(tables[servers[0]][name], value, command)
-        return f"{flag} is a name of {_joined(servers)}; here {text}"
+        if flag == ENGINE_OPTION:  # a name that the engine of another server has
+            flag, _, value = (value or following).partition("=")
+            if flag in engine_names:
+                continue
+            name, equals = f"--{flag.replace('_', '-')}", "="
+        if not equals and not following.startswith("-"):
+            value = following
+        for table in _TABLES.get(command, ()):
+            programs = [program for program, names in table.items() if name in names]
+            if programs and name not in known:
+                text = _text(table[programs[0]][name], value, command)
+                return f"{flag} is a name of {_joined(programs)}; here {text}"
     return None
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving.cli import commands, other_names
-from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.commands import Command
 from mindspore_serving.cli.options import flags
+from mindspore_serving.cli.other_names import ENGINE_OPTION
 from mindspore_serving.cli.settings import ServableSettings
 from mindspore_serving.errors import did_you_mean
 
@@ -27,9 +27,16 @@ def of_command(word: str) -> str:
 
 def of_other_server(command: Command, words: Sequence[str]) -> str | None:
     """Return what to write instead of an option of another program, if one is in `words`."""
-    if not issubclass(command.settings, ServableSettings | BenchSettings):
-        return None
-    return other_names.of_options(words, flags(command.settings), command.name)
+    has_engine_option = any(word.startswith(ENGINE_OPTION) for word in words)
+    names = _engine_names() if has_engine_option else ()
+    return other_names.of_options(words, flags(command.settings), command.name, names)
+
+
+def _engine_names() -> Sequence[str]:
+    from mindspore_serving.core.tasks import TASK_OPTIONS
+    from mindspore_serving.llm.config import OPTIONS
+
+    return (*OPTIONS, *TASK_OPTIONS)
 
 
 def of_unknown(kind: type[Any], unknown: Sequence[str]) -> str:
@@ -60,7 +67,7 @@ def _named_values(options: Sequence[str], value: str) -> dict[str, str]:
     from mindspore_serving.core.server_limits import LIMITS
     from mindspore_serving.llm.config import OPTIONS
 
-    tables = {"--llm-option": OPTIONS, "--limit": {**LIMITS, **LANGUAGE_LIMITS}}
+    tables = {ENGINE_OPTION: OPTIONS, "--limit": {**LIMITS, **LANGUAGE_LIMITS}}
     names = {}
     for option, rows in tables.items():
         if option not in options:
