@@ -35,9 +35,10 @@ Serve models over REST and gRPC until Ctrl-C.  PATH is
   NAME/           with servable_config.py, and model files in NAME/1/
   NAME/           with one model file, in it or in NAME/1/
   NAME/           with config.json and *.safetensors: a checkpoint of a language model
+  NAME/           with config.pbtxt (Triton), model-settings.json (MLServer), Modelfile (Ollama)
   a model file    .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
                   (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj
-                  (XGBoost), .txt (LightGBM), .gguf (a language model)
+                  (XGBoost), .txt (LightGBM), .gguf (a language model), .mar (TorchServe)
   a directory     of any number of these
 
 The newest version of each servable is served.  If a servable cannot be served, the reason is
