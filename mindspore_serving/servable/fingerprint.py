@@ -16,8 +16,9 @@ _SUFFIXES = (".py", ".pbtxt")  # of code, and of Triton's description
 def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
     """Return the fingerprint of the files that a worker of this version reads.
 
-    They are Python code, config.pbtxt, and every file of the version's directory; every file of the directory of
-    a language model; or a model file alone. User code may write other files beside them.
+    They are Python code, config.pbtxt, and every file of the version's directory; every file of the
+    directory of a language model; or a model file alone. User code may write other files beside
+    them.
     """
     root = os.path.join(servable_directory, servable_name)
     if os.path.isfile(root):  # a model file that is a servable
