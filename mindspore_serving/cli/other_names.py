@@ -29,7 +29,7 @@ _BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs
 _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
     "pull": "models are not downloaded: give `serve` a GGUF file or the directory of a checkpoint",
-    "create": "a model needs no recipe: give `serve` its file or directory",
+    "create": "nothing is copied: give `serve` the Modelfile, or the model's file or directory",
 }
 
 _MODEL = "give the model as an argument: {}"
