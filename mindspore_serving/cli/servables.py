@@ -44,6 +44,8 @@ def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], lis
     can_appear = refused or settings.poll or settings.reload or settings.allow_loading
     if not can_appear and not any(_is_language(config) for config in configs):
         _check_no_options(settings)
+    if not can_appear and not any(_is_bare_model(config) for config in configs):
+        _check_no_backend(settings)
     return configs, refused
 
 
@@ -58,6 +60,20 @@ def _check_no_options(settings: ServeSettings) -> None:
         if name != "runtime" and any(_is_set(part, name) for part in settings.parts()):
             raise InvalidInputs(
                 f"{flag(row)} is for language models, but none is served: leave it out, or add one"
+            )
+
+
+def _is_bare_model(config: server.ServableStartConfig) -> bool:
+    return not config.llm_options and _is_bare(config.servable_directory, config.servable_name)
+
+
+def _check_no_backend(settings: ServeSettings) -> None:
+    """Raise InvalidInputs for a backend if no model file is served without configuration."""
+    for part in settings.parts():
+        if part.backend:
+            raise InvalidInputs(
+                f"--backend is for model files without a {CONFIG_FILE}, but none is served: leave "
+                "it out, or set it by declare_model(..., backend=...)"
             )
 
 

@@ -82,7 +82,8 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = _option(
         None,
-        "bytes for keys, values and states; None: the runner takes the free memory",
+        "bytes for keys, values and states; None: 12 % of the memory, or what one sequence of "
+        "`max_model_len` tokens needs",
         at_least=1,
         engines=ENGINES,
         runtimes=RUNTIMES,

@@ -89,10 +89,12 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.tower is not None,
+            has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
+            memory=engine.memory.describe() if engine.memory else "",
         )
 
     def find_adapter(self, name: str) -> int:

@@ -6,6 +6,7 @@ Accepted are FILE, NAME/FILE and NAME/VERSION/FILE. It finds the file and loads 
 import os
 from collections.abc import Iterator
 
+from mindspore_serving import file_check
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
@@ -103,13 +104,15 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
             f", '{location}'" if os.path.basename(root) == "servable_config.py" else ""
         )
     if os.path.isfile(root):
-        return f"'{root}' is not a known model file; known are {SUFFIXES}"
+        unknown = f"is not a known model file; known are {SUFFIXES}"
+        return f"'{root}' {file_check.why_no_model(root) or unknown}"
     version = version or max(versions(root), default=0)
     location = f"version {version} of '{root}'" if versions(root) else f"'{root}'"
+    unfinished = file_check.unfinished(_directory(root, version))
     names = sorted(os.listdir(_directory(root, version)))
     more = ", ..." if len(names) > _SHOWN else ""
     shown = f"{', '.join(names[:_SHOWN])}{more}" if names else "nothing"
-    return f"{location} has no model file, it has {shown}"
+    return f"{location} has no model file, it has {shown}{unfinished}"
 
 
 def _model_files(root: str, *, allow_pickle: bool) -> Iterator[tuple[int, list[ModelFile]]]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mindspore_serving import errors
+from mindspore_serving import errors, file_check
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
@@ -117,11 +117,40 @@ def is_language_model(path: str) -> bool:
 def read_model_config(path: str) -> dict[str, Any]:
     """Return the content of config.json in the directory `path`; {} if it cannot be read."""
     try:
-        with open(os.path.join(path, MODEL_CONFIG), encoding="utf-8") as file:
-            config = json.load(file)
+        config = _load_model_config(path)
     except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def why_no_language_model(path: str) -> str:
+    """Return why a directory with a config.json or weights is no language model.
+
+    "" if it has neither, or is a servable of another kind.
+    """
+    file = os.path.join(path, MODEL_CONFIG)
+    if not os.path.isdir(path) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        return ""
+    if not os.path.isfile(file):
+        weights = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+        return f"it has {weights[0]}, but no {MODEL_CONFIG}: download that too" if weights else ""
+    try:
+        config = _load_model_config(path)
+    except (OSError, ValueError, RecursionError) as error:
+        return f"its {MODEL_CONFIG} {file_check.why_no_model(file) or f'is not JSON: {error}'}"
+    if not isinstance(config, dict):
+        return f"its {MODEL_CONFIG} holds a {type(config).__name__}, expected an object"
+    if "architectures" in config:
+        return ""
+    return (
+        f"its {MODEL_CONFIG} has no 'architectures', which names the model's class, as "
+        '["LlamaForCausalLM"]: take the file from the model\'s publisher'
+    )
+
+
+def _load_model_config(path: str) -> Any:
+    with open(os.path.join(path, MODEL_CONFIG), encoding="utf-8") as file:
+        return json.load(file)
 
 
 def is_upstream(llm_options: Mapping[str, Any]) -> bool:
@@ -154,7 +183,7 @@ def check_servable(
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
             f"{servable}; without it, one model file ({SUFFIXES}) is needed: "
-            f"{bare.why_not(path, allow_pickle=allow_pickle)}"
+            f"{why_no_language_model(path) or bare.why_not(path, allow_pickle=allow_pickle)}"
         )
     if llm_options and not is_language_model(path):
         raise StartError(

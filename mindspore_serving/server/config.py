@@ -34,6 +34,7 @@ from mindspore_serving.server.language_options import (
 __all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployments"]
 
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
+_OTHER_NAMES = {"cuda": "GPU", "nvidia": "GPU", "npu": "Ascend", "davinci": "Ascend"}
 
 
 @documented(SERVABLE)
@@ -116,9 +117,10 @@ def _check_device_type(device_type: str | None) -> str:
         return "none"
     name = check_str("device_type", device_type).lower()
     if name not in _DEVICE_TYPES:
+        shown = _OTHER_NAMES.get(name)
         raise InvalidInputs(
             f"Unsupported device type '{device_type}', only support 'Ascend', 'GPU', 'CPU' and "
-            "None, case ignored"
+            f"None, case ignored{f'; {device_type!r} is {shown!r} here' if shown else ''}"
         )
     return name
 

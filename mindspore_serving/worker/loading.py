@@ -97,6 +97,8 @@ def _load_models(servable: LoadedServable, setup: Setup) -> None:
     models = servable.declaration.models
     formats = sorted({spec.format for spec in models.values()})
     servable.device_type = backends.choose_device(setup.device_type, formats, setup.servable_name)
+    if models:  # without any, ids only number the workers
+        backends.check_device_id(servable.device_type, setup.device_id, setup.servable_name)
     _check_device(setup, servable)
     for number, spec in enumerate(models.values()):
         loading.reached(number / len(models))

@@ -26,8 +26,12 @@ def prepare_method(
     """Prepare a method; `remote` runs its models if this worker does not own them."""
     label = f"servable {servable.declaration.name}, method {method.name}"
     stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
-    params = None if servable.language is None else servable.language.stage.params
-    signature = signatures.of_method(method, servable.reports(), params)
+    language = servable.language
+    params = None if language is None else language.stage.params
+    has_tokenizer = language is None or language.engine.card.has_tokenizer
+    signature = signatures.of_method(
+        method, servable.reports(), params, has_tokenizer=has_tokenizer
+    )
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
