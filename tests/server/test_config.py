@@ -317,7 +317,7 @@ def test_tls_arguments_are_checked(args, text):
         SSLConfig(*args)
 
 
-def test_the_description_of_another_server_sets_what_arguments_leave_out(tmp_path):
+def test_descriptions_of_other_servers_set_defaults_of_arguments(tmp_path):
     (tmp_path / "net" / "1").mkdir(parents=True)
     (tmp_path / "net" / "config.pbtxt").write_text(
         "instance_group { count: 2 kind: KIND_CPU } input { name: 'x' data_type: TYPE_FP32 } "

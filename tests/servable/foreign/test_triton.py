@@ -83,7 +83,7 @@ def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> 
     )
 
 
-def test_names_of_a_file_are_printed_on_one_line(tmp_path: Path) -> None:
+def test_names_of_a_file_are_printed_without_line_breaks(tmp_path: Path) -> None:
     key = "a\\n" + "b" * 200
     text = read(tmp_path, f'parameters {{ key: "{key}" value: {{ string_value: "" }} }}').note(
         "net"
