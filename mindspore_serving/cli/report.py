@@ -1,7 +1,7 @@
 """Text that `serve` prints: where it listens, its methods, and how to call them.  No I/O."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -9,6 +9,7 @@ from mindspore_serving.cli import example
 from mindspore_serving.cli.client_commands import SET_KEY, Reach, join_address
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.examples import IDS, PNG
+from mindspore_serving.core.service import ServableReadiness
 
 Servable: TypeAlias = dict[str, Any]
 
@@ -45,19 +46,33 @@ def model_warnings(servables: Iterable[Servable]) -> Iterator[str]:
             )
 
 
-def ready(settings: ServeSettings, reach: Reach, servables: list[Servable], seconds: float) -> str:
+def ready(
+    settings: ServeSettings,
+    reach: Reach,
+    servables: Iterable[Servable],
+    seconds: float,
+    unready: Iterable[ServableReadiness] = (),
+) -> str:
     """Return the text that is printed when all models are loaded.
 
-    `servables` are as `core.service.Control.describe` returns them.
+    `servables` are as `core.service.Control.describe` returns them; of those the `unready` cannot
+    take requests yet.
     """
     ordered = sorted(servables, key=lambda servable: (servable["name"], servable["version"]))
-    return "\n".join(_lines(settings, reach, ordered, seconds))
+    reasons = {row.name: row.reason for row in unready}
+    return "\n".join([_headline(reasons, seconds), *_lines(settings, reach, ordered, reasons)])
+
+
+def _headline(reasons: Mapping[str, str], seconds: float) -> str:
+    if not reasons:
+        return f"Ready after {seconds:.1f} s."
+    names = ", ".join(reasons)
+    return f"Started after {seconds:.1f} s, NOT READY: {names}.  Until then /readyz answers 503."
 
 
 def _lines(
-    settings: ServeSettings, reach: Reach, servables: list[Servable], seconds: float
+    settings: ServeSettings, reach: Reach, servables: list[Servable], reasons: Mapping[str, str]
 ) -> Iterator[str]:
-    yield f"Ready after {seconds:.1f} s."
     if reach.url:
         yield f"  REST  {reach.url}  (GET /docs, /health, /metrics, /servables)"
     if reach.grpc:
@@ -69,11 +84,13 @@ def _lines(
         yield ""
         name, workers = servable["name"], servable["num_workers"]
         yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
+        if name in reasons:
+            yield f"  NOT READY: {reasons[name]}"
         if "model" in servable:
-            yield f"  {servable['model']['summary']}"
-            if servable.get("sampling"):
-                yield f"  {servable['sampling']}"
-            yield from _language_lines(reach, name, servable["model"], is_only=is_only)
+            card = servable["model"]
+            lines = card["summary"], card["memory"], servable["sampling"]
+            yield from (f"  {line}" for line in lines if line)
+            yield from _language_lines(reach, name, card, is_only=is_only)
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
             yield f"    {call_line(reach, name, method, names['input_specs'])}"

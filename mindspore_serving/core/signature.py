@@ -44,11 +44,13 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
 class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
     """Inputs and outputs of a method, or of one graph of a model.
 
-    There are no outputs if their number is unknown before a run.
+    There are no outputs if their number is unknown before a run.  Tensors of protocol v2 have a
+    first dimension that counts instances if it `is_batched`; else a request has one instance.
     """
 
     inputs: tuple[ValueSpec, ...] = ()
     outputs: tuple[ValueSpec, ...] = ()
+    is_batched: bool = True
 
 
 @dataclass(frozen=True, slots=True)

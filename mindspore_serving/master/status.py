@@ -44,8 +44,9 @@ def describe(service: ServableService) -> dict[str, Any]:
 
 
 def _described(card: ModelCard) -> dict[str, Any]:
-    """Return the card of a language model, and its sampling as a line for people."""
-    return {"model": msgspec.to_builtins(card), "sampling": describe_sampling(card)}
+    """Return what clients may know of a language model, and its sampling as a line for people."""
+    public = msgspec.structs.replace(card, adapter_paths=(), system_message="")
+    return {"model": msgspec.to_builtins(public), "sampling": describe_sampling(card)}
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:

@@ -56,7 +56,9 @@ def _model_stage(
     if report is None:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
     _check_counts(stage, report)
-    limit = report.batch_size or DYNAMIC_BATCH
+    declared = servable.declaration.models.get(key)
+    max_batch_size = declared.max_batch_size if declared is not None else 0
+    limit = report.batch_size or max_batch_size or DYNAMIC_BATCH
     call = servable.run_model if remote is None else remote.call
     prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
     threads = servable.threads

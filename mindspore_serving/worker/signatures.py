@@ -36,7 +36,8 @@ def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
     outputs = [
         _to_spec(tensor, tensor.shape and tensor.shape[start:]) for tensor in signature.outputs
     ]
-    return InstanceSignature(tuple(inputs), tuple(outputs))
+    is_batched = spec.with_batch_dim or not spec.inputs  # those of a file alone always are
+    return InstanceSignature(tuple(inputs), tuple(outputs), is_batched)
 
 
 def of_method(
@@ -61,6 +62,7 @@ def of_method(
             _named(name, known.get(slot))
             for name, slot in zip(method.outputs, method.returns, strict=True)
         ),
+        is_batched=all(_graph(stage, models).is_batched for stage in method.stages),
     )
 
 

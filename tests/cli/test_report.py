@@ -39,9 +39,9 @@ def language_model(name: str = "m", **fields: Any) -> dict[str, Any]:
     """What a server says of a language model, which has no methods."""
     card = dict.fromkeys(("can_embed", "can_score", "takes_images"), False) | {
         "summary": "runtime toy", "can_generate": True, "has_chat_template": True,
-        "has_tokenizer": True, "labels": [],
+        "has_tokenizer": True, "labels": [], "memory": "",
     }  # fmt: skip
-    row = {"name": name, "version": 1, "num_workers": 1, "methods": {}}
+    row = {"name": name, "version": 1, "num_workers": 1, "methods": {}, "sampling": ""}
     return {**row, "model": {**card, **fields}}
 
 
@@ -71,13 +71,16 @@ def test_a_host_that_cannot_be_connected_to_is_shown_as_this_machine(host, shown
 
 
 def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
-    lines = ready(ServeSettings(paths=["."], no_grpc=True), language_model()).splitlines()
+    memory = "KV cache up to 1.9 GB (12 % of 16 GB memory)"
+    model = language_model(memory=memory)
+    lines = ready(ServeSettings(paths=["."], no_grpc=True), model).splitlines()
     assert "  REST  http://127.0.0.1:1500  (GET /docs, /health, /metrics, /servables)" in lines
     assert (
         "  OpenAI   http://127.0.0.1:1500/v1   Anthropic, Ollama, TGI  http://127.0.0.1:1500"
         in lines
     )
     assert "  chat     mindspore-serving chat http://127.0.0.1:1500" in lines
+    assert "  KV cache up to 1.9 GB (12 % of 16 GB memory)" in lines
 
 
 def test_of_several_language_models_each_has_a_chat_of_its_own() -> None:
@@ -134,6 +137,13 @@ def test_the_certificate_is_found_from_any_directory() -> None:
     words = shlex.split(line)
     assert words[1].startswith("https://")
     assert words[words.index("--cacert") + 1] == os.path.abspath("my cert.pem")
+
+
+def test_the_sampling_of_a_language_model_is_named_with_its_source() -> None:
+    sampling = "sampling temperature 0.8 (defaults of the server: the model recommends none)"
+    model = {**language_model(), "sampling": sampling}
+    lines = ready(ServeSettings(paths=["."]), model)
+    assert f"  runtime toy\n  {sampling}\n" in lines
 
 
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
