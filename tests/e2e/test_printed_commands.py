@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import printed
@@ -101,6 +102,37 @@ def test_without_rest_commands_are_of_our_client(tmp_path, variables):
         assert all(line.count("mindspore-serving predict 127.0.0.1:") == 1 for line in lines)
         answers = [json.loads(printed.paste(line, tmp_path, variables)) for line in lines]
         assert [[*answer["instances"][0]] for answer in answers] == [["n"], ["n"], ["y"]]
+
+
+def write_torch(directory: Path) -> None:
+    torch = pytest.importorskip("torch", reason="it writes and runs the model")
+    batch = torch.export.Dim("batch")
+    net = torch.nn.Conv2d(3, 2, 5)
+    program = torch.export.export(net, (torch.zeros(4, 3, 8, 8),), dynamic_shapes=[{0: batch}])
+    torch.export.save(program, directory / "net.pt2")
+
+
+def write_xgboost(directory: Path) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="it writes and runs the model")
+    rows = np.arange(20.0).reshape(10, 2)
+    xgboost.XGBRegressor(n_estimators=2).fit(rows, rows[:, 0]).save_model(directory / "net.ubj")
+
+
+def write_lightgbm(directory: Path) -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="it writes and runs the model")
+    rows = np.arange(200.0).reshape(100, 2)
+    model = lightgbm.LGBMRegressor(n_estimators=2, verbosity=-1).fit(rows, rows[:, 0])
+    model.booster_.save_model(directory / "net.txt")
+
+
+@pytest.mark.parametrize("write", [write_torch, write_xgboost, write_lightgbm])
+def test_a_model_file_is_called_by_its_command(write, tmp_path):
+    (tmp_path / "net").mkdir()
+    write(tmp_path / "net")
+    words = ["serve", "net", "--http-port", str(free_port()), "--no-grpc"]
+    with Command([*SERVING, *words], tmp_path) as command:
+        command.says(READY)
+        printed.paste_all(printed.commands(command.text), tmp_path)
 
 
 @pytest.fixture(scope="module")
