@@ -95,8 +95,8 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
     values = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in values.keys() - known:
-        near = did_you_mean(name, known)
-        raise InvalidInputs(f"--limit {name} does not exist{near}; limits are {', '.join(known)}")
+        near = did_you_mean(name, known) or f"; limits are {', '.join(known)}"
+        raise InvalidInputs(f"--limit {name} does not exist{near}")
     content = {name: values.pop(name) for name in values.keys() & LANGUAGE_LIMITS.keys()}
     return server.ServerLimits(**values), server.LanguageLimits(**content)
 
