@@ -214,6 +214,13 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def reason(error: Exception) -> str:
+    """Return the cause of an error without Python's number and the path, which our texts have."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"it is not UTF-8 at byte {error.start}"
+    return getattr(error, "strerror", None) or str(error)
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean 'NAME'?" for the name in `known` that is nearest to `name`.
 

@@ -169,7 +169,10 @@ def test_arrays_are_not_cast_where_something_would_be_lost(
 def test_servables_lists_the_types_and_shapes(calls: Calls) -> None:
     ((row,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
     method = row["methods"]["float32"]
-    assert method["input_specs"] == [{"name": "x", "dtype": "float32", "shape": [2]}]
+    example = {"value": 1.0, "shape": [2]}
+    assert method["input_specs"] == [
+        {"name": "x", "dtype": "float32", "shape": [2], "example": example}
+    ]
     assert method["output_specs"] == [{"name": "y", "dtype": "float32", "shape": [2]}]
     names = row["methods"]["seen"]["output_specs"]
     assert [(one["name"], one["dtype"]) for one in names] == [

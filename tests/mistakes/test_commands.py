@@ -1,5 +1,6 @@
 """Each mistake of commands.txt ends at once, with the status and the line that the table has."""
 
+import io
 import shlex
 from pathlib import Path
 
@@ -17,15 +18,40 @@ def rows() -> list[tuple[str, str]]:
     return list(zip(lines[::2], lines[1::2], strict=True))
 
 
+POINTER = (
+    "version https://git-lfs.github.com/spec/v1\n"
+    "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 988097824\n"
+)
+LLAMA = '{"architectures": ["LlamaForCausalLM"]}'
+FILES = {
+    "model/config.json": LLAMA,
+    "model/model.safetensors": "",
+    "wrong.yaml": "htpp_port: 1\n",
+    "no.yaml": "servables: [\n",
+    "net.gguf.part": "GGUF",
+    "damaged/config.json": '{"architectures": [',
+    "nameless/config.json": "{}",
+    "weights/model.safetensors": "",
+    "page.xml": "<!DOCTYPE html><html><body>Not found</body></html>",
+    "pointer.gguf": POINTER,
+    "notes.txt": "a line",
+}
+
+
+def write_files(directory: Path) -> None:
+    """Write the servable words, a language model without weights, and files that are wrong."""
+    write_words(directory)
+    (directory / "empty").mkdir()
+    for name, text in FILES.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(text)
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_words(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
-    (tmp_path / "model" / "model.safetensors").touch()
-    (tmp_path / "wrong.yaml").write_text("htpp_port: 1\n")
-    (tmp_path / "no.yaml").write_text("servables: [\n")
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     monkeypatch.delenv("MINDSPORE_SERVING_TOKEN", raising=False)
 
 
