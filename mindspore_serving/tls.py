@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import StartError, reason
 
 if TYPE_CHECKING:
     import grpc
 
 
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 SOON = timedelta(days=14)
 _PEM = re.compile("-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.S)
 # Validity of a certificate in DER: a sequence of two times, with years of two or four digits.
@@ -112,7 +113,7 @@ def read(tls: Tls) -> Pem:
         try:
             contents.append(Path(path).read_bytes())
         except OSError as error:
-            raise _unusable(name, path, error) from error
+            raise _unusable(name, path, reason(error)) from error
     pem = Pem(*contents)
     _to_context(tls, pem)
     _warn_of_end(tls.certificate, pem.certificate)
@@ -136,17 +137,18 @@ def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
             # An empty password makes an encrypted key an error; without it OpenSSL would prompt.
             context.load_cert_chain(certificate, key, password="")
     except (OSError, ssl.SSLError) as error:
-        which, path = "private_key", tls.private_key
         if not _is_certificate(pem.certificate):
-            which, path = "certificate_chain", tls.certificate
-        raise _unusable(which, path, error) from error
+            text = f"expected a certificate in PEM ({_CERTIFICATE})"
+            raise _unusable("certificate_chain", tls.certificate, text) from error
+        raise _unusable("private_key", tls.private_key, _why_no_key(tls, pem, error)) from error
     if pem.roots is not None:
         assert tls.custom_ca is not None
         try:
             with _as_file(pem.roots) as roots:
                 context.load_verify_locations(roots)
         except (OSError, ssl.SSLError) as error:
-            raise _unusable("root certificate", tls.custom_ca, error) from error
+            text = f"expected certificates in PEM ({_CERTIFICATE})"
+            raise _unusable("root certificate", tls.custom_ca, text) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -162,8 +164,18 @@ def _as_file(content: bytes) -> Iterator[str]:
         yield f"/proc/self/fd/{file.fileno()}"
 
 
-def _unusable(which: str, path: str, error: Exception) -> StartError:
-    return StartError(f"Serving Error: load {which} from {path} failed: {error}")
+def _unusable(which: str, path: str, text: str) -> StartError:
+    return StartError(f"Serving Error: load {which} from {path} failed: {text}")
+
+
+def _why_no_key(tls: Tls, pem: Pem, error: Exception) -> str:
+    if "KEY_VALUES_MISMATCH" in str(error):
+        return f"it is not the key of the certificate {tls.certificate}"
+    if b"ENCRYPTED" in pem.private_key:
+        return "it is encrypted: remove its password by `openssl pkey -in KEY -out NEW_KEY`"
+    if b"PRIVATE KEY-----" not in pem.private_key:
+        return "expected a private key in PEM (-----BEGIN PRIVATE KEY-----)"
+    return str(error)
 
 
 def to_client_context(ca: str | None, certificate: str | None, key: str | None) -> ssl.SSLContext:
@@ -173,6 +185,8 @@ def to_client_context(ca: str | None, certificate: str | None, key: str | None) 
     """
     try:
         context = ssl.create_default_context(cafile=ca)
+        # `ca` may be the server's own certificate, without the authority that signed it.
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         if certificate:
             context.load_cert_chain(certificate, key)
     except OSError as error:

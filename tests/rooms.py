@@ -13,7 +13,7 @@ ROOT = TOP / PACKAGE
 DOCUMENT = TOP / "ARCHITECTURE.md"
 
 # Used everywhere, or only forwarding old paths: arrows to and from them say nothing.
-BELOW = ("errors", "extras", "log", "loading", "metrics", "aio", "old_paths")
+BELOW = ("errors", "extras", "file_check", "log", "loading", "metrics", "aio", "old_paths")
 LEFT_OUT = frozenset({"", *BELOW, "__main__", "legacy"})
 
 Graph = Mapping[str, frozenset[str]]

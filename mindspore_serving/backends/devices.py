@@ -6,6 +6,7 @@ Looks at device files and installed libraries; imports a library only to probe i
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_letters
 
 from mindspore_serving.backends import formats
 from mindspore_serving.errors import ServingError, StartError
@@ -73,9 +74,52 @@ def choose_device(
     if chosen not in supported:
         raise StartError(
             f"The device type '{chosen}' of servable name {servable_name} is inconsistent with "
-            f"current running environment, supported device type: None or {_shown(supported)}"
+            f"current running environment, supported device type: None or {_shown(supported)}; "
+            f"{_why_not(chosen, needed, directory)}"
         )
     return chosen
+
+
+def check_device_id(
+    device_type: str, device_id: int | None, servable_name: str, *, directory: str = "/dev"
+) -> None:
+    """Raise StartError if this machine has no device `device_id` of `device_type`.
+
+    On CPUs the numbers only distinguish workers, as in MindSpore Serving 1 and 2.
+    """
+    pattern = _FILES.get(device_type)
+    if pattern is None or device_id is None:
+        return
+    names = [path.name for path in Path(directory).glob(pattern)]
+    numbers = sorted(
+        int(digits) for name in names if (digits := name.lstrip(ascii_letters)).isdigit()
+    )
+    if device_id >= len(numbers) and device_id not in numbers:
+        devices = f"{len(numbers)} {SHOWN[device_type]} device{'s' * (len(numbers) != 1)}"
+        raise StartError(
+            f"device_ids of servable name {servable_name} has {device_id}, but this machine has "
+            f"{devices} (files {directory}/{pattern}): expected numbers below {len(numbers)}"
+        )
+
+
+def _why_not(device: str, needed: Iterable[str], directory: str) -> str:
+    """Return why models of the `needed` formats cannot run on `device`, and what to do."""
+    shown = SHOWN.get(device, device)
+    if device not in present(directory):
+        return (
+            f"this machine has no {shown} device (no file {directory}/{_FILES[device]}): leave the "
+            "device type out to run on another, and see `mindspore-serving doctor`"
+        )
+    texts = []
+    for name in needed:
+        built = formats.builds(name)
+        if device not in built:
+            library, version = formats.installed(name)
+            texts.append(
+                f"{library or 'the backend'} {version}".strip()
+                + f", which runs models of format {name}, is installed for {_shown(built)}"
+            )
+    return f"{', '.join(texts)}: install its build for {shown}"
 
 
 def available(probe: bool = False) -> list[Availability]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving import log
+from mindspore_serving import file_check, log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
@@ -21,18 +21,19 @@ _reported: set[tuple[str, str]] = set()
 
 
 def check_files(source: ModelSource) -> None:
-    """Raise StartError if a file of `source` is missing, empty or no regular file."""
+    """Raise StartError if a file of `source` is missing, no regular file, or obviously no model."""
     if not source.paths:
         raise StartError(f"Load model '{source.spec.key}' failed: it names no model file")
     for path in source.paths:
         if not os.path.exists(path):
-            raise load_error(source, path, "the file does not exist")
+            missing = f"the file does not exist{file_check.unfinished(path)}"
+            raise load_error(source, path, missing)
         if not os.path.isfile(path):
             raise load_error(source, path, "it is not a file")
         if not os.access(path, os.R_OK):
             raise load_error(source, path, "no permission to read it")
-        if os.path.getsize(path) == 0:
-            raise load_error(source, path, "the file is empty")
+        if why := file_check.why_no_model(path):
+            raise load_error(source, path, f"the file {why}")
 
 
 def load_error(source: ModelSource, path: str, cause: object) -> StartError:

@@ -50,8 +50,12 @@ def _kind(source: ModelSource, path: str) -> str:
     """Detect the kind of a file by the names in the archive below its top folder."""
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
-            is_pickle = file.read(1) == b"\x80"
-        raise load_error(source, path, _refusal("a pickle" if is_pickle else "no model archive"))
+            head = file.read(4)
+        if head == b"PK\x03\x04":
+            text = "it is an archive without its end, so it is truncated: download or copy it again"
+            raise load_error(source, path, text)
+        what = "a pickle" if head[:1] == b"\x80" else "no model archive"
+        raise load_error(source, path, _refusal(what))
     with zipfile.ZipFile(path) as archive:
         names = {name.partition("/")[2] or name for name in archive.namelist()}
     if names & {"archive_format", "serialized_exported_program.json"}:

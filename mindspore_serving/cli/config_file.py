@@ -14,7 +14,7 @@ from mindspore_serving.cli.options import SERVE
 from mindspore_serving.cli.settings import ServableSettings, ServeSettings
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.yaml_text import Loader, faults
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import InvalidInputs, StartError, reason
 
 MAX_SIZE = 1 << 20  # bytes
 SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
@@ -102,7 +102,8 @@ def read(path: str) -> dict[str, Any]:
             data = file.read(MAX_SIZE + 1)
         text = data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"the configuration file cannot be read: {error}") from None
+        text = f"the configuration file {path} cannot be read: {reason(error)}"
+        raise StartError(text) from None
     if len(data) > MAX_SIZE:
         raise InvalidInputs(f"{path} has more than {MAX_SIZE} bytes")
     return _Reader(path).read(text)

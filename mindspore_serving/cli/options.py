@@ -58,7 +58,7 @@ def pairs(text: str) -> dict[str, str]:
 
 ids = numbers(int, "0,1,2")
 METAVARS = {int: "N", float: "SECONDS"}  # of other kinds FILE, if a row has none of its own
-_PARSERS: dict[Any, Any] = {int: int, float: float, list[int]: ids, dict[str, str]: pairs}
+_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs}
 
 
 class _Once(argparse.Action):
@@ -129,7 +129,21 @@ def _parsing(row: OptionRow) -> dict[str, Any]:
     shown: dict[str, Any] = {"choices": row.choices} if row.choices else {}
     if row.metavar or not row.choices:
         shown["metavar"] = metavar
+    if row.kind in (int, float) and not row.parse:
+        return {"action": _Once, "type": _number(row), **shown}
     return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
+
+
+def _number(row: OptionRow) -> Callable[[str], Any]:
+    """Return a parser of the numbers of `row`; their range is checked later."""
+
+    def read(text: str) -> Any:
+        try:
+            return row.kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected {row.accepted}") from None
+
+    return read
 
 
 def to_settings(kind: type[_Settings], values: dict[str, Any]) -> _Settings:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from mindspore_serving import server
@@ -19,6 +19,8 @@ from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy
 from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
+from mindspore_serving.servable.foreign import formats
+from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.language import DEFAULT_RUNTIME
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
@@ -42,6 +44,8 @@ def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], lis
     can_appear = refused or settings.poll or settings.reload or settings.allow_loading
     if not can_appear and not any(_is_language(config) for config in configs):
         _check_no_options(settings)
+    if not can_appear and not any(_is_bare_model(config) for config in configs):
+        _check_no_backend(settings)
     return configs, refused
 
 
@@ -56,6 +60,20 @@ def _check_no_options(settings: ServeSettings) -> None:
         if name != "runtime" and any(_is_set(part, name) for part in settings.parts()):
             raise InvalidInputs(
                 f"{flag(row)} is for language models, but none is served: leave it out, or add one"
+            )
+
+
+def _is_bare_model(config: server.ServableStartConfig) -> bool:
+    return not config.llm_options and _is_bare(config.servable_directory, config.servable_name)
+
+
+def _check_no_backend(settings: ServeSettings) -> None:
+    """Raise InvalidInputs for a backend if no model file is served without configuration."""
+    for part in settings.parts():
+        if part.backend:
+            raise InvalidInputs(
+                f"--backend is for model files without a {CONFIG_FILE}, but none is served: leave "
+                "it out, or set it by declare_model(..., backend=...)"
             )
 
 
@@ -176,12 +194,22 @@ def _configs_of(
         try:
             _check_library(settings, location)
             check_declared_options(os.path.join(*location, CONFIG_FILE))
-            versions = _versions(settings.versions, *location, is_alone=len(locations) == 1)
+            described = formats.read(os.path.join(*location))
+            policy = _policy(settings, described)
+            versions = _versions(policy, *location, is_alone=len(locations) == 1)
         except StartError as error:
             refused.append(RefusedServable(_name(settings, *location), str(error)))
             continue
-        configs += [_config(settings, location, version, model_options) for version in versions]
+        chosen = replace(settings, **formats.complete(described, asdict(settings)))
+        configs += [_config(chosen, location, version, model_options) for version in versions]
     return configs, refused
+
+
+def _policy(settings: ServeSettings, described: ForeignModel | None) -> str:
+    """Return the version policy: that of the description, unless the operator sets another."""
+    default = rows_of(ServableSettings)["versions"].default
+    is_set = settings.versions != default
+    return settings.versions if is_set or described is None else described.versions or default
 
 
 def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[RefusedServable]]:

@@ -1,16 +1,19 @@
 """`mindspore-serving serve`: find servables, serve them, and print how to call them.
 
 The ports are opened first: one in use is an error at once, and /health answers while models load.
-With --wait they are only checked then, and opened when all models are loaded.
+With --wait they are only checked then, and opened when all models can be used.
 """
 
 import os
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
+from mindspore_serving.cli.client_commands import Reach, join_address
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
@@ -18,14 +21,17 @@ from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.server import context, startup
 from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.front_ends import FrontEndOptions
+from mindspore_serving.server.startup_report import announce
 from mindspore_serving.tracing.options import is_requested
 
 KEYS = "MINDSPORE_SERVING_API_KEYS"  # in the environment, with spaces between them
 RELOAD_SECONDS = 0.5  # interval of --reload
+READY_SECONDS = 0.2  # interval of looks at servables that are not ready
 
 
 def run(settings: ServeSettings) -> int:
@@ -53,14 +59,17 @@ def run(settings: ServeSettings) -> int:
             is_strict=settings.strict,
         )
         if settings.wait:
+            _wait_until_ready()
             _listen(settings, options)
     except BaseException:
         server.stop()
         raise
     for name, error in failed:
         log.tell(f"Not served: {name}: {error}")
-    _say(report.ready(settings, startup.describe(), seconds))
-    _warn(settings)
+    described = startup.describe()
+    reach = Reach.of(settings, needs_key=bool(api_keys(settings)))
+    _say(report.ready(settings, reach, described, seconds, startup.find_unready()))
+    _warn(settings, described)
     return _wait()
 
 
@@ -84,7 +93,20 @@ def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":
         if settings.api_key:
             raise InvalidInputs("--api-key and --api-key-file exclude each other")
         return Path(settings.api_key_file)
-    return tuple(settings.api_key) or tuple(os.environ.get(KEYS, "").split())
+    if settings.api_key:
+        return tuple(_checked_key(key, "--api-key") for key in settings.api_key)
+    return tuple(_checked_key(key, KEYS) for key in os.environ.get(KEYS, "").split())
+
+
+def _checked_key(key: str, source: str) -> str:
+    """Return `key`.  Raises InvalidInputs if it is none, without showing it."""
+    if is_key(key):
+        return key
+    problem = f"{source} is a text of {len(key)} characters, expected {EXPECTED}"
+    hint = "a file of keys is given by --api-key-file"
+    if not os.path.isfile(key):
+        hint = f"`openssl rand -hex 16` makes one; {hint}"
+    raise InvalidInputs(f"{problem}: {hint}")
 
 
 def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.LanguageLimits]:
@@ -95,8 +117,8 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
     values = to_values("--limit", settings.limit)
     known = [*LIMITS, *LANGUAGE_LIMITS]
     for name in values.keys() - known:
-        near = did_you_mean(name, known)
-        raise InvalidInputs(f"--limit {name} does not exist{near}; limits are {', '.join(known)}")
+        expected = did_you_mean(name, known) or f"; limits are {', '.join(known)}"
+        raise InvalidInputs(f"--limit {name} does not exist{expected}")
     content = {name: values.pop(name) for name in values.keys() & LANGUAGE_LIMITS.keys()}
     return server.ServerLimits(**values), server.LanguageLimits(**content)
 
@@ -104,6 +126,13 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     if settings.no_http and settings.no_grpc:
         raise InvalidInputs("--no-http and --no-grpc exclude each other: no port would be open")
+    is_same_port = settings.http_port == settings.grpc_port
+    if is_same_port and not (settings.no_http or settings.no_grpc):
+        raise InvalidInputs(
+            f"--http-port and --grpc-port are both {settings.http_port}, expected different ports"
+        )
+    if settings.token_file is not None and settings.worker_address is None:
+        raise InvalidInputs("--token-file is for --worker-address, which is not given")
     if settings.tls_cert is None or settings.tls_key is None:
         if settings.tls_cert or settings.tls_key or settings.tls_ca:
             raise InvalidInputs("--tls-cert and --tls-key need each other, and --tls-ca needs both")
@@ -121,7 +150,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
     _warn(settings)
     server_limits, language_limits = limits(settings)
     options = FrontEndOptions.from_arguments(
-        address=report.address(settings.host, settings.http_port),
+        address=join_address(settings.host, settings.http_port),
         ssl_config=tls,
         api_keys=api_keys(settings),
         limits=server_limits,
@@ -160,21 +189,36 @@ def check_ports(settings: ServeSettings) -> None:
         (settings.http_port, settings.no_http, "RESTful server"),
         (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
     ):
-        address = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        address = addresses.parse(join_address(settings.host, port), tag, allow_unix=False)
         if not is_off:
             addresses.listen(address, tag).close()
 
 
 def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
+    opened = []
     if not settings.no_http:
         startup.start_http(options)
+        opened.append(options.address)
     if not settings.no_grpc:
-        address = report.address(settings.host, settings.grpc_port)
+        address = join_address(settings.host, settings.grpc_port)
         startup.start_grpc(replace(options, address=address))
+        opened.append(address)
+    announce(f"listening on {' and '.join(opened)}")
 
 
-def _warn(settings: ServeSettings) -> None:
-    for text in report.warnings(settings):
+def _wait_until_ready() -> None:
+    """Wait until every servable can take requests: an upstream may be away."""
+    shown = ""
+    while startup.is_running() and (unready := startup.find_unready()):
+        text = "; ".join(f"{row.name}: {row.reason}" for row in unready)
+        if text != shown:
+            log.tell(f"Waiting (--wait) for {text}")
+            shown = text
+        time.sleep(READY_SECONDS)
+
+
+def _warn(settings: ServeSettings, servables: Sequence[report.Servable] = ()) -> None:
+    for text in (*report.warnings(settings), *report.model_warnings(servables)):
         log.tell(text, is_warning=True)
 
 

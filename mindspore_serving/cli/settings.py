@@ -199,7 +199,7 @@ class ServerSettings(ServerOptions):
     )
     no_http: bool = _ports(False, "do not start the REST server")
     no_grpc: bool = _ports(False, "do not start the gRPC server")
-    wait: bool = _models(False, "open the ports only when all models are loaded")
+    wait: bool = _models(False, "open the ports only when all models can be used, upstreams too")
     max_enqueued_requests: int = _limits(
         10000,
         "max requests in flight of the server",

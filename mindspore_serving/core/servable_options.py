@@ -36,7 +36,8 @@ class ServableOptions:
     device_ids: int | Sequence[int] | None = _workers(
         None,
         "devices, one worker process on each, as 0,1",
-        details="`serve` uses device 0, unless the number of workers is set",
+        details="`serve` uses device 0, unless the number of workers is set. On a CPU the numbers "
+        "only distinguish workers",
         metavar="IDS",
         is_common=True,
         page="servable_config.md#workers-and-devices",

@@ -94,9 +94,12 @@ def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
 
 
 def _hint(error: OSError) -> str:
-    return "; choose another port, or end the process that listens on it" * (
-        error.errno == errno.EADDRINUSE
-    )
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "; expected an address of this machine, as 127.0.0.1, or 0.0.0.0 for every network"
+    return {
+        errno.EADDRINUSE: "; choose another port, or end the process that listens on it",
+        errno.EACCES: "; ports below 1024 need root: choose another port",
+    }.get(error.errno or 0, "")
 
 
 def reserve(address: Address, tag: str) -> socket.socket:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.frontends.keys import ApiKey
 
 MIN_LENGTH = 8  # characters of a key
@@ -27,7 +27,9 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"Serving Error: the file of API keys cannot be read: {error}") from None
+        raise StartError(
+            f"Serving Error: the file of API keys {path} cannot be read: {reason(error)}"
+        ) from None
     if stat.S_ISREG(mode) and mode & 0o007:
         raise StartError(
             f"Serving Error: every user can read the API keys in {path}: run chmod o= {path}"

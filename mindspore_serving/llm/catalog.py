@@ -20,7 +20,8 @@ class Runtime:
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of a model.  `accepts` has the values of options of which it takes only
-    some.  The flags say whether it takes images, whether quantised weights stay integers, and
+    some, `devices` its names for device types of servables; without one, it computes on CPUs only.
+    The flags say whether it takes images, whether quantised weights stay integers, and
     whether its ranks are started by another program: such a runtime cannot be chosen by `serve
     --runtime`.
     """
@@ -29,6 +30,7 @@ class Runtime:
     opens_encoder: str = ""
     opens_rank: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": "cpu"})
     takes_images: bool = False
     keeps_integers: bool = False
     has_running_ranks: bool = False
@@ -65,11 +67,13 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None,),
         },
+        devices={"cpu": "cpu", "gpu": "cuda"},
         takes_images=True,
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",
         accepts={**_FLOAT32_ONLY, "device": ("auto", "cpu", "ascend")},
+        devices={"cpu": "cpu", "ascend": "ascend"},
     ),
     "mindir": Runtime(
         ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ONLY
@@ -87,15 +91,22 @@ class EngineRow:
         opens: "module:function" below `llm.engines`.
         library: the module that it needs.
         reads: formats of the models that it reads.
+        devices: its names for device types of servables; "" for one that it chooses by itself.
     """
 
     opens: str
     library: str
     reads: tuple[str, ...]
+    devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": ""})
 
 
 ENGINES: dict[str, EngineRow] = {
-    "vllm": EngineRow("vllm_opening:open_engine", "vllm", (DIRECTORY,)),
+    "vllm": EngineRow(
+        "vllm_opening:open_engine",
+        "vllm",
+        (DIRECTORY,),
+        devices={"cpu": "cpu", "gpu": "cuda", "ascend": "npu"},
+    ),
     "llama.cpp": EngineRow("llamacpp:open_engine", "llama_cpp", (GGUF,)),
     "genai": EngineRow("genai:open_engine", "openvino_genai", (GGUF, DIRECTORY)),
 }

@@ -84,7 +84,8 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = _option(
         None,
-        "bytes for keys, values and states; None: the runner takes the free memory",
+        "bytes for keys, values and states; None: 12 % of the memory, or what one sequence of "
+        "`max_model_len` tokens needs",
         at_least=1,
         engines=ENGINES,
         runtimes=RUNTIMES,
@@ -253,6 +254,9 @@ class EngineConfig:
     default_min_p: float | None = _sampling("min_p")
     default_repetition_penalty: float | None = _sampling("repetition_penalty")
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
+    system_message: str = _option(
+        "", "system message of conversations that have none", engines=ENGINES, has_encoders=False
+    )
     embeddings: bool = _option(
         False,
         "let a served model that generates embed texts as well. Otherwise only models made for "

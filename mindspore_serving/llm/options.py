@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
-from mindspore_serving.llm.catalog import NAMES, OURS, RUNTIMES
+from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 
 
@@ -60,6 +60,38 @@ def check_runtime(
             *first, last = (str(value or "none") for value in values)
             accepted = f"{', '.join(first)} and {last}" if first else f"only {last}"
             raise StartError(f"{name} is {value!r}, the {runtime} runtime accepts {accepted}")
+
+
+def find_device(
+    device_type: str, device_id: int | None, runtime: str, engine: str = OURS
+) -> str | None:
+    """Return the option `device` for a worker of `device_type` ("none": any) on `device_id`.
+
+    None leaves the choice to the runtime or the engine. Raises StartError if that cannot compute on
+    this type, or on a device of this number.
+    """
+    if engine in ENGINES:
+        label, devices = f"engine {engine!r}", ENGINES[engine].devices
+    else:
+        row = RUNTIMES["torch"] if runtime == TRANSFORMERS else RUNTIMES.get(runtime)
+        label, devices = f"runtime {runtime!r}", row.devices if row else {}
+    if device_type == "none" or not devices:
+        return f"auto:{device_id}" if engine == "vllm" and device_id else None
+    name = devices.get(device_type)
+    if name is None:
+        able = ", ".join(n for n, row in RUNTIMES.items() if device_type in row.devices)
+        raise StartError(
+            f"device_type is {device_type!r}, but {label} computes on {', '.join(devices)} only; "
+            f"choose --runtime {able}, or leave device_type out"
+        )
+    if not device_id or device_type == "cpu":
+        return name or None
+    if name == "ascend":
+        raise StartError(
+            f"device_ids has {device_id}, but {label} computes on the first visible device: "
+            f"set ASCEND_RT_VISIBLE_DEVICES={device_id} and device_ids=0"
+        )
+    return f"{name}:{device_id}"
 
 
 def check_encoder(config: EngineConfig) -> None:

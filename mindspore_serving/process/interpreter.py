@@ -26,6 +26,7 @@ PACKAGES: Mapping[str, str] = {
 }
 """Requirements of a worker beyond the standard library, with the module of each to import."""
 CACHE = "MINDSPORE_SERVING_CACHE"  # environment variable with the cache directory
+_MAX_ERROR = 300  # characters of a line; longer ones repeat our code
 _PROBE_SECONDS = 60.0
 _ANSWER = "interpreter:"  # prefix of the probe's output; a sitecustomize may print as well
 _PROBE = """
@@ -181,8 +182,11 @@ def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
         raise StartError(f"the interpreter {path!r} cannot be run: {error}") from None
     answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
     if not answers:
-        errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise StartError(f"{path!r} is not an interpreter of Python: {errors[-1][:200]}")
+        errors = done.stderr.strip().splitlines()
+        shown = f" ({errors[-1][:200]})" if errors and len(errors[-1]) < _MAX_ERROR else ""
+        raise StartError(
+            f"{path!r} is not an interpreter of Python{shown}: expected one, as /usr/bin/python3"
+        )
     version, packages = json.loads(answers[-1].removeprefix(_ANSWER))
     return tuple(version), packages
 

@@ -6,6 +6,7 @@ Accepted are FILE, NAME/FILE and NAME/VERSION/FILE. It finds the file and loads 
 import os
 from collections.abc import Iterator
 
+from mindspore_serving import file_check
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
@@ -42,12 +43,16 @@ def has_model_file(root: str, *, allow_pickle: bool = False) -> bool:
     return any(files for _, files in _model_files(root, allow_pickle=allow_pickle))
 
 
-def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> DeclaredModel:
+def find_bare_model(
+    root: str, version: int, *, allow_pickle: bool = False, file_name: str = ""
+) -> DeclaredModel:
     """Return the model of one version of `root`; without version directories that is 1.
 
-    Of several files the one called "model" is taken. Raises StartError if there is none, or several
-    without that.
+    It is `file_name`; by default the only file, or of several the one called "model". Raises
+    StartError if there is none, or several without that.
     """
+    if file_name:
+        return _named_model(root, version, file_name, allow_pickle=allow_pickle)
     files_by_version = dict(_model_files(root, allow_pickle=allow_pickle))
     files = [file for file in files_by_version.get(version, []) if file.format]
     if len(files) > 1:
@@ -66,6 +71,23 @@ def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> D
     return DeclaredModel(file.name, file.format, (inside,), allow_pickle=allow_pickle)
 
 
+def _named_model(root: str, version: int, file_name: str, *, allow_pickle: bool) -> DeclaredModel:
+    path = os.path.join(_directory(root, version), file_name)
+    if os.path.isdir(path):  # as of a SavedModel
+        files = find_models(path, allow_pickle=allow_pickle)
+        file = files[0] if len(files) == 1 else None
+        inside = f"{file_name}/{file.name}" if file is not None else file_name
+    else:
+        file = recognize(path, allow_pickle=allow_pickle, is_named=True)
+        inside = file_name
+    if file is None or not file.format:
+        near = "" if os.path.exists(path) else " does not exist"
+        reason = near or f" {file.why_not if file else 'is of no known format'}"
+        raise StartError(f"The model file '{path}'{reason}; known are {SUFFIXES}")
+    inside = inside if versions(root) else f"../{inside}"
+    return DeclaredModel(file_name, file.format, (inside,), allow_pickle=allow_pickle)
+
+
 def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
     """Return why nothing at `root` is served: each known file, with what to do."""
     texts = [
@@ -82,13 +104,15 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
             f", '{location}'" if os.path.basename(root) == "servable_config.py" else ""
         )
     if os.path.isfile(root):
-        return f"'{root}' is not a known model file; known are {SUFFIXES}"
+        unknown = f"is not a known model file; known are {SUFFIXES}"
+        return f"'{root}' {file_check.why_no_model(root) or unknown}"
     version = version or max(versions(root), default=0)
     location = f"version {version} of '{root}'" if versions(root) else f"'{root}'"
+    unfinished = file_check.unfinished(_directory(root, version))
     names = sorted(os.listdir(_directory(root, version)))
     more = ", ..." if len(names) > _SHOWN else ""
     shown = f"{', '.join(names[:_SHOWN])}{more}" if names else "nothing"
-    return f"{location} has no model file, it has {shown}"
+    return f"{location} has no model file, it has {shown}{unfinished}"
 
 
 def _model_files(root: str, *, allow_pickle: bool) -> Iterator[tuple[int, list[ModelFile]]]:

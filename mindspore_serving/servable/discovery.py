@@ -4,14 +4,20 @@ import os
 import re
 from dataclasses import dataclass
 
-from mindspore_serving import errors
+from mindspore_serving import errors, file_check
 from mindspore_serving.core.deployment import RefusedServable
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.foreign import torchserve
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.model_files import SUFFIXES, find_models
-from mindspore_serving.servable.repository import MODEL_CONFIG, is_language_model, is_servable
+from mindspore_serving.servable.repository import (
+    MODEL_CONFIG,
+    is_language_model,
+    is_servable,
+    why_no_language_model,
+)
 
 _SHOWN = 5  # max reasons in an error
 _BESIDE = "lies beside directories of servables: give its own path to serve it"
@@ -66,7 +72,7 @@ def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
     discovered = DiscoveredServables([], [])
     for name in _names(directory):
         path = os.path.join(directory, name)
-        if not os.path.isdir(path):
+        if not os.path.isdir(path) and not torchserve.find(path):
             continue
         try:
             if is_servable(path, allow_pickle=allow_pickle):
@@ -83,7 +89,7 @@ def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
 
 def _refuse(path: str, name: str, *, allow_pickle: bool) -> RefusedServable:
     """Return why the directory `path` is not served; with its name only if it holds a model."""
-    reason = bare.why_not(path, allow_pickle=allow_pickle)
+    reason = why_no_language_model(path) or bare.why_not(path, allow_pickle=allow_pickle)
     if bare.has_model_file(path, allow_pickle=allow_pickle):
         return RefusedServable(name, reason)
     return RefusedServable("", f"{name}: {reason}")
@@ -105,9 +111,12 @@ def _names(directory: str) -> list[str]:
 def _nothing(path: str, refused: list[RefusedServable], *, allow_pickle: bool) -> str:
     if os.path.isfile(path):
         return bare.why_not(path, allow_pickle=allow_pickle)
+    if why := why_no_language_model(path):
+        return f"There is no servable in '{path}': {why}"
     shown = [*map(str, refused[:_SHOWN])] + ["..."] * (len(refused) > _SHOWN)
+    more = file_check.unfinished(path) + "".join(f"; {text}" for text in shown)
     return (
         f"There is no servable in '{path}': neither it nor a directory in it has a "
         f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or one model file such as net.onnx "
-        f"or 1/model.onnx ({SUFFIXES}){''.join(f'; {text}' for text in shown)}"
+        f"or 1/model.onnx ({SUFFIXES}){more}"
     )

@@ -21,6 +21,7 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
@@ -33,6 +34,7 @@ from mindspore_serving.server.language_options import (
 __all__ = ["ServableStartConfig", "get_abs_path", "merge_config", "to_deployments"]
 
 _DEVICE_TYPES = ("none", "ascend", "gpu", "cpu")
+_OTHER_NAMES = {"cuda": "GPU", "nvidia": "GPU", "npu": "Ascend", "davinci": "Ascend"}
 
 
 @documented(SERVABLE)
@@ -55,6 +57,9 @@ class ServableStartConfig(ServableOptions):
     def __post_init__(self) -> None:
         directory = get_abs_path(check_str("servable_directory", self.servable_directory))
         name = check_servable_name("servable_name", self.servable_name)
+        described = formats.read(os.path.join(directory, name))
+        for option, value in formats.complete(described, _values(self)).items():
+            object.__setattr__(self, option, value)
         devices = self.device_ids
         devices = () if devices is None else as_int_tuple("device_ids", devices, 0)
         check_dec(self.dec_key, self.dec_mode)
@@ -67,6 +72,9 @@ class ServableStartConfig(ServableOptions):
         for option, row in SERVABLE.items():
             if option not in checked:
                 checked[option] = check_option(row, getattr(self, option))
+        if described is not None and described.language_options:
+            theirs = dict(checked["llm_options"] or {})
+            checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
@@ -100,14 +108,19 @@ class ServableStartConfig(ServableOptions):
             )
 
 
+def _values(config: ServableOptions) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in SERVABLE}
+
+
 def _check_device_type(device_type: str | None) -> str:
     if device_type is None:
         return "none"
     name = check_str("device_type", device_type).lower()
     if name not in _DEVICE_TYPES:
+        shown = _OTHER_NAMES.get(name)
         raise InvalidInputs(
             f"Unsupported device type '{device_type}', only support 'Ascend', 'GPU', 'CPU' and "
-            "None, case ignored"
+            f"None, case ignored{f'; {device_type!r} is {shown!r} here' if shown else ''}"
         )
     return name
 

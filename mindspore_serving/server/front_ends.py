@@ -19,6 +19,8 @@ from mindspore_serving.server.ssl_config import SSLConfig
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
+_HOST = re.compile(r"[\w.-]{1,253}|\[?[0-9A-Fa-f:.]+\]?")
+
 _KINDS = {"ssl_config": SSLConfig, "limits": ServerLimits, "language_limits": LanguageLimits}
 
 ApiKeys: TypeAlias = "Sequence[str] | os.PathLike[str]"
@@ -81,7 +83,7 @@ class FrontEndOptions(ServerOptions):
             key_file=os.fspath(api_keys) if isinstance(api_keys, os.PathLike) else None,
             limits=ServerLimits() if limits is None else limits,
             language_limits=LanguageLimits() if language_limits is None else language_limits,
-            allowed_hosts=check.check_option(SERVER["allowed_hosts"], allowed_hosts),
+            allowed_hosts=to_hosts(allowed_hosts),
             allow_origins=to_origins(allow_origins),
             lora_directories=to_directories(lora_directories),
             **options,
@@ -110,7 +112,7 @@ def to_keys(api_keys: Sequence[str]) -> tuple[ApiKey, ...]:
     if not all(map(is_key, keys)):
         raise InvalidInputs(
             f"Parameter 'api_keys' should be texts of {EXPECTED}, but one is not; a file of keys "
-            "is given as a pathlib.Path (serve: --api-key, --api-key-file)"
+            "is given as a pathlib.Path"
         )
     return tuple(map(ApiKey, keys))
 
@@ -129,6 +131,18 @@ def to_origins(origins: Sequence[str]) -> tuple[str, ...]:
             "as in 'https://example.org' (serve: --allow-origin)"
         )
     return lowered
+
+
+def to_hosts(hosts: Sequence[str]) -> tuple[str, ...]:
+    """Convert and check host names by which clients may call the server.  Raises InvalidInputs."""
+    names: tuple[str, ...] = check.check_option(SERVER["allowed_hosts"], hosts)
+    wrong = [name for name in names if not _HOST.fullmatch(name)]
+    if wrong:
+        raise InvalidInputs(
+            f"Parameter 'allowed_hosts' has {wrong[0]!r}, expected a name without scheme and port "
+            "as in 'models.example.org' (serve: --allowed-host)"
+        )
+    return names
 
 
 def to_directories(directories: Sequence[str]) -> tuple[str, ...]:

@@ -20,8 +20,10 @@ from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.server_options import SERVER
+from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
 from mindspore_serving.servable import check
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.server.config import ServableStartConfig, to_deployments
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions
 from mindspore_serving.server.lifetime import Lifetime
@@ -90,6 +92,9 @@ def load(
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
+    for entry in deployments:
+        if isinstance(entry, Deployment) and (line := formats.note(entry)):
+            announce(line)
     _lifetime.begin()
     try:
         with LoadingReport(lambda: _loop.run(serving.readiness())) as report:
@@ -134,13 +139,14 @@ def start_grpc_server(
     """
     arguments = locals()
     with all_or_nothing():
-        start_grpc(FrontEndOptions.from_arguments(**arguments))
+        options = FrontEndOptions.from_arguments(**arguments)
+        start_grpc(options)
+        announce(f"Serving gRPC server start success, listening on {options.address}")
 
 
 def start_grpc(options: FrontEndOptions) -> None:
     """Start the gRPC server with checked options, see `start_grpc_server`."""
     run_on_server(lambda serving: serving.start_grpc(options))
-    announce(f"Serving gRPC server start success, listening on {options.address}")
 
 
 @shortened
@@ -187,13 +193,14 @@ def start_restful_server(
     """
     arguments = locals()
     with all_or_nothing():
-        start_http(FrontEndOptions.from_arguments(**arguments))
+        options = FrontEndOptions.from_arguments(**arguments)
+        start_http(options)
+        announce(f"Serving RESTful server start success, listening on {options.address}")
 
 
 def start_http(options: FrontEndOptions) -> None:
     """Start the HTTP server with checked options, see `start_restful_server`."""
     run_on_server(lambda serving: serving.start_http(options))
-    announce(f"Serving RESTful server start success, listening on {options.address}")
 
 
 def stop() -> None:
@@ -214,6 +221,12 @@ def has_servables() -> bool:
 def describe() -> list[dict[str, Any]]:
     """Return name, version, methods and number of workers of each servable version."""
     return [] if _serving is None else _loop.run(_serving.describe())
+
+
+def find_unready() -> list[ServableReadiness]:
+    """Return the servable versions that cannot take requests now, with the reasons."""
+    rows = () if _serving is None else _loop.run(_serving.readiness())
+    return [row for row in rows if not row.is_ready]
 
 
 def open_server() -> None:

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindspore_serving.backends.devices import usable
 from mindspore_serving.core.declaration import LanguageSpec
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.ipc.status import Lane
+from mindspore_serving.llm.catalog import OURS, TRANSFORMERS
+from mindspore_serving.llm.options import find_device
 from mindspore_serving.worker.loaded_servable import LoadedServable
 
 if TYPE_CHECKING:
@@ -43,7 +46,7 @@ def open_language(
     embeds_only = is_encoder(find_config(Path(spec.path)))
     options.setdefault("max_num_waiting", MAX_PROMPTS if embeds_only else MAX_WAITING)
     options.setdefault("max_num_waiting_tokens", MAX_WAITING_TOKENS)
-    options = _with_device(options, setup)
+    options = _with_device(options, setup, spec.runtime, spec.engine)
     try:
         opened = open_model(
             spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
@@ -70,7 +73,7 @@ def open_task_model(servable: LoadedServable, spec: TaskSpec, setup: Setup) -> N
     """
     from mindspore_serving.tasks.opening import open_task
 
-    spec = replace(spec, options=_with_device(spec.options, setup))
+    spec = replace(spec, options=_with_device(spec.options, setup, spec.runtime or TRANSFORMERS))
     language = servable.declaration.language
     is_shared = (
         servable.language is not None and language is not None and language.path == spec.path
@@ -79,9 +82,15 @@ def open_task_model(servable: LoadedServable, spec: TaskSpec, setup: Setup) -> N
     servable.tasks[spec.path] = open_task(spec, None if engine is None else engine.encoder_runner())
 
 
-def _with_device(options: Mapping[str, Any], setup: Setup) -> dict[str, Any]:
-    """Return a model's options, with the device of this worker as default."""
-    if "device" in options or setup.device_type not in ("cpu", "gpu"):
+def _with_device(
+    options: Mapping[str, Any], setup: Setup, runtime: str, engine: str = OURS
+) -> dict[str, Any]:
+    """Return a model's options, with the device of this worker as default.  Raises StartError."""
+    if "device" in options:
         return dict(options)
-    number = f":{setup.device_id}" if setup.device_id else ""
-    return {**options, "device": "cpu" if setup.device_type == "cpu" else f"cuda{number}"}
+    device_type = setup.device_type
+    is_torch = engine == OURS and runtime in ("torch", TRANSFORMERS)
+    if device_type == "none" and setup.device_id and is_torch and "gpu" in usable("pytorch"):
+        device_type = "gpu"  # else every worker would take the first GPU
+    device = find_device(device_type, setup.device_id, runtime, engine)
+    return dict(options) if device is None else {**options, "device": device}

@@ -111,6 +111,8 @@ class Worker:
         self._remote.version = servable.version
         card = None if servable.language is None else servable.language.engine.card
         methods = servable.method_reports()
+        if servable.language is not None:  # an upstream may be away: then this is no ready worker
+            self._connection.send(servable.language.report())
         self._connection.send(
             WorkerReady(servable.version, methods, servable.models, card, servable.agents)
         )

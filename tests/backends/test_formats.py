@@ -4,7 +4,13 @@ import sys
 import numpy as np
 import pytest
 
-from mindspore_serving.backends import available, choose_device, formats, open_backend
+from mindspore_serving.backends import (
+    available,
+    check_device_id,
+    choose_device,
+    formats,
+    open_backend,
+)
 from mindspore_serving.errors import StartError
 
 
@@ -112,12 +118,47 @@ def test_requested_device_type_ignores_case(devices):
 
 
 def test_an_unsupported_device_type_is_an_error_that_lists_the_supported(devices):
+    directory = devices("nvidia0")
     with pytest.raises(StartError) as caught:
-        choose_device("Ascend", ["python"], "add", directory=devices("nvidia0"))
+        choose_device("Ascend", ["python"], "add", directory=directory)
     assert str(caught.value) == (
         "The device type 'ascend' of servable name add is inconsistent with current running "
-        "environment, supported device type: None or 'GPU', 'CPU'"
+        "environment, supported device type: None or 'GPU', 'CPU'; this machine has no Ascend "
+        f"device (no file {directory}/davinci[0-9]*): leave the device type out to run on another, "
+        "and see `mindspore-serving doctor`"
     )
+
+
+@pytest.mark.onnx
+def test_a_library_without_the_device_is_named_as_the_reason(devices):
+    if "gpu" in formats.builds("onnx"):
+        pytest.skip("this ONNX Runtime has CUDA")
+    with pytest.raises(StartError, match=r"onnxruntime .* format onnx, is installed for 'CPU': in"):
+        choose_device("GPU", ["onnx"], "add", directory=devices("nvidia0"))
+
+
+@pytest.mark.parametrize(
+    ("files", "kind", "number"),
+    [
+        (("nvidia0", "nvidia1"), "gpu", 1),
+        (("davinci3",), "ascend", 3),  # a container with one device
+        (("davinci3",), "ascend", 0),
+        ((), "cpu", 99),
+        ((), "gpu", None),
+    ],
+)
+def test_a_device_id_of_this_machine_is_accepted(devices, files, kind, number):
+    check_device_id(kind, number, "add", directory=devices(*files))
+
+
+@pytest.mark.parametrize("kind", ["gpu", "ascend"])
+def test_a_device_id_that_this_machine_lacks_is_an_error(devices, kind):
+    directory = devices("nvidia0", "nvidia1", "nvidiactl", "davinci0", "davinci1")
+    text = (
+        "device_ids of servable name add has 7, .* 2 (GPU|Ascend) devices .*: expected .* below 2"
+    )
+    with pytest.raises(StartError, match=text):
+        check_device_id(kind, 7, "add", directory=directory)
 
 
 @pytest.mark.onnx

@@ -12,6 +12,7 @@ import pytest
 from mindspore_serving.cli import main, preflight
 from tests.cli.commands import SERVING, Command, run
 from tests.cli.conftest import WORDS, write_words
+from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
@@ -51,6 +52,40 @@ def test_with_wait_serve_listens_when_all_models_are_loaded(tmp_path: Path) -> N
         assert post(port, "/model/words:double") == (200, {"instances": [{"y": 2}]})
         assert post(port, "/model/nothing:double")[0] == 404
         assert post(port, "/model/words:nothing")[0] == 404
+
+
+def upstream_words(port: int, *words: str) -> list[str]:
+    """`serve` of a model of another server on `port`."""
+    options = ["--engine-option", "model=far", "--engine-option", "health_interval=0.1"]
+    url = f"http://127.0.0.1:{port}/v1"
+    return [*SERVING, "serve", "--upstream", url, "--name", "far", *options, *words]
+
+
+def test_an_upstream_that_does_not_answer_is_named_and_not_ready(tmp_path: Path) -> None:
+    away, port = free_port(), str(free_port())
+    with Command(upstream_words(away, "--http-port", port, "--no-grpc"), tmp_path) as command:
+        command.says(READY)
+        assert "NOT READY: far.  Until then /readyz answers 503.\n" in command.text
+        assert f"NOT READY: the upstream http://127.0.0.1:{away} cannot be reached: Conn" in (
+            command.text
+        )
+        assert "Ready after" not in command.text
+        assert "version 1 loaded" not in command.text
+        with closing(http.client.HTTPConnection("127.0.0.1", int(port), timeout=PATIENCE)) as one:
+            one.request("GET", "/readyz")
+            assert one.getresponse().status == 503
+
+
+def test_with_wait_serve_listens_when_its_upstream_answers(tmp_path: Path) -> None:
+    away, port = free_port(), str(free_port())
+    words = upstream_words(away, "--wait", "--http-port", port, "--no-grpc")
+    with Command(words, tmp_path) as command:
+        command.says(f"Waiting (--wait) for far: the upstream http://127.0.0.1:{away} cannot be")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(port)), timeout=PATIENCE)
+        with faulty(lambda _: (HEAD, piece("Good day", "stop"), DONE), away):
+            command.says(READY)
+            assert "Ready after" in command.text
 
 
 def test_with_wait_a_port_in_use_is_told_before_any_model_is_loaded(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_each_line_is_an_object_with_time_level_place_and_request(observed: Obse
     lines = observed.log()
     assert len(lines) > 10
     assert all(one.keys() >= KEYS for one in lines)
-    (started,) = [one for one in lines if "gRPC server start success" in one["message"]]
+    (started,) = [one for one in lines if "listening on" in one["message"]]
     assert (started["level"], started["logger"]) == ("INFO", "mindspore_serving")
     assert started["file"].startswith("mindspore_serving/server/startup_report.py:")
 

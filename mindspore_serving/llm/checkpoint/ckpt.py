@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 from mindspore_serving.mindir.wire import Damaged, fields_of, read, repeated, single
@@ -75,8 +76,8 @@ def read_ckpt(path: Path) -> dict[str, StoredTensor]:
 
 def _content(path: Path) -> memoryview:
     """Return the message in the file, without the checksum that may follow; verify the checksum."""
-    if path.stat().st_size == 0:
-        raise StartError(f"{path} is empty")
+    if why := file_check.why_no_model(path):
+        raise StartError(f"{path} {why}")
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     view = memoryview(mapped.view(np.ndarray))  # type: ignore[arg-type]
     if view[:4] == ENCRYPTED:

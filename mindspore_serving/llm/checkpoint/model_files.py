@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from mindspore_serving import log
+from mindspore_serving import file_check, log
 from mindspore_serving.core.default_sampling import RECOMMENDED
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -50,7 +50,8 @@ def load_json(path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise StartError(f"{path} is not JSON: {error}") from None
+        why = file_check.why_no_model(path) or f"is not JSON: {error}"
+        raise StartError(f"{path} {why}") from None
 
 
 def read_optional_json(path: Path) -> dict[str, Any]:

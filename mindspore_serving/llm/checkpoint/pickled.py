@@ -8,7 +8,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving import extras
+from mindspore_serving import extras, file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 
@@ -44,12 +44,15 @@ def read_pickled(path: Path) -> dict[str, StoredTensor]:
     """
     torch = _torch(path)
     if not path.is_file():
-        raise StartError(f"{path} is missing or no regular file")
+        raise StartError(f"{path} is missing or no regular file{file_check.unfinished(path)}")
     with path.open("rb") as file:
         beginning = file.read(len(ZIP))
     if beginning != ZIP:
+        why = file_check.why_no_model(path)
         raise StartError(
-            f"{path} is older than torch 1.6 or no file of torch; convert its weights to "
+            f"{path} {why}"
+            if why
+            else f"{path} is older than torch 1.6 or no file of torch; convert its weights to "
             "safetensors first"
         )
     try:

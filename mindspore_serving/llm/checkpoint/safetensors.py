@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 
 Array = npt.NDArray[Any]
@@ -109,10 +110,11 @@ def read_safetensors(path: Path) -> dict[str, StoredTensor]:
         raise StartError(f"{path} has {len(header)} tensors, expected at most {MAX_TENSORS}")
     body: npt.NDArray[np.uint8] = mapped.view(np.ndarray)  # slices of a memmap are slower
     address = body.ctypes.data
+    _check_complete(path, header, body.size)
     tensors = {}
     ranges = []
     for name, entry in header.items():
-        dtype, shape, begin, end = _checked_entry(path, name, entry, body.size)
+        dtype, shape, begin, end = _checked_entry(path, name, entry)
         ranges.append((begin, end, name))
         bits = body[begin:end]
         if (address + begin) % BITS[dtype].itemsize:
@@ -129,15 +131,20 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
     try:
         size = path.stat().st_size
     except FileNotFoundError:
-        raise StartError(f"{path} is missing") from None
+        raise StartError(f"{path} is missing{file_check.unfinished(path)}") from None
+    if why := file_check.why_no_model(path):
+        raise StartError(f"{path} {why}")
     if size < 8:
         raise StartError(f"{path} has {size} bytes and is no safetensors file")
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     length = int.from_bytes(mapped[:8].tobytes(), "little")
     if length > min(size - 8, MAX_HEADER_BYTES):
+        begin = mapped[:8].tobytes()
         raise StartError(
-            f"{path} has {size} bytes, but its header claims {length}: truncated, or no "
-            "safetensors file"
+            f"{path} is no safetensors file: it begins with {begin!r}"
+            if length > MAX_HEADER_BYTES
+            else f"{path} is truncated: it has {size} bytes, and its header alone {length + 8}; "
+            "download or copy it again"
         )
     text = mapped[8 : 8 + length].tobytes()
     if any(text.count(mark) > n * MAX_TENSORS + _OTHER_MARKS for mark, n in _MARKS.items()):
@@ -151,9 +158,20 @@ def _read_header(path: Path) -> tuple[dict[str, Any], npt.NDArray[np.uint8]]:
     return header, mapped[8 + length :]
 
 
-def _checked_entry(
-    path: Path, name: str, entry: object, available: int
-) -> tuple[str, tuple[int, ...], int, int]:
+def _check_complete(path: Path, header: Mapping[str, Any], available: int) -> None:
+    """Raise StartError if the file ends before its last tensor does."""
+    entries = (entry for entry in header.values() if isinstance(entry, dict))
+    offsets = (_sizes(entry.get("data_offsets")) or () for entry in entries)
+    missing = max((end for pair in offsets for end in pair), default=0) - available
+    if missing > 0:
+        total = path.stat().st_size + missing
+        raise StartError(
+            f"{path} is truncated: {missing} of {total} bytes are missing; download or "
+            "copy it again"
+        )
+
+
+def _checked_entry(path: Path, name: str, entry: object) -> tuple[str, tuple[int, ...], int, int]:
     label = f"{path}: tensor {name!r:.200}"
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype, shape = fields.get("dtype"), _sizes(fields.get("shape"))
@@ -168,10 +186,6 @@ def _checked_entry(
         value = fields.get("data_offsets")
         raise StartError(f"{label} has data_offsets {value!r:.100}, expected [begin, end]")
     begin, end = offsets
-    if end > available:
-        raise StartError(
-            f"{label} ends at byte {end} of the data, but the file has {available}: truncated"
-        )
     item = BITS[dtype].itemsize
     if prod(size for size in shape if size) * item > MAX_BYTES:
         raise StartError(f"{label} has shape {list(shape)}, expected at most {MAX_BYTES} bytes")

@@ -13,6 +13,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import chatglm
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
@@ -169,6 +170,8 @@ def tokenizer_from(directory: Path) -> Json:
             "tokenizer.json: AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
         )
     path = directory / NAME
+    if why := file_check.why_no_model(path):
+        raise StartError(f"{path} {why}")
     if is_chatglm and is_ranks(path):
         ranks = TokenRanks(path, chatglm.RULE)
         result = chatglm.with_special_tokens(tokenizer_of(ranks), ranks, options, of_ranks=True)

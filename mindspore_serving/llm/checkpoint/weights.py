@@ -3,7 +3,8 @@
 Knows no model and no runtime.
 """
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
@@ -35,6 +37,9 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+MAX_SHARDS = 10_000
+_SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
+_SHOWN = 3  # max names of files in an error
 
 
 class Checkpoint:
@@ -220,6 +225,7 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
         return _read_all(files, pickled.read_pickled)
     raise StartError(
         f"{directory} has no *.safetensors, no MindSpore *.ckpt and no pytorch_model*.bin file"
+        f"{file_check.unfinished(directory)}"
     )
 
 
@@ -227,7 +233,23 @@ def _unindexed_files(directory: Path) -> list[Path]:
     """Return the files to read without an index."""
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
-    return sorted(directory.glob("*.safetensors"))
+    files = sorted(directory.glob("*.safetensors"))
+    if files and (match := _SHARD.fullmatch(files[0].name)):
+        total = min(int(match[2]), MAX_SHARDS)
+        names = [f"{match[1]}{number:05}-of-{match[2]}{match[3]}" for number in range(1, total + 1)]
+        _check_present(directory, names, files[0].name)
+    return files
+
+
+def _check_present(directory: Path, names: Sequence[str], source: str) -> None:
+    """Raise StartError if a file of weights is missing, of those that `source` tells of."""
+    missing = [name for name in names if not (directory / name).exists()]
+    if missing:
+        shown = ", ".join(missing[:_SHOWN]) + ", ..." * (len(missing) > _SHOWN)
+        raise StartError(
+            f"{directory} lacks {len(missing)} of {len(names)} files of weights, by the name or "
+            f"the content of {source}: download {shown}{file_check.unfinished(directory)}"
+        )
 
 
 def _read_all(files: Iterable[Path], read: Read) -> dict[str, StoredTensor]:
@@ -244,12 +266,13 @@ def _read_shards(index: Path, read: Read) -> dict[str, StoredTensor]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise StartError(f"{index} has no weight_map")
-    files: dict[str, dict[str, StoredTensor]] = {}
-    for file in sorted({str(value) for value in weight_map.values()}):
-        suffix = Path(index.name.removesuffix(".index.json")).suffix
-        if Path(file).name != file or not file.endswith(suffix):
-            raise StartError(f"{index} names {file!r}, expected a *{suffix} file beside it")
-        files[file] = read(index.parent / file)
+    names = sorted({str(value) for value in weight_map.values()})
+    suffix = Path(index.name.removesuffix(".index.json")).suffix
+    for name in names:
+        if Path(name).name != name or not name.endswith(suffix):
+            raise StartError(f"{index} names {name!r}, expected a *{suffix} file beside it")
+    _check_present(index.parent, names, index.name)
+    files = {name: read(index.parent / name) for name in names}
     for name, file in weight_map.items():
         if name not in files[file]:
             raise StartError(

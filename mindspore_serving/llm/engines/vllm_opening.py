@@ -26,6 +26,7 @@ from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
 from mindspore_serving.llm.engines.base import EngineModel  # noqa: E402
 from mindspore_serving.llm.engines.child_errors import last_errors  # noqa: E402
+from mindspore_serving.llm.engines.visible_devices import show_device  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
 from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
 
@@ -96,5 +97,5 @@ def _check_device(device: str) -> None:
         raise InvalidInputs(
             f"device is {device!r}, but this vllm is for {current_platform.device_type}"
         )
-    if number:
-        os.environ["CUDA_VISIBLE_DEVICES"] = number
+    if number and current_platform.device_type != "cpu":
+        show_device(current_platform.device_type, number)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import chatglm, sentencepiece
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
@@ -107,7 +108,8 @@ class Tokenizer:
         except StartError:
             raise
         except Exception as error:  # the library raises plain Exception
-            raise StartError(f"{path} cannot be read: {error}") from error
+            why = file_check.why_no_model(path) or f"cannot be read: {error}"
+            raise StartError(f"{path} {why}") from error
         ends = [*read_eos_ids(directory), *chatglm.turn_ends(inner.token_to_id)]
         return cls(inner, _special_tokens(directory), ends)
 

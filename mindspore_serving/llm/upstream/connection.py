@@ -5,6 +5,7 @@ proxies of the environment are not used.
 """
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -278,7 +279,8 @@ class Server:
         except ssl.SSLError as error:
             reason = f"TLS failed: {error.reason or error}"
         except OSError as error:
-            reason = error.strerror or str(error)
+            number = error.errno if isinstance(error, ConnectionError) else None
+            reason = os.strerror(number) if number else error.strerror or str(error)
         except asyncio.CancelledError:
             if opening.done() and opening.exception() is None:
                 opening.result()[1].transport.abort()

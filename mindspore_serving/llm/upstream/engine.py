@@ -106,6 +106,9 @@ class UpstreamModel:
         """Number of requests whose answer is not complete."""
         return len(self._open)
 
+    def share_memory(self, count: int) -> None:
+        """Do nothing: there is no cache here."""
+
     @property
     def stats(self) -> EngineStats:
         """Counters of an engine, as far as they are known of another server."""

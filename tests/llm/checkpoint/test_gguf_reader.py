@@ -99,7 +99,7 @@ BROKEN: dict[str, tuple[Callable[[Path], tuple[int, bytes]], str]] = {
     ),
     "more rows than there are": (
         lambda path: (behind(path, b"a.weight", 12), struct.pack("<Q", 2**20)),
-        "a.weight.* up to byte",
+        r"is truncated: \d+ of \d+ bytes are missing; download or copy it again",
     ),
     "a tensor of nothing": (
         lambda path: (behind(path, b"a.weight", 4), struct.pack("<Q", 0)),
@@ -111,7 +111,7 @@ BROKEN: dict[str, tuple[Callable[[Path], tuple[int, bytes]], str]] = {
     ),
     "a tensor behind the end": (
         lambda path: (behind(path, b"b.weight", 24), struct.pack("<Q", 2**40)),
-        "b.weight",
+        "is truncated",
     ),
     "two tensors at one place": (
         lambda path: (behind(path, b"b.weight", 24), struct.pack("<Q", 0)),
@@ -194,5 +194,12 @@ def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.touch()
-    with pytest.raises(StartError, match="no GGUF file"):
+    with pytest.raises(StartError, match="is empty: copy or download it again"):
+        GgufFile(path)
+
+
+def test_another_file_is_refused_with_its_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"ggml" + bytes(60))
+    with pytest.raises(StartError, match="is no GGUF file: it begins with b'ggml"):
         GgufFile(path)

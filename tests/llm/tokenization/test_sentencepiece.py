@@ -90,7 +90,7 @@ def test_a_class_that_changes_ids_is_refused_with_advice(tmp_path: Path) -> None
         Tokenizer.open(directory(tmp_path, config=config))
 
 
-@pytest.mark.parametrize("content", [b"", b"IQ== 0\nIg== 1\n", b"\x0a\xff\xff\xff\xff\x0f"])
+@pytest.mark.parametrize("content", [b"\x00", b"IQ== 0\nIg== 1\n", b"\x0a\xff\xff\xff\xff\x0f"])
 def test_a_file_that_is_no_model_of_sentencepiece_is_refused(
     content: bytes, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ tensors.
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.types import TENSOR_TYPES, TensorType, unsupported_type
 
@@ -93,7 +94,9 @@ class GgufFile:
     def _read_head(self) -> tuple[int, int]:
         """Read the head; return (number of tensors, of keys)."""
         if self._map[:4] != MAGIC:
-            raise StartError(f"{self.path} does not begin with {MAGIC.decode()}: no GGUF file")
+            why = file_check.why_no_model(self.path)
+            begin = bytes(self._map[:8])
+            raise StartError(f"{self.path} {why or f'is no GGUF file: it begins with {begin!r}'}")
         self._at = 4
         version = self._number("<I")
         if version not in VERSIONS:
@@ -175,16 +178,30 @@ class GgufFile:
         self, entries: dict[str, tuple[TensorType, tuple[int, ...], int]], start: int
     ) -> dict[str, Blocks]:
         data = np.frombuffer(self._map, np.uint8)
+        self._check_complete(entries, start)
         tensors, end = {}, start
         for name, (kind, dims, offset) in sorted(entries.items(), key=lambda item: item[1][2]):
             begin, width = start + offset, dims[-1] // kind.block * kind.num_bytes
             if begin < end:
                 raise self._broken(f"tensor {name!r} at {begin}, inside the one before it")
             end = begin + prod(dims[:-1]) * width
-            if end > len(data):
-                raise self._broken(f"tensor {name!r} up to byte {end} of {len(data)}")
             tensors[name] = Blocks(kind.name, dims, data[begin:end].reshape(-1, width))
         return tensors
+
+    def _check_complete(
+        self, entries: Mapping[str, tuple[TensorType, tuple[int, ...], int]], start: int
+    ) -> None:
+        """Raise StartError if the file ends before its last tensor does."""
+        ends = (
+            start + offset + prod(dims) // kind.block * kind.num_bytes
+            for kind, dims, offset in entries.values()
+        )
+        total, size = max(ends, default=0), len(self._map)
+        if total > size:
+            raise StartError(
+                f"{self.path} is truncated: {total - size} of {total} bytes are missing; download "
+                "or copy it again"
+            )
 
     def _take(self, count: int) -> bytes:
         begin = self._at

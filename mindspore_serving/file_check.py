@@ -1,0 +1,99 @@
+"""Files that are no model: Git LFS pointers, web pages, archives and unfinished downloads.
+
+Each text says what a file is and what to do; "" means that it could be a model. Knows no format
+beyond its first bytes, and which suffixes are of archives.
+"""
+
+import os
+import re
+from pathlib import Path
+
+HEAD = 512  # bytes; a tar archive is recognized at 257
+_LFS = b"version https://git-lfs.github.com/spec/"
+_LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
+_HTML = re.compile(rb"\A(\xef\xbb\xbf)?\s*<(!doctype html|html|head|body)\b", re.IGNORECASE)
+_ARCHIVES = (  # offset, bytes, name
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (257, b"ustar", "a tar archive"),
+    (0, b"\x1f\x8b\x08", "compressed by gzip"),
+    (0, b"BZh", "compressed by bzip2"),
+    (0, b"\xfd7zXZ\x00", "compressed by xz"),
+    (0, b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (0, b"7z\xbc\xaf\x27\x1c", "a 7z archive"),
+)
+# Suffixes of models that are archives themselves.
+_ARE_ARCHIVES = (
+    *(".pt", ".pt2", ".pth", ".bin", ".skops", ".jit", ".torchscript", ".ts", ".ptl"),
+    *(".ckpt", ".pkl", ".pickle", ".joblib", ".sav"),
+)
+_REFUSAL = re.compile(  # what servers send instead of a file
+    rb"not found|unauthorized|forbidden|denied|invalid username|access to|AccessDenied|NoSuchKey",
+    re.IGNORECASE,
+)
+_UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".aria2")
+_HUB_DOWNLOADS = ".cache/huggingface/download"  # below the directory of `hf download --local-dir`
+
+
+def why_no_model(path: str | os.PathLike[str]) -> str:
+    """Return what the file at `path` is instead of a model, with what to do; "" if it may be one.
+
+    A file that cannot be read may be one.
+    """
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD)
+    except OSError:
+        return ""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _UNFINISHED:
+        return f"is a download that has not ended (its suffix is {suffix}): wait for it"
+    if head.startswith(_LFS):
+        match = _LFS_SIZE.search(head)
+        size = f" (of {int(match[1])} bytes)" if match else ""
+        return (
+            f"is a Git LFS pointer, not the file itself{size}: run `git lfs install` and "
+            "`git lfs pull` in the repository, or download the file"
+        )
+    if _HTML.match(head):
+        return (
+            "is a web page (HTML), as a server sends for an error, a login or a preview: download "
+            "the file itself; on the Hugging Face hub its URL has /resolve/, not /blob/"
+        )
+    if os.path.exists(f"{os.fspath(path)}.aria2"):
+        return "is still being downloaded by aria2: wait until the file ending in .aria2 is gone"
+    if not head:
+        return "is empty: copy or download it again"
+    for offset, magic, name in _ARCHIVES:
+        if head.startswith(magic, offset) and suffix not in _ARE_ARCHIVES:
+            return f"is {name}: unpack it, and give the file or the directory that was in it"
+    if len(head) < HEAD and _REFUSAL.search(head) and _is_text(head):
+        note = head.decode("ascii").strip()
+        return f"holds only a server's refusal, {note!r:.200}: download the file again"
+    return ""
+
+
+def unfinished(path: str | os.PathLike[str]) -> str:
+    """Return which download of the missing file or directory `path` has not ended; "" if none.
+
+    The text begins with "; ", to follow an error.
+    """
+    path = Path(path)
+    directory = path if path.is_dir() else path.parent
+    stem = "" if path.is_dir() else path.name
+    try:
+        names = sorted(
+            entry.name
+            for entry in directory.iterdir()
+            if entry.name.startswith(stem) and entry.suffix.lower() in _UNFINISHED
+        )
+        hub = any((directory / _HUB_DOWNLOADS).rglob("*.incomplete"))
+    except OSError:
+        return ""
+    if not names and not hub:
+        return ""
+    shown = names[0] if names else f"{_HUB_DOWNLOADS}/*.incomplete"
+    return f"; the download {shown} has not ended: wait for it, or start it again"
+
+
+def _is_text(head: bytes) -> bool:
+    return head.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
