@@ -30,18 +30,17 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf
 
+_CUTS = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}  # llama.cpp's
 CANDIDATES: dict[str, dict[str, float]] = {
     "1.0": {"temperature": 1.0},
-    "llama.cpp: 0.8, top_k 40, top_p 0.95, min_p 0.05": {
-        "temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05
-    },
-    "Ollama: 0.8, top_k 40, top_p 0.9": {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    "0.8, top_k 40, top_p 0.95, min_p 0.05 (llama.cpp)": {"temperature": 0.8, **_CUTS},
+    "0.8, top_k 40, top_p 0.9 (Ollama)": {"temperature": 0.8, "top_k": 40, "top_p": 0.9},
+    "0.7, top_k 40, top_p 0.95, min_p 0.05": {"temperature": 0.7, **_CUTS},
     "0.7, top_p 0.95": {"temperature": 0.7, "top_p": 0.95},
-    "0.7, min_p 0.05": {"temperature": 0.7, "min_p": 0.05},
-    "1.0, top_p 0.95": {"temperature": 1.0, "top_p": 0.95},
+    "0.5, top_k 40, top_p 0.95, min_p 0.05": {"temperature": 0.5, **_CUTS},
     "1.0, min_p 0.1": {"temperature": 1.0, "min_p": 0.1},
     "greedy": {"temperature": 0.0},
-}  # fmt: skip
+}
 _EXAMPLES = (
     "Question: What is the opposite of wet?\nAnswer: The opposite of wet is dry.\n\n"
     "Question: Is fire hot? Answer yes or no.\nAnswer: Yes.\n\n"

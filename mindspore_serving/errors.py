@@ -38,6 +38,7 @@ class Code(IntEnum):
     UNSUPPORTED = 16
     UPSTREAM_FAILED = 17
     UPSTREAM_LATE = 18
+    WRONG_TYPE = 19
 
 
 _BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each code
@@ -177,6 +178,12 @@ class WrongVerb(ServingError):
         self.allowed = allowed
 
 
+class WrongType(ServingError):
+    """Content type that the route does not read."""
+
+    code = Code.WRONG_TYPE
+
+
 class Unsupported(ServingError):
     """Feature of a protocol that this server does not have."""
 
@@ -221,11 +228,56 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     if len(name) > _MAX_LENGTH:
         return ""
-    from difflib import get_close_matches  # slow to import, and seldom needed
+    names = list(islice(known, _MAX_NAMES))
+    near = misspelt(name, names)
+    if not near:
+        from difflib import get_close_matches  # slow to import, and seldom needed
 
-    names = {known_name.lower(): known_name for known_name in islice(known, _MAX_NAMES)}
-    near = get_close_matches(name.lower(), names, 1)
-    return f"; did you mean '{names[near[0]]}'?" if near else ""
+        lowered = {known_name.lower(): known_name for known_name in names}
+        near = next((lowered[low] for low in get_close_matches(name.lower(), lowered, 1)), "")
+    return f"; did you mean '{near}'?" if near else ""
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """Return the name in `known` of which `name` is a misspelling, "" if there is none.
+
+    It is one edit away (see `edit_distance`), or two in a name of nine letters and more; names
+    under five letters must be equal.  Case, "_" and "-" do not count.
+    """
+    letters = letters_of(name[:_MAX_LENGTH])
+    limit = (len(letters) >= 5) + (len(letters) >= 9)
+    near, best = "", limit + 1
+    for known_name in islice(known, _MAX_NAMES):
+        distance = edit_distance(letters, letters_of(known_name), best - 1)
+        if distance < best:
+            near, best = known_name, distance
+    return near
+
+
+def edit_distance(name: str, other: str, limit: int) -> int:
+    """Return the edits between two names, up to `limit` + 1.
+
+    An edit adds, drops or replaces a letter, or swaps two neighbours (optimal string alignment).
+    """
+    if abs(len(name) - len(other)) > limit:
+        return limit + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(name, 1):
+        before, last, row = row, before, [i]
+        for j, other_letter in enumerate(other, 1):
+            edits = min(before[j] + 1, row[-1] + 1, before[j - 1] + (letter != other_letter))
+            if i > 1 and j > 1 and name[i - 2 : i] == other[j - 1] + other[j - 2]:
+                edits = min(edits, last[j - 2] + 1)
+            row.append(edits)
+        if min(row) > limit:
+            return limit + 1
+    return min(row[-1], limit + 1)
+
+
+def letters_of(name: str) -> str:
+    """Return `name` without its spelling's conventions: maxTokens and max_tokens are equal."""
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def shortened(function: Callable[P, T]) -> Callable[P, T]:

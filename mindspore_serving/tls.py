@@ -185,6 +185,8 @@ def to_client_context(ca: str | None, certificate: str | None, key: str | None) 
     """
     try:
         context = ssl.create_default_context(cafile=ca)
+        # `ca` may be the server's own certificate, without the authority that signed it.
+        context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
         if certificate:
             context.load_cert_chain(certificate, key)
     except OSError as error:

@@ -16,6 +16,8 @@ COMPOSED = frozenset(
         "Address already in use",
         "Call Function '…' Failed",
         "context_length_exceeded",
+        "expected one of system, user, assistant, tool",
+        "is not known: did you mean …?",
         "model_not_found",
     }
 )

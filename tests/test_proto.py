@@ -27,6 +27,8 @@ def test_generated_modules_are_up_to_date(tmp_path):
         "ms_service_pb2.py",
         "ms_service_pb2.pyi",
         "ms_service_pb2_grpc.py",
+        "triton_model_pb2.py",
+        "triton_model_pb2.pyi",
     ]
     for path in generated:
         assert path.read_text() == (HERE / path.name).read_text(), f"run scripts/proto: {path.name}"

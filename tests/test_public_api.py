@@ -50,7 +50,7 @@ SIGNATURES = {
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",
-    f"{SERVER}.register.register_method": "(output_names, *, retry=True)",
+    f"{SERVER}.register.register_method": "(output_names, *, retry=True, example=None)",
     f"{SERVER}.register.add_stage": "(stage, *args, outputs_count, batch_size=None, tag=None)",
     f"{SERVER}.register.Context": "(**kwargs)",
     f"{SERVER}.register.Context.append_device_info": "(self, device_info)",

@@ -1,6 +1,6 @@
 """The code of the documentation runs: its files are written, its consoles are typed, as shown.
 
-A Python block that begins with `# PATH` is that file.  A `console` block is typed line by line in
+A block that begins with `# PATH` is that file.  A `console` block is typed line by line in
 the directory of those files: `$ COMMAND` must print exactly the lines below it, and `$ COMMAND &`
 is a server, which must get ready, a script of agents, which wait for one, or a machine that joins
 one later.  Ports are replaced by free ones.  Other blocks are not run, but Python must be Python.
@@ -46,7 +46,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def file_name(block: Block) -> str | None:
-    found = re.match(r"# ([\w./-]+\.(?:py|toml|yaml))\n", block.text)
+    found = re.match(r"# ([\w./-]+\.(?:py|toml|yaml|pbtxt)|[\w./-]*Modelfile)\n", block.text)
     return found.group(1) if found else None
 
 

@@ -17,7 +17,6 @@ from mindspore_serving.backends.source import (
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
-
 # Values of AscendDeviceInfo, which are ACL's -> those of MindSpore Lite.
 _ASCEND_PRECISION = {
     "force_fp16": "enforce_fp16",

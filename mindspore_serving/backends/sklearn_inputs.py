@@ -57,7 +57,10 @@ def inputs_of(model: Any) -> SklearnInputs:
     names = list(map(str, getattr(model, "feature_names_in_", ())))
     names = names or (["x"] if count == 1 else [f"x{number}" for number in range(count)])
     kinds = [TEXT if isinstance(value, str) else np.dtype("float64") for value in values]
-    specs = (TensorSpec(name, kind, (-1,)) for name, kind in zip(names, kinds, strict=True))
+    specs = (
+        TensorSpec(name, kind, (-1,), example=examples.get(number))
+        for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    )
     columns = (np.array([value], object) for value in values)
     return SklearnInputs(tuple(specs), tuple(columns), are_columns=True)
 

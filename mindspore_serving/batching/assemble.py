@@ -51,7 +51,7 @@ def graph_batch_size(spec: DeclaredModel, signature: Signature) -> int:
 def max_rows(spec: DeclaredModel, signature: Signature) -> int:
     """Return the limit of a graph's open batch dimension, in instances; 0 for no limit."""
     limits = [tensor.max_rows for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
-    return min(filter(None, limits), default=0)
+    return min(filter(None, [spec.max_batch_size, *limits]), default=0)
 
 
 def group(spec: DeclaredModel, rows: Sequence[Row]) -> list[list[int]]:

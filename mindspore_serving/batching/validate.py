@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving import log
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import DeclaredModel
@@ -19,6 +20,8 @@ from mindspore_serving.errors import InvalidInputs, InvalidTensor
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Row: TypeAlias = "tuple[Array, ...]"
 """One instance: its arrays, one per input."""
+_MAX_LOGGED = 16  # shapes
+_reshaped: set[tuple[str, tuple[int, ...]]] = set()  # inputs and shapes that were logged
 
 
 def check_instance(spec: DeclaredModel, signature: Signature, instance: Sequence[Value]) -> Row:
@@ -60,14 +63,25 @@ def _array(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] 
         try:
             array = casting.cast(array, tensor.dtype)
         except InvalidInputs as error:
-            raise InvalidTensor(f"{_type_error(index, value, tensor, shape)}: {error}") from None
+            text = _type_error(index, value, tensor, shape, f": {error}")
+            raise InvalidTensor(text) from None
     if shape is None or array.shape == shape:
         return np.ascontiguousarray(array) if array.ndim else array
     if all(dim >= 0 for dim in shape):
         _check_size(index, array, tensor, shape)
+        _warn_of_shape(array, tensor, shape)
         return np.ascontiguousarray(array).reshape(shape)
     _check_open_shape(index, array, tensor, shape)
     return np.ascontiguousarray(array)
+
+
+def _warn_of_shape(array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
+    """Log once that instances of another shape are accepted, as the original server does."""
+    key = tensor.name, array.shape
+    if key not in _reshaped and len(_reshaped) < _MAX_LOGGED:
+        _reshaped.add(key)
+        text = "input '%s' is sent with shape %s, and read as %s, which has the same size"
+        log.warning(text, tensor.name, list(array.shape), list(shape))
 
 
 def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, ...]) -> None:
@@ -76,9 +90,10 @@ def _check_size(index: int, array: Array, tensor: TensorSpec, shape: tuple[int, 
     else:
         size, expected, unit = array.nbytes, math.prod(shape) * tensor.dtype.itemsize, "size"
     if size != expected:
+        rows = "; send each row as an instance" if array.shape[1:] == shape else ""
         raise InvalidTensor(
-            f"Given model input {index} {unit} {size} not match the {unit} {expected} defined in "
-            f"model{_comparison(array, tensor, shape)}"
+            f"{_comparison(array, tensor, shape)}{rows}. Given model input {index} {unit} {size} "
+            f"not match the {unit} {expected} defined in model"
         )
 
 
@@ -88,33 +103,41 @@ def _check_open_shape(index: int, array: Array, tensor: TensorSpec, shape: tuple
     )
     if not fits:
         raise InvalidTensor(
-            f"Given model input {index} shape {list(array.shape)} not match the shape "
-            f"{list(shape)} defined in model, where -1 is any size"
-            f"{_comparison(array, tensor, shape)}"
+            f"{_comparison(array, tensor, shape)}. Given model input {index} shape "
+            f"{list(array.shape)} not match the shape {list(shape)} defined in model, where -1 is "
+            "any size"
         )
 
 
-def _type_error(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
+def _type_error(
+    index: int,
+    value: Value,
+    tensor: TensorSpec,
+    shape: tuple[int, ...] | None,
+    reason: str = "",
+) -> str:
     dtype = dtypes.of(value)
     name = dtype.kind if dtype is not None else str(getattr(value, "dtype", type(value)))
     if tensor.dtype is None:
         return f"Given model input {index} data type {name}, but a model takes arrays only"
     expected = dtypes.BY_SPEC[tensor.dtype].kind
     return (
-        f"Given model input {index} data type {name} not match the data type {expected} "
-        f"defined in model{_comparison(value, tensor, shape)}"
+        f"{_comparison(value, tensor, shape)}{reason}. Given model input {index} data type {name} "
+        f"not match the data type {expected} defined in model"
     )
 
 
 def _comparison(value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> str:
     """Describe the dtype and shape of `value` beside those that the model expects."""
-    if isinstance(value, np.ndarray):
-        actual = f"{value.dtype} {list(value.shape)}"
-    else:
-        actual = f"a {type(value).__name__}"
     expected = "any shape" if shape is None else list(shape)
     dtype = tensor.dtype or "any type"
-    return f"; input '{tensor.name}': {actual} given, {dtype} {expected} wanted"
+    return f"input '{tensor.name}' is {_shown(value)}, expected {dtype} {expected}"
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return "a str" if isinstance(value, str) else "bytes"
 
 
 def _text_array(
@@ -128,8 +151,8 @@ def _text_array(
         dtype = dtypes.of(value)
         name = dtype.kind if dtype is not None else str(type(value))
         raise InvalidTensor(
-            f"Given model input {index} data type {name} not match the data type "
-            f"{dtypes.STR.kind} defined in model: input '{tensor.name}' is one text"
+            f"input '{tensor.name}' is {_shown(value)}, expected one text. Given model input "
+            f"{index} data type {name} not match the data type {dtypes.STR.kind} defined in model"
         )
     array = np.empty((1,) * len(shape or ()), object)
     array[...] = str(value)

@@ -45,7 +45,7 @@ def check_library(
             _check(module)
     elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):
         version = max(bare.versions(path), default=1)
-        spec = bare.find_bare_model(path, version, allow_pickle=True)
+        spec = repository.bare_model(path, version, allow_pickle=True)
         formats.require(backends.resolve(spec.format, check_backend(backend, spec.format)))
 
 

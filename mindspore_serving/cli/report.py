@@ -1,23 +1,21 @@
 """Text that `serve` prints: where it listens, its methods, and how to call them.  No I/O."""
 
-import shlex
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from mindspore_serving.cli import example
+from mindspore_serving.cli.client_commands import SET_KEY, Reach, join_address
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.examples import IDS, PNG
 from mindspore_serving.core.service import ServableReadiness
 
 Servable: TypeAlias = dict[str, Any]
 
-_EVERYWHERE = ("0.0.0.0", "::", "[::]")
 _LOOPBACK = ("localhost", "::1", "[::1]")
-
-
-def address(host: str, port: int) -> str:
-    """Return `host:port`, with an IPv6 host in brackets."""
-    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+_MAX_TOKENS = 64  # of the answers to example requests
+_QUESTION = "What is the capital of France?"
 
 
 def warnings(settings: ServeSettings) -> Iterator[str]:
@@ -37,8 +35,20 @@ def warnings(settings: ServeSettings) -> Iterator[str]:
     )
 
 
+def model_warnings(servables: Iterable[Servable]) -> Iterator[str]:
+    """Iterate over warnings of models that clients cannot call in the usual way."""
+    for servable in servables:
+        card = servable.get("model")
+        if card is not None and not card["has_tokenizer"]:
+            yield (
+                f"WARNING: {servable['name']} has no tokenizer: prompts and answers are token ids, "
+                "and chats and texts are refused.  Put tokenizer.json beside its weights."
+            )
+
+
 def ready(
     settings: ServeSettings,
+    reach: Reach,
     servables: Iterable[Servable],
     seconds: float,
     unready: Iterable[ServableReadiness] = (),
@@ -50,7 +60,7 @@ def ready(
     """
     ordered = sorted(servables, key=lambda servable: (servable["name"], servable["version"]))
     reasons = {row.name: row.reason for row in unready}
-    return "\n".join([_headline(reasons, seconds), *_lines(settings, ordered, reasons)])
+    return "\n".join([_headline(reasons, seconds), *_lines(settings, reach, ordered, reasons)])
 
 
 def _headline(reasons: Mapping[str, str], seconds: float) -> str:
@@ -61,67 +71,104 @@ def _headline(reasons: Mapping[str, str], seconds: float) -> str:
 
 
 def _lines(
-    settings: ServeSettings, servables: list[Servable], reasons: Mapping[str, str]
+    settings: ServeSettings, reach: Reach, servables: list[Servable], reasons: Mapping[str, str]
 ) -> Iterator[str]:
-    if not settings.no_http:
-        yield f"  REST  {_url(settings)}  (GET /docs, /health, /metrics, /servables)"
-    if not settings.no_grpc:
-        yield f"  gRPC  {address(settings.host, settings.grpc_port)}"
+    if reach.url:
+        yield f"  REST  {reach.url}  (GET /docs, /health, /metrics, /servables)"
+    if reach.grpc:
+        yield f"  gRPC  {join_address(settings.host, settings.grpc_port)}"
+    if reach.needs_key:
+        yield f"  key   {SET_KEY}  (first, in the shell of the commands below)"
+    is_only = sum("model" in servable for servable in servables) == 1
     for servable in servables:
         yield ""
         name, workers = servable["name"], servable["num_workers"]
         yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
         if name in reasons:
             yield f"  NOT READY: {reasons[name]}"
-        if "summary" in servable:
-            yield from _language_lines(settings, servable["summary"])
+        if "model" in servable:
+            card = servable["model"]
+            lines = card["summary"], card["memory"], servable["sampling"]
+            yield from (f"  {line}" for line in lines if line)
+            yield from _language_lines(reach, name, card, is_only=is_only)
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
-            yield f"    {call_line(settings, name, method, names['input_specs'])}"
+            yield f"    {call_line(reach, name, method, names['input_specs'])}"
     yield ""
+    yield from _file_line(reach, servables)
     yield "Replace the example values by your own.  Ctrl-C stops."
 
 
-def _language_lines(settings: ServeSettings, summary: str) -> Iterator[str]:
-    yield f"  {summary}"
-    if settings.no_http:
+def _file_line(reach: Reach, servables: list[Servable]) -> Iterator[str]:
+    """Tell how a file is sent, of which the example commands have the content."""
+    for servable in servables:
+        for method, names in servable["methods"].items():
+            source = example.of_file(names["input_specs"], '{"instances": [{}]}')
+            if source and reach.url:
+                path = _path(servable["name"], method)
+                yield f"With a FILE of yours:  {reach.curl(path, '', source)}"
+                return
+
+
+def _language_lines(
+    reach: Reach, name: str, card: dict[str, Any], *, is_only: bool
+) -> Iterator[str]:
+    if not reach.url:
         return
-    url = _url(settings)
-    yield f"  page     {url}/"
-    yield f"  OpenAI   {url}/v1   Anthropic, Ollama, TGI  {url}"
-    yield f"  chat     mindspore-serving chat {url}"
+    yield f"  page     {reach.url}/"
+    yield f"  OpenAI   {reach.url}/v1   Anthropic, Ollama, TGI  {reach.url}"
+    if _can_chat(card):
+        options = () if is_only else ("--model", name)
+        yield f"  chat     {reach.client('chat', *options)}"
+    for path, body in _requests(name, card):
+        yield f"    {reach.curl(path, json.dumps(body, ensure_ascii=False))}"
 
 
-def call_line(
-    settings: ServeSettings, servable: str, method: str, specs: Iterable[dict[str, Any]]
-) -> str:
+def _requests(name: str, card: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Iterate over path and body of a request for each use of a language model."""
+    if card["can_generate"]:
+        yield _generation(name, card)
+    if card["can_embed"]:
+        yield "/v1/embeddings", {"model": name, "input": _text_or_ids(card, _QUESTION)}
+    if card["can_score"] and len(card["labels"]) == 1:
+        documents = ["Paris is the capital of France.", "Rice is boiled in water."]
+        yield "/v1/rerank", {"model": name, "query": _QUESTION, "documents": documents}
+    elif card["can_score"]:
+        yield "/v1/classify", {"model": name, "input": _QUESTION}
+
+
+def _generation(name: str, card: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    if not _can_chat(card):
+        prompt = _text_or_ids(card, "Once upon a time")
+        return "/v1/completions", {"model": name, "prompt": prompt, "max_tokens": _MAX_TOKENS}
+    content: Any = _QUESTION
+    if card["takes_images"]:
+        url = {"url": f"data:image/png;base64,{PNG}"}
+        content = [
+            {"type": "text", "text": "What is in this image?"},
+            {"type": "image_url", "image_url": url},
+        ]
+    messages = [{"role": "user", "content": content}]
+    body = {"model": name, "messages": messages, "max_tokens": _MAX_TOKENS}
+    return "/v1/chat/completions", body
+
+
+def _can_chat(card: dict[str, Any]) -> bool:
+    return bool(card["can_generate"] and card["has_chat_template"] and card["has_tokenizer"])
+
+
+def _text_or_ids(card: dict[str, Any], text: str) -> Any:
+    return text if card["has_tokenizer"] else list(IDS)
+
+
+def call_line(reach: Reach, servable: str, method: str, specs: Iterable[dict[str, Any]]) -> str:
     """Return a shell command that calls `method`; `specs` describe its inputs."""
-    if settings.no_http:
+    if not reach.url:
         source, body = example.body(specs, "{}")
-        grpc_address = address(_reachable(settings.host), settings.grpc_port)
-        words = ["mindspore-serving", "predict", grpc_address, servable, method]
-        words += [body, *_tls_words(settings, "--tls-")]
-    else:
-        source, body = example.body(specs, '{"instances": [{}]}')
-        words = ["curl", f"{_url(settings)}/model/{quote(servable)}:{quote(method)}"]
-        words += ["-d", "@-" if source else body, *_tls_words(settings, "--")]
-    return f"{source} | {shlex.join(words)}" if source else shlex.join(words)
+        return reach.predict(servable, method, body, source)
+    source, body = example.body(specs, '{"instances": [{}]}')
+    return reach.curl(_path(servable, method), body, source)
 
 
-def _tls_words(settings: ServeSettings, prefix: str) -> list[str]:
-    """Return the TLS options of curl or `predict`, which differ in their prefix."""
-    words = []
-    if settings.tls_cert:
-        words += ["--cacert" if prefix == "--" else "--tls-ca", settings.tls_cert]
-    if settings.tls_ca:
-        words += [f"{prefix}cert", "CLIENT.pem", f"{prefix}key", "CLIENT-KEY.pem"]
-    return words
-
-
-def _url(settings: ServeSettings) -> str:
-    scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://{address(_reachable(settings.host), settings.http_port)}"
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in _EVERYWHERE else host
+def _path(servable: str, method: str) -> str:
+    return f"/model/{quote(servable)}:{quote(method)}"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from mindspore_serving import server
@@ -19,6 +19,8 @@ from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy
 from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
+from mindspore_serving.servable.foreign import formats
+from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.language import DEFAULT_RUNTIME
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model, is_upstream
@@ -192,12 +194,22 @@ def _configs_of(
         try:
             _check_library(settings, location)
             check_declared_options(os.path.join(*location, CONFIG_FILE))
-            versions = _versions(settings.versions, *location, is_alone=len(locations) == 1)
+            described = formats.read(os.path.join(*location))
+            policy = _policy(settings, described)
+            versions = _versions(policy, *location, is_alone=len(locations) == 1)
         except StartError as error:
             refused.append(RefusedServable(_name(settings, *location), str(error)))
             continue
-        configs += [_config(settings, location, version, model_options) for version in versions]
+        chosen = replace(settings, **formats.complete(described, asdict(settings)))
+        configs += [_config(chosen, location, version, model_options) for version in versions]
     return configs, refused
+
+
+def _policy(settings: ServeSettings, described: ForeignModel | None) -> str:
+    """Return the version policy: that of the description, unless the operator sets another."""
+    default = rows_of(ServableSettings)["versions"].default
+    is_set = settings.versions != default
+    return settings.versions if is_set or described is None else described.versions or default
 
 
 def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[RefusedServable]]:

@@ -7,11 +7,13 @@ With --wait they are only checked then, and opened when all models can be used.
 import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
+from mindspore_serving.cli.client_commands import Reach, join_address
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
@@ -64,8 +66,10 @@ def run(settings: ServeSettings) -> int:
         raise
     for name, error in failed:
         log.tell(f"Not served: {name}: {error}")
-    _say(report.ready(settings, startup.describe(), seconds, startup.find_unready()))
-    _warn(settings)
+    described = startup.describe()
+    reach = Reach.of(settings, needs_key=bool(api_keys(settings)))
+    _say(report.ready(settings, reach, described, seconds, startup.find_unready()))
+    _warn(settings, described)
     return _wait()
 
 
@@ -146,7 +150,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
     _warn(settings)
     server_limits, language_limits = limits(settings)
     options = FrontEndOptions.from_arguments(
-        address=report.address(settings.host, settings.http_port),
+        address=join_address(settings.host, settings.http_port),
         ssl_config=tls,
         api_keys=api_keys(settings),
         limits=server_limits,
@@ -185,7 +189,7 @@ def check_ports(settings: ServeSettings) -> None:
         (settings.http_port, settings.no_http, "RESTful server"),
         (settings.grpc_port, settings.no_grpc, "Serving gRPC"),
     ):
-        address = addresses.parse(report.address(settings.host, port), tag, allow_unix=False)
+        address = addresses.parse(join_address(settings.host, port), tag, allow_unix=False)
         if not is_off:
             addresses.listen(address, tag).close()
 
@@ -196,7 +200,7 @@ def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
         startup.start_http(options)
         opened.append(options.address)
     if not settings.no_grpc:
-        address = report.address(settings.host, settings.grpc_port)
+        address = join_address(settings.host, settings.grpc_port)
         startup.start_grpc(replace(options, address=address))
         opened.append(address)
     announce(f"listening on {' and '.join(opened)}")
@@ -213,8 +217,8 @@ def _wait_until_ready() -> None:
         time.sleep(READY_SECONDS)
 
 
-def _warn(settings: ServeSettings) -> None:
-    for text in report.warnings(settings):
+def _warn(settings: ServeSettings, servables: Sequence[report.Servable] = ()) -> None:
+    for text in (*report.warnings(settings), *report.model_warnings(servables)):
         log.tell(text, is_warning=True)
 
 

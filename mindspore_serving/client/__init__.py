@@ -1,6 +1,10 @@
 """Client library: gRPC for scripts and asyncio, HTTP for language models.  No server parts."""
 
+import os
 from typing import TYPE_CHECKING, Any
+
+# gRPC's own log lines, which it reads this for when it is imported: a result has the error.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 from mindspore_serving.client.caller import SSLConfig
 from mindspore_serving.client.client import (

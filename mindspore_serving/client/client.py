@@ -105,12 +105,10 @@ class Client(Caller):
 
 
 def _report(error: grpc.RpcError) -> dict[str, str]:
-    """Print an error, as scripts rely on that, and return it as a result."""
-    code: Any = error.code()
-    print(error.details())
-    print(code.name)
-    print(code.value)
-    return from_rpc_error(error)
+    """Print an error, as the original does, and return it as a result."""
+    result = from_rpc_error(error)
+    print(result["error"])
+    return result
 
 
 class AsyncClient(Caller):

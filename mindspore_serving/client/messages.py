@@ -17,6 +17,19 @@ from mindspore_serving.wire import ms_proto
 Result: TypeAlias = "list[dict[str, Any]] | dict[str, str]"
 
 
+_HTTP = "this is an HTTP port: use the server's gRPC port (5500 by default)"
+# What the user can do, by a part of the details, which are the gRPC library's.
+_HINTS = {
+    "http1.x server": _HTTP,
+    "Failed parsing HTTP/2": _HTTP,
+    "Connection refused": "does the server run, and is this its gRPC port?",
+    "errors resolving": "is the host name right?",
+    "WRONG_VERSION_NUMBER": "the server has no TLS: leave out ssl_config",
+    "CERTIFICATE_VERIFY_FAILED": "custom_ca has not signed the server's certificate",
+    "Deadline Exceeded": "the server did not answer within the timeout of this client",
+}
+
+
 def to_request(servable: str, method: str, version: int, instances: object) -> bytes:
     """Encode a PredictRequest for one dict {input: value}, or a list or tuple of them.
 
@@ -53,11 +66,9 @@ def to_piece(result: Result) -> dict[str, Any]:
 def from_rpc_error(error: grpc.RpcError | grpc.aio.AioRpcError) -> dict[str, str]:
     """Return the result of a request without a reply: status code, details and a hint."""
     details = str(error.details())
-    hint = ""
-    if "http1.x server" in details:
-        hint = "; this is an HTTP port: use the server's gRPC port (5500 by default)"
-    elif "Connection refused" in details:
-        hint = "; does the server run, and is this its gRPC port?"
+    hint = next((f"; {hint}" for sign, hint in _HINTS.items() if sign in details), "")
+    if details.startswith("failed to connect") and details.endswith("Socket closed"):
+        hint = "; does the server require TLS (ssl_config), or a certificate of the client?"
     return {"error": f"Grpc Error, {error.code().value}, {details}{hint}"}
 
 

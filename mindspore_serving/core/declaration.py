@@ -10,6 +10,33 @@ from typing import Any
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.tasks import TaskSpec
+from mindspore_serving.core.value import TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpInput:
+    """Input of a sample: dtype, shape of an instance, and the values.
+
+    They are zeros, random numbers, or the bytes of `file`.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    is_random: bool = False
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUpSample:
+    """Sample of inputs, by name, on which a model runs `count` times before it is served.
+
+    With `batch_size` 0 the inputs have no batch dimension.
+    """
+
+    name: str
+    inputs: Mapping[str, WarmUpInput]
+    batch_size: int = 0
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +47,9 @@ class DeclaredModel:
     for a model that is a Python function or class. `format` is lower case: "mindir", "onnx" or
     another of declare_model. `backend` is "mindspore" or "openvino" for "mindir", "onnxruntime" or
     "openvino" for "onnx", and "" for the default. With `allow_pickle` the operator allows that code
-    in the file runs.
+    in the file runs. `member` is its name if the file is in an
+    archive. A run has at most `max_batch_size` instances; 0 is no limit. The model's
+    tensors must agree with `inputs` and `outputs`, if there are any, and it returns those outputs.
     """
 
     key: str
@@ -33,6 +62,11 @@ class DeclaredModel:
     config_file: str | None = None
     backend: str = ""
     allow_pickle: bool = False
+    member: str = ""
+    max_batch_size: int = 0
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    warm_up: tuple[WarmUpSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

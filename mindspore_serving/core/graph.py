@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.value import Value
 
 
@@ -47,8 +48,8 @@ class Method:
     """Method of a servable: named inputs, stages in order, and the slots that it returns.
 
     `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
-    are the values of optional inputs. `dtypes` are the types of models' inputs, which a worker adds
-    when it has loaded the models.
+    are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
+    types of models' inputs, which a worker adds when it has loaded the models.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Method:
     retry: bool = True
     defaults: Mapping[str, Value] = field(default_factory=dict)
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
+    examples: Mapping[str, Example] = field(default_factory=dict)
 
     @property
     def streams(self) -> bool:

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from mindspore_serving.core import examples
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.sampling_params import SAMPLING
 
 Shape: TypeAlias = tuple[int | None, ...]
@@ -22,6 +24,7 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if the number
     of dimensions is unknown. An input that `is_optional` has a default. `parameter` is the name of
     the sampling parameter that it sets, "" for none, and `default` its default; None for no number.
+    `declared` is the example of its author, if there is one.
     """
 
     name: str
@@ -30,16 +33,24 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     is_optional: bool = False
     parameter: str = ""
     default: float | None = None
+    declared: Example | None = None
+
+    @property
+    def example(self) -> Example:
+        """Value that is likely to be accepted."""
+        return self.declared or examples.likely(self.name, self.dtype, self.shape)
 
 
 class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
     """Inputs and outputs of a method, or of one graph of a model.
 
-    There are no outputs if their number is unknown before a run.
+    There are no outputs if their number is unknown before a run.  Tensors of protocol v2 have a
+    first dimension that counts instances if it `is_batched`; else a request has one instance.
     """
 
     inputs: tuple[ValueSpec, ...] = ()
     outputs: tuple[ValueSpec, ...] = ()
+    is_batched: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +61,15 @@ class ServableSignature:
     version: int
     versions: tuple[int, ...]
     methods: Mapping[str, InstanceSignature]
+
+
+def describe_inputs(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
+    """Return specs as `describe` does, with "example": {"value": 1.0, "shape": [3, 1]}."""
+    specs = tuple(specs)
+    shown = [{"value": spec.example.value, "shape": [*spec.example.shape]} for spec in specs]
+    return [
+        {**row, "example": example} for row, example in zip(describe(specs), shown, strict=True)
+    ]
 
 
 def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
@@ -78,7 +98,7 @@ def merge(specs: Iterable[ValueSpec]) -> ValueSpec:
     first, *rest = specs
     dtype = first.dtype if all(other.dtype == first.dtype for other in rest) else None
     shape = first.shape if all(other.shape == first.shape for other in rest) else None
-    return ValueSpec(first.name, dtype, shape, first.is_optional)
+    return msgspec.structs.replace(first, dtype=dtype, shape=shape)
 
 
 def _to_list(shape: Shape | None) -> list[int | None] | None:

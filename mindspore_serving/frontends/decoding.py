@@ -14,19 +14,8 @@ from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.chat.fields import show
 
 MAX_DEPTH = 100  # of nested arrays and objects
-# msgspec gives the expected type only in the text of its error.
-_TYPE = re.compile(r"^Expected `([^`]+)`(.*?)(?:, got `[^`]+`)?$")
 _MISSING = re.compile(r"^Object missing required field `([^`]+)`$")
 _STEP = re.compile(r"([A-Za-z_0-9]+)|\[(\d+|\.\.\.)\]")
-_NAMES = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "a string",
-    "bool": "true or false",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
 
 _ANY = msgspec.json.Decoder(Any)
 _decoders: dict[Any, Any] = {}
@@ -58,22 +47,17 @@ def _invalid(body: bytes, error: bodies.InvalidBody) -> InvalidField:
     if missing:
         return InvalidField(f"{field}.{missing[1]}" if field else missing[1], "is missing")
     name = field or "the body"
-    mismatch = _TYPE.match(problem)
+    mismatch = bodies.mismatch_of(problem)
     if not mismatch:
         return InvalidField(field, text=f"{name} is wrong: {problem}")
-    expected = _expected(mismatch)
+    expected = bodies.expected_of(mismatch)
     if error.is_key:
-        return InvalidField(field, text=f"a key of {name} is wrong: expected {expected}")
-    return InvalidField(field, text=f"{name} is {_shown_at(body, field)}, expected {expected}")
+        return InvalidField(field, text=f"a key of {name} is wrong: {expected}")
+    return InvalidField(field, text=f"{name} is {_shown_at(body, field)}, {expected}")
 
 
 def _not_json(error: bodies.InvalidBody) -> InvalidField:
     return InvalidField("", text=f"the body is not JSON: {error}")
-
-
-def _expected(mismatch: "re.Match[str]") -> str:
-    names = [_NAMES.get(name, name) for name in mismatch[1].split(" | ")]
-    return " or ".join(names) + mismatch[2]
 
 
 def _shown_at(body: bytes, path: str) -> str:

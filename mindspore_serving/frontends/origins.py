@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from mindspore_serving.errors import Forbidden
+from mindspore_serving.errors import Forbidden, WrongType
 
 ANY = "*"
 SAFE = ("GET", "HEAD")  # no side effects, and a page of another site cannot read the answer
@@ -72,12 +72,15 @@ class OriginPolicy:
             )
 
     def check_type(self, fields: Mapping[bytes, bytes]) -> None:
-        """Refuse the content type text/plain on a route for JSON.  Raises Forbidden.
+        """Refuse the content type text/plain on a route for JSON.  Raises WrongType.
 
         Any page can send text/plain without a preflight request, even by browsers without Origin.
         """
         if _is_text(fields):
-            raise Forbidden("the content type is 'text/plain', expected 'application/json'")
+            raise WrongType(
+                "the content type is 'text/plain', expected 'application/json': send the header "
+                "Content-Type: application/json"
+            )
 
     def _check_name(self, host: bytes) -> None:
         text = host.decode("latin-1")

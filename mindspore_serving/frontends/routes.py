@@ -6,8 +6,9 @@ Only this module makes Starlette's routes.  Knows no protocol and no handler.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from inspect import isawaitable
-from typing import Any
+from typing import Any, get_args
 
+import msgspec
 from starlette import routing
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -21,7 +22,7 @@ from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.decoding import decode
 from mindspore_serving.frontends.json_answer import to_answer
-from mindspore_serving.frontends.operation import Body, Kind
+from mindspore_serving.frontends.operation import Body, Kind, Lax, Unlimited
 
 _PARAMETER = "{"  # key of a segment that is a parameter
 _BOUND = "mindspore_serving.bound"
@@ -162,8 +163,7 @@ def _endpoint(row: HttpRoute, context: Any) -> Endpoint:
 def _decoding(row: HttpRoute, context: Any) -> Endpoint:
     """Return an endpoint that decodes the body; a header of its answer names ignored fields."""
     assert row.body is not None
-    kind, table = row.body.read_as or row.body.kind, row.body.fields.get(row.body.kind)
-    fields = KnownFields(row.path, kind, table.ignored if isinstance(table, Fields) else ())
+    kind, fields = row.body.read_as or row.body.kind, _known_fields(row.path, row.body)
 
     async def endpoint(request: Request) -> Response:
         body = await read_json(request, context.max_body, context.models.limits)
@@ -175,3 +175,20 @@ def _decoding(row: HttpRoute, context: Any) -> Endpoint:
         return response
 
     return endpoint
+
+
+def _known_fields(path: str, body: Body) -> KnownFields:
+    """Return the fields of `body`, and of the structs in its fields that have a table."""
+    inside = {
+        field.encode_name: KnownFields(f"{path}, {field.name}", kind, _ignored_in(body, kind))
+        for field in msgspec.structs.fields(body.kind)
+        for kind in (field.type, *get_args(field.type))
+        if isinstance(kind, type) and kind in body.fields
+    }
+    return KnownFields(path, body.read_as or body.kind, _ignored_in(body, body.kind), inside=inside)
+
+
+def _ignored_in(body: Body, kind: type) -> tuple[str, ...]:
+    table = body.fields.get(kind)
+    table = table.table if isinstance(table, Lax | Unlimited) else table
+    return table.ignored if isinstance(table, Fields) else ()

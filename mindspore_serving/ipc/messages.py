@@ -211,6 +211,12 @@ class SetAdapters(Message, frozen=True, tag=16):
     adapters: list[AdapterSource]
 
 
+class ShareMemory(Message, frozen=True, tag=17):
+    """Number of workers on this machine whose caches share the memory; sent when it changes."""
+
+    count: int
+
+
 class LogLevel(Message, frozen=True, tag=15):
     """Level from which on the worker logs, see `log.set_level`."""
 
@@ -269,7 +275,9 @@ class EngineMetrics(Message, frozen=True, tag=25):
     unready: str = ""
 
 
-ToWorker: TypeAlias = Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters
+ToWorker: TypeAlias = (
+    Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters | ShareMemory
+)
 ToMaster: TypeAlias = (
     Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | EngineMetrics | AdaptersSet
 )

@@ -82,7 +82,8 @@ class EngineConfig:
     )
     kv_cache_memory: int | None = _option(
         None,
-        "bytes for keys, values and states; None: the runner takes the free memory",
+        "bytes for keys, values and states; None: 12 % of the memory, or what one sequence of "
+        "`max_model_len` tokens needs",
         at_least=1,
         engines=ENGINES,
         runtimes=RUNTIMES,
@@ -253,6 +254,9 @@ class EngineConfig:
         "repetition_penalty", "the model's, or else 1"
     )
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
+    system_message: str = _option(
+        "", "system message of conversations that have none", engines=ENGINES, has_encoders=False
+    )
     embeddings: bool = _option(
         False,
         "let a served model that generates embed texts as well. Otherwise only models made for "

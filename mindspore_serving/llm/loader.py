@@ -77,6 +77,7 @@ class OpenedModel:
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
             unmarked_calls=config.unmarked_calls,
+            system_message=config.system_message,
             reasoning_format=find_reasoning_format(template),
             adapters=tuple(config.adapters),
             adapter_paths=tuple(map(str, config.adapters.values())),
@@ -88,10 +89,12 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.tower is not None,
+            has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
+            memory=engine.memory.describe() if engine.memory else "",
         )
 
     def find_adapter(self, name: str) -> int:

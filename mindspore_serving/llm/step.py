@@ -105,6 +105,23 @@ class Step:
         return Features(np.concatenate(positions), np.concatenate(vectors), is_bidirectional)
 
 
+@dataclass(frozen=True, slots=True)
+class CacheMemory:
+    """Memory of a runner's keys and values, in all ranks.
+
+    `block_bytes` is that of a block, 0 if unknown.  `kept_blocks` is how many may stay in memory
+    for later prompts when no sequence uses them; None for all.  `shared_bytes` are what all models
+    of a server may keep by default; 0 if the size is the operator's.  With `can_release` the runner
+    returns the memory of blocks to the system.  `reason` says what limits the cache.
+    """
+
+    block_bytes: int = 0
+    kept_blocks: int | None = None
+    shared_bytes: int = 0
+    can_release: bool = False
+    reason: str = ""
+
+
 class RunnerLost(ServingError):
     """Error of a runner that has lost a part of itself and can compute no further step."""
 
@@ -122,6 +139,7 @@ class Runner(Protocol):
     adapters: Collection[int]  # LoRA adapters that rows may name
     hidden_size: int  # of the vectors of an `EmbeddingRunner`; 0 if it is none
     rope_switch: int  # tokens beyond which all keys of a sequence change; 0: they never do
+    cache_memory: CacheMemory
 
     def run(self, step: Step) -> Logits:
         """Compute `step`; return float32 [total num_logits, vocab_size], rows in order.
@@ -129,6 +147,13 @@ class Runner(Protocol):
         The result may be overwritten by the next `run`.  Raises ServingError; a row whose blocks
         are too few or out of range is refused before anything is computed.  After RunnerLost no
         step can be computed.
+        """
+        ...
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system, if the runner can; it loses their contents.
+
+        Raises RunnerLost.
         """
         ...
 

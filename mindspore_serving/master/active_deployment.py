@@ -249,7 +249,7 @@ class ActiveDeployment:
             service.retry_after = retry_after
             for method in service.methods.values():
                 if not method.is_served:
-                    text = f"Request {method.label} , servable is not available: {service.reason}"
+                    text = f"Request {method.label}, servable is not available: {service.reason}"
                     self._dispatcher.fail_waiting(method, ServableUnavailable(text, retry_after))
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 SECONDS = 5.0  # between two samples
-MAX_ROWS = 720  # an hour, which takes 80 KB per servable
+MAX_ROWS = 720  # an hour, which takes 90 KB per servable
 MAX_SERVABLES = 64  # further servables have no history
 COLUMNS = (
     *("requests.running", "requests.waiting", "requests.total", "p50_ms", "p99_ms"),
     *("engine.num_running", "engine.num_waiting", "engine.num_blocks", "engine.num_free_blocks"),
     *("engine.num_steps", "engine.num_prompt_tokens", "engine.num_generated_tokens"),
     *("engine.num_cache_queries", "engine.num_cache_hits"),
+    *("engine.num_cache_bytes", "engine.num_cache_bytes_limit"),
 )
 """Paths of the recorded numbers in a row of `observe`."""
 

@@ -26,6 +26,7 @@ from mindspore_serving.ipc.messages import (
     Payload,
     RequestPart,
     Setup,
+    ShareMemory,
     Slice,
     ToMaster,
     Work,
@@ -92,6 +93,7 @@ class Link:
         self._send = self._channel.send
         self.adapter_calls = AdapterCalls(self._send)
         self._next_id = 0
+        self._num_sharing = 1  # workers whose caches share the memory, as this one knows
         self._log_level: str | None = None
         self._lender = PayloadLender(launched.view)
         self._slices: dict[int, list[int]] = {}  # part id -> offsets of its chunks
@@ -101,6 +103,12 @@ class Link:
 
     def setup(self, setup: Setup) -> None:
         self._send(setup)
+
+    def share_memory(self, count: int) -> None:
+        """Tell the worker that it is one of `count` whose caches share its machine's memory."""
+        if count != self._num_sharing:
+            self._num_sharing = count
+            self._send(ShareMemory(count))
 
     def send_work(
         self, parts: Sequence[PendingPart], now: float, strategy: DispatchStrategy

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
+from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import WorkerCall
@@ -19,6 +20,7 @@ from mindspore_serving.master.budget import LoadBudget
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.liveness import HeartbeatMonitor
+from mindspore_serving.master.memory_shares import share_memory
 from mindspore_serving.master.overview import Overview
 from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
@@ -234,8 +236,12 @@ class Master:
             self._services[link] = self.registry.add_worker(
                 deployment, ready.version, ready.methods, link, card=card
             )
+        share_memory(self._services)
         if ready.card is not None:
             log.info("%s", ready.card.summary)
+            for line in (ready.card.memory, describe_sampling(ready.card)):
+                if line:
+                    log.info("%s: %s", deployment.name, line)
             loading.check_slots(deployment.name, link.location, ready.card)
         log.info("Register success: worker address: pid %d, servable: %s", link.process.pid, name)
 
@@ -265,6 +271,7 @@ class Master:
         service = self._services.pop(link, None)
         if service is not None:
             self.registry.remove_worker(service, link)
+            share_memory(self._services)
             service.totals.fold()
             service.reason = ""  # another worker is expected, unless the supervisor gives a reason
 

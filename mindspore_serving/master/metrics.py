@@ -25,6 +25,11 @@ _CACHE = {
     "serving_llm_cache_blocks": "num_blocks",
     "serving_llm_cache_blocks_free": "num_free_blocks",
 }
+_BYTES = {
+    "serving_llm_cache_bytes": "num_cache_bytes",
+    "serving_llm_cache_limit_bytes": "num_cache_bytes_limit",
+    "serving_llm_cache_target_bytes": "num_cache_bytes_target",
+}
 _COUNTERS = {
     "serving_llm_steps_total": "num_steps",
     "serving_llm_prompt_tokens_total": "num_prompt_tokens",
@@ -34,6 +39,7 @@ _COUNTERS = {
     "serving_llm_prefix_cache_disk_hits_total": "num_disk_hits",
     "serving_llm_prefix_cache_disk_read_bytes_total": "num_disk_bytes_read",
     "serving_llm_prefix_cache_disk_written_bytes_total": "num_disk_bytes_written",
+    "serving_llm_cache_released_bytes_total": "num_cache_bytes_released",
     "serving_llm_preemptions_total": "num_preemptions",
     "serving_llm_speculated_tokens_total": "num_draft_tokens",
     "serving_llm_accepted_tokens_total": "num_accepted_tokens",
@@ -96,6 +102,9 @@ def _add_engines(page: Page, service: ServableService, totals: WorkerCounts) -> 
         for metric, name in _CACHE.items():
             page.add(metric, present[name], *labels)
         page.add("serving_llm_cache_used_ratio", cache_used(present), *labels)
+    if present.get("num_cache_bytes_limit"):  # other engines do not tell
+        for metric, name in _BYTES.items():
+            page.add(metric, present[name], *labels)
 
 
 def cache_used(present: Mapping[str, Any]) -> float:

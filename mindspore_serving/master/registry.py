@@ -185,8 +185,8 @@ def _set_capacity(service: ServableService) -> None:
 
 def _label(servable: str, version: int, method: str) -> str:
     """Return the label of a request in errors."""
-    number = f" version({version}) " if version else ""
-    return f"Request servable({servable}) method({method}) {number} "
+    number = f" version({version})" if version else ""
+    return f"Request servable({servable}) method({method}){number}"
 
 
 def _named(kind: str, names: Iterable[object]) -> str:

@@ -33,7 +33,7 @@ def describe(service: ServableService) -> dict[str, Any]:
             name: {
                 "inputs": report.inputs,
                 "outputs": report.outputs,
-                "input_specs": signatures.describe(report.signature.inputs),
+                "input_specs": signatures.describe_inputs(report.signature.inputs),
                 "output_specs": signatures.describe(report.signature.outputs),
             }
             for name, report in service.public.items()
@@ -43,9 +43,10 @@ def describe(service: ServableService) -> dict[str, Any]:
     }
 
 
-def _described(card: ModelCard) -> dict[str, str]:
-    """Return lines about a language model for people."""
-    return {"summary": card.summary, "sampling": describe_sampling(card)}
+def _described(card: ModelCard) -> dict[str, Any]:
+    """Return what clients may know of a language model, and its sampling as a line for people."""
+    public = msgspec.structs.replace(card, adapter_paths=(), system_message="")
+    return {"model": msgspec.to_builtins(public), "sampling": describe_sampling(card)}
 
 
 def is_ready(deployment: Deployment, workers: Iterable[WorkerSupervisor]) -> bool:
@@ -117,7 +118,6 @@ def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -
         "p99_ms": p99,
     }
     if service.card is not None:
-        row["model"] = msgspec.to_builtins(service.card)
         row["engine"] = engine(service)
     return row
 

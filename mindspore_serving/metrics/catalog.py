@@ -110,6 +110,23 @@ ENGINES = (
         *SERVABLE,
     ),
     _gauge("llm_cache_used_ratio", "Share of blocks that is not free, 0 to 1.", *SERVABLE),
+    _gauge(
+        "llm_cache_bytes",
+        "Bytes of memory that the key-value caches take, those of cached prompts included.",
+        *SERVABLE,
+    ),
+    _gauge("llm_cache_limit_bytes", "Bytes that the key-value caches may take.", *SERVABLE),
+    _gauge(
+        "llm_cache_target_bytes",
+        "Bytes that the key-value caches may take at present to keep prompts: less than the limit "
+        "while memory is short, or if several models share it.",
+        *SERVABLE,
+    ),
+    _counter(
+        "llm_cache_released_bytes",
+        "Bytes of key-value caches that were returned to the system.",
+        *SERVABLE,
+    ),
     _counter("llm_steps", "Steps that engines computed.", *SERVABLE),
     _counter("llm_prompt_tokens", "Prompt tokens of accepted requests.", *SERVABLE),
     _counter("llm_generated_tokens", "Tokens that engines generated.", *SERVABLE),

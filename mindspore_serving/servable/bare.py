@@ -43,12 +43,16 @@ def has_model_file(root: str, *, allow_pickle: bool = False) -> bool:
     return any(files for _, files in _model_files(root, allow_pickle=allow_pickle))
 
 
-def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> DeclaredModel:
+def find_bare_model(
+    root: str, version: int, *, allow_pickle: bool = False, file_name: str = ""
+) -> DeclaredModel:
     """Return the model of one version of `root`; without version directories that is 1.
 
-    Of several files the one called "model" is taken. Raises StartError if there is none, or several
-    without that.
+    It is `file_name`; by default the only file, or of several the one called "model". Raises
+    StartError if there is none, or several without that.
     """
+    if file_name:
+        return _named_model(root, version, file_name, allow_pickle=allow_pickle)
     files_by_version = dict(_model_files(root, allow_pickle=allow_pickle))
     files = [file for file in files_by_version.get(version, []) if file.format]
     if len(files) > 1:
@@ -65,6 +69,23 @@ def find_bare_model(root: str, version: int, *, allow_pickle: bool = False) -> D
     (file,) = files
     inside = file.name if versions(root) or os.path.isfile(root) else f"../{file.name}"
     return DeclaredModel(file.name, file.format, (inside,), allow_pickle=allow_pickle)
+
+
+def _named_model(root: str, version: int, file_name: str, *, allow_pickle: bool) -> DeclaredModel:
+    path = os.path.join(_directory(root, version), file_name)
+    if os.path.isdir(path):  # as of a SavedModel
+        files = find_models(path, allow_pickle=allow_pickle)
+        file = files[0] if len(files) == 1 else None
+        inside = f"{file_name}/{file.name}" if file is not None else file_name
+    else:
+        file = recognize(path, allow_pickle=allow_pickle, is_named=True)
+        inside = file_name
+    if file is None or not file.format:
+        near = "" if os.path.exists(path) else " does not exist"
+        reason = near or f" {file.why_not if file else 'is of no known format'}"
+        raise StartError(f"The model file '{path}'{reason}; known are {SUFFIXES}")
+    inside = inside if versions(root) else f"../{inside}"
+    return DeclaredModel(file_name, file.format, (inside,), allow_pickle=allow_pickle)
 
 
 def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:

@@ -9,6 +9,7 @@ from mindspore_serving.core.deployment import RefusedServable
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.foreign import torchserve
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.model_files import SUFFIXES, find_models
 from mindspore_serving.servable.repository import (
@@ -71,7 +72,7 @@ def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:
     discovered = DiscoveredServables([], [])
     for name in _names(directory):
         path = os.path.join(directory, name)
-        if not os.path.isdir(path):
+        if not os.path.isdir(path) and not torchserve.find(path):
             continue
         try:
             if is_servable(path, allow_pickle=allow_pickle):

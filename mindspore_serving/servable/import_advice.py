@@ -6,6 +6,7 @@ It knows Python's errors, not what a servable declares.
 import inspect
 import re
 import sys
+from difflib import get_close_matches
 from typing import Any
 
 from mindspore_serving import extras
@@ -13,6 +14,7 @@ from mindspore_serving.errors import did_you_mean
 
 _KEYWORD = re.compile(r"(?:\w+\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MAX_LINE = 200  # characters of a line that is shown
+_NEAR = 0.85  # least similarity to a module of Python: 'jsn', but not 'cv2', which is like 'csv'
 _OURS = __name__.partition(".")[0]
 
 
@@ -41,8 +43,9 @@ def _of_module(name: str) -> str:
         parent, _, last = name.rpartition(".")
         package = sys.modules.get(parent)
         return did_you_mean(last, dir(package)) if package else ""
-    near = did_you_mean(top, sys.stdlib_module_names)
-    return near or f"; {extras.advice(name)} (with the pip of {sys.executable})"
+    if near := get_close_matches(top, sys.stdlib_module_names, 1, _NEAR):
+        return f"; did you mean {near[0]!r}?"
+    return f"; {extras.advice(name)} (with the pip of {sys.executable})"
 
 
 def _missing_name(error: ImportError) -> str:

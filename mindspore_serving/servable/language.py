@@ -90,13 +90,12 @@ def declare_llm(
     return LanguageModel(location)
 
 
-def bare_language(directory: str, name: str, options: dict[str, Any]) -> Declaration:
-    """Return the declaration of a model's directory without servable_config.py."""
+def bare_language(location: str, name: str, options: dict[str, Any]) -> Declaration:
+    """Return the declaration of the model at `location`, without servable_config.py."""
     engine_config = dict(options)
     runtime = engine_config.pop("runtime", DEFAULT_RUNTIME)
     engine = check_str("engine", engine_config.pop("engine", "ours"))
     engine_options = _check_engine_options(engine_config.pop("engine_options", None))
-    location = os.path.join(directory, name)
     spec = LanguageSpec(
         location, runtime, engine_config, engine=engine, engine_options=engine_options
     )

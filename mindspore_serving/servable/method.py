@@ -4,14 +4,17 @@ It does not know what a stage computes, nor when.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from types import FunctionType
 from typing import Any, TypeVar
 
+from mindspore_serving.core import examples
 from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.core.value import to_value
+from mindspore_serving.errors import InvalidInputs, StageFailed
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.servable.check import as_str_tuple, check_bool, check_int, check_str
 from mindspore_serving.servable.hf_model import HFModel, task_stage
@@ -23,7 +26,10 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def register_method(
-    output_names: str | Sequence[str], *, retry: bool = True
+    output_names: str | Sequence[str],
+    *,
+    retry: bool = True,
+    example: Mapping[str, Any] | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register a function of servable_config.py as a method, which clients call.  A decorator.
 
@@ -39,11 +45,14 @@ def register_method(
             return y
 
     With `retry=False`, a request whose worker died is not retried, so that its work is not done
-    twice.
+    twice.  `example` has values of inputs, by name, which `serve`, the web page and /docs show in
+    commands: a number, a text, bytes, or an array of at most 32 elements or of equal elements.  An
+    input without one gets a value by the model's dtype and shape, or, if it is a function's, by
+    its annotation (`str`, `bytes`, `int`, `float` or `bool`) or its name.
 
     The decorator returns the function itself.  Raises RuntimeError for a parameter that is *args,
-    **kwargs or keyword-only, a return value that is no placeholder, a wrong number of them, and a
-    name that is already registered.
+    **kwargs or keyword-only, a return value that is no placeholder, a wrong number of them, a
+    name that is already registered, and an example of no input or of a value that is too large.
     """
     if isinstance(output_names, FunctionType):
         name = output_names.__name__
@@ -63,7 +72,11 @@ def register_method(
                 f"Method return output size {len(returns)} not match registered {len(outputs)}"
             )
         stages = tuple(builder.stages)
-        record(declaration, Method(builder.name, builder.inputs, outputs, stages, returns, retry))
+        shown = _examples(builder, example or {})
+        method = Method(
+            builder.name, builder.inputs, outputs, stages, returns, retry, examples=shown
+        )
+        record(declaration, method)
         return function
 
     return register
@@ -166,6 +179,30 @@ def input_names(function: object) -> tuple[str, ...]:
             kind = parameter.kind.name
             raise InvalidInputs(f"'{function.__name__}' input {name} cannot be {kind} !")
     return tuple(parameters)
+
+
+def _examples(builder: MethodBuilder, values: Mapping[str, Any]) -> dict[str, Example]:
+    """Return the declared examples, and those by annotations.  Raises InvalidInputs."""
+    shown = dict(_by_annotation(builder))
+    for name, value in values.items():
+        if name not in builder.inputs:
+            known = ", ".join(f"'{known}'" for known in builder.inputs)
+            raise builder.failure(f"'example' has '{name}', but its inputs are {known}")
+        try:
+            shown[name] = examples.declared(name, to_value(value))
+        except StageFailed as error:
+            raise builder.failure(f"example of input '{name}': {error}") from None
+    return shown
+
+
+def _by_annotation(builder: MethodBuilder) -> Iterator[tuple[str, Example]]:
+    """Iterate over annotated inputs, but for those of models, which define their inputs."""
+    of_models = {slot for s in builder.stages if s.kind is StageKind.MODEL for slot in s.inputs}
+    parameters = inspect.signature(builder.function).parameters
+    for slot, (name, parameter) in enumerate(parameters.items()):
+        known = examples.annotated(name, parameter.annotation)
+        if known is not None and slot not in of_models:
+            yield name, known
 
 
 def record(declaration: Declaration, method: Method) -> None:

@@ -5,7 +5,7 @@ It finds and checks versions, files and servables. User code runs only through `
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import check_servable_name
+from mindspore_serving.servable.foreign import formats, modelfile
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
 from mindspore_serving.servable.model_files import SUFFIXES
@@ -56,7 +57,9 @@ def make_declaration(
                 f"servable '{servable_name}' is a language model, so with_batch_dim=False does "
                 "not apply"
             )
-        return bare_language(servable_directory, servable_name, options), version or 1
+        described = None if is_upstream(options) else formats.language_model(root)
+        location = described.language_path if described is not None else root
+        return bare_language(location, servable_name, options), version or 1
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
         if backend or not with_batch_dim:
             argument = f"backend='{backend}'" if backend else "with_batch_dim=False"
@@ -70,7 +73,7 @@ def make_declaration(
     else:
         has_versions = bool(bare.versions(root))
         version = choose_version(servable_directory, servable_name, version, has_versions)
-        spec = bare.find_bare_model(root, version, allow_pickle=allow_pickle)
+        spec = bare_model(root, version, allow_pickle=allow_pickle)
         backend = check_backend(backend, spec.format)
         spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim)
         declaration = Declaration(servable_name, models={spec.key: spec})
@@ -80,12 +83,27 @@ def make_declaration(
     return declaration, version
 
 
+def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
+    """Return the model of `root`, as the description of another server completes it."""
+    described = formats.read(root)
+    if described is None:
+        return bare.find_bare_model(root, version, allow_pickle=allow_pickle)
+    if described.model is not None:
+        return described.declare(replace(described.model, allow_pickle=allow_pickle))
+    spec = bare.find_bare_model(
+        root, version, allow_pickle=allow_pickle, file_name=described.model_file
+    )
+    return described.declare(spec)
+
+
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
     It is a GGUF file, or a directory with a config.json that names an architecture, or with a GGUF
-    file and no config.json.
+    file and no config.json, or a Modelfile.
     """
+    if modelfile.find(path):
+        return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     if os.path.isfile(path):
         return path.endswith(GGUF)
     config = os.path.join(path, MODEL_CONFIG)
@@ -175,9 +193,10 @@ def check_servable(
 
 
 def is_servable(path: str, *, allow_pickle: bool = False) -> bool:
-    """Return whether `path` has a servable_config.py, a language model or a bare model."""
-    has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
-    return has_config or bare.is_bare(path, allow_pickle=allow_pickle)
+    """Return whether `path` has a servable_config.py, or a model that needs none."""
+    if os.path.isfile(os.path.join(path, CONFIG_FILE)) or formats.is_described(path):
+        return True
+    return is_language_model(path) or bare.is_bare(path, allow_pickle=allow_pickle)
 
 
 def versions(servable_directory: str, servable_name: str) -> list[int]:
@@ -251,17 +270,29 @@ def config_path(servable_directory: str, servable_name: str, spec: DeclaredModel
     return path
 
 
-def predict_method(model_key: str, signature: Signature) -> Method:
-    """Return the method "predict" of a bare model, with names from the model's signature."""
+def predict_method(
+    model_key: str, signature: Signature, output_names: Collection[str] = ()
+) -> Method:
+    """Return the method "predict" of a bare model, with names from the model's signature.
+
+    It returns the outputs `output_names`; all if there are none.
+    """
     inputs = tuple(range(len(signature.inputs)))
     outputs = tuple(range(len(inputs), len(inputs) + len(signature.outputs)))
+    returned = [
+        (name, slot)
+        for name, slot, spec in zip(
+            _unique_names(signature.outputs, "y"), outputs, signature.outputs, strict=True
+        )
+        if not output_names or spec.name in output_names
+    ]
     stage = Stage(StageKind.MODEL, model_key, inputs, outputs, tag=f"Model '{model_key}'")
     return Method(
         name="predict",
         inputs=_unique_names(signature.inputs, "x"),
-        outputs=_unique_names(signature.outputs, "y"),
+        outputs=tuple(name for name, _ in returned),
         stages=(stage,),
-        returns=outputs,
+        returns=tuple(slot for _, slot in returned),
     )
 
 

@@ -21,6 +21,7 @@ from mindspore_serving.servable.check import (
     check_servable_name,
     check_str,
 )
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.merging import merge
 from mindspore_serving.servable.repository import check_servable
@@ -56,6 +57,9 @@ class ServableStartConfig(ServableOptions):
     def __post_init__(self) -> None:
         directory = get_abs_path(check_str("servable_directory", self.servable_directory))
         name = check_servable_name("servable_name", self.servable_name)
+        described = formats.read(os.path.join(directory, name))
+        for option, value in formats.complete(described, _values(self)).items():
+            object.__setattr__(self, option, value)
         devices = self.device_ids
         devices = () if devices is None else as_int_tuple("device_ids", devices, 0)
         check_dec(self.dec_key, self.dec_mode)
@@ -68,6 +72,9 @@ class ServableStartConfig(ServableOptions):
         for option, row in SERVABLE.items():
             if option not in checked:
                 checked[option] = check_option(row, getattr(self, option))
+        if described is not None and described.language_options:
+            theirs = dict(checked["llm_options"] or {})
+            checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
@@ -99,6 +106,10 @@ class ServableStartConfig(ServableOptions):
                 f"Parameter 'max_workers' is {self.max_workers}, expected at most one for each of "
                 f"{len(devices)} 'device_ids'"
             )
+
+
+def _values(config: ServableOptions) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in SERVABLE}
 
 
 def _check_device_type(device_type: str | None) -> str:

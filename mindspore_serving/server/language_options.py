@@ -12,7 +12,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
-from mindspore_serving.llm.upstream.options import read_max_model_len, read_options
+from mindspore_serving.llm.upstream.options import read_model_options, read_options
 from mindspore_serving.servable.declared_llm import declared_options
 from mindspore_serving.servable.repository import is_upstream, read_model_config
 
@@ -66,7 +66,7 @@ def _check(options: Mapping[str, Any]) -> None:
     rest = {name: value for name, value in options.items() if name not in _RUNTIME_OPTIONS}
     if engine == UPSTREAM:
         read_options(theirs)
-        read_max_model_len(rest)
+        read_model_options(rest)
         return
     TaskOptions(**{name: value for name, value in rest.items() if name in TASK_OPTIONS})
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})

@@ -23,6 +23,7 @@ from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
 from mindspore_serving.servable import check
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.server.config import ServableStartConfig, to_deployments
 from mindspore_serving.server.front_ends import ApiKeys, FrontEndOptions
 from mindspore_serving.server.lifetime import Lifetime
@@ -91,6 +92,9 @@ def load(
     serving = _get()
     if serving.is_deployed:
         raise InvalidInputs("Serving Error: Master server is already running, call stop() first")
+    for entry in deployments:
+        if isinstance(entry, Deployment) and (line := formats.note(entry)):
+            announce(line)
     _lifetime.begin()
     try:
         with LoadingReport(lambda: _loop.run(serving.readiness())) as report:

@@ -67,10 +67,12 @@ class LoadingReport:
 def announce_ready(servables: Sequence[dict[str, Any]], seconds: float) -> None:
     """Print that a start-up is complete; `servables` are rows of `Control.describe`."""
     for servable in servables:
-        if "summary" in servable:
-            announce(servable["summary"])
-        if servable.get("sampling"):
-            announce(f"{servable['name']}: {servable['sampling']}")
+        if "model" in servable:
+            card = servable["model"]
+            announce(card["summary"])
+            for line in (card["memory"], servable["sampling"]):
+                if line:
+                    announce(f"{servable['name']}: {line}")
     names = ", ".join(f"{servable['name']} version {servable['version']}" for servable in servables)
     announce(f"Ready after {seconds:.1f} s: {names}")
 

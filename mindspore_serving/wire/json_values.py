@@ -8,11 +8,13 @@ neither instances, methods nor URLs.
 import base64
 import binascii
 import math
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from mindspore_serving import log
 from mindspore_serving.core import casting
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.dtype import DType
@@ -30,6 +32,9 @@ _TYPES = {row.name: row for row in dtypes.TABLE} | {
     f"fp{bits}": dtypes.BY_NAME[f"float{bits}"] for bits in (16, 32, 64)
 }
 _KEYS = ("b64", "type", "shape")
+_MAX_LOGGED = 16  # outputs
+_logged: set[str] = set()  # outputs that were not finite
+_BASE64 = "expected A-Z, a-z, 0-9, + and /, with = up to a multiple of 4"
 
 
 def to_value(value: Any, dtype: "np.dtype[Any] | None" = None) -> Value:
@@ -66,6 +71,17 @@ def to_plain(value: Value) -> Any:
         return [str(value)] if isinstance(value, BoxedStr) else str(value)  # drops the subclass
     item = {"b64": base64.b64encode(value).decode("ascii")}
     return [item] if isinstance(value, BoxedBytes) else item
+
+
+def warn_of_null(outputs: Mapping[str, Value]) -> None:
+    """Log once which outputs have NaN or infinities, for which null stands in JSON."""
+    if len(_logged) >= _MAX_LOGGED:
+        return
+    for name, value in outputs.items():
+        is_float = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+        if is_float and name not in _logged and not np.isfinite(value).all():
+            _logged.add(name)
+            log.warning("output '%s' has NaN or infinities: JSON clients get null", name)
 
 
 # --------------------------------------------------------------------- lists
@@ -186,7 +202,10 @@ def _numbers(flat: list[Any], kind: type, shape: tuple[int, ...]) -> Value:
 def _from_single(flat: list[Any], shape: tuple[int, ...]) -> Value:
     """Convert a string, or an object that holds one, in nested lists of `shape`."""
     if len(flat) != 1:
-        raise InvalidInputs("json array, string or bytes type only support one item")
+        raise InvalidInputs(
+            f"json array, string or bytes type only support one item, but {len(flat)} are given: "
+            "send each text in an instance of its own"
+        )
     item = flat[0]
     if type(item) is str:
         if len(shape) > 1:
@@ -260,7 +279,7 @@ def _decode_base64(text: Any) -> bytes:
     except (binascii.Error, ValueError):  # ValueError if it is not ASCII
         pass
     shown = text if len(text) <= 64 else f"{text[:64]}..."
-    raise InvalidInputs(f"'{shown}' is illegal b64 encode string")
+    raise InvalidInputs(f"'{shown}' is illegal b64 encode string; {_BASE64}")
 
 
 def _from_bytes(row: DType, shape: tuple[int, ...], data: bytes) -> Value:

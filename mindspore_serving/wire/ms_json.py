@@ -153,7 +153,10 @@ def encode(outputs: Instance) -> bytes:
     Raises StageFailed for a value that cannot be sent.
     """
     try:
-        return _encoder.encode({name: json_values.to_plain(outputs[name]) for name in outputs})
+        body = _encoder.encode({name: json_values.to_plain(outputs[name]) for name in outputs})
+        if b"null" in body:
+            json_values.warn_of_null(outputs)
+        return body
     except UnicodeEncodeError as error:
         raise StageFailed(f"Failed to construct the response: {error}") from None
 

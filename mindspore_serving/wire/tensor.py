@@ -71,8 +71,8 @@ def to_text(data: bytes, dtype: DType, shape: tuple[int, ...]) -> Value:
     """Return a str (UTF-8) or bytes of shape () or (1,)."""
     if shape not in ((), (1,)):
         raise BadTensor(
-            "Instance tensor check failed: bytes or string type input  shape can only be (1,) or "
-            f"empty, but given shape is {list(shape)}"
+            "Instance tensor check failed: bytes or string type input shape can only be (1,) or "
+            f"empty, but given shape is {list(shape)}: send each text in an instance of its own"
         )
     if dtype is dtypes.BYTES:
         return BoxedBytes(data) if shape else data
@@ -114,8 +114,8 @@ def missing_input(
     """Return the error of an instance without an input of the method; its inputs are `present`."""
     names = [key[:_MAX_NAME_LENGTH] for key in islice(present, _MAX_NAMES)]
     return InvalidInputs(
-        f"Cannot find input {name} in instance input , {servable_label}: given are {names}, the "
-        f"inputs are {list(method.inputs)}"
+        f"Cannot find input {name} in instance input: given are {names}, the inputs of "
+        f"{servable_label} are {list(method.inputs)}"
     )
 
 

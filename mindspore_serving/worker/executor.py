@@ -239,7 +239,7 @@ class Executor:
         if not isinstance(outcome, ServingError):
             text = f"it returned {len(outcome)} outputs, {len(stage.outputs)} are registered"
             outcome = StageFailed(text)
-        where = f"method: '{method.name}', stage index(begin with 1): {job.position + 1}"
+        where = f"method: '{method.name}', stage {job.position + 1} of {len(method.stages)}"
         text = f"Call {stage.tag} Failed, {where}, error msg: {outcome}"
         self._fail(job, type(outcome)(text[:4096]))
 

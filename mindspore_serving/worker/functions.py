@@ -12,6 +12,8 @@ from itertools import islice
 from types import GeneratorType
 from typing import Any
 
+import numpy as np
+
 from mindspore_serving import log
 from mindspore_serving.core.value import Value, to_argument, to_value
 from mindspore_serving.errors import ServingError, StageFailed
@@ -21,6 +23,9 @@ Arguments = tuple[Any, ...]
 MAX_LOGGED_LINES = 16  # lines of a function's code whose exceptions are logged
 MAX_FRAMES = 8  # the last ones of each traceback
 _SEQUENCES = (tuple, list)
+_OF_PYTHON = (ArithmeticError, AttributeError, LookupError, NameError, TypeError)
+_OF_BYTES = ("bytes-like object", "encoding")  # in errors of Python about a str
+_MAX_SHOWN = 8  # arguments in an error
 
 
 class FunctionCaller:
@@ -45,7 +50,7 @@ class FunctionCaller:
         except GeneratorExit:
             raise
         except BaseException as error:
-            yield self._failure(error)
+            yield self._failure(error, instance)
         finally:
             results.close()
 
@@ -64,7 +69,7 @@ class FunctionCaller:
                 return join([self._outputs(piece) for piece in result])
             return self._outputs(result)
         except BaseException as error:
-            return self._failure(error)
+            return self._failure(error, instance)
 
     def _call_remaining(self, batch: tuple[Arguments, ...]) -> list[Outcome]:
         """Call the function for `batch`; return the outcomes of at least its first instance."""
@@ -83,7 +88,7 @@ class FunctionCaller:
         except BaseException as error:
             if not outcomes and len(batch) > 1:
                 return [self._call_remaining((instance,))[0] for instance in batch]
-            return [*outcomes, self._failure(error)]
+            return [*outcomes, self._failure(error, batch[len(outcomes)])]
         if isinstance(results, GeneratorType):
             results.close()
         missing = len(batch) - len(outcomes)
@@ -111,11 +116,16 @@ class FunctionCaller:
             f"instances, but returned {type(results)}"
         )
 
-    def _failure(self, error: BaseException) -> ServingError:
+    def _failure(self, error: BaseException, instance: tuple[Any, ...] = ()) -> ServingError:
         if isinstance(error, ServingError):
             return error
         self._log(error)
-        return StageFailed(failure_text(error))
+        text = failure_text(error)
+        if isinstance(error, TypeError | AttributeError) and instance:
+            text += f"; the function was called with {describe_values(instance)}"
+            if any(word in text for word in _OF_BYTES) and "a str" in text:
+                text += ': bytes are sent as {"b64": BASE64}'
+        return StageFailed(text)
 
     def _log(self, error: BaseException) -> None:
         """Log the traceback of an exception, once for each line of code that raises.
@@ -144,14 +154,31 @@ class FunctionCaller:
 def failure_text(error: BaseException) -> str:
     """Return the text that clients get of an exception raised by a stage.
 
-    The text of exceptions such as SystemExit, which would end a process and here end a request,
-    does not explain itself, so their repr is returned.
+    Errors of Python and numpy, such as a division by zero, have their type before the text.  The
+    text of exceptions such as SystemExit, which would end a process and here end a request, does
+    not explain itself, so their repr is returned.
     """
-    if isinstance(error, KeyError) and error.args:  # whose text is only the key
-        return f"KeyError: {error}"
+    if isinstance(error, _OF_PYTHON) and error.args:  # whose text does not say what it is
+        return f"{_public_name(error)}: {error}"
     if isinstance(error, Exception):
         return str(error) or type(error).__name__
     return repr(error)
+
+
+def _public_name(error: BaseException) -> str:
+    return next(kind.__name__ for kind in type(error).__mro__ if not kind.__name__.startswith("_"))
+
+
+def describe_values(values: Sequence[Any]) -> str:
+    """Return the types of a function's arguments, as "int32 [], a str"."""
+    shown = [_describe(value) for value in values[:_MAX_SHOWN]]
+    return ", ".join(shown) + (", ..." if len(values) > _MAX_SHOWN else "")
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return "a str" if isinstance(value, str) else "bytes" if isinstance(value, bytes) else "a value"
 
 
 def join(pieces: Sequence[tuple[Value, ...]]) -> tuple[Value, ...]:

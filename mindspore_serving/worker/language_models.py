@@ -61,9 +61,9 @@ def open_language(
 def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamModel":
     """Create the client of an upstream server.  Raises StartError."""
     from mindspore_serving.llm.upstream.engine import UpstreamModel
-    from mindspore_serving.llm.upstream.options import read_max_model_len, read_options
+    from mindspore_serving.llm.upstream.options import read_model_options, read_options
 
-    return UpstreamModel(read_options(spec.engine_options), read_max_model_len(spec.options), wake)
+    return UpstreamModel(read_options(spec.engine_options), read_model_options(spec.options), wake)
 
 
 def open_task_model(servable: LoadedServable, spec: TaskSpec, setup: Setup) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from mindspore_serving import backends, loading, log
+from mindspore_serving.backends import described
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
@@ -28,6 +29,7 @@ from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
+from mindspore_serving.servable.foreign.archive import unpacked
 from mindspore_serving.servable.language import add_generate
 from mindspore_serving.worker import nested, signatures
 from mindspore_serving.worker.job import Outcome
@@ -164,9 +166,21 @@ def _check_device(setup: Setup, servable: LoadedServable) -> None:
 
 def _load_model(servable: LoadedServable, spec: DeclaredModel, setup: Setup) -> None:
     directory, name = setup.servable_directory, setup.servable_name
+    paths = repository.model_paths(directory, name, servable.version, spec)
+    if spec.member:
+        with unpacked(paths[0], spec.member) as path:
+            _open_model(servable, spec, setup, (path,))
+    else:
+        _open_model(servable, spec, setup, paths)
+
+
+def _open_model(
+    servable: LoadedServable, spec: DeclaredModel, setup: Setup, paths: tuple[str, ...]
+) -> None:
+    directory, name = setup.servable_directory, setup.servable_name
     source = ModelSource(
         spec=spec,
-        paths=repository.model_paths(directory, name, servable.version, spec),
+        paths=paths,
         device_type=servable.device_type,
         device_id=setup.device_id or 0,
         dec_key=setup.dec_key,
@@ -174,7 +188,7 @@ def _load_model(servable: LoadedServable, spec: DeclaredModel, setup: Setup) -> 
         config_file=repository.config_path(directory, name, spec),
         options=spec.options,
     )
-    _add_model(servable, spec, backends.open_backend(source))
+    _add_model(servable, spec, described.check(spec, backends.open_backend(source)))
 
 
 def _add_model(servable: LoadedServable, spec: DeclaredModel, backend: LoadedModel) -> None:
@@ -196,7 +210,9 @@ def _add_predict(servable: LoadedServable) -> None:
             "and a method in servable_config.py"
         )
     declaration.methods["predict"] = repository.predict_method(
-        key, servable.backends[key].signature[0]
+        key,
+        servable.backends[key].signature[0],
+        [tensor.name for tensor in declaration.models[key].outputs],
     )
 
 

@@ -18,6 +18,7 @@ from mindspore_serving.ipc.messages import (
     PartReply,
     RequestPart,
     SetAdapters,
+    ShareMemory,
     ToWorker,
     Work,
     to_fault,
@@ -182,6 +183,9 @@ class LanguageLoop(StageLoop):
     def handle(self, message: ToWorker) -> None:
         if isinstance(message, SetAdapters):
             self._language.set_adapters(message, self._connection.send)
+            return
+        if isinstance(message, ShareMemory):
+            self._language.engine.share_memory(message.count)
             return
         if self._stage_source is not None and not isinstance(message, Work):
             self._stage_source.put(message)

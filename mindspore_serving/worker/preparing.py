@@ -26,8 +26,12 @@ def prepare_method(
     """Prepare a method; `remote` runs its models if this worker does not own them."""
     label = f"servable {servable.declaration.name}, method {method.name}"
     stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
-    params = None if servable.language is None else servable.language.stage.params
-    signature = signatures.of_method(method, servable.reports(), params)
+    language = servable.language
+    params = None if language is None else language.stage.params
+    has_tokenizer = language is None or language.engine.card.has_tokenizer
+    signature = signatures.of_method(
+        method, servable.reports(), params, has_tokenizer=has_tokenizer
+    )
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
@@ -52,7 +56,9 @@ def _model_stage(
     if report is None:
         raise StartError(f"{stage.tag}: the model is not loaded by any worker that owns a device")
     _check_counts(stage, report)
-    limit = report.batch_size or DYNAMIC_BATCH
+    declared = servable.declaration.models.get(key)
+    max_batch_size = declared.max_batch_size if declared is not None else 0
+    limit = report.batch_size or max_batch_size or DYNAMIC_BATCH
     call = servable.run_model if remote is None else remote.call
     prepared = PreparedStage(stage.inputs, limit, lambda rows: call(key, subgraph, rows))
     threads = servable.threads

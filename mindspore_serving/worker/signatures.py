@@ -9,11 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from mindspore_serving.batching import validate
 from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core import examples
 from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.declaration import DeclaredModel
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec
@@ -33,17 +36,24 @@ def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
     outputs = [
         _to_spec(tensor, tensor.shape and tensor.shape[start:]) for tensor in signature.outputs
     ]
-    return InstanceSignature(tuple(inputs), tuple(outputs))
+    is_batched = spec.with_batch_dim or not spec.inputs  # those of a file alone always are
+    return InstanceSignature(tuple(inputs), tuple(outputs), is_batched)
 
 
 def of_method(
-    method: Method, models: Mapping[str, ModelReport], params: SamplingParams | None = None
+    method: Method,
+    models: Mapping[str, ModelReport],
+    params: SamplingParams | None = None,
+    *,
+    has_tokenizer: bool = True,
 ) -> InstanceSignature:
     """Return the signature of `method`; dtypes and shapes that `models` do not define are None.
 
-    `params` are the defaults of a language model's sampling parameters.
+    `params` are the defaults of a language model's sampling parameters; without a tokenizer its
+    prompts are token ids.
     """
     known = _inputs(method, models) | _parameters(method, params)
+    known |= _prompts(method, has_tokenizer=has_tokenizer)
     for stage in method.stages:
         known.update(_outputs(stage, models))
     return InstanceSignature(
@@ -52,6 +62,7 @@ def of_method(
             _named(name, known.get(slot))
             for name, slot in zip(method.outputs, method.returns, strict=True)
         ),
+        is_batched=all(_graph(stage, models).is_batched for stage in method.stages),
     )
 
 
@@ -64,14 +75,16 @@ def dtypes_of(specs: Iterable[ValueSpec]) -> dict[str, "np.dtype[Any]"]:
 def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
-    return ValueSpec(tensor.name, None if row is None else row.name, sizes)
+    example = None if tensor.example is None else Example(tensor.example)
+    return ValueSpec(tensor.name, None if row is None else row.name, sizes, declared=example)
 
 
 def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:
-    is_optional = method is not None and name in method.defaults
-    if spec is None:
-        return ValueSpec(name, is_optional=is_optional)
-    return ValueSpec(name, spec.dtype, spec.shape, is_optional, spec.parameter, spec.default)
+    known = ValueSpec(name) if spec is None else spec
+    if method is None:
+        return replace(known, name=name)
+    example = method.examples.get(name, known.declared)
+    return replace(known, name=name, is_optional=name in method.defaults, declared=example)
 
 
 def _inputs(method: Method, models: Mapping[str, ModelReport]) -> dict[int, ValueSpec]:
@@ -94,6 +107,16 @@ def _parameters(method: Method, params: SamplingParams | None) -> dict[int, Valu
             if slot < len(method.inputs):
                 specs[slot] = ValueSpec("", parameter=name, default=getattr(params, name))
     return specs
+
+
+def _prompts(method: Method, *, has_tokenizer: bool) -> dict[int, ValueSpec]:
+    """Return the specs of input slots that are prompts of a language model."""
+    example = examples.likely("prompt", "str", ()) if has_tokenizer else Example(examples.IDS)
+    return {
+        stage.inputs[0]: ValueSpec("", declared=example)
+        for stage in method.stages
+        if stage.kind is StageKind.LANGUAGE and stage.inputs[0] < len(method.inputs)
+    }
 
 
 def _outputs(stage: Stage, models: Mapping[str, ModelReport]) -> Iterator[tuple[int, ValueSpec]]:

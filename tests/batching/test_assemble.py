@@ -100,18 +100,18 @@ def test_numbers_are_cast_to_the_type_of_the_model(given, wanted):
 @pytest.mark.parametrize(
     ("value", "shape", "text"),
     [
-        (np.ones((2, 2), "i4"), (8, 2, 2), "int32 [2, 2] given, float32 [2, 2] wanted: an array"),
-        (np.array([1e39]), (8, 1), "float64 [1] given, float32 [1] wanted: 1e+39 is out of the"),
-        (np.ones(3, "f8"), (8, 2), "float32 [3] given, float32 [2] wanted"),
-        (np.ones(3, "f4"), (8, -1, 2), "float32 [3] given, float32 [-1, 2] wanted"),
-        ("no", (8, 2), "a str given, float32 [2] wanted"),
-        (b"no", None, "a bytes given, float32 any shape wanted"),
+        (np.ones((2, 2), "i4"), (8, 2, 2), "is int32 [2, 2], expected float32 [2, 2]: an array"),
+        (np.array([1e39]), (8, 1), "is float64 [1], expected float32 [1]: 1e+39 is out of the"),
+        (np.ones(3, "f8"), (8, 2), "is float32 [3], expected float32 [2]"),
+        (np.ones(3, "f4"), (8, -1, 2), "is float32 [3], expected float32 [-1, 2]"),
+        ("no", (8, 2), "is a str, expected float32 [2]"),
+        (b"no", None, "is bytes, expected float32 any shape"),
     ],
 )
 def test_an_error_names_the_input_and_type_and_shape_given_and_wanted(value, shape, text):
     with pytest.raises(InvalidInputs) as caught:
         check_instance(spec(), signature(shape), [value])
-    assert f"; input 'x0': {text}" in str(caught.value)
+    assert f"input 'x0' {text}" in str(caught.value)
 
 
 def test_an_array_that_fits_is_not_copied():

@@ -1,20 +1,48 @@
 """What `serve` says, and the options behind it, without starting anything."""
 
+import base64
+import io
 import json
+import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import mindspore_serving
 from mindspore_serving.cli import commands, main, report
+from mindspore_serving.cli.client_commands import Reach, join_address
 from mindspore_serving.cli.options import SERVE, flag
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.params import rows_of
+from mindspore_serving.core.signature import ValueSpec, describe_inputs
 from tests.waiting import PATIENCE
 
-METHOD = ("add it", [{"name": name, "dtype": None, "shape": None} for name in ("x'1", "x2")])
+METHOD = ("add it", describe_inputs([ValueSpec("x'1"), ValueSpec("x2")]))
+
+
+def line_of(specs: list[ValueSpec], **settings: Any) -> str:
+    reach = Reach.of(ServeSettings(paths=["."], **settings))
+    return report.call_line(reach, "s", "m", describe_inputs(specs))
+
+
+def ready(settings: ServeSettings, *servables: dict[str, Any], needs_key: bool = False) -> str:
+    reach = Reach.of(settings, needs_key=needs_key)
+    return report.ready(settings, reach, list(servables), 1.0)
+
+
+def language_model(name: str = "m", **fields: Any) -> dict[str, Any]:
+    """What a server says of a language model, which has no methods."""
+    card = dict.fromkeys(("can_embed", "can_score", "takes_images"), False) | {
+        "summary": "runtime toy", "can_generate": True, "has_chat_template": True,
+        "has_tokenizer": True, "labels": [], "memory": "",
+    }  # fmt: skip
+    row = {"name": name, "version": 1, "num_workers": 1, "methods": {}, "sampling": ""}
+    return {**row, "model": {**card, **fields}}
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.1.1", "localhost", "::1"])
@@ -31,25 +59,96 @@ def test_other_addresses_are_warned_of_unless_there_is_tls(host: str) -> None:
 
 
 def test_an_ipv6_address_is_put_in_brackets() -> None:
-    assert report.address("::1", 1500) == "[::1]:1500"
-    assert report.address("[::1]", 1500) == "[::1]:1500"
-    assert report.address("127.0.0.1", 1500) == "127.0.0.1:1500"
+    assert join_address("::1", 1500) == "[::1]:1500"
+    assert join_address("[::1]", 1500) == "[::1]:1500"
+    assert join_address("127.0.0.1", 1500) == "127.0.0.1:1500"
+
+
+@pytest.mark.parametrize(("host", "shown"), [("::", "[::1]"), ("0.0.0.0", "127.0.0.1")])
+def test_a_host_that_cannot_be_connected_to_is_shown_as_this_machine(host, shown) -> None:
+    words = shlex.split(line_of([ValueSpec("x")], host=host))
+    assert words[1] == f"http://{shown}:1500/model/s:m"
 
 
 def test_of_a_language_model_every_protocol_is_named_with_its_address() -> None:
-    model = {"name": "m", "version": 1, "num_workers": 1, "methods": {}, "summary": "runtime toy"}
-    lines = report.ready(ServeSettings(paths=["."], no_grpc=True), [model], 1.0).splitlines()
+    memory = "KV cache up to 1.9 GB (12 % of 16 GB memory)"
+    model = language_model(memory=memory)
+    lines = ready(ServeSettings(paths=["."], no_grpc=True), model).splitlines()
     assert "  REST  http://127.0.0.1:1500  (GET /docs, /health, /metrics, /servables)" in lines
     assert (
         "  OpenAI   http://127.0.0.1:1500/v1   Anthropic, Ollama, TGI  http://127.0.0.1:1500"
         in lines
     )
     assert "  chat     mindspore-serving chat http://127.0.0.1:1500" in lines
+    assert "  KV cache up to 1.9 GB (12 % of 16 GB memory)" in lines
+
+
+def test_of_several_language_models_each_has_a_chat_of_its_own() -> None:
+    text = ready(ServeSettings(paths=["."]), language_model("a"), language_model("it's"))
+    assert "mindspore-serving chat http://127.0.0.1:1500 --model a\n" in text
+    assert "--model 'it'\"'\"'s'\n" in text
+
+
+@pytest.mark.parametrize(
+    ("card", "path", "field", "value"),
+    [
+        ({}, "/v1/chat/completions", "max_tokens", 64),
+        ({"has_chat_template": False}, "/v1/completions", "prompt", "Once upon a time"),
+        ({"has_tokenizer": False}, "/v1/completions", "prompt", [1, 2, 3]),
+        ({"can_generate": False, "can_embed": True}, "/v1/embeddings", "model", "m"),
+        ({"can_generate": False, "can_score": True, "labels": ["x"]}, "/v1/rerank", "model", "m"),
+        ({"can_generate": False, "can_score": True, "labels": "ab"}, "/v1/classify", "model", "m"),
+    ],
+)
+def test_a_language_model_is_asked_by_openais_routes(card, path, field, value) -> None:
+    text = ready(ServeSettings(paths=["."]), language_model(**card))
+    (line,) = [line for line in text.splitlines() if line.startswith("    curl ")]
+    words = shlex.split(line)
+    assert words[1] == f"http://127.0.0.1:1500{path}"
+    assert json.loads(words[-1])[field] == value
+    has_chat = path == "/v1/chat/completions"
+    assert ("mindspore-serving chat" in text) == has_chat
+
+
+def test_a_model_of_images_is_asked_with_an_image() -> None:
+    text = ready(ServeSettings(paths=["."]), language_model(takes_images=True))
+    (line,) = [line for line in text.splitlines() if line.startswith("    curl ")]
+    (message,) = json.loads(shlex.split(line)[-1])["messages"]
+    (image,) = [part for part in message["content"] if part["type"] == "image_url"]
+    assert image["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+def test_a_model_without_a_tokenizer_is_warned_of() -> None:
+    (text,) = report.model_warnings([language_model(has_tokenizer=False), language_model()])
+    assert text.startswith("WARNING: m has no tokenizer: prompts and answers are token ids")
+
+
+def test_the_key_is_a_variable_in_commands_and_never_shown() -> None:
+    settings = ServeSettings(paths=["."], api_key=("top secret",))
+    text = ready(settings, language_model(), needs_key=True)
+    assert "top secret" not in text
+    assert "  key   export MINDSPORE_SERVING_API_KEY=YOUR-KEY  (first, in the shell" in text
+    assert ' -H "Authorization: Bearer $MINDSPORE_SERVING_API_KEY" ' in text
+    assert "Bearer" not in ready(settings, language_model())
+
+
+def test_the_certificate_is_found_from_any_directory() -> None:
+    line = line_of([ValueSpec("x")], tls_cert="my cert.pem", tls_key="key.pem")
+    words = shlex.split(line)
+    assert words[1].startswith("https://")
+    assert words[words.index("--cacert") + 1] == os.path.abspath("my cert.pem")
+
+
+def test_the_sampling_of_a_language_model_is_named_with_its_source() -> None:
+    sampling = "sampling temperature 0.8 (defaults of the server: the model recommends none)"
+    model = {**language_model(), "sampling": sampling}
+    lines = ready(ServeSettings(paths=["."]), model)
+    assert f"  runtime toy\n  {sampling}\n" in lines
 
 
 def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
-    line = report.call_line(ServeSettings(paths=["."], host="0.0.0.0"), "add", *METHOD)
-    words = shlex.split(line)
+    reach = Reach.of(ServeSettings(paths=["."], host="0.0.0.0"))
+    words = shlex.split(report.call_line(reach, "add", *METHOD))
     assert words[:2] == ["curl", "http://127.0.0.1:1500/model/add:add%20it"]
     assert words[2:] == ["-d", '{"instances": [{"x\'1": 1.0, "x2": 1.0}]}']
 
@@ -58,37 +157,59 @@ def test_the_call_is_quoted_for_the_shell_and_the_url() -> None:
     ("dtype", "shape", "value"),
     [
         (None, None, 1.0),
-        ("float32", [], 1.0),
-        ("float16", [3], [1.0, 1.0, 1.0]),
-        ("int64", [2, 1], [[1], [1]]),
-        ("uint8", [None, 2], [[1, 1]]),
-        ("bool", [1], [True]),
-        ("str", [], "text"),
-        ("bytes", None, {"b64": ""}),
+        ("float32", (), 1.0),
+        ("float16", (3,), [1.0, 1.0, 1.0]),
+        ("int64", (2, 1), [[1], [1]]),
+        ("uint8", (None, 2), [[1, 1]]),
+        ("bool", (1,), [True]),
+        ("str", (), "text"),
+        ("bytes", None, {"b64": "dGV4dA=="}),
     ],
 )
 def test_the_call_has_a_value_of_the_type_and_shape_that_is_wanted(dtype, shape, value) -> None:
-    specs = [
-        {"name": "x", "dtype": dtype, "shape": shape},
-        {"name": "left out", "dtype": "str", "shape": [], "optional": True},
-    ]
-    words = shlex.split(report.call_line(ServeSettings(paths=["."]), "s", "m", specs))
-    assert json.loads(words[-1]) == {"instances": [{"x": value}]}
+    specs = [ValueSpec("x", dtype, shape), ValueSpec("left out", "str", (), is_optional=True)]
+    assert json.loads(shlex.split(line_of(specs))[-1]) == {"instances": [{"x": value}]}
 
 
-def test_a_language_model_is_asked_with_a_text() -> None:
-    specs = [{"name": "prompt", "dtype": None, "shape": None}]
-    words = shlex.split(report.call_line(ServeSettings(paths=["."], no_http=True), "s", "m", specs))
-    assert json.loads(words[-1]) == {"prompt": "Once upon a time"}
+@pytest.mark.parametrize("name", ["text", "input_text", "Question", "prompt"])
+def test_a_function_gets_a_text_where_the_name_is_that_of_a_text(name: str) -> None:
+    (value,) = json.loads(shlex.split(line_of([ValueSpec(name)]))[-1])["instances"][0].values()
+    assert isinstance(value, str)
+
+
+@pytest.mark.parametrize("name", ["image", "image_bytes", "img"])
+def test_a_function_gets_an_image_where_the_name_says_so(name: str) -> None:
+    image = pytest.importorskip("PIL.Image", reason="it decodes the image")
+    (value,) = json.loads(shlex.split(line_of([ValueSpec(name)]))[-1])["instances"][0].values()
+    assert image.open(io.BytesIO(base64.b64decode(value["b64"]))).size == (32, 32)
+
+
+def test_a_declared_example_is_shown_instead_of_a_likely_value() -> None:
+    spec = ValueSpec("text", declared=Example([[1, 2], [3, 4]]))
+    assert json.loads(shlex.split(line_of([spec]))[-1]) == {
+        "instances": [{"text": [[1, 2], [3, 4]]}]
+    }
+
+
+def test_a_file_is_sent_by_a_command_that_is_shown_once(tmp_path: Path) -> None:
+    specs = describe_inputs([ValueSpec("100% image")])
+    methods = {name: {"inputs": [], "outputs": [], "input_specs": specs} for name in "ab"}
+    row = {"name": "s", "version": 1, "num_workers": 1, "methods": methods}
+    text = ready(ServeSettings(paths=["."]), row)
+    assert text.count("With a FILE of yours:  printf ") == 1
+    (line,) = [line for line in text.splitlines() if line.startswith("With a FILE of yours:")]
+    command = line.partition(":  ")[2].partition(" | curl")[0].replace("FILE", "'a file'")
+    content = bytes(range(256)) * 1000
+    (tmp_path / "a file").write_bytes(content)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, check=True)
+    (instance,) = json.loads(done.stdout)["instances"]
+    assert base64.b64decode(instance["100% image"]["b64"]) == content
 
 
 @pytest.mark.parametrize("no_http", [False, True])
 def test_a_large_input_is_written_by_a_program(no_http: bool) -> None:
-    specs = [
-        {"name": "it's", "dtype": "float32", "shape": [3, None, 50]},
-        {"name": "y", "dtype": "bool", "shape": [2]},
-    ]
-    line = report.call_line(ServeSettings(paths=["."], no_http=no_http), "s", "m", specs)
+    specs = [ValueSpec("it's", "float32", (3, None, 50)), ValueSpec("y", "bool", (2,))]
+    line = line_of(specs, no_http=no_http)
     program, _, call = line.partition(" | ")
     words = shlex.split(program)
     printed = subprocess.run([sys.executable, *words[1:]], capture_output=True, check=True).stdout
@@ -102,9 +223,10 @@ def test_without_rest_the_call_is_by_predict() -> None:
     settings = ServeSettings(
         paths=["."], no_http=True, grpc_port=5501, tls_cert="a.pem", tls_ca="ca.pem"
     )
-    words = shlex.split(report.call_line(settings, "add", *METHOD))
+    words = shlex.split(report.call_line(Reach.of(settings), "add", *METHOD))
     assert words[:4] == ["mindspore-serving", "predict", "127.0.0.1:5501", "add"]
-    assert words[6:] == shlex.split("--tls-ca a.pem --tls-cert CLIENT.pem --tls-key CLIENT-KEY.pem")
+    files = ["--tls-cert", "CLIENT.pem", "--tls-key", "CLIENT-KEY.pem"]
+    assert words[6:] == ["--tls-ca", os.path.abspath("a.pem"), *files]
 
 
 def test_the_version_is_that_of_the_package(capsys) -> None:

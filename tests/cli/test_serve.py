@@ -435,7 +435,9 @@ def test_limits_are_those_that_were_given(tmp_path: Path) -> None:
     with serve(tmp_path, "words", *options) as one:
         one.says(READY)
         done = run(["curl", "-s", f"http://127.0.0.1:{port}/health"], tmp_path)
-        assert done.stdout == "There are more than 1 headers."
+        assert done.stdout == (
+            "The number of headers is over 1; --limit max_headers=NUMBER of the server sets it."
+        )
 
 
 @needs_curl

@@ -1,4 +1,7 @@
+import subprocess
+import sys
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import grpc
 import numpy as np
@@ -155,11 +158,45 @@ def test_a_transport_failure_is_printed_and_returned(start, capsys):
         )
         result = client.infer({"x": 1})
     assert result == {"error": "Grpc Error, (12, 'unimplemented'), Method not found!"}
-    assert capsys.readouterr().out.splitlines() == [
-        "Method not found!",
-        "UNIMPLEMENTED",
-        "(12, 'unimplemented')",
-    ]
+    assert capsys.readouterr().out.splitlines() == [result["error"]]
+
+
+def infer_at(address, **options):
+    with Client(address, "add", "add_cast", **options) as client:
+        return client.infer({"x": 1}, timeout=PATIENCE)["error"]
+
+
+def test_an_error_of_the_transport_has_advice(start):
+    assert infer_at("127.0.0.1:9").endswith("; does the server run, and is this its gRPC port?")
+    no_tls = infer_at(f"127.0.0.1:{start()}", ssl_config=SSLConfig())
+    assert no_tls.endswith("; the server has no TLS: leave out ssl_config")
+
+
+def test_an_http_port_is_recognised(tmp_path):
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.handle_request).start()
+        error = infer_at(f"127.0.0.1:{server.server_port}")
+    assert error.endswith("; this is an HTTP port: use the server's gRPC port (5500 by default)")
+
+
+def test_errors_of_the_transport_are_not_logged_by_its_library(tmp_path):
+    source = (
+        "from mindspore_serving.client import Client, SSLConfig\n"
+        "import socket\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "import threading\n"
+        "def answer():\n"
+        "    connection, _ = server.accept()\n"
+        "    connection.recv(10)\n"
+        "    connection.sendall(b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n' * 9)\n"
+        "threading.Thread(target=answer, daemon=True).start()\n"
+        "address = f'127.0.0.1:{server.getsockname()[1]}'\n"
+        "with Client(address, 'a', 'b', ssl_config=SSLConfig()) as client:\n"
+        "    client.infer({'x': 1}, timeout=60)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
 
 
 def test_nobody_listening_is_unavailable(tmp_path):

@@ -40,15 +40,21 @@ def test_mutual_tls(server, certificates):
 def test_a_server_that_verifies_refuses_a_client_without_a_certificate(server, certificates):
     result = infer(server(True), custom_ca=certificates / "ca.crt")
     assert "(14, 'unavailable')" in result["error"]
+    assert result["error"].endswith("or a certificate of the client?")
 
 
 def test_a_server_of_an_unknown_authority_is_not_trusted(server):
     with Client(server(False), "add", "add_cast", ssl_config=SSLConfig()) as client:
-        assert "(14, 'unavailable')" in client.infer({"x": "a"}, timeout=PATIENCE)["error"]
+        error = client.infer({"x": "a"}, timeout=PATIENCE)["error"]
+    assert "(14, 'unavailable')" in error
+    assert error.endswith("; custom_ca has not signed the server's certificate")
 
 
 def test_a_client_without_tls_gets_no_answer_from_a_tls_server(server):
-    assert "error" in infer(server(False))
+    error = infer(server(False))["error"]
+    assert error.endswith(
+        "; does the server require TLS (ssl_config), or a certificate of the client?"
+    )
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -48,8 +48,8 @@ def test_a_request_without_instances_is_an_error_on_both(calls):
 @pytest.mark.parametrize(
     ("servable", "method", "words"),
     [
-        ("nobody", "add", "Request servable(nobody) method(add)  , servable is not available"),
-        ("toy", "nothing", "Request servable(toy) method(nothing)  , method is not available"),
+        ("nobody", "add", "Request servable(nobody) method(add), servable is not available"),
+        ("toy", "nothing", "Request servable(toy) method(nothing), method is not available"),
         ("toy", "@call_x_0", "method is not available"),
     ],
 )

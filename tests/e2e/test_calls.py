@@ -151,7 +151,7 @@ def test_a_failing_instance_fails_alone(calls):
     results = calls.client("toy", "even").infer([{"x": 2}, {"x": 3}, {"x": 4}])
     assert [r.get("y") for r in results] == [2, None, 4]
     assert "Call Function 'toy.even_only' Failed, method: 'even'" in results[1]["error"]
-    assert "stage index(begin with 1): 1, error msg: 3 is odd" in results[1]["error"]
+    assert "stage 1 of 1, error msg: 3 is odd" in results[1]["error"]
     by_rest = calls.post("toy", "even", [{"x": 2}, {"x": 3}, {"x": 4}])["instances"]
     assert by_rest == [{"y": 2}, {"error_msg": results[1]["error"]}, {"y": 4}]
 

@@ -164,7 +164,10 @@ def test_models_are_stages_between_functions(calls: Calls, place: Path, mood: An
 def test_types_of_inputs_and_outputs_are_published(calls: Calls) -> None:
     servables = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
     (found,) = [one["methods"]["predict"] for one in servables if one["name"] == "mood"]
-    assert found["input_specs"] == [
+    specs = [
+        {name: spec[name] for name in spec if name != "example"} for spec in found["input_specs"]
+    ]
+    assert specs == [
         {"name": "text", "dtype": "str", "shape": []},
         {"name": "text_pair", "dtype": "str", "shape": [], "optional": True},
         {"name": "top_k", "dtype": "int32", "shape": [], "optional": True},

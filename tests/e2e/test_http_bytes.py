@@ -13,6 +13,7 @@ from tests.e2e.toys import ANSWER, GOOD
 from tests.waiting import PATIENCE
 
 SOURCE = toys.SOURCE
+TOO_BIG = "http message is bigger than %d bytes; --max-msg-mb of the server sets this limit"
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +130,7 @@ def test_a_body_over_the_limit_is_refused_readably(calls):
     connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
     connection.request("POST", "/model/toy:same", BIG)
     reply = connection.getresponse()
-    assert json.loads(reply.read()) == {"error_msg": "http message is bigger than 1048576"}
+    assert json.loads(reply.read()) == {"error_msg": TOO_BIG % 1048576}
     connection.close()
 
 
@@ -138,7 +139,7 @@ def test_a_chunked_body_over_the_limit_is_refused_readably(calls):
     chunks = (BIG[start : start + 65536] for start in range(0, len(BIG), 65536))
     connection.request("POST", "/model/toy:same", chunks, encode_chunked=True)
     reply = connection.getresponse()
-    assert json.loads(reply.read()) == {"error_msg": "http message is bigger than 1048576"}
+    assert json.loads(reply.read()) == {"error_msg": TOO_BIG % 1048576}
     connection.close()
 
 
@@ -146,7 +147,7 @@ def test_a_body_over_the_limit_on_another_path_is_refused_readably(calls):
     connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
     connection.request("POST", "/elsewhere/model/toy:same", BIG)
     reply = connection.getresponse()
-    assert json.loads(reply.read()) == {"error_msg": "http message is bigger than 1048576"}
+    assert json.loads(reply.read()) == {"error_msg": TOO_BIG % 1048576}
     connection.close()
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.client import Client
+from tests import printed
 from tests.cli.commands import SERVING, Command
 from tests.e2e.harness import ROOT
 from tests.ports import free_port
@@ -74,6 +75,7 @@ class Served:
         (directory / "scaler" / "1" / "model.pkl").write_bytes(pickle.dumps(self.scaler))
         shutil.copytree(ROOT / "tests" / "backends" / "foreign" / "saved", directory / "saved")
         self.http, self.grpc = free_port(), free_port()
+        self.printed = ""  # by the server
 
     def post(self, name: str, *instances: object) -> list[dict[str, object]]:
         url = f"http://127.0.0.1:{self.http}/model/{name}:predict"
@@ -94,6 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     ports = ["--http-port", str(made.http), "--grpc-port", str(made.grpc)]
     with Command([*SERVING, "serve", "models", "--allow-pickle", *ports], directory) as command:
         command.says("Ctrl-C stops")
+        made.printed = command.text
         yield made
 
 
@@ -144,14 +147,22 @@ def test_a_saved_model_is_its_directory(served: Served) -> None:
         assert [np.asarray(one["y"]).tolist() for one in answers] == [[12.0, 18.0], [0.0, 0.0]]
 
 
+def test_the_printed_commands_work(served: Served, tmp_path: Path) -> None:
+    printed.paste_all(printed.commands(served.printed), tmp_path)
+
+
 def test_types_and_shapes_are_shown_to_clients(served: Served) -> None:
     with urlopen(f"http://127.0.0.1:{served.http}/servables") as answer:
         rows = {row["name"]: row["methods"]["predict"] for row in json.load(answer)["servables"]}
-    assert rows["iris"]["input_specs"] == [{"name": "x", "dtype": "float64", "shape": [4]}]
+    (x,) = rows["iris"]["input_specs"]
+    assert x == {
+        "name": "x", "dtype": "float64", "shape": [4], "example": {"value": 1.0, "shape": [4]}
+    }  # fmt: skip
     (prediction, probabilities) = rows["iris"]["output_specs"]
     assert prediction == {"name": "prediction", "dtype": "str", "shape": []}
     assert probabilities["shape"] == [3]
-    assert rows["reviews"]["input_specs"] == [{"name": "text", "dtype": "str", "shape": [1]}]
+    (text,) = rows["reviews"]["input_specs"]
+    assert (text["dtype"], text["shape"], text["example"]["value"]) == ("str", [1], "text")
 
 
 def test_texts_and_rows_go_through_the_open_inference_protocol(served: Served) -> None:

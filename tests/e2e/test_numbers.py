@@ -71,13 +71,13 @@ def test_json_numbers_get_the_dtype_of_the_model(calls: Calls, method: str, x: A
 @pytest.mark.parametrize(
     ("method", "x", "text"),
     [
-        ("int32", [5.5, 1], "float32 [2] given, int32 [2] wanted: an array of float32 is not cast"),
-        ("uint8", [256, 1], "int32 [2] given, uint8 [2] wanted: 256 is out of the range of uint8"),
-        ("int32", [2**31, 1], "int64 [2] given, int32 [2] wanted: 2147483648 is out of the range"),
-        ("float16", [1e5, 1], "float32 [2] given, float16 [2] wanted: 100000.0 is out of the"),
-        ("float32", [True, False], "bool [2] given, float32 [2] wanted: an array of bool is not"),
-        ("float32", [1, 2, 3], "float32 [3] given, float32 [2] wanted"),
-        ("float32", "text", "a str given, float32 [2] wanted"),
+        ("int32", [5.5, 1], "is float32 [2], expected int32 [2]: an array of float32 is not cast"),
+        ("uint8", [256, 1], "is int32 [2], expected uint8 [2]: 256 is out of the range of uint8"),
+        ("int32", [2**31, 1], "is int64 [2], expected int32 [2]: 2147483648 is out of the range"),
+        ("float16", [1e5, 1], "is float32 [2], expected float16 [2]: 100000.0 is out of the"),
+        ("float32", [True, False], "is bool [2], expected float32 [2]: an array of bool is not"),
+        ("float32", [1, 2, 3], "is float32 [3], expected float32 [2]"),
+        ("float32", "text", "is a str, expected float32 [2]"),
     ],
 )
 def test_a_lossy_conversion_fails_only_its_instance(
@@ -85,7 +85,7 @@ def test_a_lossy_conversion_fails_only_its_instance(
 ) -> None:
     good, bad = calls.post("triple", method, [{"x": [1, 2]}, {"x": x}])["instances"]
     assert good == {"y": [3, 6]}
-    assert f"; input 'x': {text}" in bad["error_msg"]
+    assert f"input 'x' {text}" in bad["error_msg"]
     assert bad["error_msg"].endswith(" (instance 1, counted from 0)")
 
 
@@ -169,7 +169,10 @@ def test_arrays_are_not_cast_where_something_would_be_lost(
 def test_servables_lists_the_types_and_shapes(calls: Calls) -> None:
     ((row,),) = json.loads(calls.http_call("GET", "/servables")[1]).values()
     method = row["methods"]["float32"]
-    assert method["input_specs"] == [{"name": "x", "dtype": "float32", "shape": [2]}]
+    example = {"value": 1.0, "shape": [2]}
+    assert method["input_specs"] == [
+        {"name": "x", "dtype": "float32", "shape": [2], "example": example}
+    ]
     assert method["output_specs"] == [{"name": "y", "dtype": "float32", "shape": [2]}]
     names = row["methods"]["seen"]["output_specs"]
     assert [(one["name"], one["dtype"]) for one in names] == [

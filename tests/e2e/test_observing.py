@@ -59,7 +59,9 @@ def test_health_servables_and_metrics_report_the_state(serve):
     assert one["methods"]["double"] == {
         "inputs": ["x"],
         "outputs": ["y"],
-        "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+        "input_specs": [
+            {"name": "x", "dtype": None, "shape": None, "example": {"value": 1.0, "shape": []}}
+        ],
         "output_specs": [{"name": "y", "dtype": None, "shape": None}],
     }
     for _ in range(3):

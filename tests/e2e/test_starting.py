@@ -239,7 +239,7 @@ def test_front_ends_may_start_first_and_answer_before_any_servable(stopped):
     server.start_grpc_server(calls.grpc)
     server.start_restful_server(f"127.0.0.1:{calls.http}")
     error = calls.client("toy", "add").infer({"x": 1, "y": 2})["error"]
-    assert "Request servable(toy) method(add)  , servable is not available" in error
+    assert "Request servable(toy) method(add), servable is not available" in error
     assert calls.post("toy", "add", {"x": 1, "y": 2}) == {"error_msg": error}
     server.start_servables(config(stopped, "toy"))
     assert calls.client("toy", "add").infer({"x": 1, "y": 2})[0]["z"] == 3

@@ -13,10 +13,15 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from mindspore_serving.cli import report
+from mindspore_serving.cli.client_commands import Reach
+from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.client import Client
+from tests import printed
 from tests.e2e.harness import Script
 from tests.ports import free_port
 from tests.waiting import PATIENCE
@@ -53,6 +58,15 @@ class Example:
         reply = json.loads(connection.getresponse().read())
         connection.close()
         return reply["instances"]
+
+    def printed_commands(self) -> list[str]:
+        """The commands that `serve` prints for these servables."""
+        port = int(self.env["SERVING_HTTP_PORT"])
+        url = f"http://127.0.0.1:{port}"
+        with urlopen(f"{url}/servables", timeout=PATIENCE) as answer:
+            rows = json.load(answer)["servables"]
+        settings = ServeSettings(paths=["."], http_port=port)
+        return printed.commands(report.ready(settings, Reach.of(settings), rows, 0.0))
 
     def run_client(self) -> str:
         return run_script(self.directory / "serving_client.py", self.env)

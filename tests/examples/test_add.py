@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
 
 
@@ -55,3 +57,7 @@ def test_the_client_prints_the_sums(add):
         "gRPC add_cast, float64: [[2.0, 3.0], [4.0, 5.0]]",
         "REST add_cast: {'instances': [{'y': [[11.0, 22.0], [33.0, 44.0]]}]}",
     ]
+
+
+def test_the_printed_commands_work(tmp_path, add):
+    printed.paste_all(add.printed_commands(), tmp_path)

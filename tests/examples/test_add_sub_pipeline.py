@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
 
 
@@ -34,3 +36,7 @@ def test_the_client_prints_the_answers(add_sub):
         "gRPC double_add_sub, x3 = 2: [[10.0, 14.0], [18.0, 22.0]] | sum 36, result 64",
         "REST add_sub: {'instances': [{'y': [[5.0, 7.0], [9.0, 11.0]]}]}",
     ]
+
+
+def test_the_printed_commands_work(tmp_path, add_sub):
+    printed.paste_all(add_sub.printed_commands(), tmp_path)

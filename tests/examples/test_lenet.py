@@ -4,6 +4,8 @@ import re
 import numpy as np
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
 
 
@@ -65,3 +67,7 @@ def test_the_client_prints_predicted_and_true(lenet):
     assert [line.split()[0] for line in lines] == ["sync"] * 20 + ["async"] * 10 + ["REST"] * 10
     assert all(found)
     assert sum(match[1] == match[3] for match in found) >= 36
+
+
+def test_the_printed_commands_work(tmp_path, lenet):
+    printed.paste_all(lenet.printed_commands(), tmp_path)

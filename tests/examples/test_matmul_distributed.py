@@ -3,6 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests import printed
 from tests.e2e.gangs import agents_of
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
@@ -33,3 +34,7 @@ def test_any_matrix_is_multiplied(matmul):
 def test_the_wrong_shape_is_refused(matmul):
     answer = matmul.client("predict").infer({"x": np.ones((128, 97), np.float32)})
     assert "size 49664 not match the size 49152" in answer["error"]
+
+
+def test_the_printed_commands_work(tmp_path, matmul):
+    printed.paste_all(matmul.printed_commands(), tmp_path)

@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
 
 WEIGHT = np.random.default_rng(1).standard_normal((96, 16), np.float32)
@@ -43,3 +45,7 @@ def test_the_client_prints_the_answers(matmul):
     assert lines[1].startswith("gRPC project: (1, 16)")
     printed = [float(number) for number in lines[3].split("[")[1].rstrip("]").split(",")]
     np.testing.assert_allclose(printed, sums[:4], rtol=1e-4, atol=1e-4)
+
+
+def test_the_printed_commands_work(tmp_path, matmul):
+    printed.paste_all(matmul.printed_commands(), tmp_path)

@@ -4,6 +4,7 @@ import signal
 import numpy as np
 import pytest
 
+from tests import printed
 from tests.e2e.gangs import agents_of
 from tests.e2e.harness import eventually
 
@@ -40,3 +41,7 @@ def test_when_a_rank_dies_the_gang_starts_again_with_a_new_rank(matmul):
     eventually(lambda: isinstance(ask(matmul), np.ndarray) and agents_of(matmul.agents) != before)
     np.testing.assert_allclose(ask(matmul), expected(matmul), rtol=1e-4, atol=1e-3)
     assert not set(before.values()) & set(agents_of(matmul.agents).values())
+
+
+def test_the_printed_commands_work(tmp_path, matmul):
+    printed.paste_all(matmul.printed_commands(), tmp_path)

@@ -3,6 +3,8 @@ import json
 import numpy as np
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.onnx, pytest.mark.torch, pytest.mark.e2e, pytest.mark.slow]
 
 TEXTS = [
@@ -83,3 +85,7 @@ def test_the_client_prints_similar_sentences_as_similar(minilm):
     assert lines[0] == "gRPC embed: (4, 384) float32"
     assert min(rows[0][1], rows[2][3]) > 0.4 > 0.2 > max(rows[0][2], rows[1][3])
     assert float(lines[5].split("'similarity': ")[1].rstrip("}]")) > 0.7
+
+
+def test_the_printed_commands_work(tmp_path, minilm):
+    printed.paste_all(minilm.printed_commands(), tmp_path)

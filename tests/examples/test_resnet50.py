@@ -3,6 +3,8 @@ import io
 
 import pytest
 
+from tests import printed
+
 pytestmark = [pytest.mark.mindspore, pytest.mark.e2e, pytest.mark.slow]
 
 # MindSpore itself on the exported model, one picture at a time.
@@ -93,3 +95,7 @@ def test_the_client_prints_the_same_for_every_way(resnet50, expected):
     assert lines[0] == lines[4].replace("classify_call", "classify_top5")
     assert lines[0].endswith(f"{expected[0]}")
     assert lines[12] == f"gRPC classify_top1, temple whole JPEG: {expected[0][0]}"
+
+
+def test_the_printed_commands_work(tmp_path, resnet50):
+    printed.paste_all(resnet50.printed_commands(), tmp_path)

@@ -188,7 +188,7 @@ def test_text_that_any_page_can_send_generates_nothing(background):
     with serving(background) as web:
         plain = b"Content-Type: text/plain;charset=UTF-8"
         for path in (CHAT, b"/v1/messages", b"/api/chat", b"/embed_sparse", b"/rerank", b"/score"):
-            assert ask(web, plain, path=path)[0] == 403
+            assert ask(web, plain, path=path)[0] == 415
         assert ask(web, plain, path=CLASSIC)[0] == 200
         assert ask(web, b"Content-Type: application/json", path=CHAT)[0] == 200
 

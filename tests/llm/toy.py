@@ -7,6 +7,7 @@ A wrong table, a missing copy or a read of what was never written gives a wrong 
 slots, so does a wrong slot: the state is the sum.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import RUNTIMES, Runtime
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
-from mindspore_serving.llm.step import Logits, Row, StateSlots, Step
+from mindspore_serving.llm.step import CacheMemory, Logits, Row, StateSlots, Step
 
 _PRIME = 2**31 - 1
 _FACTOR = 31
@@ -43,6 +44,9 @@ class ToyRunner(LimitedRunner):
             block_size, num_blocks, vocab_size, max_model_len, ADAPTERS, num_slots
         )
         super().__init__(limits)
+        self.cache_memory = CacheMemory(
+            block_size * _BYTES_PER_TOKEN, can_release=True, reason="a toy"
+        )
         self.block_bytes, self.block_format = block_size * _BYTES_PER_TOKEN, "toy"
         self._states = [-1] * num_slots
         self.rope_switch = rope_switch
@@ -75,6 +79,9 @@ class ToyRunner(LimitedRunner):
 
     def write_block(self, block: int, content: memoryview) -> None:
         self._cache[block] = np.frombuffer(content, np.int64)
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        self._cache[list(blocks)] = -1
 
     def close(self) -> None:
         """Nothing is open."""

@@ -4,10 +4,11 @@ import asyncio
 import os
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from mindspore_serving.cluster.base import Launched
+from mindspore_serving.cluster.base import Launched, WorkerLocation
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, StageFailed, StartError
 from mindspore_serving.ipc import arena as arenas
@@ -19,6 +20,7 @@ from mindspore_serving.ipc.messages import (
     Fault,
     PartReply,
     RequestPart,
+    ShareMemory,
     Slice,
     ToWorker,
     Work,
@@ -28,6 +30,7 @@ from mindspore_serving.ipc.messages import (
 from mindspore_serving.master import payload_lender as lending
 from mindspore_serving.master import storing
 from mindspore_serving.master.link import Link
+from mindspore_serving.master.memory_shares import share_memory
 from mindspore_serving.master.request import PendingPart, PendingRequest
 from mindspore_serving.process.channel import encode, message_decoder
 from mindspore_serving.process.vocabulary import Exit, Failed, Leaving
@@ -492,3 +495,30 @@ async def test_a_large_part_whose_worker_is_gone_is_not_sent(bench, monkeypatch)
     go_on.set()
     await bench.until(lambda: not bench.link._sender.cancel(large))
     assert bench.link.take_parts() == [large]
+
+
+# --- memory of caches -----------------------------------------------------------------------------
+
+
+async def test_workers_with_a_cache_share_the_memory_of_their_machine():
+    benches = [Bench() for _ in range(4)]
+    first, second, without, elsewhere = benches
+    elsewhere.link.location = WorkerLocation("node 2")
+    memory = {bench.link: bench is not without for bench in benches}
+    services = {
+        link: SimpleNamespace(card=SimpleNamespace(memory="KV cache up to 1 GB" * has_cache))
+        for link, has_cache in memory.items()
+    }
+    try:
+        share_memory(services)
+        assert await first.hear() == await second.hear() == ShareMemory(2)
+        share_memory(services)  # nothing has changed, so nothing is sent
+        del services[second.link]
+        share_memory(services)
+        assert await first.hear() == ShareMemory(1)
+        for bench in (without, elsewhere):
+            bench.link.set_log_level("INFO")
+            assert not isinstance(await bench.hear(), ShareMemory)
+    finally:
+        for bench in benches:
+            bench.close()

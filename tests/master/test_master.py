@@ -101,7 +101,14 @@ async def test_a_deployed_servable_answers(server):
                 name: {
                     "inputs": ["x"],
                     "outputs": ["y"],
-                    "input_specs": [{"name": "x", "dtype": None, "shape": None}],
+                    "input_specs": [
+                        {
+                            "name": "x",
+                            "dtype": None,
+                            "shape": None,
+                            "example": {"value": 1.0, "shape": []},
+                        }
+                    ],
                     "output_specs": [{"name": "y", "dtype": None, "shape": None}],
                 }
                 for name in ("twice", "pid", "dying", "hanging", "once")

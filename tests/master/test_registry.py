@@ -71,32 +71,32 @@ def test_an_explicit_version_is_not_replaced_by_another(registry):
             "other",
             0,
             "add",
-            "Request servable(other) method(add)  , servable is not available",
+            "Request servable(other) method(add), servable is not available",
         ),
         (
             "math",
             3,
             "add",
-            "Request servable(math) method(add)  version(3)  , servable is not available; "
+            "Request servable(math) method(add) version(3), servable is not available; "
             "versions are 1",
         ),
         (
             "math",
             0,
             "div",
-            "Request servable(math) method(div)  , method is not available; methods are add",
+            "Request servable(math) method(div), method is not available; methods are add",
         ),
         (
             "math",
             0,
             "addd",
-            "Request servable(math) method(addd)  , method is not available; did you mean 'add'?",
+            "Request servable(math) method(addd), method is not available; did you mean 'add'?",
         ),
         (
             "mth",
             0,
             "add",
-            "Request servable(mth) method(add)  , servable is not available; did you mean 'math'?",
+            "Request servable(mth) method(add), servable is not available; did you mean 'math'?",
         ),
     ],
 )

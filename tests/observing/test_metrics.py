@@ -116,6 +116,9 @@ def test_generations_of_all_protocols_are_timed(observed: Observed) -> None:
     assert answers == NUM_ANSWERS
     assert observed.value("serving_llm_batch_size_sum", **chatty) >= generated - NUM_GENERATIONS
     assert observed.value("serving_llm_cache_used_ratio", **chatty) == 0
+    limit = observed.value("serving_llm_cache_limit_bytes", **chatty)
+    assert 0 < observed.value("serving_llm_cache_bytes", **chatty) < limit <= 64 << 20
+    assert observed.value("serving_llm_cache_target_bytes", **chatty) <= limit
 
 
 def test_the_parts_of_a_generation_add_up(observed: Observed) -> None:

@@ -117,9 +117,29 @@ def test_another_servers_options_are_refused(options: dict, text: str) -> None:
         ServableStartConfig(".", "far", llm_options={"engine": "openai", "engine_options": options})
 
 
-def test_a_model_of_another_server_has_a_single_further_option(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"default_temperature": -1}, "default_temperature is -1, expected a number from 0 to 100"),
+        ({"default_top_p": 0}, "default_top_p is 0, expected a number from over 0 to 1"),
+        ({"default_top_k": 0.5}, "default_top_k is 0.5, expected an int >= 0"),
+        ({"default_max_tokens": 0}, "default_max_tokens is 0, expected an int >= 1"),
+        ({"default_temprature": 1}, "'default_temprature'; did you mean 'default_temperature'?"),
+    ],
+)
+@pytest.mark.parametrize(
+    "engine", [{}, {"engine": "openai", "engine_options": {"url": "http://host/v1"}}]
+)
+def test_a_wrong_default_of_sampling_is_refused(
+    directory: Path, options: dict, text: str, engine: dict
+) -> None:
+    with pytest.raises(InvalidInputs, match=text):
+        ServableStartConfig(str(directory), "model", llm_options={**engine, **options})
+
+
+def test_a_model_of_another_server_has_few_further_options(directory: Path) -> None:
     options = {"engine": "openai", "engine_options": {"url": "http://host/v1"}, "dtype": "f32"}
-    with pytest.raises(InvalidInputs, match="no option dtype, expected only max_model_len"):
+    with pytest.raises(InvalidInputs, match="no option dtype, expected any of max_model_len"):
         ServableStartConfig(str(directory), "far", llm_options=options)
 
 

@@ -143,7 +143,7 @@ def test_an_empty_shape_is_that_of_a_scalar(method):
 F32 = pb.MS_FLOAT32
 SIZE_ONE = "Instance tensor check failed: bytes or string type shape batch size can only be 1"
 ONE_DIM = (
-    "Instance tensor check failed: bytes or string type input  shape can only be (1,) or empty, "
+    "Instance tensor check failed: bytes or string type input shape can only be (1,) or empty, "
     "but given shape is "
 )
 
@@ -188,7 +188,7 @@ def test_a_missing_input_is_named(method):
     with pytest.raises(InvalidInputs) as raised:
         ms_proto.decode([chunk], method("x", "z"), "add")
     assert str(raised.value) == (
-        "Cannot find input z in instance input , add: given are ['x'], the inputs are ['x', 'z']"
+        "Cannot find input z in instance input: given are ['x'], the inputs of add are ['x', 'z']"
     )
 
 

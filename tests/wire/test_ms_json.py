@@ -83,12 +83,12 @@ def test_of_equal_keys_the_last_counts(decode):
         ),
         (
             b'{"instances": {"z": 1}}',
-            "Cannot find input x in instance input , add: given are ['z'], the inputs are ['x'",
+            "Cannot find input x in instance input: given are ['z'], the inputs of add are ['x'",
         ),
         (
             b'{"instances": {"x": [["a"]]}}',
             "Instances input x check failed, detail: Instance tensor check failed: bytes or string "
-            "type input  shape can only be (1,) or empty, but given shape is [1, 1]",
+            "type input shape can only be (1,) or empty, but given shape is [1, 1]",
         ),
     ],
 )

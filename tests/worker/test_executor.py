@@ -185,8 +185,7 @@ def test_a_failing_instance_fails_alone():
     assert item.outputs == [b"y=0.5", b"", b"y=0.25"]
     assert texts(item) == [
         None,
-        "Call Function 'm0' Failed, method: 'm', stage index(begin with 1): 1, "
-        "error msg: division by zero",
+        "Call Function 'm0' Failed, method: 'm', stage 1 of 2, error msg: division by zero",
         None,
     ]
 
@@ -195,7 +194,7 @@ def test_the_text_counts_stages_from_1():
     machine = Machine(m=[(8, plus(0)), (8, lambda value: StageFailed("no"))])
     item = machine.add("m", 1)
     machine.run()
-    assert "stage index(begin with 1): 2, error msg: no" in texts(item)[0]
+    assert "stage 2 of 2, error msg: no" in texts(item)[0]
 
 
 def test_the_kind_of_error_is_kept():

@@ -338,7 +338,7 @@ def test_a_function_may_call_a_model_for_many_instances(write):
 
 def test_a_call_with_wrong_inputs_fails_the_instance_with_the_reason(write):
     (text,) = run(load(write(CALLING)), "call_dtype", (number(4),))
-    assert "Model(add).call() failed: Given model input 0 data type kMSI_Float64" in text
+    assert "Model(add).call() failed: input " in text
 
 
 def test_a_call_of_a_subgraph_that_is_not_there_says_how_many_there_are(write):

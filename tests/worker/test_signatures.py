@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
+from mindspore_serving.core.examples import Example
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, describe
@@ -114,7 +115,22 @@ def test_an_input_with_a_default_is_optional():
 def test_a_language_model_gives_texts():
     stage = Stage(StageKind.LANGUAGE, "llm", (0,), (1, 2), "Model", streams=True)
     known = of_method(method(("prompt",), (stage,), (1,)), {})
-    assert known == InstanceSignature((ValueSpec("prompt"),), (ValueSpec("y0", "str", ()),))
+    (prompt,) = known.inputs
+    assert (prompt.dtype, prompt.example.value) == (None, "Once upon a time")
+    assert known.outputs == (ValueSpec("y0", "str", ()),)
+
+
+def test_a_language_model_without_a_tokenizer_gets_token_ids():
+    stage = Stage(StageKind.LANGUAGE, "llm", (0,), (1, 2), "Model", streams=True)
+    known = of_method(method(("prompt",), (stage,), (1,)), {}, has_tokenizer=False)
+    assert known.inputs[0].example.nested() == (1, 2, 3)
+
+
+def test_a_declared_example_has_the_dtype_of_the_model():
+    example = Example([1, 2])
+    stages = (model_stage((0,), (1,)),)
+    known = of_method(method(("a",), stages, (1,), examples={"a": example}), models(X))
+    assert known.inputs[0] == ValueSpec("a", "float32", (3,), declared=example)
 
 
 def test_sampling_parameters_have_their_range_and_declared_default():

@@ -266,8 +266,7 @@ def test_a_failing_instance_fails_alone(master):
     assert [value(data) if data else None for data in reply.instances] == [2, None, 6]
     assert [fault and fault.code for fault in reply.faults] == [None, 3, None]
     assert reply.faults[1].text == (
-        "Call Function 'tiny.double' Failed, method: 'twice', stage index(begin with 1): 1, "
-        "error msg: negative"
+        "Call Function 'tiny.double' Failed, method: 'twice', stage 1 of 1, error msg: negative"
     )
 
 

@@ -20,7 +20,10 @@ def add_common(x1, x2):
     return register.add_stage(model, x1, x2, outputs_count=1)
 
 
-@register.register_method(output_names=["y"])
+# What `serve` and the web page show: the function in between hides the shape of the model's inputs.
+@register.register_method(
+    output_names=["y"], example={"x1": [[1, 2], [3, 4]], "x2": [[5, 6], [7, 8]]}
+)
 def add_cast(x1, x2):
     """x1, x2: any number type of shape (2, 2).  y: their sum as float32."""
     x1, x2 = register.add_stage(to_float32, x1, x2, outputs_count=2)

@@ -12,6 +12,9 @@ sub_model = register.declare_model(
 )
 
 
+EXAMPLE = {"x1": [[1, 2], [3, 4]], "x2": [[5, 6], [7, 8]], "x3": [[1, 1], [1, 1]]}
+
+
 def to_float32(x1, x2, x3):
     return x1.astype(np.float32), x2.astype(np.float32), x3.astype(np.float32)
 
@@ -24,7 +27,7 @@ def describe(total, result):
     return f"sum {total.sum():g}, result {result.sum():g}"
 
 
-@register.register_method(output_names=["y"])
+@register.register_method(output_names=["y"], example=EXAMPLE)
 def add_sub(x1, x2, x3):
     """x1, x2, x3: numbers of shape (2, 2).  y = x1 + x2 - x3, float32."""
     x1, x2, x3 = register.add_stage(to_float32, x1, x2, x3, outputs_count=3)
@@ -32,7 +35,7 @@ def add_sub(x1, x2, x3):
     return register.add_stage(sub_model, total, x3, outputs_count=1)
 
 
-@register.register_method(output_names=["y", "text"])
+@register.register_method(output_names=["y", "text"], example=EXAMPLE)
 def double_add_sub(x1, x2, x3):
     """y = 2 * (x1 + x2) - x3, float32, and a text that says what was computed."""
     x1, x2, x3 = register.add_stage(to_float32, x1, x2, x3, outputs_count=3)

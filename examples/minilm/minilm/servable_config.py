@@ -38,12 +38,12 @@ def add_embedding(text):
 
 
 @register.register_method(output_names=["embedding"])
-def embed(text):
+def embed(text: str):
     """text: str, of which the first 256 tokens count.  embedding: float32 (384,)."""
     return add_embedding(text)
 
 
 @register.register_method(output_names=["similarity"])
-def similarity(left, right):
+def similarity(left: str, right: str):
     """left, right: str.  similarity: float64 in -1..1, 1 for the same meaning."""
     return register.add_stage(cosine, add_embedding(left), add_embedding(right), outputs_count=1)

@@ -30,6 +30,7 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     Code.FORBIDDEN: (_REQUEST, None),
     Code.NO_ROUTE: (_REQUEST, None),
     Code.WRONG_VERB: (_REQUEST, None),
+    Code.WRONG_TYPE: (_REQUEST, None),
 }
 _PROMPT = ("context", "template", "empty")  # reasons that concern the prompt
 

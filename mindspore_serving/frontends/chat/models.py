@@ -30,7 +30,13 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
-from mindspore_serving.errors import InvalidField, InvalidInputs, NotFound, ServingError
+from mindspore_serving.errors import (
+    InvalidField,
+    InvalidInputs,
+    NotFound,
+    ServingError,
+    did_you_mean,
+)
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.health import still_loading
 from mindspore_serving.frontends.replies import Replies
@@ -318,7 +324,12 @@ class LanguageModels:
         names = ", ".join(model.name for model in models) or "none"
         if models and accepts_any:
             raise NotFound(f"No model here can {purpose}; available: {names}")
-        raise NotFound(f"The model '{name or 'default'}' does not exist; available: {names}")
+        if name and any(state.name == name for state in self._control.readiness()):
+            text = f"'{name}' is not a language model; call it at /model/{name}:METHOD"
+            raise NotFound(f"{text} or /v2/models/{name}/infer")
+        near = did_you_mean(name or "", (model.name for model in models))
+        known = f"available: {names}{near}"
+        raise NotFound(f"The model '{name or 'default'}' does not exist; {known}")
 
 
 def find_generator(models: LanguageModels, name: str | None) -> ServedModel:

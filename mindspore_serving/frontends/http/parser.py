@@ -121,10 +121,12 @@ class RequestParser:
 
     def _check_number(self) -> None:
         if len(self._headers) > self._max_headers:
-            raise HeadRefusal(431, f"There are more than {self._max_headers} headers.")
+            text = f"The number of headers is over {self._max_headers}"
+            raise HeadRefusal(431, f"{text}; --limit max_headers=NUMBER of the server sets it.")
 
     def _too_large(self) -> HeadRefusal:
-        return HeadRefusal(431, f"The headers are bigger than {self._max_head} bytes.")
+        text = f"The headers are bigger than {self._max_head} bytes"
+        return HeadRefusal(431, f"{text}; --limit max_head=BYTES of the server sets it.")
 
     # --- called by httptools ---
 

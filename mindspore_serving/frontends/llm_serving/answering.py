@@ -43,6 +43,7 @@ from mindspore_serving.frontends.llm_serving.writing import Writer, chunks_of, t
 from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.sse import EventStream
 
+_MAX_SHOWN = 64  # characters of a name
 ALIASES = ("llama2", "internlm")  # names of the only model, unless a model has such a name
 
 
@@ -57,10 +58,11 @@ class LlmServing:
 async def answer(served: LlmServing, http: Request, *, is_stream: bool | None = None) -> Response:
     """Answer with a stream or a text; with None for `is_stream` the body decides."""
     state = served.state
+    model = find_model(state.models, http.path_params["name"])
     body = decode(await read_json(http, state.max_body, state.models.limits))
     if is_stream is not None:
         body.stream = is_stream
-    return await _answer(state, served.form, http, body)
+    return await _answer(model, served.form, http, body)
 
 
 def find_model(models: LanguageModels, name: str) -> ServedModel:
@@ -68,13 +70,17 @@ def find_model(models: LanguageModels, name: str) -> ServedModel:
     try:
         return models.find(name)
     except NotFound:
+        if ":" in name:
+            text = f"there is no route POST /models/{name[:_MAX_SHOWN]}"
+            raise NotFound(f"{text}; did you mean /model/{name[:_MAX_SHOWN]}?") from None
         if name not in ALIASES:
             raise
         return models.find(None)
 
 
-async def _answer(state: AppState, form: Form, request: Request, body: ClientRequest) -> Response:
-    model = find_model(state.models, request.path_params["name"])
+async def _answer(
+    model: ServedModel, form: Form, request: Request, body: ClientRequest
+) -> Response:
     parameters = body.parameters or LlmServingParameters()
     writer = Writer(None, parameters.seed or 0, bool(parameters.details))
     with ExitStack() as stack:

@@ -1,7 +1,7 @@
 """Request bodies of llm-serving, and their translation to requests to a model.
 
 Numbers and booleans can be texts, such as "False" and "55" in widespread examples; unknown fields
-are ignored.
+are ignored, unless they are misspelt or named as in another protocol.
 """
 
 from typing import Any
@@ -21,6 +21,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.frontends import bodies
 from mindspore_serving.frontends.chat.models import ServedModel
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.llm_serving.answers import LlmServingError
 from mindspore_serving.frontends.llm_serving.fields import FIELDS
@@ -79,17 +80,25 @@ def to_detail(status: int, detail: str | list[Detail], retry_after: str | None =
 
 
 _decoder = msgspec.json.Decoder(ClientRequest, strict=False)
+_PARAMETERS = KnownFields("llm-serving, parameters", LlmServingParameters, FIELDS.ignored)
+_KNOWN = KnownFields("llm-serving", ClientRequest, inside={"parameters": _PARAMETERS})
 
 
 def decode(body: bytes) -> ClientRequest:
     """Decode a body.  Raises WrongRequest."""
     try:
+        _KNOWN.find_unknown(body)
         return bodies.decode(body, _decoder)
     except bodies.InvalidBody as error:
         if not error.is_json:
             raise WrongRequest(f"the body is not JSON: {error}") from None
-        path = tuple(error.field.split(".")) if error.field else ()
-        raise WrongRequest(str(error), path) from None
+        raise WrongRequest(bodies.in_words(str(error)), _path_of(error)) from None
+    except InvalidField as error:
+        raise WrongRequest(str(error), _path_of(error)) from None
+
+
+def _path_of(error: InvalidField) -> tuple[str, ...]:
+    return tuple(error.field.split(".")) if error.field else ()
 
 
 def to_request(body: ClientRequest, model: ServedModel, *, is_stream: bool) -> Generate:

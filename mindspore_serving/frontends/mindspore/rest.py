@@ -12,6 +12,7 @@ from mindspore_serving.core.buffers import BufferList
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
+from mindspore_serving.frontends.bodies import OF_MESSAGES
 from mindspore_serving.wire import ms_json, status
 
 _MAX_ROUTES = 4096
@@ -73,7 +74,8 @@ class MsRest:
 
     def too_big(self) -> InvalidInputs:
         """Return the error for a body over the limit."""
-        return InvalidInputs(f"http message is bigger than {self.max_body}")
+        text = f"http message is bigger than {self.max_body} bytes"
+        return InvalidInputs(f"{text}; {OF_MESSAGES} of the server sets this limit")
 
 
 def find_route(target: bytes) -> ms_json.Route:
@@ -100,7 +102,9 @@ def is_classic(target: bytes) -> bool:
 def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
     """Make the request to the master.  Raises InvalidInputs if the body is empty."""
     if not body:
-        raise InvalidInputs("http message invalid")
+        raise InvalidInputs(
+            'http message invalid: the body is empty, expected {"instances": [{"INPUT": VALUE}]}'
+        )
     return Request(route.servable, route.method, route.version, "ms_json", body, timeout=timeout)
 
 
@@ -112,7 +116,8 @@ def to_timeout(header: bytes) -> float:
         timeout = -1.0
     if not 0 < timeout <= 1e6:
         raise InvalidInputs(
-            f"header X-Request-Timeout {header[:32]!r}: expected seconds, over 0 and at most 1e6"
+            f"header X-Request-Timeout '{header[:32].decode('latin-1')}': expected seconds, over 0 "
+            "and at most 1e6"
         )
     return timeout
 

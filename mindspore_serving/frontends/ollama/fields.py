@@ -9,6 +9,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.bodies import in_words
 from mindspore_serving.frontends.chat.fields import (
     FieldRefusal,
     Fields,
@@ -16,7 +17,6 @@ from mindspore_serving.frontends.chat.fields import (
     translation,
     unexpected,
 )
-from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.decoding import check_free
 
 MAX_LOGPROBS = 20
@@ -156,8 +156,6 @@ def cut_end(body: Any, _: ModelCard) -> str:
 
 EMBED = Fields("ollama", translated=(cut_end,))
 
-_KNOWN = KnownFields("Ollama, options", Options, OPTIONS.ignored)
-
 
 def to_params(
     sent: dict[str, Any] | None, card: ModelCard, defaults: Mapping[str, Any], **overrides: Any
@@ -171,7 +169,7 @@ def to_params(
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at ")
         name = path.strip("`").replace("$", "options", 1)
-        raise InvalidField(name, text=f"{name} is wrong: {text}") from None
+        raise InvalidField(name, text=f"{name} is wrong: {in_words(text)}") from None
     try:
         OPTIONS.refuse(options)
         if (options.num_predict or 0) < 0:  # to the end of the context, whatever the default
@@ -182,13 +180,8 @@ def to_params(
 
 
 def find_ignored(body: Any) -> Iterator[str]:
-    """Iterate over the names of fields that are set and have no effect here.
-
-    Raises InvalidField for a misspelt option.
-    """
+    """Iterate over the names of fields that are set and have no effect here."""
     if body.keep_alive is not None:
         yield "keep_alive"
     options = body.options or {}
-    unknown = _KNOWN.find_unknown(msgspec.json.encode(options))
     yield from (f"options.{name}" for name in options if name in OPTIONS.ignored)
-    yield from (f"options.{name}" for name in unknown)

@@ -1,11 +1,11 @@
 """JSON schemas of the inputs and outputs of methods, and examples of inputs."""
 
-import math
 from typing import Any
 
 import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.examples import TEXT, Example
 from mindspore_serving.core.signature import InstanceSignature, ValueSpec, schema_of
 from mindspore_serving.frontends.operation import STRING, Schema, to_array, to_object
 from mindspore_serving.frontends.v2.schemas import NUMBER, PARAMETERS
@@ -78,26 +78,35 @@ def tensors_schema(specs: tuple[ValueSpec, ...]) -> dict[str, Any]:
 def instance_example(signature: InstanceSignature) -> dict[str, Any] | None:
     """Return an example of an instance of the classic protocol; None if it would be long."""
     needed = [spec for spec in signature.inputs if not spec.is_optional]
-    if sum(map(_num_values, needed)) > MAX_EXAMPLE:
+    if sum(spec.example.size for spec in needed) > MAX_EXAMPLE:
         return None
-    return {spec.name: _nested(_element_example(spec), _sizes(spec)) for spec in needed}
+    return {spec.name: spec.example.nested() for spec in needed}
 
 
 def tensors_example(signature: InstanceSignature) -> dict[str, Any] | None:
     """Return an example of a body of protocol v2 with one instance; None if it would be long."""
     needed = [spec for spec in signature.inputs if not spec.is_optional]
-    if sum(map(_num_values, needed)) > MAX_EXAMPLE:
+    if sum(spec.example.size for spec in needed) > MAX_EXAMPLE:
         return None
-    inputs = [
-        {
-            "name": spec.name,
-            "datatype": BY_DTYPE[_dtype(spec)].name,
-            "shape": [1, *_sizes(spec)],
-            "data": [_text(spec)] * _num_values(spec),
-        }
-        for spec in needed
-    ]
-    return {"inputs": inputs}
+    return {"inputs": list(map(_tensor_example, needed))}
+
+
+def _tensor_example(spec: ValueSpec) -> dict[str, Any]:
+    """Return an example of a tensor of one instance; bytes are a text."""
+    example = spec.example
+    is_bytes = isinstance(example.value, dict)
+    array = np.array((Example(TEXT, example.shape) if is_bytes else example).nested())
+    return {
+        "name": spec.name,
+        "datatype": BY_DTYPE[spec.dtype].name if spec.dtype else _datatype(array),
+        "shape": [1, *array.shape],
+        "data": array.ravel().tolist(),
+    }
+
+
+def _datatype(array: "np.ndarray[Any, Any]") -> str:
+    """Return the datatype of protocol v2 of a value of JSON."""
+    return {"U": "BYTES", "b": "BOOL", "i": "INT64"}.get(array.dtype.kind, "FP32")
 
 
 def _element(dtype: str, *, is_output: bool) -> Schema:
@@ -116,34 +125,3 @@ def _element(dtype: str, *, is_output: bool) -> Schema:
 
 def _is_number(spec: ValueSpec) -> bool:
     return spec.dtype not in ("str", "bytes")
-
-
-def _sizes(spec: ValueSpec) -> list[int]:
-    return [1 if size is None else size for size in spec.shape or ()]
-
-
-def _num_values(spec: ValueSpec) -> int:
-    return math.prod(_sizes(spec))
-
-
-def _nested(value: Any, sizes: list[int]) -> Any:
-    for size in reversed(sizes):
-        value = [value] * size
-    return value
-
-
-def _element_example(spec: ValueSpec) -> Any:
-    return {"b64": "dGV4dA=="} if spec.dtype == "bytes" else _text(spec)
-
-
-def _text(spec: ValueSpec) -> Any:
-    """Return an element as protocol v2 has it: bytes are a text."""
-    dtype = _dtype(spec)
-    if dtype in ("str", "bytes"):
-        return "text"
-    return True if dtype == "bool" else 1.5 if dtype.startswith("float") else 1
-
-
-def _dtype(spec: ValueSpec) -> str:
-    """Return the dtype, or a likely one if a Python function decides it."""
-    return spec.dtype or ("str" if spec.name == "prompt" else "float32")

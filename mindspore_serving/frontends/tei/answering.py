@@ -31,9 +31,9 @@ from mindspore_serving.frontends.tei.requests import (
 )
 
 _CAPABILITIES = {
-    "embed": "embeds texts",
+    "embed": "embeds texts (a language model does with embeddings=true)",
     "score": "classifies texts",
-    "rank": "ranks texts, with one label",
+    "rank": "ranks texts (serve a classifier with one label)",
 }
 
 

@@ -25,7 +25,7 @@ def to_response(error: Exception) -> Response:
 
 def _kind(error: Exception, status: int) -> tuple[int, str]:
     """Return the status and the type of the error."""
-    if status in (401, 403, 405):
+    if status in (401, 403, 405, 415):
         return status, "Validation"
     if isinstance(error, Overloaded) or status == 429:
         return 429, "Overloaded"

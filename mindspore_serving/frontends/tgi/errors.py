@@ -19,6 +19,7 @@ from mindspore_serving.errors import (
     ServingError,
     Unauthorized,
     UpstreamFailed,
+    WrongType,
     WrongVerb,
 )
 from mindspore_serving.frontends import sse
@@ -117,8 +118,9 @@ def to_tgi_error(error: Exception) -> TgiError:
     if isinstance(error, DeadlineExceeded | UpstreamFailed):
         text = f"Request failed during generation: {error}"
         return TgiError(status.of(error.code).http, "generation", text)
-    if isinstance(error, Forbidden):
-        return TgiError(403, "forbidden", str(error))
+    if isinstance(error, Forbidden | WrongType):
+        kind = "forbidden" if isinstance(error, Forbidden) else "validation"
+        return TgiError(status.of(error.code).http, kind, str(error))
     if isinstance(error, ServingError):
         return failed(str(error))
     log.error("a request failed", exc_info=True)

@@ -48,23 +48,25 @@ class TgiService:
 
     async def generate(self, http: Request) -> Response:
         body = await read_json(http, self.state)
+        unknown = find_unknown(body)
         parsed = decode(body, GENERATE)
-        return _name_ignored(find_unknown(body), await self._complete(http, parsed, in_list=False))
+        return _name_ignored(unknown, await self._complete(http, parsed, in_list=False))
 
     async def generate_stream(self, http: Request) -> Response:
         body = await read_json(http, self.state)
+        unknown = find_unknown(body)
         parsed = decode(body, GENERATE)
-        return _name_ignored(find_unknown(body), await self._stream(http, parsed))
+        return _name_ignored(unknown, await self._stream(http, parsed))
 
     async def compat(self, http: Request) -> Response:
         return await self.answer_compat(http, await read_json(http, self.state))
 
     async def answer_compat(self, http: Request, body: bytes) -> Response:
         """Answer POST /, whose body was read."""
+        unknown = find_unknown(body)
         parsed = decode(body, COMPAT)
         if parsed.parameters.return_full_text is None:
             parsed.parameters.return_full_text = True
-        unknown = find_unknown(body)
         refuse_embedding(unknown)
         if parsed.stream:
             return _name_ignored(unknown, await self._stream(http, parsed))

@@ -125,9 +125,9 @@ GENERATE = msgspec.json.Decoder(TgiGenerateRequest)
 COMPAT = msgspec.json.Decoder(CompatRequest)
 CHAT = msgspec.json.Decoder(TgiChatRequest)
 
-_TOP = KnownFields("TGI", CompatRequest)
-_INSIDE = KnownFields("TGI, parameters", TgiParameters)
-_PARAMETERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_PARAMETERS = KnownFields("TGI, parameters", TgiParameters)
+_KNOWN = KnownFields("TGI", CompatRequest, inside={"parameters": _PARAMETERS})
+find_unknown = _KNOWN.find_unknown
 _OF_EMBEDDINGS = ("normalize", "prompt_name", "truncation_direction", "encoding_format")
 
 T = TypeVar("T")
@@ -160,19 +160,9 @@ async def read_limited(request: Request, state: AppState) -> bytes:
     """
     try:
         return await bodies.read_json(request, state.max_body, state.models.limits)
-    except TooLarge:
+    except TooLarge as error:
         text = "Failed to buffer the request body: length limit exceeded"
-        raise UnreadableBody(413, text) from None
-
-
-def find_unknown(body: bytes) -> tuple[str, ...]:
-    """Return the unknown fields of `body`, a `TgiGenerateRequest`.
-
-    Raises InvalidField for a misspelling of a known field.
-    """
-    inside = _PARAMETERS.decode(body).get("parameters", msgspec.Raw(b"null"))
-    names = (f"parameters.{name}" for name in _INSIDE.find_unknown(inside))
-    return *_TOP.find_unknown(body), *names
+        raise UnreadableBody(413, f"{text}: {error}") from None
 
 
 def refuse_embedding(unknown: Iterable[str]) -> None:
@@ -198,6 +188,7 @@ def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
             raise UnreadableBody(
                 400, f"Failed to parse the request body as JSON: {error}"
             ) from None
-        text = f"{error.field}: {error}" if error.field else str(error)
+        words = bodies.in_words(str(error))
+        text = f"{error.field}: {words}" if error.field else words
         prefix = "Failed to deserialize the JSON body into the target type"
         raise UnreadableBody(422, f"{prefix}: {text}") from None

@@ -57,7 +57,7 @@ def to_config(model: V2Model) -> ModelConfig:
         model.name,
         LANGUAGE_PLATFORM if model.language else PLATFORM,
         PLATFORM,
-        0 if model.language else MAX_INSTANCES,
+        0 if model.language or not model.signature.is_batched else MAX_INSTANCES,
         [_to_config(spec) for spec in model.signature.inputs],
         [_to_config(spec) for spec in model.signature.outputs],
         TransactionPolicy(model.streams),
@@ -92,7 +92,8 @@ def _statistics_of(control: Control, model: V2Model) -> ModelStatistics:
 def _to_tensor(spec: ValueSpec, model: V2Model) -> TensorMetadata:
     """Describe an input or output; the datatype is "" if a Python stage decides it."""
     row = BY_DTYPE.get(spec.dtype or "")
-    shape = [*([] if model.language else [-1]), *_sizes(spec)]
+    is_whole = model.language or not model.signature.is_batched
+    shape = [*([] if is_whole else [-1]), *_sizes(spec)]
     return TensorMetadata(spec.name, row.name if row else "", shape)
 
 

@@ -4,13 +4,13 @@ The model NAME is the default method of the servable NAME, its only one or `pred
 model.  Other methods are models called NAME.METHOD.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.service import Control, ServableReadiness
 from mindspore_serving.core.signature import InstanceSignature, ServableSignature, ValueSpec
-from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable
+from mindspore_serving.errors import InvalidInputs, NotFound, ServableUnavailable, did_you_mean
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
 from mindspore_serving.frontends.health import versions_of
 
@@ -81,7 +81,7 @@ class V2Models:
                 )
             method = _default_of(signature)
         if method not in signature.methods:
-            raise _unknown(name)
+            raise _unknown(name, self.names())
         return V2Model(
             name,
             servable,
@@ -167,11 +167,12 @@ class V2Models:
                     return NotFound(
                         f"Request for unknown model: '{name[:256]}' version {version} is not found"
                     )
-        return _unknown(name)
+        return _unknown(name, self.names())
 
 
-def _unknown(name: str) -> NotFound:
-    return NotFound(f"Request for unknown model: '{name[:256]}' is not found")
+def _unknown(name: str, known: Iterable[str] = ()) -> NotFound:
+    near = did_you_mean(name, known)
+    return NotFound(f"Request for unknown model: '{name[:256]}' is not found{near}")
 
 
 def default_method(signature: ServableSignature) -> str | None:

@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.bodies import in_words
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
+from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.operation import (
     EVENT,
     EVENTS,
@@ -56,12 +58,13 @@ class SamplingFields(msgspec.Struct, kw_only=True):
 
 def read(fields: dict[str, Any]) -> SamplingFields:
     """Convert sampling parameters; numbers and booleans can be texts.  Raises InvalidField."""
+    _KNOWN.find_in(fields)
     try:
         return msgspec.convert(fields, SamplingFields, strict=False)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at ")
         name = path.strip("`").removeprefix("$.")
-        raise InvalidField(name, text=f"parameter {name}: {text}") from None
+        raise InvalidField(name, text=f"parameter {name}: {in_words(text)}") from None
 
 
 class GenerateFields(SamplingFields):
@@ -71,6 +74,10 @@ class GenerateFields(SamplingFields):
     id: str | None = None
     parameters: dict[str, Any] | None = None
     exclude_input_in_output: bool | None = None
+    stream: bool | None = None
+
+
+_KNOWN = KnownFields("protocol v2", GenerateFields)
 
 
 def infer_request(inputs: Schema) -> dict[str, Any]:

@@ -82,7 +82,8 @@ class Service:
             message, raw = messages.read(call.body)
             target = messages.target_of(message)
             model = self._v2.models.find(target.model, target.version)
-            request = messages.parse(message, raw, self._v2.memory.read)
+            is_batched = model.signature.is_batched
+            request = messages.parse(message, raw, self._v2.memory.read, is_batched=is_batched)
             options, headers = RequestOptions(call.timeout), partial(add_trailing, context)
             outputs = await self._v2.infer(model, request, options, headers)
             return messages.answer(ModelTarget(model.name, model.version), request.id, outputs)

@@ -1,15 +1,17 @@
 """Cache blocks of a runner: the users of each, and the prefixes that they hold.
 
-              allocate                    free, if registered
-    empty ----------------> in use ----------------------------> cached
-      ^                     |   ^  ^                             |    |
-      '---------------------'   |  '----------- share -----------'    |
-       free, if not registered  '-------- allocate: evicted ----------'
+                  allocate                    free, if registered
+        empty ----------------> in use ----------------------------> cached
+        | ^                     |   ^  ^                             | |  |
+        | '---------------------'   |  '----------- share -----------' |  |
+        |  free, if not registered  '-------- allocate: evicted -------'  |
+        '--------------------> unwritten <--------------------------------'
+                shrink                             shrink: evicted
 
 A block whose tokens are all computed may be registered under the chained hash of everything up to
 its end, so that a later prompt with the same prefix shares it.  A free block that is registered
-keeps its contents until it is needed: empty blocks go first, then the cached block that has been
-free longest.
+keeps its contents until it is needed: empty blocks go first, then unwritten ones, which take memory
+when they are written, up to `max_written` blocks, then the cached block that has been free longest.
 
 Integers and hashes only: the contents belong to the runner.
 """
@@ -43,15 +45,27 @@ class BlockPool:
     """Allocator of the blocks 0 .. num_blocks-1.
 
     `on_evict` is called with a cached block and its hash before the block is used for something
-    else.
+    else.  `max_written` is how many blocks may take memory as long as cached ones can be evicted
+    instead.
     """
 
-    __slots__ = ("_block_of", "_cached", "_empty", "_hash_of", "num_blocks", "on_evict", "users")
+    __slots__ = (
+        "_block_of",
+        "_cached",
+        "_empty",
+        "_hash_of",
+        "_unwritten",
+        "max_written",
+        "num_blocks",
+        "on_evict",
+        "users",
+    )
 
     def __init__(self, num_blocks: int) -> None:
-        self.num_blocks = num_blocks
+        self.num_blocks = self.max_written = num_blocks
         self.users = [0] * num_blocks  # number of sequences that use each block
-        self._empty = list(range(num_blocks - 1, -1, -1))  # free and not registered, a stack
+        self._empty: list[int] = []  # free and not registered, a stack
+        self._unwritten = list(range(num_blocks - 1, -1, -1))  # such blocks without memory, a stack
         self._cached: OrderedDict[int, None] = OrderedDict()  # free and registered, oldest first
         self._hash_of: list[bytes | None] = [None] * num_blocks
         self._block_of: dict[bytes, int] = {}
@@ -59,8 +73,13 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Number of blocks without a user, empty or cached."""
-        return len(self._empty) + len(self._cached)
+        """Number of blocks without a user: unwritten, empty or cached."""
+        return len(self._unwritten) + len(self._empty) + len(self._cached)
+
+    @property
+    def num_written(self) -> int:
+        """Number of blocks that take memory."""
+        return self.num_blocks - len(self._unwritten)
 
     @property
     def num_cached(self) -> int:
@@ -71,14 +90,24 @@ class BlockPool:
         """Return a block for one user; its contents are lost.  `num_free` must not be 0."""
         if self._empty:
             block = self._empty.pop()
+        elif self._unwritten and (self.num_written < self.max_written or not self._cached):
+            block = self._unwritten.pop()
         else:
-            block, _ = self._cached.popitem(last=False)
-            digest = self._hash_of[block]
-            if self.on_evict is not None and digest is not None:
-                self.on_evict(block, digest)
-            self._unregister(block)
+            block = self._evict()
         self.users[block] = 1
         return block
+
+    def shrink(self, limit: int) -> list[int]:
+        """Return up to `limit` free blocks whose memory can be released: those over `max_written`.
+
+        Empty blocks go first, then the cached blocks that have been free longest.
+        """
+        count = min(limit, self.num_written - self.max_written)
+        blocks: list[int] = []
+        while len(blocks) < count and (self._empty or self._cached):
+            blocks.append(self._empty.pop() if self._empty else self._evict())
+        self._unwritten += blocks
+        return blocks
 
     def share(self, blocks: Iterable[int]) -> None:
         """Add a user to each of `blocks`."""
@@ -141,6 +170,15 @@ class BlockPool:
         """Return how many of `blocks` are free, so that sharing them takes from `num_free`."""
         users = self.users
         return sum(users[block] == 0 for block in blocks)
+
+    def _evict(self) -> int:
+        """Unregister the cached block that has been free longest, and return it."""
+        block, _ = self._cached.popitem(last=False)
+        digest = self._hash_of[block]
+        if self.on_evict is not None and digest is not None:
+            self.on_evict(block, digest)
+        self._unregister(block)
+        return block
 
     def _unregister(self, block: int) -> None:
         digest = self._hash_of[block]

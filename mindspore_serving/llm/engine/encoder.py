@@ -97,6 +97,7 @@ class EncoderEngine:
     can_generate: Literal[False] = False
     is_stepped: Literal[True] = True
     adapters = AdapterNames(())
+    memory = None
     num_blocks = block_size = 0  # there is no cache
 
     def __init__(self, encoder: Encoder) -> None:

@@ -15,6 +15,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import EngineAdapters
 from mindspore_serving.llm.engine.cache import SequenceCache
+from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
@@ -80,6 +81,7 @@ class Engine:
         )
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
+        self.memory = CacheBudget(runner, self.pool)
         self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests whose first step was the last step
         self.on_compute: Callable[[list[str]], None] | None = None
@@ -219,7 +221,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the present state of the engine, and sums since its start."""
-        cache = self.cache
+        cache, memory = self.cache, self.memory
         num_read, num_written = cache.disk.num_bytes
         return EngineStats(
             num_running=len(self._scheduler.running),
@@ -227,6 +229,10 @@ class Engine:
             num_blocks=cache.pool.num_blocks,
             num_free_blocks=cache.pool.num_free,
             num_cached_blocks=cache.pool.num_cached,
+            num_cache_bytes=memory.used,
+            num_cache_bytes_limit=memory.limit,
+            num_cache_bytes_target=memory.target,
+            num_cache_bytes_released=memory.num_released,
             num_steps=self._num_steps,
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_generated,

@@ -12,6 +12,10 @@ class EngineStats:
     num_blocks: int = 0
     num_free_blocks: int = 0  # including cached ones
     num_cached_blocks: int = 0
+    num_cache_bytes: int = 0  # that blocks take, those of cached prompts included
+    num_cache_bytes_limit: int = 0  # of all blocks
+    num_cache_bytes_target: int = 0  # that they may take now for later prompts
+    num_cache_bytes_released: int = 0  # returned to the system
     num_steps: int = 0
     num_prompt_tokens: int = 0  # of the requests accepted
     num_generated_tokens: int = 0

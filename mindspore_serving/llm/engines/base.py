@@ -14,6 +14,7 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import AdapterNames
+from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.engine.encoder import Encoder
 from mindspore_serving.llm.engine.pinning import PinnedPrefix
 from mindspore_serving.llm.engine.pooler import Pooler
@@ -60,6 +61,11 @@ class LanguageEngine(Protocol):
     @property
     def encoder(self) -> Encoder | None:
         """Encoder of a model that generates nothing."""
+        ...
+
+    @property
+    def memory(self) -> CacheBudget | None:
+        """Memory of the cache; None if the engine does not tell."""
         ...
 
     @property
@@ -134,6 +140,7 @@ class ForeignEngine(ABC):
     embedding_size = 0
     pooler = None
     encoder = None
+    memory = None
     adapters = AdapterNames(())
 
     def __init__(self, config: EngineConfig, limits: ModelLimits) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.runtimes.capacity import cgroup_memory
+from mindspore_serving.llm.runtimes.main_memory import read_group
 
 OPTION = "gpu_memory_utilization"  # vLLM's name of the share, on CPUs too
 _CACHE_OPTION = "kv_cache_memory_bytes"  # in place of it
@@ -51,11 +51,11 @@ def read_nodes(root: Path = Path("/")) -> list[NodeMemory]:
     """Return the memory of each node, within a container's limit.  Raises StartError for none."""
     files = sorted((root / "sys/devices/system/node").glob("node[0-9]*/meminfo"))
     nodes = [_read(file) for file in files or [root / "proc/meminfo"]]
-    limit, used = cgroup_memory(root)
+    group = read_group(root)
     with_memory = []
     for node in nodes:
-        if limit is not None and used is not None and limit < node.total:
-            node = NodeMemory(limit, max(0, min(node.free, limit - used)))
+        if group is not None and group.limit < node.total:
+            node = NodeMemory(group.limit, max(0, min(node.free, group.limit - group.used)))
         if node.total:  # a node may have processors only
             with_memory.append(node)
     if not with_memory:

@@ -65,7 +65,13 @@ class RankRefused(Message, frozen=True, tag=15):
     text: str
 
 
-ToRank: TypeAlias = LoadRank | Compute
+class ReleaseBlocks(Message, frozen=True, tag=16):
+    """Cache blocks whose memory is to be returned to the system."""
+
+    blocks: list[int]
+
+
+ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks
 FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 

@@ -4,7 +4,7 @@ Every rank computes the same steps in the same order, and refuses the same ones 
 exchanged.  Any other failure of one rank ends all of them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import LoadRank, compute
+from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, compute
 from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
 from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
 from mindspore_serving.process.channel import encode
@@ -36,6 +36,7 @@ class ParallelRunner:
         self.adapters = local.adapters
         self.hidden_size = local.hidden_size
         self.rope_switch = local.rope_switch
+        self.cache_memory = local.cache_memory
         self._local = local
         self._links = links
         self._ranks = ranks
@@ -47,6 +48,10 @@ class ParallelRunner:
 
     def embed(self, step: Step) -> Vectors:
         return self._run_on_all(step, self._local.embed, embeds=True)
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        self._send_to_ranks(ReleaseBlocks(list(blocks)))
+        self._local.release_blocks(blocks)
 
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
@@ -71,12 +76,15 @@ class ParallelRunner:
     def _send(self, step: Step, *, embeds: bool) -> None:
         self._num_steps += 1
         self._links.begin(self._num_steps)
-        frame = encode(compute(self._num_steps, step, embeds=embeds))
+        self._send_to_ranks(compute(self._num_steps, step, embeds=embeds))
+
+    def _send_to_ranks(self, message: Compute | ReleaseBlocks) -> None:
+        frame = encode(message)
         for process in self._ranks.processes:
             try:
                 process.channel.write(frame)
             except OSError as error:
-                raise RunnerLost(f"no step can be sent to rank {process.rank}: {error}") from error
+                raise RunnerLost(f"rank {process.rank} cannot be reached: {error}") from error
 
     def _lose(self, text: str) -> RunnerLost:
         """End all ranks; return the error to raise from now on."""

@@ -26,12 +26,18 @@ class ChatPrompt:
         template: the model's chat template, None if it has none.
         special_tokens: variables of templates such as `bos_token`.
         tool_format: format of tool calls, see `chat.tool_formats`.
+        system_message: of conversations that have none.
     """
 
     def __init__(
-        self, template: ChatTemplate | None, special_tokens: Mapping[str, str], tool_format: str
+        self,
+        template: ChatTemplate | None,
+        special_tokens: Mapping[str, str],
+        tool_format: str,
+        system_message: str = "",
     ) -> None:
         self._template = template
+        self._system_message = system_message
         self._tool_format = tool_format
         self._read = lru_cache(_MAX_TEMPLATES)(lambda text: ChatTemplate(text, special_tokens))
 
@@ -66,7 +72,7 @@ class ChatPrompt:
             raise InvalidField(
                 "continue_final_message", "is set, expected no add_generation_prompt with it"
             )
-        messages: Sequence[Message] = request.messages or ()
+        messages = self._with_system(request.messages or ())
         if self._tool_format == GENERIC:
             is_free = request.tool_choice.mode != "required"
             has_system = template.shows_system
@@ -80,6 +86,13 @@ class ChatPrompt:
             options=options,
             image_token=image_token,
         )
+
+    def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return `messages` behind the operator's system message, unless they have one."""
+        roles = {message.get("role") for message in messages}
+        if not self._system_message or roles & {"system", "developer"}:
+            return messages
+        return [{"role": "system", "content": self._system_message}, *messages]
 
     def _find(self, request: Generate | Tokenize) -> ChatTemplate:
         source = request.chat_template if isinstance(request, Generate) else ""

@@ -100,7 +100,9 @@ class Processor:
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
-        self._chat = ChatPrompt(chat_template, special_tokens, card.tool_format)
+        self._chat = ChatPrompt(
+            chat_template, special_tokens, card.tool_format, card.system_message
+        )
         self._card = card
         self.texts = TextReader(tokenizer, card)
         self._compiler: GrammarCompiler | None = None  # made for the first grammar

@@ -4,14 +4,14 @@ Plain arrays that a runtime copies to its device.  A step that does not fit the 
 is refused here, before anything is computed.  Knows no runtime.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.step import Features, Row, StateSlots, Step
+from mindspore_serving.llm.step import CacheMemory, Features, Row, StateSlots, Step
 
 Indices = npt.NDArray[np.int64]
 
@@ -26,11 +26,15 @@ class RunnerLimits:
     max_model_len: int
     adapters: Collection[int] = ()
     num_slots: int = 0  # slots of recurrent states
+    memory: CacheMemory = CacheMemory()
 
     def agreed(self, minimum: Callable[[int], int]) -> "RunnerLimits":
         """Return the limits that every rank can hold, by `minimum` of their numbers."""
         num_blocks, longest = minimum(self.num_blocks), minimum(self.max_model_len)
-        return replace(self, num_blocks=num_blocks, max_model_len=longest)
+        memory = self.memory
+        if memory.kept_blocks is not None:
+            memory = replace(memory, kept_blocks=minimum(memory.kept_blocks))
+        return replace(self, num_blocks=num_blocks, max_model_len=longest, memory=memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ class Layout:
 
 
 class LimitedRunner:
-    """Base of runners: the limits that an engine reads."""
+    """Base of runners: the limits that an engine reads.  Its cache keeps its memory."""
 
     hidden_size = 0
     rope_switch = 0
@@ -81,6 +85,10 @@ class LimitedRunner:
         self.vocab_size = limits.vocab_size
         self.max_model_len = limits.max_model_len
         self.adapters = limits.adapters
+        self.cache_memory = limits.memory
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Release nothing."""
 
 
 def lay_out(step: Step, limits: RunnerLimits) -> Layout:

@@ -16,7 +16,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ToRank
+from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
@@ -62,6 +62,9 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
     control.send(Ready())
     while True:
         message = control.receive_next()
+        if isinstance(message, ReleaseBlocks):
+            runner.release_blocks(message.blocks)
+            continue
         assert isinstance(message, Compute)
         _compute(runner, links, message)
 

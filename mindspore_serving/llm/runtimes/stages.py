@@ -12,7 +12,7 @@ stage, gets the logits.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -55,7 +55,13 @@ class StageRunner(LimitedRunner):
 
     def __init__(self, stage: LayerStage, grid: Grid, *, overlaps: bool) -> None:
         super().__init__(
-            RunnerLimits(stage.block_size, stage.num_blocks, stage.vocab_size, stage.max_model_len)
+            RunnerLimits(
+                stage.block_size,
+                stage.num_blocks,
+                stage.vocab_size,
+                stage.max_model_len,
+                memory=stage.cache_memory,
+            )  # fmt: skip
         )
         self.hidden_size = stage.hidden_size
         self._stage, self._width = stage, stage.width
@@ -73,6 +79,9 @@ class StageRunner(LimitedRunner):
         if not self.hidden_size:
             raise ServingError("the runtime has no embeddings; take openvino or torch")
         return self._compute(step, self.hidden_size, embeds=True)
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        self._stage.release_blocks(blocks)
 
     def close(self) -> None:
         self._stage.close()

@@ -46,6 +46,7 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopRunner,
 )
 from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
+from mindspore_serving.llm.serving.memory_monitor import MemoryMonitor
 from mindspore_serving.llm.serving.preparation import Preparation, Prepared
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
@@ -142,6 +143,11 @@ class AsyncEngine:
         self.adapters = AdapterLoading(opened, self._loop)
         self._encoder = opened.engine.encoder
         self._loop.start()
+        memory = opened.engine.memory
+        self._monitor = None
+        if memory is not None and memory.can_release:
+            self._monitor = MemoryMonitor(self._loop, memory)
+            self._monitor.start()
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
 
     @property
@@ -190,6 +196,11 @@ class AsyncEngine:
         steps = {STEPS.name: (sizes.total, sizes.counts[:])}
         return dict(self._recorder.answers), {**self._recorder.counts(), **steps}
 
+    def share_memory(self, count: int) -> None:
+        """Let the cache take its part of a default that `count` models of this machine share."""
+        if self._monitor is not None:
+            self._monitor.num_sharing = count
+
     def encoder_runner(self) -> EncoderRunner:
         """Return the encoder for another thread: its passes are computed between two steps."""
         assert self._encoder is not None
@@ -215,6 +226,8 @@ class AsyncEngine:
     def close(self) -> None:
         """End the threads and free the model."""
         self._preparation.close()
+        if self._monitor is not None:
+            self._monitor.close()
         self._loop.close()
         self.adapters.close()
 

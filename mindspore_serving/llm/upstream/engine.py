@@ -12,10 +12,12 @@ from itertools import count
 from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.core.default_sampling import operator_sampling
 from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest, to_refused
 from mindspore_serving.core.model_card import UPSTREAM, ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.upstream.budget import BufferQuota
@@ -59,8 +61,8 @@ class UpstreamModel:
 
     Args:
         options: URL of the server and how to use it.
-        max_model_len: limit of tokens of a prompt and its answer; None: the one that the server
-            lists.
+        config: default sampling, and the limit of tokens of a prompt and its answer; None: the one
+            that the server lists.
         wake: called from any thread when `collect` has events to deliver.
 
     Raises:
@@ -69,13 +71,13 @@ class UpstreamModel:
     """
 
     def __init__(
-        self, options: UpstreamOptions, max_model_len: int | None, wake: Callable[[], None]
+        self, options: UpstreamOptions, config: EngineConfig, wake: Callable[[], None]
     ) -> None:
         self.unready = "the upstream was not probed yet"
         self.adapters = NoAdapters()
         self._options = options
         self._wake = wake
-        self._model, self._length, self._max_model_len = options.model, 0, max_model_len
+        self._model, self._length, self._config = options.model, 0, config
         self._server = _open_server(options)
         self._open: dict[str, _OpenRequest] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -97,12 +99,15 @@ class UpstreamModel:
 
     @property
     def _context_length(self) -> int:
-        return self._max_model_len or self._length or _DEFAULT_MAX_MODEL_LEN
+        return self._config.max_model_len or self._length or _DEFAULT_MAX_MODEL_LEN
 
     @property
     def num_open(self) -> int:
         """Number of requests whose answer is not complete."""
         return len(self._open)
+
+    def share_memory(self, count: int) -> None:
+        """Do nothing: there is no cache here."""
 
     @property
     def stats(self) -> EngineStats:
@@ -162,6 +167,7 @@ class UpstreamModel:
         self._thread.join()
 
     def _card(self, length: int) -> ModelCard:
+        sampling = tuple(operator_sampling(self._config).items())
         return ModelCard(
             architecture="upstream",
             runtime=UPSTREAM,
@@ -182,6 +188,9 @@ class UpstreamModel:
             max_num_batched_tokens=1,
             max_num_waiting=None,
             created=int(time.time()),
+            sampling=sampling,
+            sampling_source="operator" if sampling else "",
+            default_max_tokens=self._config.default_max_tokens,
             summary=f"{self._model or 'a model'} of {self._server.origin}",
         )
 

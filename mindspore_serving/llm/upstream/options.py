@@ -8,10 +8,14 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from mindspore_serving.core.default_sampling import OPTION, RECOMMENDED
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SAMPLING
-from mindspore_serving.errors import StartError, did_you_mean
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.llm.config import EngineConfig
 
+TAKEN = ("max_model_len", *(OPTION.format(name) for name in (*RECOMMENDED, "max_tokens")))
+"""Options of language models that an upstream has."""
 _STANDARD = frozenset({
     "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n", "presence_penalty", "seed",
     "stop", "temperature", "top_p",
@@ -91,20 +95,21 @@ def read_options(values: Mapping[str, Any]) -> UpstreamOptions:
     return options
 
 
-def read_max_model_len(options: Mapping[str, Any]) -> int | None:
-    """Return `max_model_len`, the only option of language models that an upstream has.
+def read_model_options(options: Mapping[str, Any]) -> EngineConfig:
+    """Return the options of a language model of which an upstream has those of `TAKEN`.
 
-    Raises StartError for other options.
+    Raises StartError.
     """
     for name in options:
-        if name != "max_model_len":
-            raise StartError(
-                f"engine {UPSTREAM!r} has no option {name}, expected only max_model_len"
-            )
-    max_model_len: int | None = options.get("max_model_len")
-    if max_model_len is not None and (type(max_model_len) is not int or max_model_len < 1):
-        raise StartError(f"max_model_len is {max_model_len!r}, expected an int >= 1")
-    return max_model_len
+        if name not in TAKEN:
+            near = did_you_mean(name, TAKEN)
+            accepted = ", ".join(TAKEN)
+            text = f"engine {UPSTREAM!r} has no option {name}, expected any of {accepted}{near}"
+            raise StartError(text)
+    try:
+        return EngineConfig(**options)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from None
 
 
 def check_options(values: Mapping[str, Any]) -> None:

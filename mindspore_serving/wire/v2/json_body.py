@@ -75,9 +75,12 @@ T = TypeVar("T")
 _encoder = msgspec.json.Encoder()
 
 
-def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> InferRequest:
+def parse(
+    body: Buffer, header_length: int | None, read_region: ReadRegion, *, is_batched: bool = True
+) -> InferRequest:
     """Parse a body, whose first `header_length` bytes are JSON; None is all of them.
 
+    `is_batched` is as in `make_request`.
     Raises InvalidInputs.
     """
     view = memoryview(body)
@@ -108,7 +111,9 @@ def parse(body: Buffer, header_length: int | None, read_region: ReadRegion) -> I
     parameters = _decode_part(decoded.parameters, _parameters)
     is_binary = parameters.get("binary_data_output") is True
     outputs = [_output(output) for output in decoded.outputs or ()]
-    return make_request(decoded.id, parameters, inputs, outputs, is_binary=is_binary)
+    return make_request(
+        decoded.id, parameters, inputs, outputs, is_binary=is_binary, is_batched=is_batched
+    )
 
 
 def parse_raw(body: Buffer, inputs: Sequence[ValueSpec]) -> InferRequest:

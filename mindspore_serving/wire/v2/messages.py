@@ -58,9 +58,13 @@ def target_of(message: pb.ModelInferRequest) -> ModelTarget:
 
 
 def parse(
-    message: pb.ModelInferRequest, contents: TensorContents, read_region: ReadRegion
+    message: pb.ModelInferRequest,
+    contents: TensorContents,
+    read_region: ReadRegion,
+    *,
+    is_batched: bool = True,
 ) -> InferRequest:
-    """Make the request of a message and its contents.  Raises InvalidInputs."""
+    """Make the request of a message and its contents, see `make_request`.  Raises InvalidInputs."""
     inputs, raw = [], iter(contents.raw)
     for tensor, typed in zip(message.inputs, contents.typed, strict=True):
         parameters = to_parameters(tensor.parameters)
@@ -86,7 +90,9 @@ def parse(
         for output in message.outputs
     ]
     parameters = to_parameters(message.parameters)
-    return make_request(message.id, parameters, inputs, outputs, is_binary=True)
+    return make_request(
+        message.id, parameters, inputs, outputs, is_binary=True, is_batched=is_batched
+    )
 
 
 def to_parameters(parameters: Any) -> dict[str, Any]:

@@ -88,8 +88,9 @@ def make_request(
     outputs: Sequence[RequestedOutput],
     *,
     is_binary: bool,
+    is_batched: bool = True,
 ) -> InferRequest:
-    """Make a request.
+    """Make a request; `is_batched` is the default of its parameter `batched`.
 
     Raises InvalidInputs for unsupported parameters, and for inputs with different numbers of
     instances.
@@ -98,7 +99,7 @@ def make_request(
     names = {output.name for output in outputs}
     if len(names) < len(outputs):
         raise InvalidInputs("two outputs have the same name")
-    is_batched = parameters.get("batched", True)
+    is_batched = parameters.get("batched", is_batched)
     if not isinstance(is_batched, bool):
         raise InvalidInputs(f"parameter batched is {is_batched!r}, expected true or false")
     body = TensorBody(inputs, is_batched=is_batched)

@@ -1,10 +1,16 @@
 """Fields that no route has: the answer names them, the log once, and near misses are refused."""
 
+import re
+
 import msgspec
 import pytest
 
+from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.field_names import ROWS
 from mindspore_serving.frontends.chat.unknown_fields import HEADER, KnownFields
+from mindspore_serving.frontends.ollama.fields import OPTIONS, Options
+from mindspore_serving.frontends.ollama.requests import OllamaRequest
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from tests.frontends.mounting import tgi_routes
@@ -40,9 +46,23 @@ def test_unknown_fields_are_named_in_their_order() -> None:
         ("message", "messages"),
         ("TOP_P", "top_p"),
         ("tool_choise", "tool_choice"),
+        ("max_tokenz", "max_tokens"),
+        ("top_pp", "top_p"),
+        ("tempature", "temperature"),
+        ("mesages", "messages"),
+        ("max_new_tokens", "max_tokens"),
+        ("num_predict", "max_tokens"),
+        ("n_predict", "max_tokens"),
+        ("max_length", "max_tokens"),
+        ("maxOutputTokens", "max_tokens"),
+        ("repeat_penalty", "repetition_penalty"),
+        ("stop_sequences", "stop"),
+        ("random_seed", "seed"),
+        ("num_return_sequences", "n"),
+        ("grammar", "structured_outputs"),
     ],
 )
-def test_a_misspelt_field_is_refused_with_a_suggestion(given: str, meant: str) -> None:
+def test_a_misspelt_or_foreign_name_is_refused_with_the_name_here(given: str, meant: str) -> None:
     with pytest.raises(InvalidField, match=f"^{given} is not known: did you mean {meant}\\?$"):
         find(**{given: 1})
 
@@ -52,10 +72,11 @@ def test_a_misspelt_field_is_refused_with_a_suggestion(given: str, meant: str) -
     "name",
     [
         *("models", "provider", "transforms", "reasoning", "top_a", "min_length", "mirostat"),
-        *("repeat_penalty", "n_predict", "cache_prompt", "grammar", "use_beam_search"),
+        *("store", "metadata", "enable_thinking", "num_ctx", "cache_prompt", "use_beam_search"),
+        *("top_k_return_sequences", "api_key", "options", "plugins", "route", "min_k", "stop_id"),
         *("early_stopping", "length_penalty", "prompt_logprobs", "return_token_ids", "documents"),
         *("echo", "chat_template", "mm_processor_kwargs", "add_generation_prompt", "request_id"),
-        *("continue_final_message", "kv_transfer_params", "extra_body", "thinking", "input"),
+        *("continue_final_message", "kv_transfer_params", "thinking", "input"),
     ],
 )
 def test_a_field_of_another_server_is_no_near_miss(name: str) -> None:
@@ -64,6 +85,41 @@ def test_a_field_of_another_server_is_no_near_miss(name: str) -> None:
 
 def test_a_near_miss_beside_the_right_name_is_only_named() -> None:
     assert find(max_tokens=1, maxTokens=1) == ("maxTokens",)
+    assert find(max_completion_tokens=1, max_new_tokens=1) == ("max_new_tokens",)
+    assert find(temperature=1, do_sample=1) == ("do_sample",)
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("do_sample", "did you mean temperature, where 0 takes the likeliest token?"),
+        ("system", "send a message with the role system"),
+        ("extra_body", "it is an argument of OpenAI's Python library"),
+    ],
+)
+def test_a_field_without_another_name_here_is_refused_with_advice(given: str, advice: str) -> None:
+    with pytest.raises(InvalidField, match=f"^{given} is not known: {re.escape(advice)}"):
+        find(messages=[], **{given: 1})
+
+
+def test_a_parameter_beside_its_object_is_refused_with_its_path() -> None:
+    inner = KnownFields("/here, options", Options, OPTIONS.ignored)
+    fields = KnownFields("/here", OllamaRequest, inside={"options": inner})
+    for name in ("max_tokens", "num_predict", "num_predictt"):
+        with pytest.raises(InvalidField, match=r"did you mean options\.num_predict\?$"):
+            fields.find_unknown(msgspec.json.encode({name: 1}))
+    with pytest.raises(InvalidField, match=r"^options\.max_tokens is not known"):
+        fields.find_unknown(b'{"options": {"max_tokens": 1}}')
+    assert fields.find_unknown(b'{"options": {"num_predict": 1, "a": 2}, "max_tokens": 1}') == (
+        "max_tokens",
+        "options.a",
+    )
+
+
+def test_the_names_of_every_protocol_are_in_the_table() -> None:
+    for row in SAMPLING.values():
+        names = {name for name in row.aliases.values() if name}
+        assert len(names) < 2 or any(names <= {*other} for other in ROWS), names
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"5", b"{", b"\xff", b'{"a": }'])
@@ -130,7 +186,8 @@ async def test_a_near_miss_is_a_validation_error_for_clients_of_tgi() -> None:
     reply = await server.post("/generate", {"inputs": "Hi", "parameters": {"max_new_token": 2}})
     assert (reply.status_code, reply.json()["error_type"]) == (422, "validation")
     assert reply.json()["error"] == (
-        "Input validation error: max_new_token is not known: did you mean max_new_tokens?"
+        "Input validation error: parameters.max_new_token is not known: "
+        "did you mean parameters.max_new_tokens?"
     )
 
 

@@ -27,7 +27,7 @@ def test_many_different_routes_take_bounded_memory():
 
 def test_a_request_without_a_body_is_invalid():
     route = ms_rest.find_route(b"/model/add:m")
-    with pytest.raises(InvalidInputs, match="^http message invalid$"):
+    with pytest.raises(InvalidInputs, match="^http message invalid: the body is empty"):
         ms_rest.to_request(route, b"", None)
 
 

@@ -128,7 +128,7 @@ def test_a_model_without_a_chat_template_goes_on_with_the_prompt(web):
         ({"options": {"top_p": 2}}, "options.top_p is 2"),
         ({"options": {"num_predict": 0}}, "options.num_predict is 0"),
         ({"options": {"top_k": "many"}}, "options.top_k is wrong"),
-        ({"options": {"num_predic": 5}}, "did you mean num_predict?"),
+        ({"options": {"num_predic": 5}}, "did you mean options.num_predict?"),
         ({"options": {"mirostat": 2}}, "options.mirostat is 2, expected 0"),
         ({"options": []}, "options is [], expected an object"),
         ({"format": "xml"}, 'format is "xml", expected "json" or a JSON schema'),

@@ -130,7 +130,7 @@ def test_a_default_method_has_the_name_of_its_servable() -> None:
 
 def test_the_example_of_a_tensor_has_its_shape() -> None:
     example = values.instance_example(SIGNATURE)
-    assert example == {"image": [[1.5], [1.5], [1.5]]}
+    assert example == {"image": [[1.0], [1.0], [1.0]]}
     tensors = values.tensors_example(SIGNATURE)
     assert tensors is not None
     (tensor,) = tensors["inputs"]

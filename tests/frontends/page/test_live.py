@@ -9,6 +9,7 @@ import subprocess
 import httpx
 import pytest
 
+from mindspore_serving.core.signature import ValueSpec, describe_inputs
 from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import ask, ended, settings
@@ -92,7 +93,7 @@ def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
             assert curl.stdout is not None
             said = curl.stdout.read(40)
             curl.kill()  # the chat has no end
-        if ":joined" not in line:  # 1.5 is no text to join
+        if ":joined" not in line:  # 1 is no text to join
             began = {start for start in began if not said.startswith(start)}
     assert began == set()
 
@@ -106,11 +107,11 @@ def test_the_command_for_a_model_has_values_of_its_types_and_shapes(
     double = row["methods"]["double"]
     row["methods"] = {"double": double}
     for dtype, shape, doubled in (
-        ("float32", [3], [3.0] * 3),
-        ("int64", [None, 2], [[2, 2]]),
-        ("float16", [3, 40, None], [[[3.0]] * 40] * 3),
+        ("float32", (3,), [2.0] * 3),
+        ("int64", (None, 2), [[2, 2]]),
+        ("float16", (3, 40, None), [[[2.0]] * 40] * 3),
     ):
-        double["input_specs"] = [{"name": "x", "dtype": dtype, "shape": shape}]
+        double["input_specs"] = describe_inputs([ValueSpec("x", dtype, shape)])
         browser.answer("/servables", 200, json.dumps({"servables": [row]}))
         browser.open(server.url)
         browser.until("document.querySelectorAll('.how').length === 1")

@@ -209,28 +209,27 @@ BODIES: list[tuple[bytes, str, int, str]] = [
         "application/json",
         422,
         "Failed to deserialize the JSON body into the target type: "
-        "inputs: Expected `str`, got `int`",
+        "inputs: expected a string, got an integer",
     ),
     (
         b"{}",
         "application/json",
         422,
-        "Failed to deserialize the JSON body into the target type: "
-        "Object missing required field `inputs`",
+        "Failed to deserialize the JSON body into the target type: missing field `inputs`",
     ),
     (
         b'{"inputs": "Hi", "parameters": {"max_new_tokens": -1}}',
         "application/json",
         422,
         "Failed to deserialize the JSON body into the target type: "
-        "parameters.max_new_tokens: Expected `int` >= 0",
+        "parameters.max_new_tokens: expected an integer >= 0",
     ),
     (
         b'{"inputs": "Hi", "parameters": null}',
         "application/json",
         422,
         "Failed to deserialize the JSON body into the target type: "
-        "parameters: Expected `object`, got `null`",
+        "parameters: expected an object, got null",
     ),
     (
         b'{"inputs": "Hi", "parameters": {"grammar": {"type": "yaml", "value": ""}}}',
@@ -255,7 +254,8 @@ BODIES: list[tuple[bytes, str, int, str]] = [
         b'{"inputs": "' + b"a" * 10_000 + b'"}',
         "application/json",
         413,
-        "Failed to buffer the request body: length limit exceeded",
+        "Failed to buffer the request body: length limit exceeded: the body is bigger than 10000 "
+        "bytes; --max-msg-mb of the server sets this limit",
     ),
 ]
 

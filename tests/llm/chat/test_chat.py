@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
+from mindspore_serving.errors import InvalidField, InvalidInputs, StartError, TooLarge
 from mindspore_serving.llm.chat.template import ChatTemplate, RenderLimits
 from tests.llm.chat_templates import LLAMA_3, MISTRAL, QWEN
 from tests.llm.tokenizers_trained import trained
@@ -126,9 +126,25 @@ def test_messages_without_a_role_are_refused(messages, text):
         render(QWEN, messages)
 
 
-def test_whatever_role_there_is_the_template_decides():
-    shown = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-    assert render(shown, [{"role": "observation", "content": "hot"}]) == "<observation>hot"
+SHOWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant", "tool", "observation", "ipython"])
+def test_a_known_role_is_shown_by_the_template(role):
+    assert render(SHOWN, [{"role": role, "content": "hot"}]) == f"<{role}>hot"
+
+
+def test_a_role_that_the_template_names_is_known():
+    source = "{% if messages[0].role == 'narrator' %}Then {{ messages[0].content }}{% endif %}"
+    assert render(source, [{"role": "narrator", "content": "it rained"}]) == "Then it rained"
+
+
+@pytest.mark.parametrize("role", ["usr", "User", "human", "bot"])
+def test_an_unknown_role_is_refused_with_the_roles(role):
+    messages = [{"role": "user", "content": "a"}, {"role": role, "content": "b"}]
+    text = f'messages[1].role is "{role}", expected one of system, user, assistant, tool'
+    with pytest.raises(InvalidField, match=f"^{re.escape(text)}$"):
+        render(SHOWN, messages)
 
 
 def test_fields_that_are_null_are_not_there():

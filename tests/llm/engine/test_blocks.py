@@ -99,3 +99,49 @@ def test_a_hash_covers_everything_before_the_block():
 @pytest.mark.parametrize(("salt", "adapter"), [("b", 0), ("a", 1), ("", 0)])
 def test_another_salt_or_adapter_never_hits(salt, adapter):
     assert hash_root(salt, adapter) != hash_root("a", 0)
+
+
+def test_beyond_its_limit_a_pool_evicts_before_memory_is_taken():
+    pool = BlockPool(4)
+    pool.max_written = 2
+    pool.free(filled(pool, b"a", b"b"))
+    assert pool.allocate() in (0, 1)
+    assert pool.num_written == 2
+    assert pool.find([b"a"]) != []  # the end of a text goes first
+
+
+def test_a_block_in_use_takes_memory_beyond_the_limit():
+    pool = BlockPool(4)
+    pool.max_written = 1
+    assert sorted(pool.allocate() for _ in range(4)) == [0, 1, 2, 3]
+    assert pool.num_written == 4
+
+
+def test_a_pool_shrinks_by_empty_blocks_before_cached_blocks():
+    pool = BlockPool(6)
+    old, new = filled(pool, b"old"), filled(pool, b"new")
+    used, empty = pool.allocate(), pool.allocate()
+    pool.free(old)
+    pool.free(new)
+    pool.free([empty])
+    pool.max_written = 2
+    assert pool.shrink(1) == [empty]
+    assert pool.shrink(9) == old
+    assert (pool.find([b"new"]), pool.users[used]) == (new, 1)
+    assert pool.shrink(9) == []
+    assert pool.num_written == 2
+    pool.max_written = 0
+    assert pool.shrink(9) == new
+    assert pool.shrink(9) == []
+    assert (pool.num_written, pool.num_free, pool.num_cached) == (1, 5, 0)
+
+
+def test_evicted_blocks_are_reported_when_the_cache_shrinks():
+    pool = BlockPool(2)
+    (block,) = filled(pool, b"a")
+    pool.free([block])
+    evicted = []
+    pool.on_evict = lambda *block_and_digest: evicted.append(block_and_digest)
+    pool.max_written = 0
+    pool.shrink(1)
+    assert evicted == [(block, b"a")]

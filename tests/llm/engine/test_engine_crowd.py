@@ -105,6 +105,13 @@ class Crowd:
                 if not self.open[name]:
                     del self.open[name]
 
+    def give_back(self) -> None:
+        """Has the cache return memory, and lets it take a random number of bytes from now on."""
+        memory = self.engine.memory
+        memory.set_target(self.rng.randrange(memory.limit + 1))
+        while memory.release(self.rng.choice([1, 200])):
+            pass
+
     def check(self) -> None:
         assert not self.open
         for name, asked in self.asked.items():
@@ -138,6 +145,8 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
             crowd.add()
         if rng.random() < 0.1:
             crowd.abort()
+        if rng.random() < 0.01:
+            crowd.give_back()
         crowd.step()
     while engine.has_work:
         crowd.step()
@@ -148,6 +157,7 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
     # It was what it is meant to be: tight, shared, interrupted.
     assert stats.num_preemptions > 200
     assert stats.num_cache_hits > 5000
+    assert stats.num_cache_bytes_released > 100 * stats.num_cache_bytes_limit // 48
     assert (stats.num_draft_tokens > 1000) == (num_speculative_tokens > 0)
     ends = list(crowd.ends.values())
     for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):

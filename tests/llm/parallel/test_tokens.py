@@ -138,6 +138,10 @@ def test_an_engine_over_ranks_answers_a_crowd_as_the_reference_does(llama):
     with open_ranks(llama, **options) as llm:
         answers = llm.generate(prompts, params)
         stats = llm.stats()
+        memory = llm._any_engine().memory
+        memory.set_target(0)
+        assert memory.release(memory.limit) == stats.num_cache_bytes > 0  # by all ranks
+        assert llm.generate(prompts[0], params)[0].outputs == answers[0].outputs
     for prompt, answer in zip(prompts, answers, strict=True):
         expected = checkpoints.greedy(llama, tuple(prompt), 20)
         for output in answer.outputs:

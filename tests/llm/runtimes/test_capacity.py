@@ -1,17 +1,18 @@
 """Number of cache blocks, computed by hand."""
 
-from pathlib import Path
-
 import pytest
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec, from_config
 from mindspore_serving.llm.runtimes.capacity import (
+    SHARE_OF_MEMORY,
+    DeviceMemory,
     cache_block_bytes,
-    free_main_memory,
     runner_limits,
 )
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
+from mindspore_serving.llm.runtimes.main_memory import MainMemory
 
 # 2 layers * (keys and values) * 2 heads * 8 numbers = 64 numbers per token
 BLOCK_BYTES = 64 * 4 * 16
@@ -33,13 +34,23 @@ def spec() -> ModelSpec:
     )
 
 
-def fitting(free_memory: int = 0, **options: int) -> tuple[int, int]:
-    """(blocks, longest sequence)"""
+def limits(memory: MainMemory | DeviceMemory, num_ranks: int = 1, **options: int) -> RunnerLimits:
     config = EngineConfig(block_size=16, **options)
     block_bytes = cache_block_bytes(config, spec(), element_size=4)
     assert block_bytes == BLOCK_BYTES
-    limits = runner_limits(config, spec(), block_bytes, free_memory=free_memory)
-    return limits.num_blocks, limits.max_model_len
+    return runner_limits(config, spec(), block_bytes, memory, num_ranks)
+
+
+def fitting(free: int = 0, **options: int) -> tuple[int, int]:
+    """(blocks, longest sequence) on a device with `free` bytes."""
+    found = limits(DeviceMemory(free, "all of it"), **options)
+    return found.num_blocks, found.max_model_len
+
+
+def machine(blocks: int, available: int | None = None) -> MainMemory:
+    """Memory of which the default share is `blocks`, with `available` blocks available."""
+    total = int(blocks * BLOCK_BYTES / SHARE_OF_MEMORY) + 9
+    return MainMemory(total, total if available is None else available * BLOCK_BYTES)
 
 
 def test_kv_cache_memory_is_divided_into_blocks() -> None:
@@ -51,20 +62,20 @@ def test_a_small_cache_lowers_the_longest_sequence() -> None:
 
 
 def test_free_memory_is_the_default_cache_size() -> None:
-    assert fitting(free_memory=20 * BLOCK_BYTES) == (20, 128)
+    assert fitting(free=20 * BLOCK_BYTES) == (20, 128)
 
 
 def test_cache_is_no_larger_than_all_sequences_can_fill() -> None:
     """3 sequences of 128 / 16 blocks."""
-    assert fitting(free_memory=10**12, max_num_seqs=3) == (24, 128)
-    assert fitting(free_memory=10**12, max_num_seqs=3, max_model_len=33) == (9, 33)
+    assert fitting(free=10**12, max_num_seqs=3) == (24, 128)
+    assert fitting(free=10**12, max_num_seqs=3, max_model_len=33) == (9, 33)
 
 
 def test_cache_smaller_than_a_block_is_refused() -> None:
     with pytest.raises(StartError, match=f"{BLOCK_BYTES - 1} bytes .* takes {BLOCK_BYTES} bytes"):
         fitting(kv_cache_memory=BLOCK_BYTES - 1)
     with pytest.raises(StartError, match="raise kv_cache_memory"):
-        fitting(free_memory=0)
+        fitting(free=0)
 
 
 def test_max_model_len_beyond_positions_is_refused() -> None:
@@ -72,14 +83,40 @@ def test_max_model_len_beyond_positions_is_refused() -> None:
         fitting(kv_cache_memory=2**20, max_model_len=129)
 
 
-def test_a_container_with_a_limit_has_less_free_memory(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 9999 kB\nMemAvailable:   1000 kB\n")
-    assert free_main_memory(tmp_path) == 512_000
-    group = tmp_path / "sys/fs/cgroup"
-    group.mkdir(parents=True)
-    (group / "memory.max").write_text("300000\n")
-    (group / "memory.current").write_text("100000\n")
-    assert free_main_memory(tmp_path) == 100_000
-    (group / "memory.max").write_text("max\n")
-    assert free_main_memory(tmp_path) == 512_000
+def test_the_default_is_a_share_of_the_main_memory() -> None:
+    found = limits(machine(blocks=20))
+    assert (found.num_blocks, found.max_model_len) == (20, 128)
+    assert found.memory.kept_blocks == 20
+    assert found.memory.reason == "12 % of 0 GB memory"
+
+
+def test_a_longest_sequence_fits_though_the_share_is_smaller() -> None:
+    """128 tokens are 8 blocks, of which 3 may stay for later prompts."""
+    found = limits(machine(blocks=3))
+    assert (found.num_blocks, found.max_model_len) == (8, 128)
+    assert found.memory.kept_blocks == 3
+    assert found.memory.reason.startswith("the longest sequence, of which later prompts keep 12 %")
+
+
+def test_pinned_prompts_leave_room_for_a_longest_sequence() -> None:
+    """They may take half of the cache."""
+    config = EngineConfig(block_size=16, pinned_prompts=["a"])
+    assert runner_limits(config, spec(), BLOCK_BYTES, machine(blocks=5)).num_blocks == 16
+
+
+def test_half_of_the_available_memory_is_the_limit_on_a_full_machine() -> None:
+    found = limits(machine(blocks=20, available=10))
+    assert (found.num_blocks, found.max_model_len) == (5, 80)
+    assert found.memory.reason == "50 % of the free memory"
+
+
+def test_ranks_share_the_memory_of_the_machine() -> None:
+    found = limits(machine(blocks=40), num_ranks=2)
+    assert found.num_blocks == 20
+    assert found.memory.block_bytes == 2 * BLOCK_BYTES  # of both
+
+
+def test_kv_cache_memory_is_kept_on_a_small_machine_too() -> None:
+    found = limits(machine(blocks=3), kv_cache_memory=30 * BLOCK_BYTES)
+    assert (found.num_blocks, found.memory.kept_blocks) == (30, 30)
+    assert found.memory.reason == "kv_cache_memory"

@@ -18,7 +18,6 @@ from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import opening
-from mindspore_serving.llm.runtimes.openvino.constants import release_pages
 from mindspore_serving.llm.runtimes.openvino.fusion import (
     fusible_blocks,
     num_fused,
@@ -29,6 +28,7 @@ from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import BY_ROWS, options_from
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.runtimes.pages import release_pages
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error

@@ -13,13 +13,13 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.openvino.constants import in_pages
 from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.opening import build_model
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner as open_openvino
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.repacking import packing_order, releasing
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.runtimes.pages import in_pages
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm.gguf_files import HIDDEN, LAYERS, VOCAB, random_blocks, write_model
 from tests.waiting import eventually

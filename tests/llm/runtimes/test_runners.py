@@ -88,6 +88,19 @@ def test_copies_read_all_blocks_before_writing(model: Model) -> None:
         np.testing.assert_allclose(row, expected, atol=1e-4)
 
 
+def test_released_blocks_change_no_other_blocks_and_can_be_written(model: Model) -> None:
+    runner = model.open()
+    assert runner.cache_memory.can_release
+    prompts = checkpoints.prompts(2)
+    for _ in range(2):
+        first, second = texts(runner, prompts, 16)
+        (answer,) = generate(runner, [second], 16)
+        advance(runner, [first])
+        runner.release_blocks(second.blocks)
+        model.check(prompts[1], answer)
+        model.check(prompts[0], generate(runner, [first], 16)[0])
+
+
 def test_refused_row_leaves_the_cache_unchanged(model: Model) -> None:
     runner = model.open()
     prompt = checkpoints.prompts(1)[0]

@@ -102,7 +102,7 @@ def test_a_chat_with_the_third_has_a_token_for_each_role(tmp_path: Path) -> None
         GMASK, SOP, USER, *NEWLINE, *asked, ASSISTANT, *NEWLINE, *answered,
         OBSERVATION, *NEWLINE, *asked, ASSISTANT,
     ]  # fmt: skip
-    with pytest.raises(InvalidInputs, match="the role narrator is none of system"):
+    with pytest.raises(InvalidInputs, match='role is "narrator", expected one of system'):
         template.render([{"role": "narrator", "content": "x"}])
 
 

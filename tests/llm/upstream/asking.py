@@ -8,6 +8,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Chunk, Event, Generate, LLMRequest
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.upstream.engine import UpstreamModel
 from mindspore_serving.llm.upstream.options import read_options
 from tests.waiting import PATIENCE
@@ -18,9 +19,9 @@ QUICK = {"health_interval": 0.05, "retries": 0}
 class Asking:
     """Collects on the thread of the test."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, config: EngineConfig, **options: Any) -> None:
         self._woken = threading.Event()
-        self.model = UpstreamModel(read_options({**QUICK, **options}), None, self._woken.set)
+        self.model = UpstreamModel(read_options({**QUICK, **options}), config, self._woken.set)
 
     def until(self, condition: Any) -> None:
         """Collect until `condition` is true."""
@@ -54,8 +55,8 @@ class Asking:
 
 
 @contextmanager
-def asking(**options: Any) -> Iterator[Asking]:
-    found = Asking(**options)
+def asking(config: EngineConfig | None = None, **options: Any) -> Iterator[Asking]:
+    found = Asking(config or EngineConfig(), **options)
     try:
         yield found
     finally:

@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, Refused, Started, Tokenize
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.upstream.connection import MAX_BODY, MAX_HEAD, MAX_LINE
 from mindspore_serving.llm.upstream.options import read_options
 from tests.llm.upstream.asking import Asking, asking, prompt, text_of
@@ -78,6 +79,17 @@ def test_the_error_names_the_fault_of_a_broken_server(case: str) -> None:
         assert text in asked.fails(prompt())
         server.script = good
         assert text_of(asked.ask(prompt())) == "Good day"
+
+
+def test_the_operators_sampling_is_in_the_card_of_an_upstream() -> None:
+    with faulty(good) as server:
+        with asking(url=server.url) as asked:
+            assert (asked.model.card.sampling, asked.model.card.sampling_source) == ((), "")
+        config = EngineConfig(default_temperature=0.3, default_max_tokens=50, max_model_len=60)
+        with asking(config, url=server.url) as asked:
+            card = asked.model.card
+            assert card.defaults == {"temperature": 0.3, "max_tokens": 50}
+            assert (card.sampling_source, card.max_model_len) == ("operator", 60)
 
 
 def test_an_answer_has_its_events_in_order() -> None:
@@ -240,4 +252,4 @@ def test_a_key_that_is_not_there_is_a_start_error(monkeypatch: pytest.MonkeyPatc
     for value in ("", "a\r\nb"):
         monkeypatch.setenv("FAR_KEY", value)
         with pytest.raises(StartError, match="FAR_KEY"):
-            Asking(url="http://far", key_variable="FAR_KEY")
+            Asking(EngineConfig(), url="http://far", key_variable="FAR_KEY")

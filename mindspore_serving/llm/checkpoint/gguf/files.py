@@ -10,10 +10,11 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
-from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, UnreadArray, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray, open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
 
 SUFFIX = ".gguf"
+_BLOB = "sha256-"  # with which names of Ollama's files begin, which have no suffix
 TEMPLATE = "tokenizer.chat_template"
 # Special token -> its name in keys.
 SPECIAL = {
@@ -57,8 +58,15 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def is_gguf(path: Path) -> bool:
-    """Return whether `path` is a GGUF file, by its suffix."""
+    """Return whether `path` is a GGUF file: by its suffix, or of Ollama's blobs by its content."""
+    if path.name.startswith(_BLOB):
+        return path.is_file() and _has_magic(path)
     return path.suffix == SUFFIX and path.is_file()
+
+
+def _has_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
 
 
 def has_file(path: Path) -> bool:

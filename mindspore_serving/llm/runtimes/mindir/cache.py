@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
+from mindspore_serving.llm.runtimes.pages import in_pages, release_rows
 
 F32 = npt.NDArray[np.float32]
 I32 = npt.NDArray[np.int32]
@@ -105,7 +106,7 @@ class BlockCache:
 
     def __init__(self, spec: ModelSpec, num_blocks: int, block_size: int) -> None:
         shape = (len(spec.layers), spec.num_kv_heads, num_blocks, block_size, spec.head_dim)
-        self._sides = [np.zeros(shape, np.float32), np.zeros(shape, np.float32)]
+        self._sides = [in_pages(shape, np.float32), in_pages(shape, np.float32)]
 
     def copy(self, copies: Sequence[tuple[int, int]]) -> None:
         """Copy blocks (from, to); all are read before any is written."""
@@ -135,6 +136,13 @@ class BlockCache:
         for side, new in zip(self._sides, (keys, values), strict=True):
             layers, heads, blocks, size, dim = side.shape
             side.reshape(layers, heads, blocks * size, dim)[:, :, to] = new[:, :, is_token]
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system."""
+        for side in self._sides:
+            num_heads, num_blocks = side.shape[0] * side.shape[1], side.shape[2]
+            rows = [head * num_blocks + block for head in range(num_heads) for block in blocks]
+            release_rows(side, rows, num_heads * num_blocks)
 
     def clear(self) -> None:
         self._sides.clear()

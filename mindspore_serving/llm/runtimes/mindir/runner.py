@@ -5,6 +5,7 @@ and its outputs are written back.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,10 +19,10 @@ from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import cut_layers, rank_options
 from mindspore_serving.llm.runtimes.capacity import (
     cache_block_bytes,
-    free_main_memory,
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, BlockCache, GraphCall
 from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_not_split, rank_directory
 from mindspore_serving.llm.runtimes.mindir.export_weights import load_exportable_spec
@@ -52,6 +53,7 @@ class DenseRunner(LimitedRunner):
         self._is_first, self._is_last = spec.is_first, spec.is_last
         self._graphs: DenseGraphs | None = graphs
         self._cache = BlockCache(spec, limits.num_blocks, limits.block_size)
+        self.cache_memory = replace(limits.memory, can_release=True)
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors.
@@ -84,6 +86,10 @@ class DenseRunner(LimitedRunner):
             graph_rows, indices = call.locate(rows)
             output[indices] = self._call(layout, call, values, graph_rows)[: len(graph_rows)]
         return output
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system."""
+        self._cache.release(blocks)
 
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
@@ -150,8 +156,8 @@ def _open(
     graphs = Graphs(directory, spec)
     _compile(spec, graphs)
     block_bytes = cache_block_bytes(config, spec, element_size=4)
-    free = free_main_memory() // (grid.everyone.size if grid else 1)
-    limits = runner_limits(config, spec, block_bytes, free_memory=free)
+    num_ranks = grid.everyone.size if grid else 1
+    limits = runner_limits(config, spec, block_bytes, read_main_memory(), num_ranks)
     if grid:
         limits = limits.agreed(grid.everyone.minimum)
     return DenseRunner(spec, graphs, limits)

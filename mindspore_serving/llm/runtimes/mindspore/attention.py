@@ -4,7 +4,7 @@ The cache is in numpy arrays, which are written in place.  Each sequence's keys 
 gathered from their blocks in every step, and attention is composed of matmul and softmax.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
 from mindspore_serving.llm.runtimes.mindspore.operators import Operators, tensor
+from mindspore_serving.llm.runtimes.pages import in_pages, release_rows
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 F32: TypeAlias = npt.NDArray[np.float32]
@@ -27,16 +28,22 @@ class MindSporeCache:
     """
 
     def __init__(self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]]) -> None:
-        pairs = {
-            layer: np.zeros((2, *blocks, *sizes), np.float32) for layer, sizes in heads.items()
-        }
-        self.layers = {layer: (keys, values) for layer, (keys, values) in pairs.items()}
+        def zeros(layer: int) -> F32:
+            return in_pages((*blocks, *heads[layer]), np.float32)
+
+        self.layers = {layer: (zeros(layer), zeros(layer)) for layer in heads}
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Copy blocks `source` to `target`; all are read before any is written."""
         for keys, values in self.layers.values():
             keys[target] = keys[source]
             values[target] = values[source]
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system."""
+        for keys, values in self.layers.values():
+            release_rows(keys, blocks)
+            release_rows(values, blocks)
 
     def write(self, layer: int, slots: Indices, keys: F32, values: F32) -> None:
         """Write `keys` and `values`, [T, kv_heads * head_dim], to the slots of a layer."""

@@ -27,6 +27,7 @@ from mindspore_serving.llm.runtimes.capacity import (
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, TokenSpan
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.mindir.cache import F32, I32, GraphCall
 from mindspore_serving.llm.runtimes.mindir.export_cell import DecoderCell
 from mindspore_serving.llm.runtimes.mindir.export_weights import Matrices, check_exportable
@@ -116,7 +117,8 @@ def open_graphs(directory: str | Path, config: EngineConfig, target: str) -> Den
         raise
     except (ValueError, TypeError, RuntimeError) as error:
         raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
-    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
+    block_bytes = cache_block_bytes(config, spec, element_size=4)
+    limits = runner_limits(config, spec, block_bytes, read_main_memory())
     graphs = CompiledGraphs(decoder, spec, buckets(config, limits.max_model_len))
     return DenseRunner(spec, graphs, limits)
 

@@ -5,7 +5,8 @@ of them, so it is slower than the openvino runtime.  On Ascend the operators are
 `mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from mindspore_serving.llm.runtimes.capacity import (
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
 from mindspore_serving.llm.runtimes.mindspore.attention import MindSporeCache, MindSporePass
 from mindspore_serving.llm.runtimes.mindspore.operators import (
@@ -53,7 +55,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     use_device(target)
     model = MindSporeModel(spec, decoder, MindSporeWeights(checkpoint), OPERATORS[target])
     _load(model)
-    limits = runner_limits(config, spec, cache_block_bytes(config, spec, element_size=4))
+    block_bytes = cache_block_bytes(config, spec, element_size=4)
+    limits = runner_limits(config, spec, block_bytes, read_main_memory())
     return MindSporeRunner(model, limits)
 
 
@@ -77,6 +80,7 @@ class MindSporeRunner(LimitedRunner):
         self.rope_switch = spec.rope.switch
         self._model = model
         self._cache = MindSporeCache((limits.num_blocks, limits.block_size), heads)
+        self.cache_memory = replace(limits.memory, can_release=True)
         self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
 
     def run(self, step: Step) -> Logits:
@@ -95,6 +99,10 @@ class MindSporeRunner(LimitedRunner):
             if isinstance(error, ServingError):
                 raise
             raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system."""
+        self._cache.release(blocks)
 
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""

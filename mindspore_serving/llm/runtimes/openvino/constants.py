@@ -4,10 +4,6 @@ Native code still refers to released memory, but does not read it.  Integers tim
 pattern by which the plugin multiplies.  Knows no checkpoint.
 """
 
-import ctypes
-import mmap
-from collections.abc import Iterable
-from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,6 +14,7 @@ from openvino.op import Constant
 
 from mindspore_serving.llm.checkpoint.packing import Packed, pack_nibbles
 from mindspore_serving.llm.runtimes.openvino.nodes import name_of
+from mindspore_serving.llm.runtimes.pages import in_pages
 
 Node: TypeAlias = Any  # of OpenVINO
 Array: TypeAlias = npt.NDArray[Any]
@@ -160,23 +157,3 @@ def _with_zeros(scales: Array, minimums: Array) -> tuple[Array, Array]:
     flat = (wide == 0) & (minimums != 0)  # a group of one value, whatever its integers are
     wide[flat] = np.abs(minimums[flat]) * np.float32(2.0**-30)
     return wide, np.divide(-minimums, wide, out=np.zeros_like(wide), where=wide != 0)
-
-
-def in_pages(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Allocate zeros in separate memory pages."""
-    size = prod(shape) * np.dtype(dtype).itemsize
-    return np.ndarray(shape, dtype, mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-
-
-def release_pages(arrays: Iterable[Array]) -> None:
-    """Release the memory of arrays from `in_pages`; they are read as zeros from now on."""
-    for array in arrays:
-        assert isinstance(array.base, mmap.mmap)
-        array.base.madvise(mmap.MADV_DONTNEED)
-
-
-def trim() -> None:
-    """Return freed memory of the C library to the system, if it can."""
-    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if release is not None:
-        release(0)

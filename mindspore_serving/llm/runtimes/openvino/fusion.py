@@ -24,8 +24,8 @@ from openvino import opset13 as opset
 from openvino.op import Constant, Parameter
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.runtimes.openvino.constants import in_pages
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, swish, widened
+from mindspore_serving.llm.runtimes.pages import in_pages
 
 Halves = npt.NDArray[np.float16]
 

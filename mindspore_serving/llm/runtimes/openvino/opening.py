@@ -50,8 +50,8 @@ def open_runner(
 
     Of `config`: `dtype` and `kv_cache_dtype` as in `options_from`; `quantization` "int8" or "int4"
     for a float checkpoint (a quantised checkpoint needs half the memory to load);
-    `kv_cache_memory`, by default half of the free memory, at most 32 GiB and what `max_num_seqs`
-    longest sequences need. `properties` override those of the plugin.
+    `kv_cache_memory`, with the default of `capacity.runner_limits`. `properties` override those of
+    the plugin.
 
     Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory, an
     openvino release whose paged attention gives other results.

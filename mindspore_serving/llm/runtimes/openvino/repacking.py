@@ -28,11 +28,11 @@ from mindspore_serving.llm.runtimes.openvino.constants import (
     INT8_GROUP,
     TYPES,
     MatrixForm,
-    release_pages,
 )
 from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.runtimes.pages import release_pages
 
 Array: TypeAlias = npt.NDArray[Any]
 

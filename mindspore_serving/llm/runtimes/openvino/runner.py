@@ -14,14 +14,10 @@ from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
-from mindspore_serving.llm.runtimes.capacity import (
-    free_main_memory,
-    longest_sequence,
-    runner_limits,
-)
+from mindspore_serving.llm.runtimes.capacity import longest_sequence, runner_limits
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
-from mindspore_serving.llm.runtimes.openvino.constants import in_pages, release_pages, trim
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
@@ -29,12 +25,12 @@ from mindspore_serving.llm.runtimes.openvino.options import capabilities
 from mindspore_serving.llm.runtimes.openvino.ranks import RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import releasing
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.runtimes.pages import in_pages, release_pages, release_rows, trim
 from mindspore_serving.llm.runtimes.warming import warm_up_within
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 T = TypeVar("T")
 
-MAX_DEFAULT_CACHE = 32 * 2**30  # bytes, without kv_cache_memory
 EXTRA_SLOTS = 2  # state slots after the runner's: see `states.fill`
 WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
 
@@ -83,13 +79,14 @@ class OpenVINORunner:
         self._warm_up(config)  # every token is in one block, as results are not used
         compiled.release_memory()
         trim()
-        # Only now are the weights packed, so that free memory is known.
-        free = min(free_main_memory(), MAX_DEFAULT_CACHE) // part.size
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
         self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
         self.block_format += " ".join(cache.form for cache in self._caches)
-        limits = runner_limits(config, spec, self.block_bytes, free_memory=free)
-        self._allocate(limits.agreed(part.minimum))
+        # Only now are the weights packed, so that free memory is known.
+        limits = runner_limits(config, spec, self.block_bytes, read_main_memory(), part.size)
+        limits = limits.agreed(part.minimum)
+        self._allocate(limits)
+        self.cache_memory = replace(limits.memory, can_release=True)
         self._compute_first()
         trim()
 
@@ -149,6 +146,10 @@ class OpenVINORunner:
             part = content[begin : begin + cache.block_bytes]
             cache.array[block].reshape(-1).view(np.uint8)[:] = part
             begin += cache.block_bytes
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        for cache in self._caches:
+            release_rows(cache.array, blocks)
 
     @property
     def adapters(self) -> Collection[int]:

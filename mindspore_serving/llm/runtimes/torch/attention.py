@@ -5,6 +5,7 @@ Sequences with the same number of new tokens are computed together, padded to th
 Keys and values are gathered from their blocks in every step, so long contexts cost bandwidth.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from torch.nn import functional
 
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes.layout import Indices, Layout, TokenSpan
+from mindspore_serving.llm.runtimes.pages import Array, in_pages, release_rows
 
 MAX_BATCHED_TOKENS = 16  # new tokens of a sequence up to which it shares a padded batch
 BEGIN, COUNT, LENGTH, TABLE = range(4)  # columns of a sequence: see AttentionPath.decoding
@@ -188,11 +190,27 @@ class TorchCache:
         self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]], *, dtype: torch.dtype,
         device: str,
     ) -> None:  # fmt: skip
-        def empty(layer: int) -> torch.Tensor:
-            # Zeros: masked values are multiplied by 0, so they have to be finite.
-            return torch.zeros((*blocks, *heads[layer]), dtype=dtype, device=device)
+        self._pages: list[Array] = []  # memory of the tensors, on a CPU
 
-        self.layers = {layer: (empty(layer), empty(layer)) for layer in heads}
+        def zeros(layer: int) -> torch.Tensor:
+            # Zeros: masked values are multiplied by 0, so they have to be finite.
+            shape = (*blocks, *heads[layer])
+            if device != "cpu":
+                return torch.zeros(shape, dtype=dtype, device=device)
+            self._pages.append(in_pages((blocks[0], math.prod(shape[1:]) * dtype.itemsize), "u1"))
+            return torch.from_numpy(self._pages[-1]).view(dtype).view(shape)
+
+        self.layers = {layer: (zeros(layer), zeros(layer)) for layer in heads}
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system, on a CPU."""
+        for pages in self._pages:
+            release_rows(pages, blocks)
+
+    def clear(self) -> None:
+        """Drop keys and values."""
+        self.layers.clear()
+        self._pages.clear()
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy blocks `source` to `target`; all are read before any is written."""

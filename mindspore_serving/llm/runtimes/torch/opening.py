@@ -26,13 +26,14 @@ from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import open_part, parallel_text, rank_options
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
+    DeviceMemory,
     cache_block_bytes,
     check_logits,
     first_step,
-    free_main_memory,
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
@@ -113,12 +114,10 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
     block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
-    free = _free_memory(model.device)
-    if model.part is None:
-        limits = runner_limits(config, spec, block_bytes, free_memory=free)
-    else:
-        limits = runner_limits(config, spec, block_bytes, free_memory=free // model.part.size)
-        limits = limits.agreed(model.part.minimum)
+    memory, part = _read_memory(model.device), model.part
+    limits = runner_limits(config, spec, block_bytes, memory, part.size if part else 1)
+    if part is not None:
+        limits = limits.agreed(part.minimum)
     limits = replace(limits, adapters=model.adapters.loaded)
     runner = TorchRunner(model, limits, kernels, num_rows=config.max_num_seqs)
     runner.base = base
@@ -200,12 +199,13 @@ def open_device(name: str) -> str:
     return name
 
 
-def _free_memory(device: str) -> int:
+def _read_memory(device: str) -> MainMemory | DeviceMemory:
     if device == "cpu":
-        return free_main_memory()
+        return read_main_memory()
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
-    return int(free * SHARE_OF_DEVICE)
+    share = f"{SHARE_OF_DEVICE:.0%}".replace("%", " %")
+    return DeviceMemory(int(free * SHARE_OF_DEVICE), f"{share} of the free memory of {device}")
 
 
 @dataclass(frozen=True, slots=True)

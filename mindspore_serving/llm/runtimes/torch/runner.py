@@ -139,6 +139,7 @@ class TorchRunner(LimitedRunner):
         self._cache = TorchCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
         self.block_bytes = 2 * sum(map(math.prod, heads.values())) * limits.block_size
         self.block_bytes *= model.kv_dtype.itemsize
+        self.cache_memory = replace(limits.memory, can_release=model.device == "cpu")
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
         self.block_format += f"{model.kv_dtype} {limits.block_size} {heads}"
         self._states = StateCache(spec.state, limits.num_slots, model.device)
@@ -195,6 +196,10 @@ class TorchRunner(LimitedRunner):
         with self._computing():
             self._cache.replace(block, content)
 
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        """Return the memory of `blocks` to the system, on a CPU."""
+        self._cache.release(blocks)
+
     def use_graphs(self, capture: Capture, max_batch: int) -> None:
         """Capture CUDA graphs of steps of up to `max_batch` sequences with one new token each.
 
@@ -219,7 +224,7 @@ class TorchRunner(LimitedRunner):
         """Drop cache and weights.  A closed runner refuses every step."""
         self._ops = None
         self._graphs = None
-        self._cache.layers.clear()
+        self._cache.clear()
         self._states.layers.clear()
         self._model.weights.clear()
         self._model.adapters.clear()

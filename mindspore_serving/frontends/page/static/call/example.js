@@ -1,13 +1,12 @@
 // Example instance of a method, as text: JSON, or a Python program that prints it if it is long.
-// The specs are those of /servables.
+// The specs are those of /servables: their example is a value, repeated over a shape.
 
 const FEW = 32; // numbers that a line may show one by one
-const VALUES = { str: '"text"', bytes: '{"b64": ""}', bool: "true", null: "1.5" };
 
 // Return the command that calls the URL with one instance.
 export function callLine(url, specs) {
   const needed = specs.filter((spec) => !spec.optional);
-  if (needed.every((spec) => product(sizes(spec)) <= FEW)) {
+  if (needed.every(({ example }) => product(example.shape) <= FEW)) {
     return `curl ${url} -d ${quoted(body(needed, short))}`;
   }
   const program = `import json; true = True; print(json.dumps(${body(needed, long)}))`;
@@ -20,30 +19,20 @@ export function quoted(text) {
 }
 
 function body(specs, write) {
-  const items = specs.map((spec) => `${JSON.stringify(spec.name)}: ${write(spec)}`);
+  const items = specs.map((spec) => `${JSON.stringify(spec.name)}: ${write(spec.example)}`);
   return `{"instances": [{${items.join(", ")}}]}`;
-}
-
-// Return the dimensions; free dimensions are 1.
-function sizes(spec) {
-  return (spec.shape ?? []).map((size) => size ?? 1);
 }
 
 function product(numbers) {
   return numbers.reduce((all, number) => all * number, 1);
 }
 
-function value({ name, dtype }) {
-  if (name === "prompt" && (dtype === null || dtype === "str")) return '"Hello"';
-  return VALUES[dtype] ?? (dtype.startsWith("float") ? "1.5" : "1");
-}
-
-function short(spec) {
+function short({ value, shape }) {
   const repeat = (text, size) => `[${Array(size).fill(text).join(", ")}]`;
-  return sizes(spec).reduceRight(repeat, value(spec));
+  return shape.reduceRight(repeat, JSON.stringify(value));
 }
 
 // Return a Python expression.
-function long(spec) {
-  return sizes(spec).reduceRight((text, size) => `[${text}] * ${size}`, value(spec));
+function long({ value, shape }) {
+  return shape.reduceRight((text, size) => `[${text}] * ${size}`, JSON.stringify(value));
 }

@@ -1,0 +1,83 @@
+"""Commands for a shell that call a server: curl, and this package's own clients.
+
+Each can be pasted as it is: it has the address, the certificate, and the API key as a variable of
+the environment, never the key itself.  It knows no servables.
+"""
+
+import os
+import shlex
+from dataclasses import dataclass
+
+from mindspore_serving.cli.endpoint import API_KEY
+from mindspore_serving.cli.settings import ServeSettings
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "[::]": "::1"}  # a host to connect to
+_KEY_HEADER = f'-H "Authorization: Bearer ${API_KEY}"'
+SET_KEY = f"export {API_KEY}=YOUR-KEY"
+
+
+def join_address(host: str, port: int) -> str:
+    """Return `host:port`, with an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Access of clients on this machine to a server: URLs, certificate and key.
+
+    `url` and `grpc` are "" for a port that is off. `certificate` is that of the server, "" without
+    TLS; clients must send a certificate or a key if `needs_certificate` or `needs_key`.
+    """
+
+    url: str
+    grpc: str
+    certificate: str = ""
+    needs_certificate: bool = False
+    needs_key: bool = False
+
+    @classmethod
+    def of(cls, settings: ServeSettings, *, needs_key: bool = False) -> "Reach":
+        """Return how the server of `settings` is reached."""
+        host = _EVERYWHERE.get(settings.host, settings.host)
+        scheme = "https" if settings.tls_cert else "http"
+        return cls(
+            "" if settings.no_http else f"{scheme}://{join_address(host, settings.http_port)}",
+            "" if settings.no_grpc else join_address(host, settings.grpc_port),
+            os.path.abspath(settings.tls_cert) if settings.tls_cert else "",
+            bool(settings.tls_ca),
+            needs_key,
+        )
+
+    def curl(self, path: str, body: str, source: str = "") -> str:
+        """Return a POST to `path`, which begins with "/"; the command `source` prints the body."""
+        words = [shlex.join(["curl", self.url + path])]
+        if self.needs_key:
+            words.append(_KEY_HEADER)
+        words += [*self._tls("--cacert", "--"), shlex.join(["-d", "@-" if source else body])]
+        return _piped(source, words)
+
+    def predict(self, servable: str, method: str, body: str, source: str = "") -> str:
+        """Return a call over gRPC; the client reads the key from the environment."""
+        words = ["mindspore-serving", "predict", self.grpc, servable, method]
+        return _piped(
+            source,
+            [shlex.join([*words, "-" if source else body]), *self._tls("--tls-ca", "--tls-")],
+        )
+
+    def client(self, command: str, *options: str) -> str:
+        """Return a command of ours that takes the server's URL, such as `chat`."""
+        words = [shlex.join(["mindspore-serving", command, self.url, *options])]
+        return " ".join([*words, *self._tls("--tls-ca", "--tls-")])
+
+    def _tls(self, authority: str, prefix: str) -> list[str]:
+        words = []
+        if self.certificate:
+            words.append(shlex.join([authority, self.certificate]))
+        if self.needs_certificate:
+            words.append(f"{prefix}cert CLIENT.pem {prefix}key CLIENT-KEY.pem")
+        return words
+
+
+def _piped(source: str, words: list[str]) -> str:
+    line = " ".join(words)
+    return f"{source} | {line}" if source else line

@@ -1,0 +1,150 @@
+"""Every command that `serve` prints is pasted into a shell, and answered."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import printed
+from tests.cli.commands import SERVING, Command
+from tests.cli.conftest import write_words
+from tests.e2e.authority import Authority
+from tests.ports import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+READY = "Ctrl-C stops"
+KEY = "a-key's-own$words"
+SERVABLE = """
+import numpy as np
+from mindspore_serving.server import register
+
+def length(value):
+    return len(value.tobytes() if isinstance(value, np.ndarray) else value)
+
+def add(left, right):
+    return left + right
+
+TEXT = "it's \\"quoted\\" $HOME `x` \\\\n 你好"
+
+@register.register_method(output_names=["n"], example={"it": TEXT})
+def quoted(it):
+    return register.add_stage(length, it, outputs_count=1)
+
+@register.register_method(output_names=["n"])
+def measured(image):
+    return register.add_stage(length, image, outputs_count=1)
+
+@register.register_method(output_names=["y"], example={"left": np.full((50, 2), 3), "right": True})
+def wide(left, right):
+    return register.add_stage(add, left, right, outputs_count=1)
+"""
+
+
+@pytest.fixture
+def variables(tmp_path: Path) -> dict[str, str]:
+    """A `mindspore-serving` on the path, and the key, as printed."""
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "mindspore-serving"
+    script.write_text(f'#!/bin/sh\nexec {" ".join(SERVING)} "$@"\n')
+    script.chmod(0o755)
+    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
+    return {"PATH": path, "MINDSPORE_SERVING_API_KEY": KEY}
+
+
+def write_servable(directory: Path) -> None:
+    (directory / "odd").mkdir()
+    (directory / "odd" / "servable_config.py").write_text(SERVABLE)
+
+
+def test_with_keys_and_tls_commands_have_the_header_and_the_certificate(tmp_path, variables):
+    write_servable(tmp_path)
+    (tmp_path / "with space").mkdir()
+    certificate, private = Authority(tmp_path / "with space", "ca").issue("server")
+    (tmp_path / "keys").touch(0o600)
+    (tmp_path / "keys").write_text(KEY + "\n")
+    words = ["--http-port", str(free_port()), "--no-grpc", "--api-key-file", "keys"]
+    words += ["--tls-cert", os.path.relpath(certificate, tmp_path), "--tls-key", private]
+    with Command([*SERVING, "serve", "odd", *words], tmp_path) as command:
+        command.says(READY)
+        assert KEY not in command.text
+        assert "export MINDSPORE_SERVING_API_KEY=YOUR-KEY" in command.text
+        lines = printed.commands(command.text)
+        away = tmp_path / "bin"  # another directory than the server's
+        answers = [json.loads(printed.paste(line, away, variables)) for line in lines]
+        assert [answer["instances"][0] for answer in answers] == [
+            {"n": 29},
+            {"n": 97},
+            {"y": [[4, 4]] * 50},
+        ]
+        (file,) = [line for line in command.lines if line.startswith("With a FILE of yours:")]
+        (away / "it's a file").write_bytes(bytes(200_000))
+        line = file.partition(":  ")[2].replace("FILE", '"it\'s a file"')
+        assert json.loads(printed.paste(line, away, variables))["instances"] == [{"n": 200_000}]
+
+
+def test_without_rest_commands_are_of_our_client(tmp_path, variables):
+    write_servable(tmp_path)
+    words = ["--no-http", "--grpc-port", str(free_port()), "--api-key", KEY]
+    with Command([*SERVING, "serve", "odd", *words], tmp_path) as command:
+        command.says(READY)
+        lines = printed.commands(command.text)
+        assert all(line.count("mindspore-serving predict 127.0.0.1:") == 1 for line in lines)
+        answers = [json.loads(printed.paste(line, tmp_path, variables)) for line in lines]
+        assert [[*answer["instances"][0]] for answer in answers] == [["n"], ["n"], ["y"]]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    """A language model of each use: chat, ids, images, vectors, ranks, labels."""
+    for library in ("openvino", "torch", "transformers"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    from tests.llm import chatty, seeing
+    from tests.llm.encoders import describe_modules
+    from tests.tasks import checkpoints
+
+    place = tmp_path_factory.mktemp("uses")
+    head = "ForSequenceClassification"
+    chatty.build(place, "talks")
+    chatty.build(place, "ids")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (place / "ids" / name).unlink()
+    seeing.build(place, "smolvlm", "sees")
+    checkpoints.build(place / "embeds", "bert", "Model")
+    describe_modules(place / "embeds", {"pooling_mode_mean_tokens": True}, normalizes=True)
+    checkpoints.build(place / "ranks", "xlm-roberta", head, labels=["fits"])
+    checkpoints.build(place / "labels", "bert", head, labels=["bad", "good"])
+    write_words(place, "plain")
+    names = ("talks", "ids", "sees", "embeds", "ranks", "labels", "plain")
+    words = ["--http-port", str(free_port()), "--no-grpc", "--llm-option", "kv_cache_memory=8e6"]
+    with Command([*SERVING, "serve", *names, *words], place) as command:
+        command.says(READY)
+        yield command
+
+
+def test_a_model_of_each_use_is_called_by_its_command(models, tmp_path, variables):
+    lines = printed.commands(models.text)
+    paths = [line.split()[1].partition("/v1/")[2] for line in lines if "/v1/" in line]
+    assert sorted(paths) == [
+        "chat/completions",
+        "chat/completions",
+        "classify",
+        "completions",
+        "embeddings",
+        "rerank",
+    ]
+    printed.paste_all(lines, tmp_path)
+
+
+def test_a_chat_is_with_the_model_of_its_line(models, tmp_path, variables):
+    lines = [line.strip() for line in models.lines if line.startswith("  chat  ")]
+    assert [line.rpartition("--model ")[2] for line in lines] == ["sees", "talks"]
+    for line in lines:
+        chat = line.removeprefix("chat").strip()
+        assert printed.paste(f"{chat} --prompt Hello --max-tokens 4", tmp_path, variables)
+
+
+def test_a_model_without_a_tokenizer_is_warned_of_at_the_start(models):
+    assert "WARNING: ids has no tokenizer: prompts and answers are token ids" in models.text
+    assert models.text.count("has no tokenizer") == 1
