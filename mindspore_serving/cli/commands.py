@@ -109,7 +109,7 @@ between tokens, the time of an answer, and tokens and requests per second.
 
 Prompts are random words, or come from a file (--prompts).  Their length is measured by the server's
 count of tokens.  With --rate, latencies count from when a request was due, even if it was late.
-Profiles and scenarios have guidellm's names: docs/cli.md.
+Profiles and scenarios have guidellm's names: `mindspore-serving docs cli`.
 """
 _WORKER = """\
 Join a server and run workers for it on this machine until Ctrl-C or SIGTERM:
@@ -185,6 +185,7 @@ COMMANDS = (
     Command(
         "doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings
     ),
+    Command("docs", "print a page of the documentation", "", tool.DocsSettings),
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 
