@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mindspore_serving.cli import openai
-from mindspore_serving.cli.conversation import Conversation
+from mindspore_serving.cli.conversation import Conversation, text_of
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.node_settings import ChatSettings
 from mindspore_serving.cli.terminal import Lines, Screen, history_file
@@ -157,7 +157,7 @@ def _load(conversation: Conversation, argument: str) -> str:
     if not argument:
         raise InvalidInputs("/load needs the name of a file")
     conversation.load(_path(argument))
-    last = conversation.turns[-1]["content"] if conversation.turns else ""
+    last = text_of(conversation.turns[-1]) if conversation.turns else ""
     return f"{last}\n(loaded {len(conversation.turns)} messages)"
 
 
