@@ -339,7 +339,7 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
     """
     model = models.find(name)
     if not model.card.can_generate:
-        text = f"the model {model.name} embeds texts and cannot generate"
+        text = f"model {model.name!r} embeds texts and cannot generate"
         raise InvalidField("model", text=text)
     return model
 
