@@ -179,7 +179,7 @@ def test_a_text_in_place_of_bytes_is_answered_with_how_bytes_are_sent():
     assert text.endswith('called with a str: bytes are sent as {"b64": BASE64}')
 
 
-def test_a_number_for_an_argument_that_is_annotated_as_text_is_a_wrong_input():
+def test_a_number_for_an_argument_annotated_as_str_is_a_wrong_input():
     def upper(text: str) -> str:
         return text.upper()
 
