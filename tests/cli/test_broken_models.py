@@ -63,6 +63,6 @@ def test_a_broken_model_is_named_with_the_cause_and_the_remedy(text: str, name: 
     assert SAID[name] in line
 
 
-def test_a_good_model_beside_broken_ones_is_served(text: str) -> None:
+def test_a_good_model_beside_broken_models_is_served(text: str) -> None:
     assert "words, version 1, 1 worker\n" in text
     assert "success" not in text
