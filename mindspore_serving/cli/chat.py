@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mindspore_serving.cli import openai
 from mindspore_serving.cli.chat_settings import ChatSettings, ConversationOptions
-from mindspore_serving.cli.conversation import Conversation
+from mindspore_serving.cli.conversation import Conversation, text_of
 from mindspore_serving.cli.endpoint import Endpoint, to_endpoint
 from mindspore_serving.cli.terminal import Lines, Screen, history_file
 from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
@@ -172,7 +172,7 @@ def _load(conversation: Conversation, argument: str) -> str:
     if not argument:
         raise InvalidInputs("/load needs the name of a file")
     conversation.load(_path(argument))
-    last = conversation.turns[-1]["content"] if conversation.turns else ""
+    last = text_of(conversation.turns[-1]) if conversation.turns else ""
     return f"{last}\n(loaded {len(conversation.turns)} messages)"
 
 

@@ -44,8 +44,9 @@ Serve models over REST and gRPC until Ctrl-C.
 
 PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
 (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
-.gguf; or a directory: with config.json and *.safetensors, with one model file in it or in NAME/1/,
-with servable_config.py and model files in NAME/1/, or with any number of these directories.
+.gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with one model file in
+it or in NAME/1/, with servable_config.py and model files in NAME/1/, with config.pbtxt (Triton),
+model-settings.json (MLServer) or Modelfile (Ollama), or with any number of these directories.
 The newest version of each is served; what cannot be served is named, and left out.
 """
 _RUN = """\
@@ -108,7 +109,7 @@ between tokens, the time of an answer, and tokens and requests per second.
 
 Prompts are random words, or come from a file (--prompts).  Their length is measured by the server's
 count of tokens.  With --rate, latencies count from when a request was due, even if it was late.
-Profiles and scenarios have guidellm's names: docs/cli.md.
+Profiles and scenarios have guidellm's names: `mindspore-serving docs cli`.
 """
 _WORKER = """\
 Join a server and run workers for it on this machine until Ctrl-C or SIGTERM:
@@ -184,6 +185,7 @@ COMMANDS = (
     Command(
         "doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings
     ),
+    Command("docs", "print a page of the documentation", "", tool.DocsSettings),
 )
 BY_NAME = {command.name: command for command in COMMANDS}
 

@@ -31,7 +31,8 @@ _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
     "pull": "models are not downloaded: give `serve` or `run` a GGUF file, or the "
     "directory of a checkpoint",
-    "create": "a model needs no recipe: give `serve` or `run` its file or directory",
+    "create": "nothing is copied: give `serve` or `run` the Modelfile, or the model's file or "
+    "directory",
 }
 
 ENGINE_OPTION = "--llm-option"
