@@ -59,9 +59,9 @@ def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser
     )
     assert found == {
         "max_tokens": ["number", "1", "", "1", "16", ""],
-        "temperature": ["number", "0", "100", "any", "1", ""],
+        "temperature": ["number", "0", "100", "any", "0.7", ""],
         "top_k": ["number", "0", "", "1", "0", ""],
-        "top_p": ["number", "0", "1", "any", "1", ""],
+        "top_p": ["number", "0", "1", "any", "0.95", ""],
         "repetition_penalty": ["number", "0.01", "100", "any", "1", ""],
         "seed": ["number", "0", "", "1", "", ""],
     }
@@ -73,7 +73,7 @@ def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser
     assert form.text(".input.number p.hint") == "from 1, default 16"
     form.click(".more summary")
     form.until("document.querySelector('.more [aria-label=top_k]').checkVisibility()")
-    assert "over 0, to 1, default 1" in form.text(".more")
+    assert "over 0, to 1, default 0.95" in form.text(".more")
 
 
 def test_a_number_that_is_filled_in_is_sent_as_a_number(form: Browser) -> None:
