@@ -11,6 +11,8 @@ NAME = "mindspore-serving"
 NOT_FOR_SERVERS = frozenset({"dev", "examples"})  # for people, not for servers
 _ROW = re.compile(r"""([A-Za-z0-9._-]+)([^;]*);.*\bextra == ["']([\w-]+)["']""")
 _DISTRIBUTIONS = {  # by module
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
     "llama_cpp": "llama-cpp-python",
     "opentelemetry": "opentelemetry-sdk",
     "pil": "pillow",

@@ -34,10 +34,10 @@ _UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", "
 _HUB_DOWNLOADS = ".cache/huggingface/download"  # below the directory of `hf download --local-dir`
 
 
-def why_no_model(path: str | os.PathLike[str]) -> str:
+def why_no_model(path: str | os.PathLike[str], *, may_be_archive: bool = False) -> str:
     """Return what the file at `path` is instead of a model, with what to do; "" if it may be one.
 
-    A file that cannot be read may be one.
+    A file that cannot be read may be one. So may an archive, by its suffix or if `may_be_archive`.
     """
     try:
         with open(path, "rb") as file:
@@ -64,7 +64,7 @@ def why_no_model(path: str | os.PathLike[str]) -> str:
     if not head:
         return "is empty: copy or download it again"
     for offset, magic, name in _ARCHIVES:
-        if head.startswith(magic, offset) and suffix not in _ARE_ARCHIVES:
+        if head.startswith(magic, offset) and not (may_be_archive or suffix in _ARE_ARCHIVES):
             return f"is {name}: unpack it, and give the file or the directory that was in it"
     if len(head) < HEAD and _REFUSAL.search(head) and _is_text(head):
         note = head.decode("ascii").strip()

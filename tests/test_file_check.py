@@ -143,3 +143,9 @@ def test_a_config_json_that_cannot_be_used_is_the_reason(
     for path in (tmp_path, tmp_path / "llama"):
         with pytest.raises(StartError, match=f"its config.json {text}"):
             discover(str(path))
+
+
+def test_an_archive_of_a_format_of_archives_may_have_any_suffix(tmp_path: Path) -> None:
+    (tmp_path / "net.saved").write_bytes(b"PK\x03\x04" + bytes(60))
+    assert "ZIP" in file_check.why_no_model(tmp_path / "net.saved")
+    assert file_check.why_no_model(tmp_path / "net.saved", may_be_archive=True) == ""

@@ -159,3 +159,44 @@ def test_a_name_that_the_code_lacks_is_reported() -> None:
 @pytest.mark.parametrize("name", ["llm/nothing.py", "llm.nothing", "worker.job.Nothing"])
 def test_a_name_of_nothing_is_noticed(name: str) -> None:
     assert missing_names(f"As `{name}` does.") == [name]
+
+
+IN_CHECKOUTS = re.compile(r"\b(docs|benchmarks|examples|tests|scripts)/[\w/.-]*\.(md|py|sh)\b")
+COMMANDS_OF_PAGES = re.compile(r"`mindspore-serving docs\s+([a-z_]+)`")
+PUBLIC = ("server", "servable", "client")
+
+
+def texts_of_users(path: Path) -> Iterator[str]:
+    """Strings that a running program can show, and the docstrings of public functions."""
+    tree = ast.parse(path.read_text())
+    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
+            yield node.value
+        is_public = path.relative_to(ROOT).parts[0] in PUBLIC and isinstance(node, DOCUMENTED[1:])
+        if is_public and (text := ast.get_docstring(node)):
+            yield text
+
+
+def test_no_text_for_users_names_a_file_that_only_a_checkout_has() -> None:
+    """An installation has the pages, which `mindspore-serving docs` prints, and nothing else."""
+    faults = [
+        (str(path.relative_to(ROOT)), match[0])
+        for path in SOURCES
+        for text in texts_of_users(path)
+        for match in IN_CHECKOUTS.finditer(text)
+    ]
+    assert faults == []
+
+
+def test_pages_in_texts_for_users_exist() -> None:
+    names = {
+        name
+        for path in SOURCES
+        for text in texts_of_users(path)
+        for name in COMMANDS_OF_PAGES.findall(text)
+    }
+    assert (
+        sorted(name for name in names if not (REPOSITORY / "docs" / f"{name}.md").is_file()) == []
+    )
+    assert {"architectures", "limits"} <= names

@@ -17,6 +17,14 @@ from mindspore_serving.backends.source import (
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
+# Values of AscendDeviceInfo, which are ACL's -> those of MindSpore Lite.
+_ASCEND_PRECISION = {
+    "force_fp16": "enforce_fp16",
+    "allow_fp32_to_fp16": "preferred_fp32",
+    "must_keep_origin_dtype": "enforce_origin",
+    "allow_mix_precision": "preferred_optimal",
+}
+
 
 class MindirLiteBackend:
     """A MindSpore Lite model."""
@@ -84,6 +92,7 @@ def _context(lite: Any, source: ModelSource, options: SourceOptions) -> Any:
     for name in names:
         value = options.take(name)
         if value is not None:
+            value = _ASCEND_PRECISION.get(value, value) if name == "precision_mode" else value
             setattr(getattr(context, source.device_type), name, value)
     if source.device_type != "ascend" and options.take("precision_mode") == "fp16":
         getattr(context, source.device_type).precision_mode = "preferred_fp16"

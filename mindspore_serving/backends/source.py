@@ -15,6 +15,7 @@ from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
+_ARCHIVES = ("pytorch", "sklearn")  # formats that are archives, whatever their suffix
 _MAX_TEXT = 600  # characters of a runtime's message that are passed on
 _DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
 _reported: set[tuple[str, str]] = set()
@@ -32,7 +33,8 @@ def check_files(source: ModelSource) -> None:
             raise load_error(source, path, "it is not a file")
         if not os.access(path, os.R_OK):
             raise load_error(source, path, "no permission to read it")
-        if why := file_check.why_no_model(path):
+        may_be_archive = source.spec.format in _ARCHIVES
+        if why := file_check.why_no_model(path, may_be_archive=may_be_archive):
             raise load_error(source, path, f"the file {why}")
 
 

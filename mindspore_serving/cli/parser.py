@@ -83,7 +83,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _is_common(self, action: argparse.Action) -> bool:
         row = self._rows.get(action.dest)
-        return row is None or row.is_common
+        return row is None or row.is_common or not row.group
 
     def _with_details(self, action: argparse.Action) -> argparse.Action:
         detailed = copy(action)
@@ -115,7 +115,8 @@ def help_text(row: OptionRow, *, is_full: bool = False) -> str:
     if row.shown_default:
         text += f" (default: {row.shown_default})"
     if is_full:
-        more = [row.details, row.page and f"See docs/{row.page.partition('#')[0]}"]
+        page = row.page.partition("#")[0].removesuffix(".md")
+        more = [row.details, page and f"See mindspore-serving docs {page}"]
         text = ". ".join([text, *filter(None, more)])
     return text.replace("%", "%%").replace("`", "")
 

@@ -46,6 +46,13 @@ class DoctorSettings:
     probe: bool = option(False, "import each library to find its devices; takes seconds")
 
 
+@dataclass(frozen=True, slots=True)
+class DocsSettings:
+    """Settings of `mindspore-serving docs`."""
+
+    page: str = positional("name of a page; without it all are listed", metavar="PAGE", nargs="?")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConfigSettings(ServeSettings):
     """Settings of `mindspore-serving config`."""

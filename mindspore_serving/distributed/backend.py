@@ -106,5 +106,5 @@ def _warn(address: str, secret: bytes, context: ssl.SSLContext | None) -> None:
         text = "any machine that reaches %s may join as an agent: set %s here and for agents"
         log.warning(f"{text}, or listen on 127.0.0.1", address, security.TOKEN)
     if context is None:
-        text = "traffic between %s and agents is not encrypted: set %s (docs/distributed.md)"
+        text = "traffic between %s and agents is not encrypted: set %s"
         log.warning(f"{text}, or listen on 127.0.0.1", address, security.CERTIFICATE)

@@ -77,10 +77,10 @@ class EngineConfig:
         engines=ENGINES,
     )
     max_num_waiting: int | None = _option(
-        None, "maximum number of waiting requests; None: no limit", at_least=1, engines=ENGINES
+        None, "maximum of waiting requests; None: 1,024 if served", at_least=1, engines=ENGINES
     )
     max_num_waiting_tokens: int | None = _option(
-        None, "maximum number of their tokens; None: no limit", at_least=1, engines=ENGINES
+        None, "maximum number of their tokens; None: 2**20 if served", at_least=1, engines=ENGINES
     )
     kv_cache_memory: int | None = _option(
         None,

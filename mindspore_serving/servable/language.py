@@ -61,7 +61,7 @@ def declare_llm(
         params: defaults of sampling parameters for stages; None: the model's default sampling.
         engine: "ours", or an engine that is installed in the worker's environment: "vllm",
             "llama.cpp", "genai"; or "openai", another server, whose `url` is in engine_options.
-            See docs/engines.md.
+            See `mindspore-serving docs engines`.
         engine_options: options of another engine, by its names.
         options: of `EngineConfig`, such as `max_model_len`, `quantization`, `kv_cache_memory`
             (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).

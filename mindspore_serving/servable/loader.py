@@ -16,6 +16,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.from_source import FromSource, compile_all
 from mindspore_serving.servable.hf_model import add_task_method
+from mindspore_serving.servable.import_advice import advise
 from mindspore_serving.servable.method_builder import declaring
 
 CONFIG_FILE = "servable_config.py"
@@ -49,7 +50,7 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
         except (Exception, SystemExit) as error:
             raise StartError(
                 f"import {servable_name}.servable_config failed, {error} "
-                f"({type(error).__name__}{_where(error, path)})"
+                f"({type(error).__name__}{_where(error, path)}){advise(error)}"
             ) from error
     if not declaration.methods and declaration.language is None and len(declaration.tasks) == 1:
         add_task_method(declaration, *declaration.tasks.values())

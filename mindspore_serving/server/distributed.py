@@ -100,7 +100,7 @@ def start_servable(  # noqa: PLR0917  (the order is the original's)
         version_number: The version, int >= 0; 0 means 1.
         distributed_address: Address on which to listen for agents, "ip:port".  Any program that
             reaches it may join, unless SERVING_DISTRIBUTED_TOKEN is set here and for the agents.
-            For TLS see docs/distributed.md.
+            For TLS see `mindspore-serving docs distributed`.
         wait_agents_time_in_seconds: Timeout of waiting for all agents; 0: no timeout.
         heartbeat_timeout: Seconds without a heartbeat after which an agent, or the worker, counts
             as lost; 0: no timeout.

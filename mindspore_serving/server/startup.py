@@ -130,7 +130,7 @@ def start_grpc_server(
         ssl_config: certificates for TLS; None for plain text.
         api_keys: if any, clients must send one, as metadata `authorization: Bearer KEY`; a
             pathlib.Path is a file with one key per line, which is reloaded when it changes.
-        limits: limits of requests, connections and time; see docs/limits.md.
+        limits: limits of requests, connections and time; see `mindspore-serving docs limits`.
         {}
 
     Raises:
@@ -183,8 +183,8 @@ def start_restful_server(
         api_keys: if any, clients must send one, as header `Authorization: Bearer KEY` (or password
             of basic authentication), on every route except health checks; a pathlib.Path is a file
             with one key per line, which is reloaded when it changes.
-        limits: limits of requests, connections and time; see docs/limits.md.
-        language_limits: limits of requests to language models; see docs/limits.md.
+        limits: limits of requests, connections and time; see `mindspore-serving docs limits`.
+        language_limits: limits of requests to language models; see `mindspore-serving docs limits`.
         {}
 
     Raises:

@@ -13,7 +13,7 @@ def start_tracing(endpoint: str = "", sampling_ratio: float | None = None) -> No
     Call it before the servers and servables are started.  It needs the extra `traces`.  Further
     settings are the standard environment variables OTEL_*, such as OTEL_EXPORTER_OTLP_PROTOCOL
     ("http/protobuf", the default, or "grpc"), OTEL_SERVICE_NAME and OTEL_BSP_MAX_QUEUE_SIZE; see
-    docs/tracing.md.  With OTEL_SDK_DISABLED=true nothing is recorded.
+    `mindspore-serving docs tracing`.  With OTEL_SDK_DISABLED=true nothing is recorded.
 
     Args:
         endpoint: URL of the collector, such as "http://collector:4318"; "" for the URL in

@@ -2,10 +2,12 @@ import numpy as np
 import pytest
 
 from mindspore_serving import log
+from mindspore_serving.backends import mindir_lite
 from mindspore_serving.backends import source as source_module
 from mindspore_serving.backends.source import SourceOptions, error_text, warm_up
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
+from mindspore_serving.servable import context
 
 
 @pytest.fixture
@@ -88,3 +90,10 @@ def test_an_ignored_option_is_logged_once_and_a_default_never(source, warnings_l
         "Option input_format='NCHW' is ignored: model format 'onnx' has no such setting on this "
         "device"
     ]
+
+
+def test_every_precision_mode_of_ascend_is_translated_for_mindspore_lite() -> None:
+    """AscendDeviceInfo has the names of ACL, which MindSpore Lite refuses."""
+    assert set(mindir_lite._ASCEND_PRECISION) == set(context._ASCEND["precision_mode"])
+    names = {"enforce_fp16", "preferred_fp32", "enforce_origin", "preferred_optimal"}
+    assert set(mindir_lite._ASCEND_PRECISION.values()) == names

@@ -51,8 +51,9 @@ def load_definition(
         if isinstance(name, str):
             why = explain_unsupported(name, ARCHITECTURES)
         raise StartError(
-            f"config.json has architectures {names!r}: {why}; docs/architectures.md lists those "
-            f"that generate; models that end with {heads} are served without generating"
+            f"config.json has architectures {names!r}: {why}; `mindspore-serving docs "
+            f"architectures` lists those that generate; models that end with {heads} are served "
+            "without generating"
         )
     return from_config(config, max_model_len=max_model_len), decoder
 

@@ -116,8 +116,8 @@ def _find(directory: Path) -> tuple[Agents, Offer]:
         except (OSError, RunnerLost) as error:  # no agents yet, or agents that are ending
             if time.monotonic() >= deadline:
                 raise StartError(
-                    f"no agents run for {directory}: {error}; call startup_agents, which "
-                    "examples/llm/start_agent.py does"
+                    f"no agents run for {directory}: {error}; call "
+                    "startup_agents, as `mindspore-serving docs llm_serving` shows"
                 ) from error
         time.sleep(LOOK_SECONDS)
 

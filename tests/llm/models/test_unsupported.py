@@ -15,7 +15,10 @@ from mindspore_serving.llm.models import load_definition
         ("Qwen2_5_VLForConditionalGeneration", "for images or audio"),
         ("MiniCPMForCausalLM", "is not supported; similar are MiniCPM3ForCausalLM;"),
         ("LlamaForCausaLM", "is not supported; similar are LlamaForCausalLM;"),
-        ("NoSuchModel", "is not supported; docs/architectures.md lists those that generate"),
+        (
+            "NoSuchModel",
+            "is not supported; `mindspore-serving docs architectures` lists those that generate",
+        ),
     ],
 )
 def test_unsupported_architecture_names_reason_and_similar(name: str, message: str) -> None:

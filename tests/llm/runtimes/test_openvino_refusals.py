@@ -100,7 +100,10 @@ def test_a_matrix_of_another_type_is_named(directory, tmp_path):
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"architectures": ["NoSuchModel"]}, "is not supported; docs/architectures.md lists those"),
+        (
+            {"architectures": ["NoSuchModel"]},
+            "is not supported; `mindspore-serving docs architectures` lists those",
+        ),
         ({"architectures": None}, "architectures None: expected a name"),
         ({"hidden_size": "64"}, "hidden_size '64', expected an int over 0"),
         ({"num_hidden_layers": 0}, "num_hidden_layers 0"),

@@ -190,7 +190,7 @@ def changed(path: Path, target: Path, **config: object) -> Path:
         ({"vocab_size": 161}, "has 160 rows, but config.json has vocab_size 161"),
         (
             {"architectures": ["NoSuchModel"]},
-            "NoSuchModel.*is not supported; docs/architectures.md",
+            "NoSuchModel.*is not supported; `mindspore-serving docs architectures`",
         ),
     ],
 )

@@ -63,7 +63,7 @@ def family_of(file: GgufFile) -> Family:
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise StartError(
             f"{file.path} has architecture {architecture!r}, which is not supported as GGUF{hint} "
-            f"(supported: {', '.join(FAMILIES)}); see docs/architectures.md"
+            f"(supported: {', '.join(FAMILIES)}); see `mindspore-serving docs architectures`"
         )
     suffix, variant = VARIANTS.get(architecture, ("", FAMILIES[architecture]))
     is_variant = any(name.endswith(suffix) for name in file.tensors)
