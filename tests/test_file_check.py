@@ -110,6 +110,12 @@ def test_missing_files_of_weights_are_counted_and_named(tmp_path: Path, has_inde
         Checkpoint.open(tmp_path)
 
 
+def test_an_unfinished_download_alone_in_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf.part").touch()
+    with pytest.raises(StartError, match="'.*': the download model.gguf.part has not ended: wait"):
+        discover(str(tmp_path))
+
+
 def test_weights_without_config_json_name_the_missing_file(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(StartError, match="has model.safetensors, but no config.json: download"):

@@ -81,7 +81,7 @@ def _device(source: ModelSource) -> str:
     if source.device_id >= count:
         raise StartError(
             f"Load model '{source.spec.key}' failed: PyTorch sees {count} GPUs, "
-            f"but device id {source.device_id} was requested"
+            f"but device id {source.device_id} was requested: expected an id below {count}"
         )
     return f"cuda:{source.device_id}"
 

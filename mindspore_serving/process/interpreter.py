@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import mindspore_serving
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import StartError, reason
 
 MIN_PYTHON = (3, 10)
 PACKAGES: Mapping[str, str] = {
@@ -179,7 +179,7 @@ def _probe(path: str) -> tuple[tuple[int, ...], dict[str, str | list[str]]]:
             cwd=os.path.dirname(path),
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StartError(f"the interpreter {path!r} cannot be run: {error}") from None
+        raise StartError(f"the interpreter {path!r} cannot be run: {reason(error)}") from None
     answers = [line for line in done.stdout.splitlines() if line.startswith(_ANSWER)]
     if not answers:
         errors = done.stderr.strip().splitlines()

@@ -111,10 +111,10 @@ def _names(directory: str) -> list[str]:
 def _nothing(path: str, refused: list[RefusedServable], *, allow_pickle: bool) -> str:
     if os.path.isfile(path):
         return bare.why_not(path, allow_pickle=allow_pickle)
-    if why := why_no_language_model(path):
+    if why := why_no_language_model(path) or file_check.unfinished(path).removeprefix("; "):
         return f"There is no servable in '{path}': {why}"
     shown = [*map(str, refused[:_SHOWN])] + ["..."] * (len(refused) > _SHOWN)
-    more = file_check.unfinished(path) + "".join(f"; {text}" for text in shown)
+    more = "".join(f"; {text}" for text in shown)
     return (
         f"There is no servable in '{path}': neither it nor a directory in it has a "
         f"{CONFIG_FILE}, a language model's {MODEL_CONFIG}, or one model file such as net.onnx "

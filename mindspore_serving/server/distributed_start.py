@@ -12,7 +12,7 @@ from mindspore_serving.core.deployment import Deployment, GangOptions
 from mindspore_serving.distributed import rank_table
 from mindspore_serving.distributed.agents import AgentSupervisor
 from mindspore_serving.distributed.local_ranks import AgentOptions
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import StartError, reason
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.repository import check_servable
 from mindspore_serving.server import startup
@@ -83,6 +83,6 @@ def _read_table(path: str) -> str:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(rank_table.MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise StartError(f"The rank table '{path}' cannot be read: {error}") from error
+        raise StartError(f"The rank table '{path}' cannot be read: {reason(error)}") from error
     rank_table.parse(text)
     return text

@@ -6,7 +6,7 @@ Python is parsed, never run: only assignments of literal values count.
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.servable.literals import read_assignments
 
 Block: TypeAlias = dict[str, Any]
@@ -21,7 +21,7 @@ def read_blocks(path: Path) -> Blocks:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise StartError(f"{path} cannot be read: {error}") from error
+        raise StartError(f"{path} cannot be read: {reason(error)}") from error
     if path.suffix == ".py":
         return _to_blocks(read_assignments(text))
     return _read_yaml(text)

@@ -31,7 +31,7 @@ from mindspore_serving.frontends.tei.requests import (
 )
 
 _CAPABILITIES = {
-    "embed": "embeds texts (a language model does with embeddings=true)",
+    "embed": "embeds texts (a language model does with --llm-option embeddings=true)",
     "score": "classifies texts",
     "rank": "ranks texts (serve a classifier with one label)",
 }

@@ -173,7 +173,8 @@ def refuse_embedding(unknown: Iterable[str]) -> None:
     for name in unknown:
         if name in _OF_EMBEDDINGS:
             text = f"`{name}` is a field of embeddings, but the model generates text"
-            raise UnreadableBody(422, f"{text}: serve an embedding model, or set embeddings=true")
+            advice = "serve an embedding model, or this one with --llm-option embeddings=true"
+            raise UnreadableBody(422, f"{text}: {advice}")
 
 
 def decode(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:

@@ -8,7 +8,7 @@ import msgspec
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate
-from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.errors import InvalidInputs, ServingError, StartError, reason
 from mindspore_serving.llm.engine.pinning import PinnedPrefix
 from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing.processor import Processor
@@ -73,7 +73,7 @@ def _read(path: str) -> Any:
     except InvalidInputs as error:
         raise StartError(str(error)) from None
     except (OSError, ValueError) as error:
-        raise StartError(f"{problem}: {error}") from None
+        raise StartError(f"{problem}: {reason(error)}") from None
 
 
 def _prefix(name: str, entry: Any, opened: OpenedModel, processor: Processor) -> PinnedPrefix:

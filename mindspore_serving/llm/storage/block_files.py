@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import mkstemp
 
 from mindspore_serving import log
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import StartError, reason
 
 SUFFIX, UNFINISHED = ".block", ".unfinished"
 MAGIC = b"MSKV0001"
@@ -40,7 +40,9 @@ def open_directory(path: str | Path) -> Path:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = directory.stat()
     except OSError as error:
-        raise StartError(f"prefix_cache_dir is {str(path)!r}: {error}") from None
+        raise StartError(
+            f"prefix_cache_dir is {str(path)!r}, which cannot be created: {reason(error)}"
+        ) from None
     if status.st_uid != os.geteuid() or status.st_mode & WRITABLE_BY_OTHER_USERS:
         raise StartError(
             f"prefix_cache_dir is {str(path)!r}, which belongs to user {status.st_uid} and has "

@@ -11,7 +11,7 @@ import msgspec
 from mindspore_serving.core.default_sampling import OPTION, RECOMMENDED
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SAMPLING
-from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean, reason
 from mindspore_serving.llm.config import EngineConfig
 
 TAKEN = ("max_model_len", *(OPTION.format(name) for name in (*RECOMMENDED, "max_tokens")))
@@ -157,7 +157,9 @@ def make_context(options: UpstreamOptions) -> ssl.SSLContext | None:
     try:
         context = ssl.create_default_context(cafile=options.tls_ca or None)
     except (OSError, ssl.SSLError) as error:
-        raise StartError(f"tls_ca is {options.tls_ca!r}, which cannot be read: {error}") from None
+        raise StartError(
+            f"tls_ca is {options.tls_ca!r}, which cannot be read: {reason(error)}"
+        ) from None
     if not options.tls_verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -169,7 +169,7 @@ def test_a_refused_step_is_refused_by_all_ranks_and_the_next_runs(llama):
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"quantization": "int8"}, "the torch runtime accepts only none"),
-        ({"device": "cuda"}, "0 CUDA devices|needs device"),
+        ({"device": "cuda"}, "sees 0 CUDA devices|needs device"),
     ],
 )
 def test_options_that_ranks_do_not_support_raise_a_single_error(llama, options, problem):

@@ -195,7 +195,8 @@ def open_device(name: str) -> str:
     if name != "cpu" and (kind != "cuda" or (index and not index.isdigit())):
         raise StartError(f'device is {name!r}, expected "auto", "cpu", "cuda" or "cuda:<index>"')
     if kind == "cuda" and int(index or 0) >= (count := torch.cuda.device_count()):
-        raise StartError(f"device is {name!r}, but this machine has {count} CUDA devices")
+        why = "" if torch.version.cuda else f": PyTorch {torch.__version__} here is built for CPUs"
+        raise StartError(f"device is {name!r}, but PyTorch sees {count} CUDA devices{why}")
     return name
 
 
