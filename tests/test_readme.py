@@ -33,7 +33,7 @@ NEEDS = {"mindspore": "mindspore", "onnx": "onnx", "torch": "torch"}
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\(([^)#:]+)(#[^)]*)?\)")
-_PORT = re.compile(r"(?<=[0-9]:)[1-9][0-9]{3}\b|(?<=-port |port: )[1-9][0-9]{3}\b")
+_PORT = re.compile(r"(?<=[0-9]:)[1-9][0-9]{3,4}\b|(?<=-port |port: )[1-9][0-9]{3,4}\b")
 
 
 class Block(NamedTuple):

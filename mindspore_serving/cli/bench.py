@@ -9,7 +9,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,11 +34,13 @@ from mindspore_serving.cli.bench_compare import Ratio
 from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, OnOutcome, Target
 from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt, Lengths, Mix
+from mindspore_serving.cli.bench_report import BenchReport, BenchTable
 from mindspore_serving.cli.bench_settings import BenchSettings, check
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 _CLASSIC = "/model/"
+OnRuns = Callable[[Sequence[BenchRun]], None]
 
 
 def run(settings: BenchSettings) -> int:
@@ -50,28 +52,31 @@ def run(settings: BenchSettings) -> int:
     if settings.chart.endswith(bench_png.SUFFIX):
         bench_png.check(settings.chart)
     mix = bench_profiles.mix(settings)
+    report = BenchReport()
     measure = _measure_engines if settings.engines else _measure_servers
-    results, report = measure(settings, mix)
-    print(*report, sep="\n")
+    results = measure(settings, mix, report)
     for note in (note for row in results["runs"] for note in bench_summary.notes(row)):
         print(note, file=sys.stderr)
-    _write_files(settings, results, report)
+    _write_files(settings, results, report.lines)
     return int(not results["runs"] or any(row["errors"] for row in results["runs"]))
 
 
-def _measure_engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any], list[str]]:
+def _measure_engines(settings: BenchSettings, mix: Mix, report: BenchReport) -> dict[str, Any]:
     """Send the same load to a server of each engine; an engine that does not start is a line."""
     from mindspore_serving.cli import bench_engines  # slow to import
 
     rows: list[dict[str, Any]] = []
     refused: dict[str, str] = {}
-    for name, words in bench_engines.arguments(settings).items():
+    engines = bench_engines.arguments(settings)
+    loads = bench_profiles.loads(settings)
+    labels = [f"{name}, {load.label}" for name in engines for load in loads]
+    for name, words in engines.items():
         _say(f"{name}: starting")
         began = time.monotonic()
         try:
             with bench_engines.served(words, settings) as url:
                 _say(f"{name}: ready after {time.monotonic() - began:.1f} s")
-                results, _ = _measure_servers(replace(settings, url=url), mix, f"{name}, ")
+                measured = _to_rows(replace(settings, url=url), mix, f"{name}, ")
                 memory = bench_engines.memory(url, settings)
         except InvalidInputs:
             raise
@@ -79,37 +84,60 @@ def _measure_engines(settings: BenchSettings, mix: Mix) -> tuple[dict[str, Any],
             refused[name] = str(error)
             _say(f"{name}: not measured")
             continue
-        for row in results["runs"]:
+        report.begin(BenchTable(labels, is_stream=True, has_memory=True))
+        for row in measured:
             load = f"{name}, {row['load']}"
             rows.append({**row, "load": load, "engine": name, "memory_bytes": memory})
-    lines = [f"{name}: not measured: {text}" for name, text in refused.items()]
-    report = [*(bench_summary.table(rows) if rows else ()), *lines]
-    return {"model": settings.url, "runs": rows, "not_measured": refused}, report
+            report.add(rows[-1])
+    report.say(*(f"{name}: not measured: {text}" for name, text in refused.items()))
+    return {"model": settings.url, "runs": rows, "not_measured": refused}
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _measure_servers(
-    settings: BenchSettings, mix: Mix, title: str = ""
-) -> tuple[dict[str, Any], list[str]]:
-    """Measure one server, or two that are compared; return the results and the lines to print.
+def _to_rows(settings: BenchSettings, mix: Mix, title: str) -> list[dict[str, Any]]:
+    """Measure the server of an engine; each load is a line on the standard error."""
+    rows: list[dict[str, Any]] = []
+    target, _ = _to_target(settings)
 
-    With `title` each load is a line as soon as it is done.
-    """
+    def on_runs(runs: Sequence[BenchRun]) -> None:
+        run = runs[-1]
+        _say(f"{title}{run.label}: {len(run.outcomes)} requests in {run.seconds:.1f} s")
+        rows.extend(map(bench_summary.summarize, runs))
+
+    _run(_measure(settings, mix, [target], on_runs=on_runs))
+    return rows
+
+
+def _measure_servers(settings: BenchSettings, mix: Mix, report: BenchReport) -> dict[str, Any]:
+    """Measure one server, or two that are compared; each load is a line as soon as it is done."""
     urls = [settings.url, *[settings.compare] * bool(settings.compare)]
     targets = [_to_target(replace(settings, url=url)) for url in urls]
-    runs = _run(_measure(settings, mix, [target for target, _ in targets], title))
-    rows = [bench_summary.summarize(run) for run in runs]
-    report = bench_summary.table(rows)
-    results: dict[str, Any] = {"model": targets[0][1], "runs": rows}
+    model, loads = targets[0][1], bench_profiles.loads(settings)
+    titles = [f"{name}: {url}" for name, url in zip("AB", urls, strict=False)]
+    labels = [load.label + ", A" * bool(settings.compare) for load in loads]
+    table = BenchTable(labels, is_stream=targets[0][0].dialect.is_stream)
+    rows: list[dict[str, Any]] = []
+
+    def on_runs(runs: Sequence[BenchRun]) -> None:
+        for run in runs:
+            rows.append(bench_summary.summarize(run))
+            report.add(rows[-1])
+
+    def on_start() -> None:
+        report.begin(table, *titles * bool(settings.compare))
+
+    servers = [target for target, _ in targets]
+    runs = _run(_measure(settings, mix, servers, on_start=on_start, on_runs=on_runs))
+    results: dict[str, Any] = {"model": model, "runs": rows}
     if settings.compare:
         ratios = _ratios(runs, settings.seed)
-        report = [f"A: {urls[0]}", f"B: {urls[1]}", *report, "", *bench_compare.lines(ratios)]
+        report.say("", *bench_compare.lines(ratios))
         results["compared_model"] = targets[1][1]
         results["ratios"] = bench_compare.to_json(ratios)
-    return results, report
+    return results
 
 
 def _ratios(runs: Sequence[BenchRun], seed: int) -> list[Ratio]:
@@ -118,19 +146,29 @@ def _ratios(runs: Sequence[BenchRun], seed: int) -> list[Ratio]:
 
 
 async def _measure(
-    settings: BenchSettings, mix: Mix, targets: Sequence[Target], title: str
+    settings: BenchSettings,
+    mix: Mix,
+    targets: Sequence[Target],
+    *,
+    on_start: Callable[[], None] = lambda: None,
+    on_runs: OnRuns,
 ) -> list[BenchRun]:
-    """Run each load on the target; of two targets, on both."""
+    """Run each load on the target; of two targets, on both.
+
+    `on_start` is called when the first requests have shown that the options are right, `on_runs`
+    with the results of each load.
+    """
     prompts = await _to_prompts(settings, mix, targets)
+    on_start()
     runs: list[BenchRun] = []
     loads = bench_profiles.loads(settings)
     while loads:
         load = loads.pop(0)
-        label, total = f"{title}{load.label}", load.count * len(targets)
-        with tqdm(desc=label, total=total, disable=None, leave=False) as bar:
-            runs += await _load(targets, prompts, load, _counting(bar))
-        if title:
-            _say(f"{label}: {len(runs[-1].outcomes)} requests in {runs[-1].seconds:.1f} s")
+        total = load.count * len(targets)
+        with tqdm(desc=load.label, total=total, disable=None, leave=False) as bar:
+            new = await _load(targets, prompts, load, _counting(bar))
+        on_runs(new)
+        runs += new
         if settings.profile == "sweep" and len(runs) == 2:
             loads = bench_profiles.between(runs, settings)
     for target in targets:

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 import httptools
 
-from mindspore_serving.cli.endpoint import Endpoint
+from mindspore_serving.cli.endpoint import IS_GRPC, Endpoint, is_grpc
 from mindspore_serving.errors import ServingError
 
 
@@ -72,7 +72,8 @@ class BenchConnection(asyncio.Protocol):
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             # An error of a callback is the context of the parser's error.
-            self._fail(RequestFailed("bad answer", str(error.__context__ or error)))
+            text = IS_GRPC if is_grpc(data) else str(error.__context__ or error)
+            self._fail(RequestFailed("bad answer", text))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_open = False

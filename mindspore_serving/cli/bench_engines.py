@@ -3,29 +3,19 @@
 Only one server runs at a time, so each has the memory of the machine for itself.
 """
 
-import os
-import re
 import shlex
-import socket
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.cli.child_server import child_server
 from mindspore_serving.cli.endpoint import to_key
-from mindspore_serving.cli.serve import KEYS
 from mindspore_serving.cli.status import ask
-from mindspore_serving.errors import InvalidInputs, ServingError, StartError, did_you_mean
+from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
 from mindspore_serving.llm.catalog import ENGINES, OURS
-from mindspore_serving.process.child import Child, Program, exit_text
 
 _NAMES = (OURS, *ENGINES)
-_HOST = "127.0.0.1"
-_READY = "Ready after"  # the beginning of a line of `serve`
-_ERROR = re.compile("mindspore-serving(?: serve)?: ")
-_END_SECONDS = 60.0  # within which a server without requests ends
 
 
 def arguments(settings: BenchSettings) -> dict[str, list[str]]:
@@ -53,27 +43,9 @@ def served(words: Sequence[str], settings: BenchSettings) -> Iterator[str]:
 
     Raises StartError with its error message if it does not become ready.
     """
-    with _reserved_port() as port, tempfile.TemporaryFile("w+", encoding="utf-8") as errors:
-        words = [*words, "--strict", "--host", _HOST, "--http-port", str(port), "--no-grpc"]
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        with open(reading, encoding="utf-8", errors="replace") as output:
-            with open(writing, "wb") as printed:
-                program = Program(
-                    __name__,
-                    ["serve", *words],
-                    variables={KEYS: to_key(settings)},
-                    stdout=printed.fileno(),
-                    stderr=errors.fileno(),
-                )
-                server = Child(program)
-            try:
-                if not any(line.startswith(_READY) for line in output):
-                    status = server.join()
-                    errors.seek(0)
-                    raise StartError(_reason(errors.read()) or exit_text(status))
-                yield f"http://{_HOST}:{port}"
-            finally:
-                _end(server)
+    with child_server(words, key=to_key(settings)) as server:
+        server.wait_until_ready()
+        yield server.url
 
 
 def memory(url: str, settings: BenchSettings) -> int:
@@ -121,31 +93,6 @@ def _by_engine(settings: BenchSettings, option: str, texts: tuple[str, ...]) -> 
     return values
 
 
-@contextmanager
-def _reserved_port() -> Iterator[int]:
-    """Reserve a port for the block.
-
-    The bound socket keeps the system from giving the port to another process. It does not listen,
-    and reuses addresses, so a server can listen on the port.
-    """
-    with socket.socket() as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        holder.bind((_HOST, 0))
-        yield holder.getsockname()[1]
-
-
-def _reason(errors: str) -> str:
-    """Return the last error in the output of `serve` as one line; "" if there is none."""
-    return " ".join(_ERROR.split(errors)[-1].split())
-
-
-def _end(server: Child) -> None:
-    server.terminate()
-    with suppress(TimeoutError):
-        server.join(_END_SECONDS)
-    server.close()
-
-
 def _memory(pid: int) -> int:
     """Return the bytes in RAM of a process and its descendants; shared pages count in part (PSS).
 
@@ -160,10 +107,3 @@ def _memory(pid: int) -> int:
         for pid_text in file.read_text().split()
     ]
     return 1024 * kilobytes + sum(_memory(int(pid_text)) for pid_text in children)
-
-
-if __name__ == "__main__":
-    from mindspore_serving.cli import main
-    from mindspore_serving.process.entry import tie_to_parent
-
-    sys.exit(main(tie_to_parent(sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""Results of a run of `bench`, as JSON and as a table.  Pure."""
+"""Results of a run of `bench` as JSON, and remarks on them.  Pure."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -53,28 +53,6 @@ def summarize(run: BenchRun) -> dict[str, Any]:
     }
 
 
-def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return lines with aligned columns; columns of streams only if there are some."""
-    is_stream = any(row["first_token_ms"] for row in rows)
-    groups = [("first token ms", "first_token_ms"), ("between pieces ms", "between_pieces_ms")]
-    groups = [*groups * is_stream, ("whole answer ms", "whole_ms")]
-    has_memory = any("memory_bytes" in row for row in rows)
-    heads = ["load", "done", "failed", "req/s", *["tok/s"] * is_stream, *["MiB"] * has_memory]
-    cells = [[*heads, *(f"p{q}" for _ in groups for q in QUANTILES)]]
-    for row in rows:
-        failed = row["requests"] - row["answered"]
-        line = [row["load"], str(row["answered"]), str(failed), short(row["requests_per_second"])]
-        line += [short(row["tokens_per_second"])] * is_stream
-        memory = row.get("memory_bytes", 0) / 2**20
-        line += [short(memory) if memory else "-"] * has_memory
-        for _, name in groups:
-            line += [short(row[name][f"p{q}"]) if row[name] else "-" for q in QUANTILES]
-        cells.append(line)
-    titles = [title for title, _ in groups]
-    widths = _widths(cells, titles)
-    return [_heading(widths, titles), *_lines(cells, widths)]
-
-
 def notes(row: dict[str, Any]) -> list[str]:
     """Return remarks on a run beyond its numbers."""
     remarks = []
@@ -123,38 +101,3 @@ def _numbers(seconds: "Sequence[float] | np.ndarray[Any, Any]") -> Numbers | Non
     values = 1e3 * np.asarray(seconds, np.float64)
     quantiles = {f"p{q}": float(np.percentile(values, q)) for q in QUANTILES}
     return {"mean": float(values.mean()), **quantiles, "max": float(values.max())}
-
-
-def _widths(cells: Sequence[Sequence[str]], titles: Sequence[str]) -> list[int]:
-    """Return the width of each column.
-
-    A title that is wider than its quantiles widens the first of them.
-    """
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for number, title in enumerate(titles):
-        index = len(widths) - len(QUANTILES) * (len(titles) - number)
-        missing = (
-            len(title) - sum(widths[index : index + len(QUANTILES)]) - 2 * (len(QUANTILES) - 1)
-        )
-        widths[index] += max(0, missing)
-    return widths
-
-
-def _heading(widths: Sequence[int], titles: Sequence[str]) -> str:
-    """Return the line above the names of the columns, with each title over its quantiles."""
-    first = len(widths) - len(QUANTILES) * len(titles)
-    spaces = " " * (sum(widths[:first]) + 2 * (first - 1))
-    for number, title in enumerate(titles):
-        group = widths[first + number * len(QUANTILES) :][: len(QUANTILES)]
-        spaces += "  " + title.rjust(sum(group) + 2 * (len(QUANTILES) - 1))
-    return spaces
-
-
-def _lines(cells: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
-    return [
-        "  ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in cells
-    ]

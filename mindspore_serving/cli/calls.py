@@ -5,9 +5,8 @@ from http.client import HTTPException
 from typing import Any
 
 from mindspore_serving.cli.endpoint import no_answer, to_endpoint
-from mindspore_serving.cli.openai import error_text
+from mindspore_serving.cli.openai import refusal
 from mindspore_serving.cli.settings import Access
-from mindspore_serving.errors import ServingError
 
 TIMEOUT = 10.0  # seconds, for a request that is answered at once
 
@@ -33,5 +32,5 @@ def call(access: Access, url: str, path: str, body: Any = None, timeout: float =
     finally:
         connection.close()
     if answer.status != 200:
-        raise ServingError(f"{endpoint.url}{path}: {error_text(data)} (status {answer.status})")
+        raise refusal(endpoint, path, answer.status, data)
     return reply

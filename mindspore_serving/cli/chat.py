@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mindspore_serving.cli import openai
-from mindspore_serving.cli.conversation import Conversation
-from mindspore_serving.cli.endpoint import to_endpoint
-from mindspore_serving.cli.node_settings import ChatSettings
+from mindspore_serving.cli.chat_settings import ChatSettings, ConversationOptions
+from mindspore_serving.cli.conversation import Conversation, text_of
+from mindspore_serving.cli.endpoint import Endpoint, to_endpoint
 from mindspore_serving.cli.terminal import Lines, Screen, history_file
 from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
 
@@ -21,10 +21,25 @@ _QUIT = ("/quit", "/exit", "/bye", "quit", "exit")
 def run(settings: ChatSettings) -> int:
     """Run a conversation until the user leaves, or answer one prompt.  Raises ServingError."""
     endpoint = to_endpoint(settings.url, settings)
-    is_conversation = not settings.prompt and sys.stdin.isatty()
-    prompt = settings.prompt or ("" if is_conversation else _piped())
-    if not is_conversation and not prompt:
-        raise InvalidInputs("there is no prompt: give --prompt, or text on the standard input")
+    return talk(settings, endpoint, read_prompt(settings))
+
+
+def read_prompt(settings: ConversationOptions) -> str:
+    """Return the only prompt, of --prompt or the standard input; "" for a conversation.
+
+    Raises InvalidInputs if there is neither a prompt nor a terminal.
+    """
+    if settings.prompt:
+        return settings.prompt
+    if sys.stdin.isatty():
+        return ""
+    if prompt := _piped():
+        return prompt
+    raise InvalidInputs("there is no prompt: give --prompt, or text on the standard input")
+
+
+def talk(settings: ChatSettings, endpoint: Endpoint, prompt: str) -> int:
+    """Answer `prompt`, or run a conversation if it is "".  Raises ServingError."""
     model = openai.choose(endpoint, settings.model, settings.timeout)
     options = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
     sampling = {name: value for name, value in options.items() if value is not None}
@@ -33,7 +48,7 @@ def run(settings: ChatSettings) -> int:
         conversation.load(Path(settings.load))
         conversation.system = settings.system or conversation.system
     screen = Screen()
-    if is_conversation:
+    if not prompt:
         _converse(conversation, screen, history_file() if settings.history else None)
         return 0
     conversation.ask(prompt, screen.say)
@@ -157,7 +172,7 @@ def _load(conversation: Conversation, argument: str) -> str:
     if not argument:
         raise InvalidInputs("/load needs the name of a file")
     conversation.load(_path(argument))
-    last = conversation.turns[-1]["content"] if conversation.turns else ""
+    last = text_of(conversation.turns[-1]) if conversation.turns else ""
     return f"{last}\n(loaded {len(conversation.turns)} messages)"
 
 

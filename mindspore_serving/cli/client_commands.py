@@ -8,6 +8,7 @@ import os
 import shlex
 from dataclasses import dataclass
 
+from mindspore_serving.cli.certificate_names import verified_host
 from mindspore_serving.cli.endpoint import API_KEY
 from mindspore_serving.cli.settings import ServeSettings
 
@@ -26,7 +27,8 @@ class Reach:
     """Access of clients on this machine to a server: URLs, certificate and key.
 
     `url` and `grpc` are "" for a port that is off. `certificate` is that of the server, "" without
-    TLS; clients must send a certificate or a key if `needs_certificate` or `needs_key`.
+    TLS; clients must send a certificate or a key if `needs_certificate` or `needs_key`. `connect`
+    is how curl finds the host of the URL, if only the certificate has that name.
     """
 
     url: str
@@ -34,23 +36,31 @@ class Reach:
     certificate: str = ""
     needs_certificate: bool = False
     needs_key: bool = False
+    connect: str = ""
 
     @classmethod
     def of(cls, settings: ServeSettings, *, needs_key: bool = False) -> "Reach":
         """Return how the server of `settings` is reached."""
-        host = _EVERYWHERE.get(settings.host, settings.host)
-        scheme = "https" if settings.tls_cert else "http"
+        local = host = _EVERYWHERE.get(settings.host, settings.host)
+        scheme, certificate, port = "http", "", settings.http_port
+        if settings.tls_cert:
+            scheme, certificate = "https", os.path.abspath(settings.tls_cert)
+            host = verified_host(certificate, settings.tls_key or "", local)
+        target = f"{join_address(host, port)}:{join_address(local, port)}"
         return cls(
-            "" if settings.no_http else f"{scheme}://{join_address(host, settings.http_port)}",
+            "" if settings.no_http else f"{scheme}://{join_address(host, port)}",
             "" if settings.no_grpc else join_address(host, settings.grpc_port),
-            os.path.abspath(settings.tls_cert) if settings.tls_cert else "",
+            certificate,
             bool(settings.tls_ca),
             needs_key,
+            "" if host == local else target,
         )
 
     def curl(self, path: str, body: str, source: str = "") -> str:
         """Return a POST to `path`, which begins with "/"; the command `source` prints the body."""
         words = [shlex.join(["curl", self.url + path])]
+        if self.connect:
+            words.append(shlex.join(["--connect-to", self.connect]))
         if self.needs_key:
             words.append(_KEY_HEADER)
         words += [*self._tls("--cacert", "--"), shlex.join(["-d", "@-" if source else body])]

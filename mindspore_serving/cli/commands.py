@@ -7,6 +7,7 @@ from mindspore_serving import __version__
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
+from mindspore_serving.cli.chat_settings import ChatSettings, RunSettings
 from mindspore_serving.cli.options import add_options
 from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.settings import ServeSettings
@@ -15,34 +16,49 @@ _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and Python over gRPC and REST, and language models over the
 protocols of OpenAI, Anthropic, Ollama and TGI as well.
 
+  mindspore-serving run model.gguf       serve a language model and chat with it
+  mindspore-serving serve model.gguf     serve it until Ctrl-C
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving serve --config server.yaml      with settings per servable
-  mindspore-serving predict http://127.0.0.1:1500 add predict '{"x": [1.0]}'
-  mindspore-serving chat http://127.0.0.1:1500      talk with a language model
-  mindspore-serving bench http://127.0.0.1:1500     measure how fast it answers
-  mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
+  mindspore-serving chat                 talk with a language model of a server
+  mindspore-serving bench                measure how fast it answers
+  mindspore-serving predict add predict '{"x": [1.0]}'      call a method
   mindspore-serving status               show which workers run, and where
   mindspore-serving doctor               show what works on this machine
+  mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
   mindspore-serving quantize llama/ llama-int8/     round a language model to 8 bits
   mindspore-serving convert net.mindir net.xml      write MindIR for tools of OpenVINO
 
+Commands for a running server take its URL first; without one it is http://127.0.0.1:1500.
 A servable is a directory NAME/ with servable_config.py, and model files in NAME/1/.  Without
 servable_config.py it is a directory with one model file, or the model file itself.
 """
 _SERVE = """\
-Serve models over REST and gRPC until Ctrl-C.  PATH is
+Serve models over REST and gRPC until Ctrl-C.
 
-  NAME/           with servable_config.py, and model files in NAME/1/
-  NAME/           with one model file, in it or in NAME/1/
-  NAME/           with config.json and *.safetensors: a checkpoint of a language model
-  a model file    .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
-                  (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj
-                  (XGBoost), .txt (LightGBM), .gguf (a language model)
-  a directory     of any number of these
+  mindspore-serving serve model.gguf                      a language model, with a page to chat
+  mindspore-serving serve llama/ --quantization int8      a checkpoint of a language model
+  mindspore-serving serve net.mindir --name net           a model file; also .onnx, .pt2, ...
+  mindspore-serving serve models/ --poll 10               every servable in models/, and new ones
+  mindspore-serving serve --config server.yaml            with settings per servable
 
-The newest version of each servable is served.  If a servable cannot be served, the reason is
-printed and the others are served, unless --strict is given.  Settings per servable are in a file
-(--config), or in a start-up script with ServableStartConfig.
+PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
+(TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
+.gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with one model file in
+it or in NAME/1/, with servable_config.py and model files in NAME/1/, with config.pbtxt (Triton),
+model-settings.json (MLServer) or Modelfile (Ollama), or with any number of these directories.
+The newest version of each is served; what cannot be served is named, and left out.
+"""
+_RUN = """\
+Serve a language model and chat with it in one command.  The server takes a free port of 127.0.0.1,
+and ends with the conversation.  With --prompt, or text on the standard input, it prints one answer:
+
+  mindspore-serving run model.gguf
+  mindspore-serving run checkpoint/ --quantization int8 --max-model-len 8192
+  mindspore-serving run model.gguf --prompt "Why is the sky blue?" --temperature 0
+
+It takes the options of `serve` for models, and those of `chat`.  In the conversation /help shows
+the commands, Ctrl-C stops an answer, and exit ends it.
 """
 _CONFIG = """\
 Print the configuration that `serve` would have with the same arguments, as a configuration file.
@@ -71,23 +87,24 @@ _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
 answer is printed:
 
-  mindspore-serving chat http://127.0.0.1:1500
-  mindspore-serving chat http://127.0.0.1:1500 --prompt "Why is the sky blue?" --temperature 0
-  cat letter.txt | mindspore-serving chat http://127.0.0.1:1500 --system "Summarize."
+  mindspore-serving chat
+  mindspore-serving chat http://10.0.0.1:1500
+  mindspore-serving chat --prompt "Why is the sky blue?" --temperature 0
+  cat letter.txt | mindspore-serving chat --system "Summarize."
 
 In a conversation you can edit and recall lines.  Three double quotes begin and end a message of
-several lines, /help shows the commands, Ctrl-C stops an answer, Ctrl-D leaves.
+several lines, /help shows the commands, Ctrl-C stops an answer, and exit or Ctrl-D leaves.
 """
 _BENCH = """\
 Send requests to a running server from many clients.  Show the time to the first token, the time
 between tokens, the time of an answer, and tokens and requests per second.
 
-  mindspore-serving bench http://127.0.0.1:1500                           1, 4, 16, 32 clients
-  mindspore-serving bench http://127.0.0.1:1500 --rate 1,2,4              at random times
-  mindspore-serving bench http://127.0.0.1:1500 --input-tokens 1024 --shared-prefix 512
-  mindspore-serving bench http://127.0.0.1:1500 --profile sweep --scenario chat --chart out.html
-  mindspore-serving bench http://127.0.0.1:1500 --compare http://127.0.0.1:8000
-  mindspore-serving bench model.gguf --engines ours,genai,llama.cpp       each serves it in turn
+  mindspore-serving bench                                     1, 4, 16 and 32 clients
+  mindspore-serving bench http://10.0.0.1:1500 --rate 1,2,4   at random times
+  mindspore-serving bench --input-tokens 1024 --shared-prefix 512
+  mindspore-serving bench --profile sweep --scenario chat --chart out.html
+  mindspore-serving bench --compare http://127.0.0.1:8000     each prompt to both servers
+  mindspore-serving bench model.gguf --engines ours,genai,llama.cpp
   mindspore-serving bench http://127.0.0.1:1500/model/add:predict --body add.json
 
 Prompts are random words, or come from a file (--prompts).  Their length is measured by the server's
@@ -134,9 +151,10 @@ class Command:
 
 COMMANDS = (
     Command("serve", "serve models over REST and gRPC", _SERVE, ServeSettings),
+    Command("run", "serve a language model and chat with it, in one", _RUN, RunSettings),
     Command("config", "print the configuration of `serve`", _CONFIG, tool.ConfigSettings),
     Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
-    Command("chat", "talk with a language model of a running server", _CHAT, node.ChatSettings),
+    Command("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
     Command("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
     Command("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
@@ -146,14 +164,21 @@ COMMANDS = (
     Command("status", "show which workers run, and where", "", node.StatusSettings),
     Command("models", "show the models that a server has or can load", "", node.ModelsSettings),
     Command("load", "load a servable on a server with --allow-loading", "", node.LoadSettings),
-    Command("unload", "unload a servable on such a server", "", node.UnloadSettings),
+    Command(
+        "unload", "unload a servable on a server with --allow-loading", "", node.UnloadSettings
+    ),
     Command(
         "load-lora",
         "load a LoRA adapter on a server with --allow-lora-loading",
         "",
         node.LoadLoraSettings,
     ),
-    Command("unload-lora", "unload a LoRA adapter on such a server", "", node.UnloadLoraSettings),
+    Command(
+        "unload-lora",
+        "unload a LoRA adapter on a server with --allow-lora-loading",
+        "",
+        node.UnloadLoraSettings,
+    ),
     Command(
         "log-level", "show or set the log level of a server", _LOG_LEVEL, node.LogLevelSettings
     ),

@@ -4,7 +4,6 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from mindspore_serving.cli.options import SERVE
 from mindspore_serving.cli.settings import ServableSettings, ServeSettings
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.yaml_text import Loader, faults
-from mindspore_serving.errors import InvalidInputs, StartError, reason
+from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean, reason
 
 MAX_SIZE = 1 << 20  # bytes
 SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
@@ -153,8 +152,8 @@ class _Reader:
         for key, value in node.value:
             name = str(key.value)
             if name not in known:
-                near = get_close_matches(name.replace("-", "_"), known, 1)
-                hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
+                near = did_you_mean(name.replace("-", "_"), known)
+                hint = near or f"; there are {', '.join(known)}"
                 self._fail(key, f"there is no option {name[:100]!r}{hint}")
             yield name, key, value
 

@@ -14,7 +14,7 @@ from mindspore_serving.cli.endpoint import Endpoint
 from mindspore_serving.errors import InvalidInputs
 
 _MIN_SECONDS = 0.1  # shorter answers came all at once and have no speed
-_ROLES = ("system", "user", "assistant")
+_ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Conversation:
     sampling: dict[str, Any]
     timeout: float
     system: str = ""
-    turns: list[dict[str, str]] = field(default_factory=list)
+    turns: list[dict[str, Any]] = field(default_factory=list)
     file: Path | None = None
     cut: str = ""  # why the last answer ended early, and what to do
 
@@ -80,7 +80,7 @@ class Conversation:
         """Continue with the messages of a file and the current model.  Raises InvalidInputs."""
         messages = _read(path)
         is_system = messages[0]["role"] == "system"
-        self.system = messages.pop(0)["content"] if is_system else ""
+        self.system = text_of(messages.pop(0)) if is_system else ""
         self.turns, self.file = messages, path
 
     def _request(self, *more: dict[str, str]) -> dict[str, Any]:
@@ -90,22 +90,29 @@ class Conversation:
         return {"model": self.model.name, "messages": messages, **limit, **self.sampling}
 
 
-def _read(path: Path) -> list[dict[str, str]]:
-    """Return the messages of a file, at least one.  Raises InvalidInputs."""
+def text_of(message: dict[str, Any]) -> str:
+    """Return the text of a message, without its images."""
+    content = message["content"] or ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """Return the messages of a file, at least one, with their images and calls of tools.
+
+    The web page saves the same files. Raises InvalidInputs.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        messages = [
-            {"role": message["role"], "content": message["content"]}
-            for message in content["messages"]
-        ]
+        messages: list[dict[str, Any]] = [dict(message) for message in content["messages"]]
+        texts = [text_of(message) for message in messages]
+        is_complete = all(message["role"] in _ROLES for message in messages)
     except OSError as error:
         raise InvalidInputs(f"cannot read {path}: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _no_conversation(path) from error
-    for message in messages:
-        if message["role"] not in _ROLES or not isinstance(message["content"], str):
-            raise _no_conversation(path)
-    if not messages:
+    if not messages or not is_complete or not all(isinstance(text, str) for text in texts):
         raise _no_conversation(path)
     return messages
 
@@ -113,7 +120,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 def _no_conversation(path: Path) -> InvalidInputs:
     return InvalidInputs(
         f'{path} is not a conversation: expected a JSON object with "messages", each with a "role" '
-        f'({", ".join(_ROLES)}) and a text as "content"'
+        f'({", ".join(_ROLES)}) and "content", a text or a list of texts and images'
     )
 
 

@@ -12,7 +12,8 @@ from mindspore_serving.tls import to_client_context
 
 API_KEY = "MINDSPORE_SERVING_API_KEY"
 
-_SETTINGS = "\x04"  # type of the first HTTP/2 frame, with which a gRPC server begins
+IS_GRPC = "is a gRPC port: give the URL of the HTTP port, which is 1500 by default"
+_SETTINGS = b"\x04"  # type of the first HTTP/2 frame, with which a gRPC server begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
         parts, port = urlsplit(""), None
     is_address = "://" in url or port is not None
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_address:
-        raise InvalidInputs(f"{url!r}: expected a URL such as http://127.0.0.1:1500")
+        write = f"; to chat with a model write mindspore-serving run {url}" * os.path.exists(url)
+        raise InvalidInputs(f"{url!r}: expected a URL such as http://127.0.0.1:1500{write}")
     is_secure = parts.scheme == "https"
     key = to_key(access)
     if not (key.isascii() and key.isprintable()):
@@ -72,6 +74,11 @@ def to_endpoint(url: str, access: Access) -> Endpoint:
         to_context(access) if is_secure else None,
         {"authorization": f"Bearer {key}"} if key else {},
     )
+
+
+def is_grpc(first: bytes) -> bool:
+    """Return whether the first bytes of a server are those of gRPC."""
+    return first[3:4] == _SETTINGS
 
 
 def no_answer(endpoint: Endpoint, error: Exception) -> ServableUnavailable:
@@ -87,13 +94,15 @@ def no_answer(endpoint: Endpoint, error: Exception) -> ServableUnavailable:
         text = f"{url} did not answer in time"
     elif isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         text = f"{authority} does not use TLS: write http://{authority}"
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        text = (
+            f"the certificate of {authority} is not trusted ({error.verify_message}): give the "
+            "authority that signed it with --tls-ca FILE"
+        )
     elif isinstance(error, ConnectionResetError) and endpoint.context is None:
         text = f"{url} closed the connection without an answer; does it use TLS (https://)?"
-    elif isinstance(error, BadStatusLine) and str(error)[3:4] == _SETTINGS:
-        text = (
-            f"{authority} is a gRPC port: give the URL of the HTTP port, which is 1500 by default; "
-            f"`predict` takes grpc://{authority}"
-        )
+    elif isinstance(error, BadStatusLine) and is_grpc(str(error).encode("latin-1", "replace")):
+        text = f"{authority} {IS_GRPC}; `predict` takes grpc://{authority}"
     elif isinstance(error, BadStatusLine):
         text = f"{authority} is not an HTTP server: it answers {str(error)[:40]!r}"
     return ServableUnavailable(text)

@@ -163,37 +163,3 @@ class LogLevelSettings(RunningServer):
         nargs="?",
         default="",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class ChatSettings(Access):
-    """Settings of `mindspore-serving chat`."""
-
-    url: str = url_argument(f"URL of the server, or HOST:PORT (default: {SERVER_URL})")
-    prompt: str = option("", "print the answer to this prompt, and end", metavar="TEXT")
-    model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
-    system: str = option("", "system prompt", metavar="TEXT")
-    load: str | None = option(None, "continue a conversation saved by /save")
-    history: bool = option(
-        True, "keep typed lines in ~/.local/state/mindspore-serving/chat_history"
-    )
-    temperature: float | None = option(
-        None,
-        "sampling temperature; 0 for the likeliest tokens",
-        default_text="the server's",
-        metavar="T",
-    )
-    top_p: float | None = option(
-        None,
-        "sample from the likeliest tokens with this total probability",
-        default_text="the server's",
-        metavar="P",
-    )
-    max_tokens: int | None = option(
-        None,
-        "max tokens of an answer",
-        default_text="what the server suggests, else 2048",
-        at_least=1,
-        metavar="N",
-    )
-    timeout: float = _TIMEOUT(300.0, "max time without a new part of an answer")

@@ -6,6 +6,7 @@ It uses the standard library's HTTP client, with one connection per request.
 import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 
@@ -39,10 +40,10 @@ def models(endpoint: Endpoint, timeout: float) -> list[ModelEntry]:
     try:
         reply = json.loads(_send(connection, endpoint, "/v1/models", None).read())
         return [ModelEntry(str(each["id"]), _max_tokens(each)) for each in reply["data"]]
+    except (OSError, HTTPException) as error:  # before ValueError, as some errors of TLS are both
+        raise no_answer(endpoint, error) from error
     except (ValueError, KeyError, TypeError) as error:
         raise ServingError(f"{endpoint.url} has no OpenAI interface: {error}") from error
-    except (OSError, HTTPException) as error:
-        raise no_answer(endpoint, error) from error
     finally:
         connection.close()
 
@@ -89,6 +90,14 @@ def stream_chat(
         raise no_answer(endpoint, error) from error
     finally:
         connection.close()
+
+
+def refusal(endpoint: Endpoint, path: str, status: int, body: bytes) -> ServingError:
+    """Return the error of an answer whose status is not 200."""
+    text = error_text(body)
+    if status == HTTPStatus.UNAUTHORIZED:
+        text += f" (set --api-key or {API_KEY})"
+    return ServingError(f"{endpoint.url}{path}: {text} (status {status})")
 
 
 def error_text(body: bytes) -> str:
@@ -141,7 +150,4 @@ def _send(
     response = connection.getresponse()
     if response.status == 200:
         return response
-    text = error_text(response.read())
-    if response.status == 401:
-        text += f" (set --api-key or {API_KEY})"
-    raise ServingError(f"{endpoint.url}{path}: {text} (status {response.status})")
+    raise refusal(endpoint, path, response.status, response.read())

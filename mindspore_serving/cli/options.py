@@ -163,6 +163,29 @@ def parsed_values(kind: _Kind, arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
 
 
+def to_words(kind: _Kind, settings: object) -> list[str]:
+    """Return the options of the settings `kind` that differ from their defaults, as words."""
+    words: list[str] = []
+    for name, row in rows_of(kind).items():
+        value = getattr(settings, name)
+        if not row.name_in(SERVE) or value == row.default:
+            continue
+        words += _words(row, value)
+    return words
+
+
+def _words(row: OptionRow, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [flag(row) if value else f"--no-{flag(row)[2:]}"]
+    if row.kind == list[str] and not row.parse:
+        return [word for text in value for word in (flag(row), text)]
+    if isinstance(value, dict):
+        value = ",".join(f"{name}={text}" for name, text in value.items())
+    elif isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return [flag(row), str(value)]
+
+
 def to_values(option: str, texts: Sequence[str]) -> dict[str, Any]:
     """Return the values of a repeatable `option` by name; `texts` are NAME=VALUE.
 

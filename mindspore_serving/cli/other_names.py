@@ -12,7 +12,8 @@ from mindspore_serving.errors import did_you_mean
 # Commands of other programs by ours.
 _VERBS = {
     "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
-    "chat": ("generate", "complete", "ask", "talk", "prompt", "repl"),
+    "run MODEL": ("generate", "complete"),
+    "chat": ("ask", "talk", "prompt", "repl"),
     "models": ("list", "ls", "show", "model"),
     "status": ("ps", "health", "ready", "workers"),
     "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
@@ -28,10 +29,13 @@ _VERBS = {
 _BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs}
 _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
-    "pull": "models are not downloaded: give `serve` a GGUF file or the directory of a checkpoint",
-    "create": "a model needs no recipe: give `serve` its file or directory",
+    "pull": "models are not downloaded: give `serve` or `run` a GGUF file, or the "
+    "directory of a checkpoint",
+    "create": "nothing is copied: give `serve` or `run` the Modelfile, or the model's file or "
+    "directory",
 }
 
+ENGINE_OPTION = "--llm-option"
 _MODEL = "give the model as an argument: {}"
 _ALL_LAYERS = (
     "leave it out: a model is computed on one device, which --device-type chooses; "
@@ -43,6 +47,7 @@ _CACHE = (
 )
 _NO_HUB = "models are not downloaded: give the path of a GGUF file, or of a checkpoint's directory"
 _METRICS = "leave it out: GET /metrics of the HTTP port has them"
+_URL = "give the URL as the first argument: {}"
 _GROWS = "leave it out: memory is taken as it is needed"
 
 # By server: name, and what to write; "{}" is the value that was given.  A text
@@ -59,6 +64,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--data-parallel-size": "--num-parallel-workers {}",
         "-dp": "--num-parallel-workers {}",
         "--api-server-count": "--front-ends {}",
+        "--device": "--device-type CPU, GPU or Ascend",
         "--gpu-memory-utilization": _CACHE,
         "--kv-cache-memory-bytes": "--llm-option kv_cache_memory={}",
         "--enforce-eager": "leave it out, or with --engine vllm write --engine-option "
@@ -84,6 +90,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--enable-log-requests": "--log-requests",
         "--disable-log-requests": "leave it out: requests are logged only with --log-requests",
         "--disable-log-stats": _METRICS,
+        "--override-generation-config": "--llm-option default_temperature=T, default_top_p=P, ...",
         "--task": "--llm-option embeddings=true, if a model that generates is to embed",
         "--runner": "--llm-option embeddings=true, if a model that generates is to embed",
         "--limit-mm-per-prompt": "--llm-option max_images=N",
@@ -104,6 +111,14 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--threads": "--llm-option num_threads={}",
         "-b": "--llm-option max_num_batched_tokens={}",
         "--batch-size": "--llm-option max_num_batched_tokens={}",
+        "-n": "--llm-option default_max_tokens={}",
+        "--n-predict": "--llm-option default_max_tokens={}",
+        "--predict": "--llm-option default_max_tokens={}",
+        "--temp": "--llm-option default_temperature={}",
+        "--top-k": "--llm-option default_top_k={}",
+        "--top-p": "--llm-option default_top_p={}",
+        "--min-p": "--llm-option default_min_p={}",
+        "--repeat-penalty": "--llm-option default_repetition_penalty={}",
         "--port": "--http-port {}",
         "-a": "--name {}",
         "--alias": "--name {}",
@@ -134,6 +149,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--num-ctx": "--max-model-len {}",
         "--num-thread": "--llm-option num_threads={}",
         "--num-gpu": _ALL_LAYERS,
+        "--num-predict": "--llm-option default_max_tokens={}",
         "--keepalive": "leave it out: a model stays loaded; --max-loaded N bounds how many do",
     },
     "Triton": {
@@ -189,6 +205,15 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--cors-allow-origin": "--allow-origin {}",
         "--trust-remote-code": "leave it out: code in a checkpoint is not run",
     },
+    "SGLang": {
+        "--model-path": _MODEL,
+        "--tp": "--llm-option tensor_parallel={}",
+        "--tp-size": "--llm-option tensor_parallel={}",
+        "--context-length": "--max-model-len {}",
+        "--mem-fraction-static": _CACHE,
+        "--max-running-requests": "--llm-option max_num_seqs={}",
+        "--chunked-prefill-size": "--llm-option max_num_batched_tokens={}",
+    },
     "TensorFlow Serving": {
         "--port": "--grpc-port {}",
         "--rest-api-port": "--http-port {}",
@@ -201,6 +226,81 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--models": "give the paths of the models to serve as arguments",
         "--ts-config": "--config FILE",
     },
+    "uvicorn": {
+        "--workers": "--num-parallel-workers {} for models, --front-ends {} for processes that "
+        "speak HTTP",
+    },
+}
+
+
+# The same of programs that talk with servers, for commands with a URL.
+_CLIENT_OPTIONS: dict[str, dict[str, str]] = {
+    "other clients": {
+        "-u": _URL,
+        "--url": _URL,
+        "--base-url": _URL,
+        "--server": _URL,
+        "--addr": _URL,
+        "--host": "give the URL as the first argument, as http://{}:1500",
+        "--port": "give the URL as the first argument, as http://127.0.0.1:{}",
+    },
+}
+# The same for a conversation.
+_CHAT_OPTIONS: dict[str, dict[str, str]] = {
+    "llama.cpp": {
+        "-p": "--prompt {}",
+        "-sys": "--system {}",
+        "--system-prompt": "--system {}",
+        "-n": "--max-tokens {}",
+        "--n-predict": "--max-tokens {}",
+        "--predict": "--max-tokens {}",
+        "--temp": "--temperature {}",
+    },
+    "Ollama": {"--num-predict": "--max-tokens {}"},
+    "transformers": {"--max-new-tokens": "--max-tokens {}"},
+}
+# The same of tools that measure servers, for `bench`.
+_BENCH_OPTIONS: dict[str, dict[str, str]] = {
+    "vLLM's bench": {
+        "--base-url": _URL,
+        "--num-prompts": "--requests {}",
+        "--request-rate": "--rate {}",
+        "--max-concurrency": "--concurrency {}",
+        "--random-input-len": "--input-tokens {}",
+        "--random-output-len": "--output-tokens {}",
+        "--random-prefix-len": "--shared-prefix {}",
+        "--dataset-path": '--prompts FILE, with lines {"prompt": ..., "max_tokens": ...}',
+        "--dataset-name": "leave it out: prompts are random words, or those of --prompts FILE",
+        "--save-result": "--json FILE",
+        "--result-filename": "--json {}",
+    },
+    "guidellm": {
+        "--target": _URL,
+        "--rate-type": "--profile {}",
+        "--max-requests": "--requests {}",
+        "--max-seconds": "--requests N: a load has a number of requests, no duration",
+        "--data": "--input-tokens N --output-tokens N, or --prompts FILE",
+        "--output-path": "--json {}",
+    },
+    "aiperf": {
+        "-u": _URL,
+        "--url": _URL,
+        "-m": "--model {}",
+        "--request-count": "--requests {}",
+        "--request-rate": "--rate {}",
+        "--arrival-pattern": "--profile {}",
+        "--isl": "--input-tokens {}",
+        "--osl": "--output-tokens {}",
+    },
+}
+# The tables of a command: the first that has a name counts.
+_TABLES = {
+    **dict.fromkeys(("serve", "config"), (_OPTIONS,)),
+    "run": (_CHAT_OPTIONS, _OPTIONS),
+    "chat": (_CHAT_OPTIONS, _CLIENT_OPTIONS),
+    "bench": (_BENCH_OPTIONS, _CLIENT_OPTIONS),
+    **dict.fromkeys(("predict", "status", "models", "load", "unload"), (_CLIENT_OPTIONS,)),
+    **dict.fromkeys(("load-lora", "unload-lora", "log-level"), (_CLIENT_OPTIONS,)),
 }
 
 
@@ -214,30 +314,44 @@ def of_command(word: str, commands: Collection[str]) -> str:
     return text + did_you_mean(word, commands)
 
 
-def of_options(words: Sequence[str], known: Collection[str], command: str) -> str | None:
-    """Return what to write instead of the first option in `words` that another server has.
+def of_options(
+    words: Sequence[str], known: Collection[str], command: str, engine_names: Collection[str] = ()
+) -> str | None:
+    """Return what to write instead of the first option in `words` that another program has.
 
-    None if there is none. `words` are those after the `command`, `known` its own options.
+    None if there is none. `words` are those after the `command`, `known` its own options, and
+    `engine_names` the names that --llm-option takes.
     """
     for word, following in zip_longest(words, words[1:], fillvalue=""):
-        flag, equals, value = word.partition("=")
         if word == "--":
             return None
+        flag, equals, value = word.partition("=")
         name = flag.replace("_", "-")
-        servers = [server for server, names in _OPTIONS.items() if name in names]
-        if name in known or not servers:
-            continue
-        value = value if equals or following.startswith("-") else following
-        return _text(flag, servers, value, command)
+        if flag == ENGINE_OPTION:  # a name that the engine of another server has
+            flag, _, value = (value or following).partition("=")
+            if flag in engine_names:
+                continue
+            name, equals = f"--{flag.replace('_', '-')}", "="
+        if not equals and not following.startswith("-"):
+            value = following
+        for table in _TABLES.get(command, ()):
+            programs = [program for program, names in table.items() if name in names]
+            if programs and name not in known:
+                text = _text(table[programs[0]][name], value, command)
+                return f"{flag} is a name of {_joined(programs)}; here {text}"
     return None
 
 
-def _text(flag: str, servers: Sequence[str], value: str, command: str) -> str:
-    instead = _OPTIONS[servers[0]][flag.replace("_", "-")]
-    if instead is _MODEL:
-        value = f"{command} {value or 'PATH'}"
+def _joined(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _text(instead: str, value: str, command: str) -> str:
+    if instead in (_MODEL, _URL):
+        value = f"{command} {value or ('PATH' if instead == _MODEL else 'URL')}"
     elif "{}" in instead and not value:
         value = "VALUE"
     write = "write " if instead.startswith("--") else ""
     text = instead.replace("{}", value)
-    return f"{flag} is a name of {' and '.join(servers)}; here {write}{text}"
+    return write + text

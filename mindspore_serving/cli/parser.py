@@ -83,7 +83,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _is_common(self, action: argparse.Action) -> bool:
         row = self._rows.get(action.dest)
-        return row is None or row.is_common
+        return row is None or row.is_common or not row.group
 
     def _with_details(self, action: argparse.Action) -> argparse.Action:
         detailed = copy(action)

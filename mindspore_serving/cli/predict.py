@@ -25,7 +25,8 @@ def run(settings: PredictSettings) -> int:
     Raises ServingError if there is no reply, InvalidInputs if INPUTS or URL is wrong.
     """
     instances = _instances(settings)
-    is_http = settings.url.partition("://")[0] not in (_GRPC, settings.url)
+    scheme, mark, _ = settings.url.partition("://")
+    is_http = bool(mark) and scheme not in (_GRPC, "unix")
     reply = _post(settings, instances) if is_http else _call(settings, instances)
     print(json.dumps(reply))
     has_failed = "error_msg" in reply or any(

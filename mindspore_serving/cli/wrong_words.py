@@ -7,7 +7,8 @@ from typing import Any
 from mindspore_serving.cli import commands, other_names
 from mindspore_serving.cli.commands import Command
 from mindspore_serving.cli.options import flags
-from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.other_names import ENGINE_OPTION
+from mindspore_serving.cli.settings import ServableSettings
 from mindspore_serving.errors import did_you_mean
 
 _SWITCHED_OFF = "--no-"
@@ -16,16 +17,26 @@ _SWITCHED_OFF = "--no-"
 def of_command(word: str) -> str:
     """Return what to write instead of a word that is no command."""
     if os.path.exists(word):
-        return f"{word!r} is a path: write 'mindspore-serving serve {word}' to serve it"
+        return (
+            f"{word!r} is a path: write 'mindspore-serving serve {word}' to serve it, or "
+            f"'mindspore-serving run {word}' to chat with it"
+        )
     names = ", ".join(commands.BY_NAME)
     return f"{other_names.of_command(word, commands.BY_NAME)}\nCommands are {names}."
 
 
 def of_other_server(command: Command, words: Sequence[str]) -> str | None:
-    """Return what to write instead of an option of another server, if one is in `words`."""
-    if not issubclass(command.settings, ServeSettings):
-        return None
-    return other_names.of_options(words, flags(command.settings), command.name)
+    """Return what to write instead of an option of another program, if one is in `words`."""
+    has_engine_option = any(word.startswith(ENGINE_OPTION) for word in words)
+    names = _engine_names() if has_engine_option else ()
+    return other_names.of_options(words, flags(command.settings), command.name, names)
+
+
+def _engine_names() -> Sequence[str]:
+    from mindspore_serving.core.tasks import TASK_OPTIONS
+    from mindspore_serving.llm.config import OPTIONS
+
+    return (*OPTIONS, *TASK_OPTIONS)
 
 
 def of_unknown(kind: type[Any], unknown: Sequence[str]) -> str:
@@ -38,26 +49,29 @@ def of_unknown(kind: type[Any], unknown: Sequence[str]) -> str:
     if not equals and index + 1 < len(unknown) and not unknown[index + 1].startswith("-"):
         value = unknown[index + 1]
     names: dict[str, str] = {name: name for name in flags(kind)}
-    if issubclass(kind, ServeSettings):
-        names = _named_values(flag, value) | names
+    if issubclass(kind, ServableSettings):
+        names = _named_values(flags(kind), value) | names
     near = did_you_mean(flag, names)
     for name, written in names.items():
         near = near.replace(f"'{name}'", f"'{written}'") if written != name else near
     return text + near
 
 
-def _named_values(flag: str, value: str) -> dict[str, str]:
+def _named_values(options: Sequence[str], value: str) -> dict[str, str]:
     """Return options of the engine and limits as if they were options, and how they are written.
 
-    `value` is that of `flag`; without one an option is switched on, or off by --no-NAME.
+    `options` are those of the command. Without a `value` an option is switched on, or off by
+    --no-NAME.
     """
     from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
     from mindspore_serving.core.server_limits import LIMITS
     from mindspore_serving.llm.config import OPTIONS
 
-    tables = {"--llm-option": OPTIONS, "--limit": {**LIMITS, **LANGUAGE_LIMITS}}
+    tables = {ENGINE_OPTION: OPTIONS, "--limit": {**LIMITS, **LANGUAGE_LIMITS}}
     names = {}
     for option, rows in tables.items():
+        if option not in options:
+            continue
         for name, row in rows.items():
             long = "--" + name.replace("_", "-")
             is_switch = row.kind is bool and not value

@@ -4,6 +4,7 @@ Pure data: knows no file, no protocol and no engine.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.core.model_card import ModelCard
@@ -13,11 +14,16 @@ RECOMMENDED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Parameters that a model may recommend and an operator may set."""
 OPTION = "default_{}"
 """Name of the operator's option for a parameter."""
-SERVER_SAMPLING: Mapping[str, float] = {"temperature": 0.7, "top_p": 0.95}
+SERVER_SAMPLING: Mapping[str, int | float] = {
+    "temperature": 0.7,
+    "top_k": 40,
+    "top_p": 0.95,
+    "min_p": 0.05,
+}
 """Sampling of models that recommend none, measured by benchmarks/sampling_defaults.py."""
 CHAT_TOKENS, REASONING_TOKENS = 1024, 8192
 _OFF = {name: SAMPLING[name].default for name in RECOMMENDED}
-_DRAWN_BY = ("temperature", "top_k", "top_p", "min_p")
+_CUTS = ("top_k", "min_p")  # that OpenAI's API does not have
 _ORIGINS = {
     "model": "recommended by the model",
     "server": "defaults of the server: the model recommends none",
@@ -25,18 +31,29 @@ _ORIGINS = {
 }
 
 
-def choose_sampling(
-    recommended: Mapping[str, Any], operator: Mapping[str, Any]
-) -> tuple[dict[str, Any], str]:
-    """Return all parameters of `RECOMMENDED`, and their source: "model", "server" or "operator".
+@dataclass(frozen=True, slots=True)
+class DefaultSampling:
+    """All parameters of `RECOMMENDED`, and their source: "model", "server" or "operator".
+
+    `cuts` are those that only the server has chosen and that OpenAI's API does not have.
+    """
+
+    values: dict[str, Any]
+    source: str
+    cuts: tuple[str, ...] = ()
+
+
+def choose_sampling(recommended: Mapping[str, Any], operator: Mapping[str, Any]) -> DefaultSampling:
+    """Return the sampling of requests that leave it out.
 
     A model that recommends anything about drawing gets nothing of the server, as files leave out
     what is neutral. Each value of the `operator` replaces the one below it.
     """
-    is_model = any(name in recommended for name in _DRAWN_BY)
+    is_model = any(name in recommended for name in SERVER_SAMPLING)
     below = {**_OFF, **({} if is_model else SERVER_SAMPLING), **recommended}
     source = "operator" if operator else "model" if is_model else "server"
-    return {**below, **operator}, source
+    cuts = () if is_model else tuple(name for name in _CUTS if name not in operator)
+    return DefaultSampling({**below, **operator}, source, cuts)
 
 
 def operator_sampling(config: object) -> dict[str, Any]:

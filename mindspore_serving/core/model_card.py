@@ -13,7 +13,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     has none; the tool format "generic" is that of models whose template has no tools. With
     `unmarked_calls`, output without the markers of the format may be a tool call. `sampling` are
     the sampling parameters of requests that leave them out, with their `sampling_source`: "model",
-    "server" or "operator"; none for an upstream. `default_max_tokens` is the operator's limit of
+    "server" or "operator"; none for an upstream. Its `sampling_cuts` do not apply to requests that
+    set both `temperature` and `top_p`. `default_max_tokens` is the operator's limit of
     such answers.
 
     `labels` are those of a classifier, in the order of its outputs; `problem` is problem_type in
@@ -47,6 +48,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     created: int  # seconds since 1970: when it was loaded
     sampling: tuple[tuple[str, int | float], ...] = ()
     sampling_source: str = ""
+    sampling_cuts: tuple[str, ...] = ()
     default_max_tokens: int | None = None
     adapter_paths: tuple[str, ...] = ()  # their directories
     can_score: bool = False

@@ -122,6 +122,8 @@ class OptionRow:
         low, high = self.low, self.high
         if self.choices:
             return " or ".join(map(str, self.choices))
+        if self.kind in (int, float) and (low, high) == (-_INFINITE, _INFINITE):
+            return "an int" if self.kind is int else "a number"
         if self.kind is int:
             return f"an int >= {low}" if high == _INFINITE else f"an int of {low} to {high}"
         if self.kind is float and high == _INFINITE:

@@ -43,9 +43,10 @@ class Tenant:
         """Count a request.  Raises Overloaded if a limit of the key is reached."""
         key = self.key
         if key.max_requests is not None and self._num_running >= key.max_requests:
+            requests = f"{self._num_running} request{'s' * (self._num_running != 1)}"
             raise Overloaded(
-                f"the API key {key.name!r} has {self._num_running} requests in flight, which is "
-                "its limit; wait for their answers"
+                f"the API key {key.name!r} has {requests} in flight, which is its limit; wait for "
+                "an answer"
             )
         if key.requests_per_minute is not None:
             self._spend(key.requests_per_minute)

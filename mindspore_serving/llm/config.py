@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from mindspore_serving.core.default_sampling import SERVER_SAMPLING
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs
@@ -42,9 +43,10 @@ def _option(
     return param(default, meaning, **{**accepted, **dict.fromkeys(without)})
 
 
-def _sampling(name: str, otherwise: str) -> Any:
+def _sampling(name: str, otherwise: str = "") -> Any:
     """Return the row for the default of sampling parameter `name`, which has its range."""
     row = SAMPLING[name]
+    otherwise = otherwise or f"the model's, or else {SERVER_SAMPLING.get(name, row.default):g}"
     meaning = f"`{name}` of requests that have none; None: {otherwise}"
     low: dict[str, Any] = {"over" if row.is_open else "at_least": row.low}
     return _option(None, meaning, engines=ENGINES, has_encoders=False, at_most=row.high, **low)
@@ -75,10 +77,10 @@ class EngineConfig:
         engines=ENGINES,
     )
     max_num_waiting: int | None = _option(
-        None, "maximum number of waiting requests; None: no limit", at_least=1, engines=ENGINES
+        None, "maximum of waiting requests; None: 1,024 if served", at_least=1, engines=ENGINES
     )
     max_num_waiting_tokens: int | None = _option(
-        None, "maximum number of their tokens; None: no limit", at_least=1, engines=ENGINES
+        None, "maximum number of their tokens; None: 2**20 if served", at_least=1, engines=ENGINES
     )
     kv_cache_memory: int | None = _option(
         None,
@@ -246,13 +248,11 @@ class EngineConfig:
         choices=("auto", "ignore"),
         engines=ENGINES,
     )
-    default_temperature: float | None = _sampling("temperature", "the model's, or else 0.7")
-    default_top_k: int | None = _sampling("top_k", "the model's, or else 0")
-    default_top_p: float | None = _sampling("top_p", "the model's, or else 0.95")
-    default_min_p: float | None = _sampling("min_p", "the model's, or else 0")
-    default_repetition_penalty: float | None = _sampling(
-        "repetition_penalty", "the model's, or else 1"
-    )
+    default_temperature: float | None = _sampling("temperature")
+    default_top_k: int | None = _sampling("top_k")
+    default_top_p: float | None = _sampling("top_p")
+    default_min_p: float | None = _sampling("min_p")
+    default_repetition_penalty: float | None = _sampling("repetition_penalty")
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
     system_message: str = _option(
         "", "system message of conversations that have none", engines=ENGINES, has_encoders=False

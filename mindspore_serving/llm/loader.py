@@ -103,10 +103,13 @@ class OpenedModel:
 
     def _sampling(self) -> dict[str, Any]:
         """Return the fields of the card for requests that leave out sampling parameters."""
-        values, source = choose_sampling(self.recommended, operator_sampling(self.config))
-        limit = self.config.default_max_tokens
-        sampling = tuple(values.items())
-        return {"sampling": sampling, "sampling_source": source, "default_max_tokens": limit}
+        chosen = choose_sampling(self.recommended, operator_sampling(self.config))
+        return {
+            "sampling": tuple(chosen.values.items()),
+            "sampling_source": chosen.source,
+            "sampling_cuts": chosen.cuts,
+            "default_max_tokens": self.config.default_max_tokens,
+        }
 
     def _reading(self) -> dict[str, Any]:
         """Return the fields of the card for scores or vectors of texts."""

@@ -10,13 +10,15 @@ from mindspore_serving.servable.loader import CONFIG_FILE
 Fingerprint: TypeAlias = frozenset[tuple[str, int, int]]  # path, bytes, nanoseconds
 
 _CACHE = "__pycache__"
+_SUFFIXES = (".py", ".pbtxt")  # of code, and of Triton's description
 
 
 def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
     """Return the fingerprint of the files that a worker of this version reads.
 
-    They are Python code, and every file of the version's directory; every file of the directory of
-    a language model; or a model file alone. User code may write other files beside them.
+    They are Python code, config.pbtxt, and every file of the version's directory; every file of the
+    directory of a language model; or a model file alone. User code may write other files beside
+    them.
     """
     root = os.path.join(servable_directory, servable_name)
     if os.path.isfile(root):  # a model file that is a servable
@@ -30,7 +32,7 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
     for entry in _files(root, version_directory):
         if (
             is_bare
-            or entry.name.endswith(".py")
+            or entry.name.endswith(_SUFFIXES)
             or entry.path.startswith(version_directory + os.sep)
         ):
             with suppress(OSError):  # it has just been removed

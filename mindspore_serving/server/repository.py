@@ -17,6 +17,7 @@ from mindspore_serving.core.service import Changes, ModelState, ServableReadines
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
+from mindspore_serving.servable.foreign import formats
 
 MAX_SHOWN = 128  # characters of a client's name in an error
 UNLOAD_SECONDS = 60.0  # within which a servable that is unloaded may finish its requests
@@ -277,6 +278,9 @@ class ModelRepository:
             sorted(deployment.version_number for deployment in old),
         )
         try:
+            for deployment in started:
+                if line := await on_thread("files", formats.note, deployment):
+                    log.warning("%s", line)
             await self._roll(started, old, UNLOAD_SECONDS)
         except ServingError as error:
             self._failed[name], self._failures[name] = list(available), str(error)

@@ -113,7 +113,9 @@ def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
     Raises InvalidInputs if other elements have another shape.
     """
     if not value:
-        raise InvalidInputs("json array, shape is empty")
+        raise InvalidInputs(
+            'json array, shape is empty; {"b64": "", "type": TYPE, "shape": [0]} has no elements'
+        )
     shape = [len(value)]
     flat = value
     while type(flat[0]) is list:
@@ -128,7 +130,7 @@ def _flatten(value: list[Any]) -> tuple[list[Any], tuple[int, ...]]:
             if len(row) != size:
                 raise InvalidInputs(
                     f"invalid json array: json size is {len(row)}, the dim {len(shape)} expected "
-                    f"to be {size}"
+                    f"to be {size}; all rows of an array have one length"
                 )
         flat = list(chain.from_iterable(flat))
         shape.append(size)

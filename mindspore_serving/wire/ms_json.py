@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 MAX_OBJECTS = 1 << 20  # per body: instances, and their values that are bytes
+_INPUTS = "an instance has the inputs of the method"
 _PREFIX = "Parser request failed, "
 _NO_KEYS = (
     "instances no key mode is not supported; an instance is an object of inputs, as "
@@ -121,7 +122,14 @@ def decode(body: bytes | memoryview, method: Method, servable_label: str) -> lis
         _check_num_objects(body)
     instances = _parse(_body, body).instances
     if type(instances) is dict:
-        return [_to_instance(instances, method, servable_label, "json object, value is empty")]
+        return [
+            _to_instance(
+                instances,
+                method,
+                servable_label,
+                f"json object, value is empty; {_INPUTS}",
+            )
+        ]
     if instances is msgspec.UNSET:
         raise _no_instances()
     if type(instances) is not list:
@@ -162,7 +170,7 @@ def encode(outputs: Instance) -> bytes:
 
 
 def _to_instances(items: list[Any], method: Method, label: str) -> list[Instance]:
-    empty = "json array, instance is object type, but no value"
+    empty = f"json array, instance is object type, but no value; {_INPUTS}"
     return [_to_instance(item, method, label, empty) for item in items]
 
 
@@ -235,7 +243,7 @@ def _check_num_objects(body: bytes | memoryview) -> None:
 
 def _check_items(are_objects: list[bool]) -> None:
     if not are_objects:
-        raise _bad("instances value is array type, but no value")
+        raise _bad("instances value is array type, but no value; send at least one instance")
     if len(are_objects) > tensor.MAX_INSTANCES:
         raise TooLarge(f"A request has at most {tensor.MAX_INSTANCES} instances")
     if not are_objects[0]:

@@ -61,7 +61,7 @@ def _to_version(text: str) -> int:
     if match is None:
         raise InvalidInputs(
             "please check url, the keyword:[version] value invalid, request version number "
-            f"{text[:64]}"
+            f"{text[:64]}, expected a number"
         )
     sign, digits = match.groups()
     if (sign == "-" and digits != "0") or len(digits) > 10 or int(digits) >= _VERSION_LIMIT:

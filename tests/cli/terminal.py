@@ -1,10 +1,13 @@
 """A command with a terminal around it, that a test types into and looks at."""
 
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,8 +19,12 @@ from tests.waiting import PATIENCE, eventually
 class Terminal:
     """Ended with the `with` block.  `home` is where the command keeps its history."""
 
-    def __init__(self, words: Sequence[str], home: Path, **variables: str) -> None:
+    def __init__(
+        self, words: Sequence[str], home: Path, *, columns: int = 0, **variables: str
+    ) -> None:
         self._end, inner = pty.openpty()
+        if columns:
+            fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.text = ""
         state = {"TERM": "dumb", "XDG_STATE_HOME": str(home), "INPUTRC": "/dev/null"}
         self.process = subprocess.Popen(

@@ -4,7 +4,8 @@ import pytest
 
 from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, poisson
 from mindspore_serving.cli.bench_protocols import BenchAnswer
-from mindspore_serving.cli.bench_summary import notes, short, summarize, table
+from mindspore_serving.cli.bench_report import BenchTable
+from mindspore_serving.cli.bench_summary import notes, short, summarize
 
 
 def answered(due: float, sent: float, times: list[float], num_tokens: int) -> BenchOutcome:
@@ -19,6 +20,12 @@ def two_answers_and_a_failure() -> BenchRun:
         BenchOutcome(2.0, 2.0, 2.1, None, ("status 429", '{"error": "full"}')),
     ]
     return BenchRun("2 clients", outcomes, seconds=10.0, busy=1.0)
+
+
+def table(rows: list[dict], *, has_memory: bool = False) -> list[str]:
+    is_stream = rows[0]["first_token_ms"] is not None
+    made = BenchTable(["2 clients"], is_stream=is_stream, has_memory=has_memory)
+    return [*made.heading(), *map(made.line, rows)]
 
 
 def test_numbers_of_a_run_match_their_names() -> None:
@@ -93,7 +100,7 @@ def test_arrivals_have_the_rate_and_come_again_with_the_seed() -> None:
 
 def test_memory_is_a_column_only_if_measured() -> None:
     row = summarize(two_answers_and_a_failure())
-    lines = table([{**row, "memory_bytes": 300 << 20}, {**row, "memory_bytes": 0}])
+    lines = table([{**row, "memory_bytes": 300 << 20}, {**row, "memory_bytes": 0}], has_memory=True)
     heads = ["load", "done", "failed", "req/s", "tok/s", "MiB"]
     assert lines[1].split() == [*heads, *["p50", "p90", "p99"] * 3]
     assert [line.split()[6] for line in lines[2:]] == ["300", "-"]

@@ -39,6 +39,11 @@ def answer(server: Talking, *messages: tuple[str, str], max_tokens: int) -> str:
     return str(reply["choices"][0]["message"]["content"])
 
 
+def test_the_start_prints_how_much_memory_the_cache_may_take(server) -> None:
+    limit = "KV cache up to 0.064 GB (kv_cache_memory; change: --llm-option kv_cache_memory=1e8)"
+    assert f"  {limit}\n" in server.command.text
+
+
 def test_a_prompt_prints_only_its_answer(server, tmp_path: Path) -> None:
     words = [*CHAT, server.url, "--prompt", "hello", "--temperature", "0", "--max-tokens", "20"]
     done = run(words, tmp_path)

@@ -105,6 +105,34 @@ def test_a_word_that_other_programs_leave_by_ends_a_chat(
     assert server.bodies == []
 
 
+def test_images_and_calls_of_a_loaded_conversation_are_sent_again(
+    server: Server, tmp_path: Path
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": [image, {"type": "text", "text": "look"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "x", "tool_call_id": "1"},
+    ]
+    (tmp_path / "page.json").write_text(json.dumps({"messages": messages}))
+    run([*CHAT, server.url, "--load", "page.json", "--prompt", "and now?"], tmp_path)
+    assert server.bodies[-1]["messages"] == [*messages, {"role": "user", "content": "and now?"}]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    ["[]", "[3]", '[{"role": "usr", "content": "a"}]', '[{"role": "user", "content": [3]}]'],
+)
+def test_a_file_with_other_messages_is_no_conversation(
+    server: Server, tmp_path: Path, messages: str
+) -> None:
+    (tmp_path / "notes.json").write_text(f'{{"messages": {messages}}}')
+    done = run([*CHAT, server.url, "--load", "notes.json", "--prompt", "a"], tmp_path)
+    assert "notes.json is not a conversation: expected" in done.stderr
+    assert server.bodies == []
+
+
 def test_an_answer_has_the_length_that_the_server_suggests(server: Server, tmp_path: Path) -> None:
     with Terminal([*CHAT, server.url], tmp_path) as terminal:
         terminal.shows("> ")

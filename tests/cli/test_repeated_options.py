@@ -20,7 +20,7 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
 
 COMMANDS = commands.parsers(commands.parser())
-VALUES = {int: "1", float: "1.5", options.ids: "0", options.pairs: "zone=a"}
+VALUES = {options.pairs: "zone=a"}
 
 
 def optional(command):
@@ -34,7 +34,7 @@ def optional(command):
 def words(action, flag):
     if action.nargs == 0:
         return [flag]
-    value = str(action.choices[0]) if action.choices else VALUES.get(action.type, "4,5")
+    value = str(action.choices[0]) if action.choices else VALUES.get(action.type, "1")
     return [flag, value]
 
 

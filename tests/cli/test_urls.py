@@ -78,6 +78,21 @@ def test_a_grpc_port_is_recognised_by_each_command(
 
 
 @pytest.mark.e2e
+def test_a_grpc_port_is_recognised_when_its_method_is_measured(
+    served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "body").write_text('{"instances": [{"x": 1}]}')
+    url = f"http://{served.address}/model/words:double"
+    done = run([*SERVING, "bench", url, "--body", "body"], tmp_path)
+    assert (done.returncode, "is a gRPC port: give the URL" in done.stderr) == (1, True)
+
+
+def test_a_path_given_to_chat_is_answered_with_run(tmp_path: Path, capsys) -> None:
+    assert cli.main(["chat", str(tmp_path), "--prompt", "a"]) == 2
+    assert f"write mindspore-serving run {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.e2e
 def test_a_server_without_tls_is_recognised(served: Served, tmp_path: Path) -> None:
     address = served.url.removeprefix("http://")
     done = run([*SERVING, "status", f"https://{address}"], tmp_path)

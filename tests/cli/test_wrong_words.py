@@ -20,7 +20,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     [
         ("server", "there is no command 'server': write 'mindspore-serving serve'"),
         ("serv", "there is no command 'serv'; did you mean 'serve'?"),
-        ("generate", "write 'mindspore-serving chat'"),
+        ("generate", "write 'mindspore-serving run MODEL'"),
         ("ls", "write 'mindspore-serving models'"),
         ("list", "write 'mindspore-serving models'"),
         ("ps", "write 'mindspore-serving status'"),
@@ -53,7 +53,7 @@ def test_each_proposed_command_exists() -> None:
         ("--tensor_parallel_size=4", "write --llm-option tensor_parallel=4"),
         ("-tp 2", "-tp is a name of vLLM; here write --llm-option tensor_parallel=2"),
         ("--gpu-memory-utilization 0.9", "--llm-option kv_cache_memory=2e9"),
-        ("--port 8000", "--port is a name of vLLM and llama.cpp and TGI and TensorFlow Serving"),
+        ("--port 8000", "--port is a name of vLLM, llama.cpp, TGI and TensorFlow Serving;"),
         ("--port=8000", "here write --http-port 8000"),
         (
             "-m a.gguf",
@@ -65,6 +65,17 @@ def test_each_proposed_command_exists() -> None:
         ("-ngl 99", "here leave it out: a model is computed on one device"),
         ("-hf a/b", "models are not downloaded"),
         ("-np 4", "write --llm-option max_num_seqs=4"),
+        (
+            "--device cuda",
+            "--device is a name of vLLM; here write --device-type CPU, GPU or Ascend",
+        ),
+        ("--context-length 4096", "a name of SGLang; here write --max-model-len 4096"),
+        (
+            "--llm-option ctx_size=9",
+            "ctx_size is a name of llama.cpp; here write --max-model-len 9",
+        ),
+        ("--llm-option=gpu_memory_utilization=0.9", "here set the bytes of the cache"),
+        ("--temp 0.7", "write --llm-option default_temperature=0.7"),
         ("-t 4", "write --llm-option num_threads=4"),
         ("--model-repository /models", "name of Triton; here give the model as an argument"),
         ("--model-control-mode=poll", "here write --poll SECONDS for poll"),
@@ -84,6 +95,63 @@ def test_an_option_of_another_server_is_answered_with_ours(words: str, text: str
         error = told(f"{command} words {words}", capsys)
         assert text.replace("serve a", f"{command} a") in error
         assert f"See 'mindspore-serving {command} --help'." in error
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--num-prompts 9", "--num-prompts is a name of vLLM's bench; here write --requests 9"),
+        ("--max-concurrency=4", "here write --concurrency 4"),
+        ("--request-rate 2", "a name of vLLM's bench and aiperf; here write --rate 2"),
+        ("--base-url http://a:1", "here give the URL as the first argument: bench http://a:1"),
+        ("--target http://a:1", "--target is a name of guidellm; here give the URL as the first"),
+        ("--rate-type sweep", "here write --profile sweep"),
+        ("--dataset-path a.json", '--prompts FILE, with lines {"prompt": ...'),
+    ],
+)
+def test_an_option_of_another_benchmark_is_answered_with_ours(
+    words: str, text: str, capsys
+) -> None:
+    assert text in told(f"bench {words}", capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("status --port 1600", "give the URL as the first argument, as http://127.0.0.1:1600"),
+        ("models --host 10.0.0.1", "give the URL as the first argument, as http://10.0.0.1:1500"),
+        ("load --url http://a:1 x", "here give the URL as the first argument: load http://a:1"),
+        ("chat -p hello", "-p is a name of llama.cpp; here write --prompt hello"),
+        ("chat --max_new_tokens 9", "here write --max-tokens 9"),
+        ("run m --temp 0.5", "here write --temperature 0.5"),
+        ("run m --ctx-size 4096", "here write --max-model-len 4096"),
+    ],
+)
+def test_an_option_of_another_client_is_answered_with_ours(words: str, text: str, capsys) -> None:
+    assert text in told(words, capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "table"),
+    [("bench", other_names._BENCH_OPTIONS), ("chat", other_names._CHAT_OPTIONS)],
+)
+def test_answers_of_a_client_have_options_that_exist(command: str, table) -> None:
+    own = set(flags(commands.BY_NAME[command].settings))
+    for names in table.values():
+        assert not own & names.keys()
+        for text in names.values():
+            words = text.replace(",", " ").replace(":", " ").split()
+            assert {word for word in words if word.startswith("--")} <= own, text
+
+
+def test_options_of_the_engine_are_no_names_of_other_servers(tmp_path, capsys) -> None:
+    for name in ("device=cpu", "top_k=5", "embeddings=true", "quantization=int8"):
+        assert main(["serve", str(tmp_path / "nowhere"), "--llm-option", name]) == 1
+        assert "There is no file or directory" in capsys.readouterr().err
+
+
+def test_each_command_in_the_tables_exists() -> None:
+    assert other_names._TABLES.keys() <= commands.BY_NAME.keys()
 
 
 def test_options_that_servers_have_in_common_are_not_in_the_table() -> None:

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from mindspore_serving.core.default_sampling import (
     SERVER_SAMPLING,
+    DefaultSampling,
     choose_sampling,
     describe_sampling,
     suggest_max_tokens,
@@ -15,30 +16,36 @@ OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_p
 
 
 def test_a_model_that_recommends_nothing_gets_the_servers_sampling():
-    assert choose_sampling({}, {}) == ({**OFF, **SERVER_SAMPLING}, "server")
+    expected = DefaultSampling({**OFF, **SERVER_SAMPLING}, "server", ("top_k", "min_p"))
+    assert choose_sampling({}, {}) == expected
 
 
 def test_a_model_that_recommends_top_p_gets_nothing_of_the_server():
-    assert choose_sampling({"top_p": 0.9}, {}) == ({**OFF, "top_p": 0.9}, "model")
+    assert choose_sampling({"top_p": 0.9}, {}) == DefaultSampling({**OFF, "top_p": 0.9}, "model")
 
 
 def test_a_penalty_alone_is_no_recommendation_of_how_to_draw():
     expected = {**OFF, **SERVER_SAMPLING, "repetition_penalty": 1.1}
-    assert choose_sampling({"repetition_penalty": 1.1}, {}) == (expected, "server")
+    found = choose_sampling({"repetition_penalty": 1.1}, {})
+    assert (found.values, found.source) == (expected, "server")
 
 
 def test_each_value_of_the_operator_replaces_the_models():
     found = choose_sampling({"temperature": 0.6, "top_p": 0.9}, {"top_p": 1.0})
-    assert found == ({**OFF, "temperature": 0.6}, "operator")
+    assert found == DefaultSampling({**OFF, "temperature": 0.6}, "operator")
+
+
+def test_cuts_of_the_operator_are_no_cuts_of_the_server():
+    assert choose_sampling({}, {"top_k": 20}).cuts == ("min_p",)
 
 
 @pytest.mark.parametrize(
     ("values", "source", "expected"),
     [
         (
-            {"temperature": 0.7, "top_p": 0.95},
+            SERVER_SAMPLING,
             "server",
-            "sampling temperature 0.7, top_p 0.95 "
+            "sampling temperature 0.7, top_k 40, top_p 0.95, min_p 0.05 "
             "(defaults of the server: the model recommends none)",
         ),
         ({"temperature": 0.6, "top_k": 20}, "model",

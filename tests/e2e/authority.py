@@ -2,6 +2,7 @@
 
 import datetime
 import ipaddress
+from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
@@ -39,18 +40,27 @@ class Authority:
         self.ca = self._save(f"{name}.pem", self._sign(self._name, self._key, is_ca=True))
 
     def issue(
-        self, name: str, password: bytes | None = None, *, days: float = 100
+        self,
+        name: str,
+        password: bytes | None = None,
+        *,
+        days: float = 100,
+        hosts: Sequence[str] = (),
     ) -> tuple[str, str]:
-        """Paths of certificate and private key; it expires in `days`."""
+        """Paths of certificate and private key; it expires in `days`, and is for `hosts`, if any,
+        in place of ADDRESSES."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = self._save(f"{name}.crt", self._sign(subject, key, is_ca=False, days=days))
+        certificate = self._save(f"{name}.crt", self._sign(subject, key, days=days, hosts=hosts))
         encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
         lock = serialization.BestAvailableEncryption(password) if password else None
         private = key.private_bytes(encoding, form, lock or serialization.NoEncryption())
         return certificate, self._save(f"{name}.key", private)
 
-    def _sign(self, subject, key, *, is_ca: bool, days: float = 100) -> bytes:
+    def _sign(
+        self, subject, key, *, is_ca: bool = False, days: float = 100, hosts: Sequence[str] = ()
+    ) -> bytes:
+        named = [x509.DNSName(host) for host in hosts]
         now = datetime.datetime.now(datetime.timezone.utc)
         builder = (
             x509.CertificateBuilder(self._name, subject, key.public_key())
@@ -69,7 +79,7 @@ class Authority:
             )
             .add_extension(
                 x509.SubjectAlternativeName(
-                    [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]
+                    named or [x509.IPAddress(ipaddress.ip_address(one)) for one in ADDRESSES]
                 ),
                 critical=False,
             )

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import printed
@@ -44,13 +45,8 @@ def wide(left, right):
 
 @pytest.fixture
 def variables(tmp_path: Path) -> dict[str, str]:
-    """A `mindspore-serving` on the path, and the key, as printed."""
-    (tmp_path / "bin").mkdir()
-    script = tmp_path / "bin" / "mindspore-serving"
-    script.write_text(f'#!/bin/sh\nexec {" ".join(SERVING)} "$@"\n')
-    script.chmod(0o755)
-    path = f"{script.parent}{os.pathsep}{os.environ['PATH']}"
-    return {"PATH": path, "MINDSPORE_SERVING_API_KEY": KEY}
+    """The key, as the server tells to set it."""
+    return {**printed.installed(tmp_path), "MINDSPORE_SERVING_API_KEY": KEY}
 
 
 def write_servable(directory: Path) -> None:
@@ -84,6 +80,19 @@ def test_with_keys_and_tls_commands_have_the_header_and_the_certificate(tmp_path
         assert json.loads(printed.paste(line, away, variables))["instances"] == [{"n": 200_000}]
 
 
+def test_a_certificate_of_another_host_is_verified_by_its_name(tmp_path, variables):
+    write_servable(tmp_path)
+    hosts = ("*.example.org", "models.example.org")
+    certificate, private = Authority(tmp_path, "ca").issue("server", hosts=hosts)
+    words = ["--http-port", str(free_port()), "--no-grpc", "--host", "0.0.0.0"]
+    words += ["--tls-cert", certificate, "--tls-key", private]
+    with Command([*SERVING, "serve", "odd", *words], tmp_path) as command:
+        command.says(READY)
+        line = printed.commands(command.text)[0]
+        assert "curl https://models.example.org:" in line
+        assert json.loads(printed.paste(line, tmp_path))["instances"] == [{"n": 29}]
+
+
 def test_without_rest_commands_are_of_our_client(tmp_path, variables):
     write_servable(tmp_path)
     words = ["--no-http", "--grpc-port", str(free_port()), "--api-key", KEY]
@@ -93,6 +102,37 @@ def test_without_rest_commands_are_of_our_client(tmp_path, variables):
         assert all(line.count("mindspore-serving predict 127.0.0.1:") == 1 for line in lines)
         answers = [json.loads(printed.paste(line, tmp_path, variables)) for line in lines]
         assert [[*answer["instances"][0]] for answer in answers] == [["n"], ["n"], ["y"]]
+
+
+def write_torch(directory: Path) -> None:
+    torch = pytest.importorskip("torch", reason="it writes and runs the model")
+    batch = torch.export.Dim("batch")
+    net = torch.nn.Conv2d(3, 2, 5)
+    program = torch.export.export(net, (torch.zeros(4, 3, 8, 8),), dynamic_shapes=[{0: batch}])
+    torch.export.save(program, directory / "net.pt2")
+
+
+def write_xgboost(directory: Path) -> None:
+    xgboost = pytest.importorskip("xgboost", reason="it writes and runs the model")
+    rows = np.arange(20.0).reshape(10, 2)
+    xgboost.XGBRegressor(n_estimators=2).fit(rows, rows[:, 0]).save_model(directory / "net.ubj")
+
+
+def write_lightgbm(directory: Path) -> None:
+    lightgbm = pytest.importorskip("lightgbm", reason="it writes and runs the model")
+    rows = np.arange(200.0).reshape(100, 2)
+    model = lightgbm.LGBMRegressor(n_estimators=2, verbosity=-1).fit(rows, rows[:, 0])
+    model.booster_.save_model(directory / "net.txt")
+
+
+@pytest.mark.parametrize("write", [write_torch, write_xgboost, write_lightgbm])
+def test_a_model_file_is_called_by_its_command(write, tmp_path):
+    (tmp_path / "net").mkdir()
+    write(tmp_path / "net")
+    words = ["serve", "net", "--http-port", str(free_port()), "--no-grpc"]
+    with Command([*SERVING, *words], tmp_path) as command:
+        command.says(READY)
+        printed.paste_all(printed.commands(command.text), tmp_path)
 
 
 @pytest.fixture(scope="module")

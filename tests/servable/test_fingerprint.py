@@ -102,6 +102,13 @@ def test_the_fingerprint_of_a_model_file_is_that_file(servable):
     assert look(path) != before
 
 
+def test_a_description_of_triton_counts(servable):
+    (servable / "config.pbtxt").write_text("max_batch_size: 8")
+    before = look(servable)
+    (servable / "config.pbtxt").write_text("max_batch_size: 16")
+    assert look(servable) != before
+
+
 def test_a_version_may_be_a_link_that_is_pointed_elsewhere(servable, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -315,3 +315,30 @@ def test_tls_without_client_certificates_needs_two_files():
 def test_tls_arguments_are_checked(args, text):
     with pytest.raises(RuntimeError, match=text):
         SSLConfig(*args)
+
+
+def test_descriptions_of_other_servers_set_defaults_of_arguments(tmp_path):
+    (tmp_path / "net" / "1").mkdir(parents=True)
+    (tmp_path / "net" / "config.pbtxt").write_text(
+        "instance_group { count: 2 kind: KIND_CPU } input { name: 'x' data_type: TYPE_FP32 } "
+        "dynamic_batching { max_queue_delay_microseconds: 1500 preferred_batch_size: 4 }"
+    )
+    made = ServableStartConfig(str(tmp_path), "net", preferred_batch_size=8)
+    assert (made.num_parallel_workers, made.device_type) == (2, "cpu")
+    assert (made.max_batch_delay_ms, made.preferred_batch_size) == (1.5, 8)
+    assert made.with_batch_dim is False
+
+
+def test_a_description_that_cannot_be_followed_is_an_error_of_the_config(tmp_path):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "config.pbtxt").write_text("sequence_batching {}")
+    with pytest.raises(StartError, match="sequence_batching is not supported"):
+        ServableStartConfig(str(tmp_path), "net")
+
+
+def test_options_of_a_modelfile_are_below_those_of_the_script(tmp_path):
+    (tmp_path / "net.gguf").touch()
+    (tmp_path / "Modelfile").write_text("FROM net.gguf\nPARAMETER num_ctx 64\nPARAMETER top_k 5")
+    made = ServableStartConfig(str(tmp_path), "Modelfile", llm_options={"max_model_len": 32})
+    assert made.llm_options == {"max_model_len": 32, "default_top_k": 5}
+    assert made.alias == tmp_path.name

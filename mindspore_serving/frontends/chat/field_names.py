@@ -4,7 +4,7 @@ A client that sends the name of another protocol means the field: ignoring `max_
 return an answer of any length.  Knows no protocol's errors.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from mindspore_serving.errors import letters_of
 
@@ -28,13 +28,18 @@ ROWS = (
     ("structured_outputs", "grammar"),
 )
 _REMARKS = {"do_sample": ", where 0 takes the likeliest token"}
-# Fields without another name here, by what a route must know for the advice to apply.
-_ADVICE = {
-    "system": ("messages", "send a message with the role system"),
-    "extra_body": (
-        "model",
-        "it is an argument of OpenAI's Python library: send its fields beside the others",
-    ),
+# Fields without another name here: a field that the route must know, whether the body must lack it,
+# and what to send.
+_ADVICE: Mapping[str, Sequence[tuple[str, bool, str]]] = {
+    "system": [("messages", False, "send a message with the role system")],
+    "extra_body": [
+        ("model", False, "it is an argument of OpenAI's library: send its fields instead")
+    ],
+    "prompt": [("messages", True, "send messages, or call a route for prompts")],
+    "messages": [
+        ("input", True, "did you mean input?"),
+        ("prompt", True, "send a prompt, or call a route for chats"),
+    ],
 }
 
 
@@ -51,7 +56,9 @@ def remark_on(name: str) -> str:
     return _REMARKS.get(name, "")
 
 
-def advice_on(name: str, known: Collection[str]) -> str:
+def advice_on(name: str, known: Collection[str], body: Collection[str]) -> str:
     """Return what to send in place of a field without another name, "" if it is ignored."""
-    needed, advice = _ADVICE.get(name, ("", ""))
-    return advice if needed in known else ""
+    for needed, is_alternative, advice in _ADVICE.get(name, ()):
+        if needed in known:
+            return "" if is_alternative and needed in body else advice
+    return ""

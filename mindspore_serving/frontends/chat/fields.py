@@ -131,12 +131,15 @@ class Fields:
     ) -> SamplingParams:
         """Return the sampling parameters of `body`.
 
-        `defaults` fill in what it leaves out, `overrides` replace its values.  Raises InvalidField
-        with the protocol's name of the field.
+        `defaults` fill in what it leaves out, `overrides` replace its values.  A body with both
+        `temperature` and `top_p` has chosen all that OpenAI's API has: it is drawn without the cuts
+        of the server.  Raises InvalidField with the protocol's name of the field.
         """
         values = {name: getattr(body, alias) for name, alias in self._plain.items()}
         values |= {row.to: row.make(body, card) for row in self.translated if row.to in SAMPLING}
         values = {name: value for name, value in values.items() if value is not None}
+        if "temperature" in values and "top_p" in values:
+            defaults = {n: value for n, value in defaults.items() if n not in card.sampling_cuts}
         try:
             return SamplingParams(**{**defaults, **values, **overrides})
         except InvalidField as error:

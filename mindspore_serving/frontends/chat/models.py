@@ -321,7 +321,7 @@ class LanguageModels:
         missing = still_loading(self._control, name or "")
         if missing is not None:
             raise missing
-        names = ", ".join(model.name for model in models) or "none"
+        names = ", ".join(sorted(model.name for model in models)) or "none"
         if models and accepts_any:
             raise NotFound(f"No model here can {purpose}; available: {names}")
         if name and any(state.name == name for state in self._control.readiness()):
@@ -339,7 +339,7 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
     """
     model = models.find(name)
     if not model.card.can_generate:
-        text = f"the model {model.name} embeds texts and cannot generate"
+        text = f"model {model.name!r} embeds texts and cannot generate"
         raise InvalidField("model", text=text)
     return model
 

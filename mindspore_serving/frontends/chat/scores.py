@@ -36,15 +36,11 @@ def find_scorer(models: LanguageModels, name: str | None, *, ranks: bool = True)
     """
     model = models.find(name, purpose="rank" if ranks else "score")
     if not model.can("score"):
-        text = (
-            f"the model {model.name} cannot score texts: it is neither a classifier nor a reranker"
-        )
+        text = f"model {model.name!r} cannot score texts: it is neither a classifier nor a reranker"
         raise InvalidField("model", text=text)
     labels = model.card.labels
     if ranks and len(labels) != 1:
-        text = (
-            f"the model {model.name} has {len(labels)} labels, expected a reranker, which has one"
-        )
+        text = f"model {model.name!r} has {len(labels)} labels, expected a reranker, which has one"
         raise InvalidField("model", text=text)
     return model
 

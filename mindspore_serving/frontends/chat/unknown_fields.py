@@ -6,6 +6,7 @@ has for it.  Knows no protocol's errors.
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 from starlette.responses import Response
@@ -40,6 +41,8 @@ class KnownFields:
         self.effective = {field.encode_name for field in msgspec.structs.fields(kind)} - {*ignored}
         self._known = self.effective | {*ignored}
         self._inside = inside or {}
+        # Agents send the same unknown fields with each request.
+        self._find_misspelt = lru_cache(_MAX_LOGGED)(lambda name: misspelt(name, self.effective))
         self._where = where
         self._logged: set[str] = set()
 
@@ -68,7 +71,7 @@ class KnownFields:
     def _check(self, name: str, object_: Mapping[str, object], path: str) -> None:
         if name in _OF_OTHER_SERVERS:
             return
-        advice = self._meant(name, object_, path) or advice_on(name, self._known)
+        advice = self._meant(name, object_, path) or advice_on(name, self._known, object_)
         for outer, fields in self._inside.items():
             advice = advice or fields._meant(name, _decode(object_.get(outer)), f"{outer}.")
         if advice:
@@ -77,7 +80,7 @@ class KnownFields:
 
     def _meant(self, name: str, object_: Mapping[str, object], path: str) -> str:
         """Return the proposal of a field that `object_` lacks, "" if there is none."""
-        names = names_here(name, self.effective) or [misspelt(name, self.effective)]
+        names = names_here(name, self.effective) or [self._find_misspelt(name)]
         if not names[0] or any(other in object_ for other in names):
             return ""
         return f"did you mean {path}{names[0]}{remark_on(name)}?"

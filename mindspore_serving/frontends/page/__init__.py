@@ -19,11 +19,13 @@ _TYPES = {
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
+    "woff2": "font/woff2",
 }
 _MODULES = b"<!-- modules -->"
+_NOT_AT_ONCE = ("docs/", "theme.", "vendor/highlight/", "vendor/pdf/", "vendor/temml/")
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
 )
 _HEADERS = {
@@ -80,9 +82,12 @@ def _files() -> dict[str, _File]:
 
 @lru_cache(maxsize=1)
 def _preloads() -> bytes:
-    """Return links to the page's modules, so that browsers load them at once instead of in turn."""
+    """Return links to the page's modules, so that browsers load them at once instead of in turn.
+
+    Libraries in a folder of `vendor` are loaded when an answer or a file needs them.
+    """
     names = (path.relative_to(_STATIC).as_posix() for path in _STATIC.rglob("*.js"))
-    modules = sorted(name for name in names if not name.startswith(("docs/", "theme.")))
+    modules = sorted(name for name in names if not name.startswith(_NOT_AT_ONCE))
     links = (f'<link rel="modulepreload" href="page/{name}">' for name in modules)
     return "\n  ".join(links).encode()
 

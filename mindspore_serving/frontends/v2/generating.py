@@ -83,7 +83,7 @@ async def _read(
         raise InvalidInputs(f"the body is not a JSON object with '{TEXT_INPUT}'")
     prompt = fields.get(TEXT_INPUT)
     if not isinstance(prompt, str):
-        raise InvalidInputs(f"'{TEXT_INPUT}' is missing, or no text")
+        raise InvalidInputs(f"'{TEXT_INPUT}' is missing, expected a text")
     sampling = {key: value for key, value in fields.items() if key != "parameters"} | parameters
     request = language.of_fields(
         model.language, sampling, request_options_of(http), is_stream=is_stream

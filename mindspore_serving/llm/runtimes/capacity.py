@@ -108,9 +108,9 @@ def _needs(config: EngineConfig, spec: ModelSpec, block_bytes: int, longest: int
     slot_bytes = spec.state.slot_bytes if spec.state else 0
     sequence_bytes = -(-longest // config.block_size) * block_bytes
     running = slot_bytes * (SLOTS_PER_STEP * config.max_num_seqs + 1)
-    num_sequences = 2 if config.pinned_prompts else 1  # they take at most half
-    first = max(num_sequences * sequence_bytes + running, int(running / SHARE_OF_SLOTS))
     slots = slot_bytes * (SLOTS_PER_SEQUENCE * config.max_num_seqs + 1)
+    num_sequences = 2 if config.pinned_prompts else 1  # they take at most half
+    first = max(num_sequences * sequence_bytes + slots, int(running / SHARE_OF_SLOTS))
     return _Needs(first, config.max_num_seqs * sequence_bytes + slots)
 
 

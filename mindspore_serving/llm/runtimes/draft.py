@@ -37,6 +37,7 @@ def open_runners(
     model_config, draft_config = _divided(config, draft, specs)
     runner = open_runner(directory, runtime, model_config)
     try:
+        draft_config = _with_as_many_tokens(draft_config, runner, specs)
         return runner, _open_draft(draft, runtime, draft_config, runner)
     except BaseException:
         runner.close()
@@ -119,7 +120,23 @@ def _divided(
     )
     if config.kv_cache_memory is None:
         return config, draft_config
-    sizes = [len(spec.attention_layers) * spec.kv_size for spec in specs]
+    sizes = [_size(spec) for spec in specs]
     draft_memory = config.kv_cache_memory * sizes[1] // sum(sizes)
     model_config = replace(config, kv_cache_memory=max(1, config.kv_cache_memory - draft_memory))
     return model_config, replace(draft_config, kv_cache_memory=max(1, draft_memory))
+
+
+def _with_as_many_tokens(
+    config: EngineConfig, large: Runner, specs: tuple[ModelSpec, ModelSpec]
+) -> EngineConfig:
+    """Return the draft model's options with a default cache that holds the tokens of `large`."""
+    memory = large.num_blocks * large.cache_memory.block_bytes
+    if config.kv_cache_memory is not None or not memory:
+        return config
+    large_size, draft_size = map(_size, specs)
+    return replace(config, kv_cache_memory=-(-memory * draft_size // large_size))
+
+
+def _size(spec: ModelSpec) -> int:
+    """Return what a token takes in the cache, relative to other models."""
+    return len(spec.attention_layers) * spec.kv_size

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.runtimes.main_memory import ROOT, MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.pages import trim
@@ -70,7 +70,7 @@ class MemoryMonitor:
         while not self._closing.wait(SECONDS):
             try:
                 self.check(time.monotonic())
-            except StartError as error:
+            except ServingError as error:
                 log.warning("the prefix cache gives back no memory when it is short: %s", error)
                 return
 

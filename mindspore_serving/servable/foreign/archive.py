@@ -1,9 +1,10 @@
-"""Members of a zip archive, within limits; nothing is unpacked to a directory."""
+"""Members of a zip archive, within limits; nothing is unpacked to a disk."""
 
 import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.foreign.reading import decode
@@ -73,7 +74,7 @@ class Archive:
 
 @contextmanager
 def unpacked(path: str, member: str) -> Iterator[str]:
-    """Hold the path of a file in memory with a member of the archive at `path`.
+    """Hold the path of a file in memory with a member of the archive at `path`, and its suffix.
 
     Raises StartError; an error of the block names the member instead of that path.
     """
@@ -81,11 +82,13 @@ def unpacked(path: str, member: str) -> Iterator[str]:
     try:
         with Archive(path) as archive:
             archive.unpack(member, file)
-        location = f"/proc/self/fd/{file}"
-        try:
-            yield location
-        except StartError as error:
-            shown = f"{path}/{member}"
-            raise StartError(str(error).replace(location, shown)) from error
+        with TemporaryDirectory(prefix="mindspore-serving-") as directory:
+            location = os.path.join(directory, os.path.basename(member))
+            os.symlink(f"/proc/self/fd/{file}", location)
+            try:
+                yield location
+            except StartError as error:
+                shown = f"{path}/{member}"
+                raise StartError(str(error).replace(location, shown)) from error
     finally:
         os.close(file)

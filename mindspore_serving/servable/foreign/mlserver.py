@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from mindspore_serving.core.declaration import DeclaredModel
@@ -27,6 +28,13 @@ _ADVICE = {
     "mlserver_alibi": "explainers and detectors are Python: call them in a servable_config.py",
 }
 _READ = ("name", "implementation", "max_batch_size", "max_batch_time", "parallel_workers")
+_SERVER_FILE = "settings.json"
+_SERVER = {  # of the server's settings, by our options
+    "host": "--host",
+    "http_port": "--http-port",
+    "grpc_port": "--grpc-port",
+    "parallel_workers": "--num-parallel-workers",
+}
 _READ_PARAMETERS = ("uri", "version")
 _IDLE = ("platform", "versions", "inputs", "outputs", "parameters")  # read below, or for people
 
@@ -51,6 +59,7 @@ def read(path: str) -> ForeignModel:
     file = _file(root, parameters.get("uri"), names)
     unused = [name for name in settings if name not in (*_READ, *_IDLE)]
     unused += [f"parameters.{name}" for name in parameters if name not in _READ_PARAMETERS]
+    unused += _server_settings(root)
     version = parameters.get("version")
     if version and str(version) != "1":
         unused.append(f"parameters.version {str(version)[:60]} (it is version 1 here)")
@@ -63,6 +72,17 @@ def read(path: str) -> ForeignModel:
         inputs=_tensors(settings, "inputs"),
         model=DeclaredModel(os.path.basename(file), model_format, (f"../{file}",)),
     )
+
+
+def _server_settings(root: str) -> Iterator[str]:
+    """Iterate over the settings of the server beside the model, or beside its directory."""
+    for directory in (root, os.path.dirname(root)):
+        path = os.path.join(directory, _SERVER_FILE)
+        if os.path.isfile(path):
+            for name, value in parse_json(_SERVER_FILE, read_text(path, MAX_SIZE)).items():
+                option = f" (write {_SERVER[name]} {value})" if name in _SERVER else ""
+                yield f"{_SERVER_FILE} {name}{option}"
+            return
 
 
 def _runtime(implementation: object) -> tuple[str, tuple[str, ...]]:

@@ -8,6 +8,8 @@ from mindspore_serving.core.declaration import DeclaredModel, WarmUpSample
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 
+_MAX_LENGTH = 100  # characters of a name in a note
+
 
 @dataclass(frozen=True, slots=True)
 class ForeignModel:
@@ -64,5 +66,11 @@ class ForeignModel:
         """Return a line about servable `name` for the operator; "" if everything has an effect."""
         if not self.without_effect:
             return ""
-        fields = ", ".join(self.without_effect)
+        fields = ", ".join(map(_shown, self.without_effect))
         return f"{name}: without effect here, of {self.server}'s {self.file}: {fields}"
+
+
+def _shown(text: str) -> str:
+    """Return a name from a file as it may be printed: on one line, and not too long."""
+    printable = "".join(char if char.isprintable() else "?" for char in text)
+    return printable if len(printable) <= _MAX_LENGTH else printable[:_MAX_LENGTH] + "…"

@@ -35,7 +35,7 @@ _PYTHON = (
 )
 _ENSEMBLE = (
     "write the pipeline as a method of a servable_config.py, with a stage for each model "
-    "(`mindspore-serving docs from_triton`, An ensemble)"
+    "(`mindspore-serving docs from_triton` shows one)"
 )
 _LANGUAGE = "serve the checkpoint that it names: mindspore-serving serve DIRECTORY"
 _REFUSED_BACKENDS = {

@@ -182,7 +182,9 @@ def _checked(
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
+        problem = str(error).replace("Object missing required field", "missing field")
+        problem = problem.replace(" - at `$.", " - at `")
+        raise InvalidInputs(f"failed to parse the request JSON: {problem}") from None
     except RecursionError:
         raise InvalidInputs("the request JSON is nested too deeply") from None
 

@@ -205,11 +205,13 @@ def _count_instances(inputs: Sequence[InputTensor]) -> int:
             raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
         if dimensions and dimensions[0]:
             return dimensions[0]
+    if not inputs:
+        raise InvalidInputs("inputs is [], expected those that GET /v2/models/NAME lists")
     shapes = ", ".join(f"{tensor.name[:64]} {list(tensor.shape)}" for tensor in inputs[:8])
     raise InvalidInputs(
         "the first dimension of every input is the number of instances, at least 1 and the same "
         "for all (or send the parameter batched: false for one instance); given: "
-        f"{shapes or 'none'}"
+        f"{shapes}"
     )
 
 

@@ -94,7 +94,7 @@ def test_a_near_miss_beside_the_right_name_is_only_named() -> None:
     [
         ("do_sample", "did you mean temperature, where 0 takes the likeliest token?"),
         ("system", "send a message with the role system"),
-        ("extra_body", "it is an argument of OpenAI's Python library"),
+        ("extra_body", "it is an argument of OpenAI's library"),
     ],
 )
 def test_a_field_without_another_name_here_is_refused_with_advice(given: str, advice: str) -> None:

@@ -112,7 +112,7 @@ async def test_a_path_names_a_model_an_adapter_or_the_alias_of_the_first_model()
         assert server.sent.adapter == ("poem" if name == "poem" else "")
     reply = await server.post("/models/three/generate", {"inputs": "Hi"})
     assert reply.status_code == 404
-    text = "The model 'three' does not exist; available: one, two, poem"
+    text = "The model 'three' does not exist; available: one, poem, two"
     assert reply.json() == {"detail": text}
 
 

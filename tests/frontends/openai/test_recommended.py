@@ -58,3 +58,20 @@ def test_a_requested_temperature_of_1_is_1(recommending):
     body = {"model": "toy", "messages": MESSAGES, "temperature": 1, "top_p": 1}
     recommending.call("POST", "/v1/chat/completions", body)
     assert (recommending.sent.params.temperature, recommending.sent.params.top_p) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        ({}, (40, 0.05)),
+        ({"temperature": 1}, (40, 0.05)),
+        ({"top_p": 1}, (40, 0.05)),
+        ({"temperature": 1, "top_p": 1}, (0, 0.0)),
+        ({"temperature": 1, "top_p": 1, "top_k": 5}, (5, 0.0)),
+    ],
+)
+def test_temperature_and_top_p_together_turn_the_servers_cuts_off(web, sent, expected):
+    sampling = (("temperature", 0.7), ("top_k", 40), ("top_p", 0.95), ("min_p", 0.05))
+    web.control.card = replace(CARD, sampling=sampling, sampling_cuts=("top_k", "min_p"))
+    web.call("POST", "/v1/chat/completions", {"model": "toy", "messages": MESSAGES, **sent})
+    assert (web.sent.params.top_k, web.sent.params.min_p) == expected

@@ -11,8 +11,7 @@ from tests.waiting import PATIENCE, eventually
 
 def settings(page: Browser, **values: str) -> None:
     """Type into the fields of the settings."""
-    page.click("#open-settings")
-    page.until("document.getElementById('settings').open")
+    open_settings(page)
     for name, value in values.items():
         _focus(page, f"set-{name}")
         page.evaluate(f"document.getElementById('set-{name}').select()")
@@ -21,6 +20,15 @@ def settings(page: Browser, **values: str) -> None:
         page.until(f"document.getElementById('set-{name}').value === {json.dumps(value)}")
     page.click("#settings-close")
     page.until("!document.getElementById('settings').open")
+
+
+def open_settings(page: Browser) -> None:
+    """Open the dialog, and its groups."""
+    page.click("#open-settings")
+    page.until("document.getElementById('settings').open")
+    page.evaluate(
+        "for (const one of document.querySelectorAll('#settings details')) one.open = true"
+    )
 
 
 def _focus(page: Browser, field: str) -> None:
@@ -106,3 +114,23 @@ def streamed(*deltas: dict, finish: str = "stop", **more: object) -> str:
     if more:
         chunks.append({"choices": [], **more})
     return "".join(f"data: {json.dumps(one)}\n\n" for one in chunks) + "data: [DONE]\n\n"
+
+
+def answers(page: Browser, *pieces: str) -> None:
+    """From now on the model says that."""
+    stream = streamed(*({"content": one} for one in pieces))
+    page.answer("/v1/chat/completions", 200, stream, "text/event-stream")
+
+
+def hold(page: Browser, *pieces: str) -> None:
+    """From now on the model says that, and then nothing until it is stopped."""
+    chunks = [{"choices": [{"index": 0, "delta": {"content": one}}]} for one in pieces]
+    lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+    page.evaluate(
+        "(() => { const real = window.fetch; window.fetch = async (...all) => {"
+        "if (!String(all[0]).endsWith('completions')) return real(...all);"
+        "const body = new ReadableStream({ start(stream) {"
+        f"stream.enqueue(new TextEncoder().encode({json.dumps(lines)}));"
+        "all[1].signal.onabort = () => stream.error(new DOMException('', 'AbortError')); } });"
+        "return new Response(body, { headers: { 'content-type': 'text/event-stream' } }); }; })()"
+    )

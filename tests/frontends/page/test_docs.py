@@ -1,10 +1,13 @@
 """The page /docs in a real Chromium: it shows what is served, and sends it."""
 
+import json
+
+import httpx
 import pytest
 
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 OPEN = "details.operation:not([hidden])"
@@ -32,6 +35,22 @@ def test_a_request_is_sent_as_shown(docs: Browser) -> None:
     docs.click(f"{OPEN} form button")
     docs.until(f"document.querySelector('{OPEN} .answer').textContent.startsWith('200,')")
     assert '"object": "chat.completion"' in docs.text(f"{OPEN} .answer")
+
+
+def test_the_routes_of_openai_come_first_where_a_language_model_is_served(docs: Browser) -> None:
+    assert docs.text("main > section h2") == "OpenAI"
+    assert docs.text("main > section .operation code") == "/v1/chat/completions"
+
+
+def test_classic_routes_come_first_without_a_language_model(
+    browser: Browser, server: Talking
+) -> None:
+    document = httpx.get(f"{server.url}/openapi.json", timeout=PATIENCE).json()
+    del document["paths"]["/v1/chat/completions"]
+    browser.answer("/openapi.json", 200, json.dumps(document))
+    browser.open(f"{server.url}/docs")
+    browser.until("document.querySelector('.operation')")
+    assert browser.text("main > section h2") == "RESTful"
 
 
 def test_everything_comes_from_the_server_itself(docs: Browser, server: Talking) -> None:

@@ -1,5 +1,6 @@
 """The page's files over HTTP: only they, with headers that let nothing else in."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -12,6 +13,11 @@ from mindspore_serving.frontends import page
 
 STATIC = Path(page.__file__).parent / "static"
 NAMES = sorted(str(path.relative_to(STATIC)) for path in STATIC.rglob("*.*"))
+LICENCES = (
+    "Permission is hereby granted",
+    "Redistribution and use in source and binary forms",
+    "Apache License",
+)
 OWN = [name for name in NAMES if not name.startswith("vendor/")]
 
 
@@ -29,7 +35,7 @@ def test_every_file_has_its_content_type(client: TestClient, name: str) -> None:
     if name != "page.html":  # to which the links to its modules are added
         assert reply.content == (STATIC / name).read_bytes()
     kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg"}
-    kind = {**kinds, "txt": "text/plain"}[name.rpartition(".")[2]]
+    kind = {**kinds, "txt": "text/plain", "woff2": "font/woff2"}[name.rpartition(".")[2]]
     assert reply.headers["content-type"].startswith(kind)
     assert reply.headers["x-content-type-options"] == "nosniff"
 
@@ -60,10 +66,26 @@ def test_the_page_names_all_its_modules_so_that_none_waits_for_another(client: T
 
 
 def test_vendored_files_have_their_licences() -> None:
-    vendored = [path for path in (STATIC / "vendor").iterdir() if path.suffix == ".js"]
-    assert vendored
-    for path in vendored:
-        assert "Permission is hereby granted" in path.with_suffix(".license.txt").read_text()
+    vendored = [STATIC / name for name in NAMES if name.startswith("vendor/")]
+    folders = {path.parent for path in vendored if path.parent.name != "languages"}
+    assert len(folders) == 4
+    for folder in folders:
+        (licence,) = folder.glob("*.license.txt")
+        assert any(words in licence.read_text() for words in LICENCES), folder
+
+
+def test_vendored_files_are_those_of_the_pinned_packages() -> None:
+    lines = (Path(__file__).parent / "vendor.sha256").read_text().splitlines()
+    pinned = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    names = [name for name in NAMES if name.startswith("vendor/")]
+    assert {f"vendor/{name}" for name in pinned} == set(names)
+    for name, digest in pinned.items():
+        assert hashlib.sha256((STATIC / "vendor" / name).read_bytes()).hexdigest() == digest, name
+
+
+def test_libraries_that_few_need_do_not_load_with_the_page(client: TestClient) -> None:
+    named = re.findall(r'modulepreload" href="page/vendor/([^"]+)"', client.get("/").text)
+    assert named == ["marked.js"]
 
 
 def test_unchanged_files_are_answered_with_304(client: TestClient) -> None:

@@ -59,13 +59,13 @@ def seeing(browser: Browser, server: Talking) -> Browser:
     browser.answer("/v1/models", 200, json.dumps({"data": [card]}))
     browser.answer(COMPLETIONS, 200, streamed({"content": "red"}), "text/event-stream")
     browser.open(server.url)
-    browser.until("document.getElementById('attach').checkVisibility()")
+    browser.until("document.body.dataset.chat === 'yes'")
     return browser
 
 
 def give(page: Browser, how: str, name: str = "red.png", body: str = RED, more: int = 0) -> None:
     """A file, with so many bytes behind it: "chosen", "dropped" or "pasted"."""
-    kind = "image/png" if name.endswith("png") else "text/plain"
+    kind = {"png": "image/png", "tiff": "image/tiff"}.get(name.split(".")[1], "text/plain")
     act = {
         "chosen": "const one = document.getElementById('pictures'); one.files = data.files;"
         "one.dispatchEvent(new Event('change'));",
@@ -116,7 +116,8 @@ def test_an_image_alone_is_a_message_unless_removed(seeing: Browser) -> None:
     ("name", "body", "more", "words"),
     [
         ("large.png", RED, 8_000_000, "large.png has 8.0 MB; an image may have at most 8 MB."),
-        ("notes.txt", RED, 0, "notes.txt cannot be sent: images may be"),
+        ("notes.txt", RED, 0, "notes.txt is not a text in UTF-8, a PDF or an image."),
+        ("photo.tiff", RED, 0, "photo.tiff cannot be sent: images may be"),
         ("broken.png", "AAAA", 0, "broken.png cannot be read as an image."),
     ],
 )
@@ -158,8 +159,7 @@ def test_an_unanswered_image_stays_in_the_input(seeing: Browser) -> None:
     seeing.excuse()  # Chromium logs the status
 
 
-def test_a_model_that_takes_none_is_offered_none(page: Browser) -> None:
-    assert not page.evaluate("document.getElementById('attach').checkVisibility()")
+def test_an_image_for_a_model_that_takes_none_is_refused(page: Browser) -> None:
     give(page, "dropped")
     page.until(f"{FAILURE} === '{MODEL} does not accept images.'")
     assert page.evaluate(ATTACHED) == 0
@@ -175,7 +175,7 @@ def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_p
     cache = ("--llm-option", "kv_cache_memory=64e6")
     with serving(tmp_path, "smolvlm", *cache) as running:
         browser.open(running.url)
-        browser.until("document.getElementById('attach').checkVisibility()")
+        browser.until("document.body.dataset.chat === 'yes'")
         settings(browser, temperature="0", max_tokens="12")
         give(browser, "pasted", body=models.encoded(image))
         browser.until(f"{ATTACHED} === 1")

@@ -80,6 +80,30 @@ def test_the_live_view_shows_on_which_machines_workers_run(
     assert "3 workers (1 here, 2 on blue)" in browser.text(".card")
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        (2_000_000_000, "cache 410 MB of at most 2.0 GB"),
+        (500_000_000, "cache 410 MB of at most 2.0 GB, at present 500 MB"),
+    ],
+)
+def test_the_memory_of_the_cache_is_shown(
+    browser: Browser, server: Talking, target: int, words: str
+) -> None:
+    rows = httpx.get(f"{server.url}/servables", timeout=PATIENCE).json()["servables"]
+    (row,) = [row for row in rows if row["name"] == MODEL]
+    row["engine"] |= {
+        "num_cache_bytes": 410_000_000,
+        "num_cache_bytes_limit": 2_000_000_000,
+        "num_cache_bytes_target": target,
+    }
+    browser.answer("/servables", 200, json.dumps({"servables": [row]}))
+    browser.open(f"{server.url}/#live")
+    browser.until(f"document.querySelector('.facts')?.innerText.split(' · ').includes('{words}')")
+    browser.until("document.querySelector('[data-title=\"Cache memory\"] strong')")
+    assert "now 410 MB" in chart(browser, MODEL, "Cache memory")
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_the_printed_commands_work_as_they_are(page: Browser) -> None:
     page.evaluate("document.querySelectorAll('.how').forEach((one) => { one.open = true })")

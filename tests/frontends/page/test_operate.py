@@ -124,6 +124,17 @@ def test_why_a_servable_cannot_be_loaded_stays_on_the_screen(
 
 
 @pytest.mark.e2e
+def test_the_progress_of_loading_is_shown(view: Browser) -> None:
+    row = {"name": "words", "version": "1", "state": "LOADING", "reason": "still loading, 40 %"}
+    view.answer("/v2/repository/index", 200, json.dumps([row]))
+    view.until(f"{panel('words')}.querySelector('progress')?.value === 0.4")
+    assert "loading · still loading, 40 %" in view.evaluate(f"{panel('words')}.innerText")
+    row["reason"] = "still loading, 90 %"
+    view.answer("/v2/repository/index", 200, json.dumps([row]))
+    view.until(f"{panel('words')}.querySelector('progress')?.value === 0.9")
+
+
+@pytest.mark.e2e
 def test_the_level_of_the_log_is_shown_and_changed(view: Browser, operated: Talking) -> None:
     view.until("document.getElementById('log-level').value === 'warning'")
     for level, flag in (("error", False), ("warning", True)):

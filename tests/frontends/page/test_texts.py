@@ -10,7 +10,7 @@ from mindspore_serving.frontends import page
 STATIC = Path(page.__file__).parent / "static"
 TABLES = sorted((STATIC / "texts").glob("*.js"))
 ENTRY = re.compile(r'^  "([^"]+)": "((?:[^"\\]|\\.)*)",$', re.MULTILINE)
-OTHERS = [path for path in STATIC.rglob("*.*") if path.parent.name not in ("texts", "vendor")]
+OTHERS = [path for path in STATIC.rglob("*.*") if not {"texts", "vendor"} & set(path.parts)]
 SOURCE = "\n".join(path.read_text() for path in OTHERS if path.suffix in (".js", ".html"))
 
 

@@ -47,7 +47,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"adapter_id": "sql"},
-        "The model 'sql' does not exist; available: tiny, poem",
+        "The model 'sql' does not exist; available: poem, tiny",
     ),
     ({"seed": 2**64}, "seed is 18446744073709551616, expected an int of 0 to 18446744073709551615"),
 ]

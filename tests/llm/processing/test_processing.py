@@ -53,6 +53,25 @@ def processor(tokenizer):
     return Processor(tokenizer, ChatTemplate(TEMPLATE), card, AdapterNames(("tuned",)).find)
 
 
+# --- the system message of the operator -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (HI, "<system>Be kind.<user>Hi"),
+        ([{"role": "system", "content": "Mine."}, *HI], "<system>Mine.<user>Hi"),
+        ([{"role": "developer", "content": "Mine."}, *HI], "<developer>Mine.<user>Hi"),
+    ],
+)
+def test_a_conversation_without_a_system_message_gets_the_operators(messages, text, tokenizer):
+    card = replace(CARD, vocab_size=tokenizer.vocab_size, system_message="Be kind.")
+    template = ChatTemplate(TEMPLATE.partition("{{ tools")[0])
+    processor = Processor(tokenizer, template, card)
+    prepared = processor.prepare(Generate(messages=messages))
+    assert tokenizer.decode(prepared.prompt_ids) == text
+
+
 # --- the format of an answer ------------------------------------------------------------------
 
 

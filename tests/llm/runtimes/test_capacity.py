@@ -120,3 +120,31 @@ def test_kv_cache_memory_is_kept_on_a_small_machine_too() -> None:
     found = limits(machine(blocks=3), kv_cache_memory=30 * BLOCK_BYTES)
     assert (found.num_blocks, found.memory.kept_blocks) == (30, 30)
     assert found.memory.reason == "kv_cache_memory"
+
+
+def test_states_leave_room_for_a_longest_sequence() -> None:
+    """Slots take at most half of the cache, and a small share is enough for neither."""
+    model = from_config(
+        {
+            "architectures": ["Lfm2ForCausalLM"],
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "layer_types": ["conv", "full_attention", "conv", "full_attention"],
+            "conv_L_cache": 3,
+            "vocab_size": 100,
+            "max_position_embeddings": 128,
+            "norm_eps": 1e-6,
+        }
+    )
+    config = EngineConfig(block_size=16, max_num_seqs=8)
+    assert model.state is not None
+    block_bytes = cache_block_bytes(config, model, element_size=4)
+    memory = MainMemory(10**9, 10**9)
+    found = runner_limits(config, model, block_bytes, memory)
+    small = MainMemory(block_bytes, 10**9)
+    tight = runner_limits(config, model, block_bytes, small)
+    assert tight.num_slots == found.num_slots == 4 * 8 + 1
+    assert (tight.max_model_len, tight.num_blocks) == (128, 8)

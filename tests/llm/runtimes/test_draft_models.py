@@ -73,6 +73,14 @@ def test_caches_of_model_and_draft_hold_equal_tokens(models):
     assert abs(shared - alone * 3 / 4) <= 1, "3 layers beside 1"
 
 
+def test_by_default_the_cache_of_a_draft_holds_the_tokens_of_the_model(models):
+    with LLM(models["itself"], **EXACT, draft=models["first layer"]) as llm:
+        engine = llm._any_engine()
+        draft = engine._speculation._model._runner
+        assert draft.num_blocks == engine.num_blocks
+        assert draft.cache_memory.block_bytes == engine.runner.cache_memory.block_bytes // 3
+
+
 def with_tokenizer(source, target, tokenizer):
     directory = shutil.copytree(source, target)
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -45,6 +45,15 @@ def test_settings_are_options(tmp_path: Path) -> None:
     )
 
 
+def test_settings_of_the_server_are_named_with_our_options(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text('{"http_port": 8080, "debug": false}')
+    (tmp_path / "iris").mkdir()
+    assert read(tmp_path / "iris", SETTINGS).without_effect == (
+        "settings.json http_port (write --http-port 8080)",
+        "settings.json debug",
+    )
+
+
 @pytest.mark.parametrize(
     ("implementation", "file", "model_format"),
     [

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.servable.foreign import formats, modelfile
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.repository import is_language_model, make_declaration
@@ -109,3 +110,11 @@ def test_the_modelfile_in_a_checkpoint_is_not_read(tmp_path: Path) -> None:
     model = formats.read(str(tmp_path / "Modelfile"))
     assert model is not None
     assert model.language_options == {"max_model_len": 16}
+
+
+@pytest.mark.parametrize(("content", "is_model"), [(b"GGUF\3", True), (b"{}", False)])
+def test_a_blob_of_ollama_is_known_by_its_content(
+    tmp_path: Path, content: bytes, is_model: bool
+) -> None:
+    (tmp_path / "sha256-0a1b").write_bytes(content)
+    assert is_gguf(tmp_path / "sha256-0a1b") is is_model

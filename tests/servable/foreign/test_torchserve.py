@@ -144,6 +144,7 @@ def test_a_member_is_unpacked_into_memory(tmp_path: Path) -> None:
     path = write(tmp_path, MODEL)
     with archive.unpacked(path, "net.pt") as location:
         assert Path(location).read_bytes() == b"model"
+        assert location.endswith("/net.pt")
     assert not Path(location).exists()
     refused = pytest.raises(StartError, match=r"net\.mar/net\.pt is bad")
     with refused, archive.unpacked(path, "net.pt") as location:

@@ -83,6 +83,14 @@ def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> 
     )
 
 
+def test_names_of_a_file_are_printed_without_line_breaks(tmp_path: Path) -> None:
+    key = "a\\n" + "b" * 200
+    text = read(tmp_path, f'parameters {{ key: "{key}" value: {{ string_value: "" }} }}').note(
+        "net"
+    )
+    assert text.endswith("config.pbtxt: parameters.a?" + "b" * 87 + "…")
+
+
 def test_a_file_that_is_followed_has_no_note(tmp_path: Path) -> None:
     assert read(tmp_path, 'backend: "onnxruntime" max_batch_size: 4').note("resnet") == ""
 

@@ -195,7 +195,7 @@ def test_elements_that_cannot_be_in_the_data_are_refused_in_every_form():
 @pytest.mark.parametrize(
     ("tensors", "problem"),
     [
-        ([], "given: none"),
+        ([], r"inputs is \[\], expected those that GET /v2/models/NAME lists"),
         ([raw(np.float32(1))], r"given: x \[\]"),
         ([raw(X), raw(X[:2], "z")], r"x \[3, 2\], z \[2, 2\]"),
         ([raw(X[:0])], "at least 1"),

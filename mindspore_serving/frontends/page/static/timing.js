@@ -1,4 +1,4 @@
-// Durations and counts as text.  Pure except for the language.
+// Durations, sizes and counts as text.  Pure except for the language.
 
 import { counted, t } from "./texts.js";
 
@@ -21,6 +21,12 @@ export function duration(milliseconds) {
   if (milliseconds < 9.95) return `${milliseconds.toFixed(1)} ms`;
   if (milliseconds < 999.5) return `${milliseconds.toFixed(0)} ms`;
   return `${(milliseconds / 1000).toFixed(2)} s`;
+}
+
+// Format a size: "640 kB", "98 MB", "1.2 GB".
+export function size(bytes) {
+  const [unit, value] = [["GB", 1e9], ["MB", 1e6]].find(([, least]) => bytes >= 0.9995 * least) ?? ["kB", 1e3];
+  return `${rounded(bytes / value)} ${unit}`;
 }
 
 // Format a number with about three digits: 0.25, 3.1, 42, 1,234, 56.7k.

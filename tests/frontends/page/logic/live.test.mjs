@@ -4,6 +4,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { inOrder, rowsOf } from "../../../../mindspore_serving/frontends/page/static/live/past.js";
 import { Points } from "../../../../mindspore_serving/frontends/page/static/live/points.js";
+import { size } from "../../../../mindspore_serving/frontends/page/static/timing.js";
 import { rates } from "../../../../mindspore_serving/frontends/page/static/live/rates.js";
 
 test("an hour is kept, and no more than it takes to draw it", () => {
@@ -30,6 +31,10 @@ test("a row of the history is like one of /servables", () => {
     { age: 2000, row: { age: 2, requests: { total: 5 } } },
     { age: 1000, row: { age: 1, requests: { total: 6 }, p50_ms: 3, engine: { num_steps: 4 } } },
   ]);
+});
+
+test("sizes have about three digits", () => {
+  assert.deepEqual([0, 5000, 98e6, 999.9e6, 1234e6].map(size), ["0 kB", "5.0 kB", "98 MB", "1.00 GB", "1.2 GB"]);
 });
 
 test("language models come first, then names in order", () => {

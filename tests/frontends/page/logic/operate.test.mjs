@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LEVELS, machines, merged, toLevel, toSettings } from "../../../../mindspore_serving/frontends/page/static/operate/states.js";
+import { LEVELS, machines, merged, shareOf, toLevel, toSettings } from "../../../../mindspore_serving/frontends/page/static/operate/states.js";
 
 test("every level of the log is told by its settings", () => {
   for (const level of LEVELS) assert.equal(toLevel(toSettings(level)), level);
@@ -22,6 +22,12 @@ test("what is loaded has its workers, what could be has a reason, and other meth
   assert.deepEqual(a, { name: "a", isLoaded: true, versions: [{ version: "2", state: "READY", reason: "", workers }] });
   assert.equal(other.name, "a.other");
   assert.deepEqual([b.isLoaded, b.versions[0].reason, b.versions[0].workers], [false, "it is not loaded", []]);
+});
+
+test("the loaded share is that of a version which is loading", () => {
+  assert.equal(shareOf({ state: "LOADING", reason: "still loading, 40 %" }), 0.4);
+  assert.equal(shareOf({ state: "LOADING", reason: "" }), null);
+  assert.equal(shareOf({ state: "UNAVAILABLE", reason: "the disk is 100 % full" }), null);
 });
 
 test("machines have the workers of all servables, and the server's own is always there", () => {

@@ -1,20 +1,23 @@
 // Export and import of conversations; imported files are not trusted.  Pure.
 
+import { fromFile } from "./chat_file.js";
 import { isImageUrl } from "./kept_images.js";
 
 const KIND = "mindspore-serving-conversations";
 const VERSION = 1;
-const ROLES = ["user", "assistant", "tool"];
+const ROLES = ["system", "user", "assistant", "tool"];
 const TEXTS = ["model", "reasoning", "mark", "error", "callId", "name"];
 
 export function write(conversations) {
   return JSON.stringify({ kind: KIND, version: VERSION, conversations }, null, 1);
 }
 
-// Return the conversations of a file's text.  Throws Error with the reason.
+// Return the conversations of a file's text: an export, or a conversation of `chat`.  Throws Error
+// with the reason.
 export function read(text) {
   const found = JSON.parse(text);
-  if (found?.kind !== KIND) throw new Error(`kind is ${JSON.stringify(found?.kind)}, expected "${KIND}"`);
+  if (found?.messages) return [fromFile(found)];
+  if (found?.kind !== KIND) throw new Error(`kind is ${JSON.stringify(found?.kind)}, expected "${KIND}", or messages as chat saves them`);
   if (found.version !== VERSION) throw new Error(`version is ${found.version}, expected ${VERSION}`);
   return list(found.conversations, "conversations").map(conversation);
 }
@@ -40,6 +43,7 @@ function message(given) {
   const made = { role: given.role, content: string(given.content, "content") };
   for (const name of TEXTS) if (given[name] !== undefined) made[name] = string(given[name], name);
   if (given.images) made.images = list(given.images, "images").map(image);
+  if (given.files) made.files = list(given.files, "files").map(file);
   if (given.calls) made.calls = list(given.calls, "calls").map(call);
   if (given.tokens) made.tokens = list(given.tokens, "tokens").map(token);
   for (const name of ["usage", "times"]) if (given[name]) made[name] = numbers(given[name]);
@@ -52,6 +56,10 @@ function image(given) {
   if (given.url === undefined) return made;
   if (!isImageUrl(string(given.url, "url"))) throw new Error(`url is ${given.url.slice(0, 40)}, expected a data URI of a picture`);
   return { ...made, url: given.url };
+}
+
+function file(given) {
+  return { name: string(given?.name, "name"), text: string(given.text, "text") };
 }
 
 function call(given) {

@@ -1,9 +1,10 @@
-// Images of the next message: chosen, dropped or pasted, and removed.
+// Images and files of the next message: chosen, dropped or pasted, and removed.
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
+import { readDocument } from "./documents.js";
+import { showFile } from "./file_view.js";
 import { readImage, showImage } from "./images.js";
-import { TYPES } from "./kept_images.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -15,7 +16,6 @@ export class Attachments {
   // error, and "" clears it.
   constructor(hooks) {
     this.#hooks = hooks;
-    find("pictures").accept = TYPES.join();
     find("attach").addEventListener("click", () => find("pictures").click());
     find("pictures").addEventListener("change", () => {
       this.#add([...find("pictures").files]);
@@ -31,10 +31,10 @@ export class Attachments {
     return this.#all;
   }
 
-  set all(images) {
-    this.#all = images;
-    find("attached").replaceChildren(...images.map((one) => this.#item(one)));
-    find("attached").hidden = images.length === 0;
+  set all(attached) {
+    this.#all = attached;
+    find("attached").replaceChildren(...attached.map((one) => this.#item(one)));
+    find("attached").hidden = attached.length === 0;
   }
 
   #offer(event) {
@@ -52,27 +52,39 @@ export class Attachments {
 
   async #add(files) {
     const problems = [];
-    const refusal = this.#hooks.refuse();
-    if (refusal) return this.#hooks.fail(refusal);
+    find("attach").setAttribute("aria-busy", "true");
     for (const file of files) {
       try {
-        const image = await readImage(file);
-        this.all = [...this.#all, image];
+        const read = await this.#read(file);
+        this.all = [...this.#all, read];
       } catch (error) {
         problems.push(error.message);
       }
     }
-    this.#hooks.fail(problems.join(" "));
+    find("attach").removeAttribute("aria-busy");
+    this.#hooks.fail([...new Set(problems)].join(" "));
     find("text").focus();
   }
 
-  #item(image) {
+  #read(file) {
+    if (!isImage(file)) return readDocument(file);
+    const refusal = this.#hooks.refuse();
+    if (refusal) throw new Error(refusal);
+    return readImage(file);
+  }
+
+  #item(one) {
     const line = make("li");
     const remove = () => {
-      this.all = this.#all.filter((one) => one !== image);
+      this.all = this.#all.filter((other) => other !== one);
       find("text").focus();
     };
-    line.append(showImage(image), iconButton("close", t("image.remove", { name: image.name }), remove));
+    line.append(one.url ? showImage(one) : showFile(one), iconButton("close", t("image.remove", { name: one.name }), remove));
     return line;
   }
+}
+
+// Drawings in XML are texts for a model.
+function isImage({ type }) {
+  return type.startsWith("image/") && type !== "image/svg+xml";
 }

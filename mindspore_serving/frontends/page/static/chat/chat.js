@@ -1,8 +1,10 @@
 // Chat view: the open conversation, and how the parts of the view work together.
 
 import { Refused, call } from "../api.js";
+import { download } from "../download.js";
 import { keep, recall } from "../kept.js";
 import { t } from "../texts.js";
+import { fileName, toFile } from "./chat_file.js";
 import { Composer } from "./composer.js";
 import { ask, start, touch } from "./conversation.js";
 import { dropImages } from "./kept_images.js";
@@ -40,7 +42,7 @@ export class Chat {
 
   constructor() {
     this.#composer = new Composer({
-      send: (text, images) => this.#send(text, images),
+      send: (text, attached) => this.#send(text, attached),
       refuse: () => this.#refuse(),
       fail: (text) => this.#lanes[0].fail(text ? new Error(text) : null),
       stop: () => this.#stop(),
@@ -72,7 +74,7 @@ export class Chat {
       this.#conversation.lanes[0].model = "";
     }
     for (const lane of this.#lanes) lane.setModels(this.#models);
-    this.#offerImages();
+    this.#adapt();
     find("compare").hidden = this.#conversation.lanes.length > 1;
     return this.#models.length > 0;
   }
@@ -83,31 +85,30 @@ export class Chat {
     return names.length ? t("image.unsupported", { model: names.join(", ") }) : "";
   }
 
-  #offerImages() {
-    this.#composer.takesImages = this.#refuse() === "";
+  // Offer what the models that answer can do.
+  #adapt() {
+    this.#settings.models = this.#lanes.map((one) => one.entry);
   }
 
-  async #send(text, images) {
+  async #send(text, attached) {
     const conversation = this.#conversation;
-    this.#composer.text = "";
-    this.#composer.images = [];
-    ask(conversation, text, images);
+    ask(conversation, text, attached);
     const answered = await Promise.all(this.#lanes.map((one) => one.answer()));
-    if (!answered.some(Boolean)) this.#takeBack(conversation, text, images);
+    if (!answered.some(Boolean)) this.#takeBack(conversation, text, attached);
     if (conversation === this.#conversation && !document.activeElement.matches("input, textarea")) this.#composer.focus();
   }
 
   // A question without an answer returns to the input, and is no part of the conversation.
-  #takeBack(conversation, text, images) {
+  #takeBack(conversation, text, attached) {
     for (const lane of conversation.lanes) lane.messages.pop();
     touch(conversation);
     if (conversation.lanes[0].messages.length) this.#put(conversation);
     else this.#forgetEmpty(conversation);
     if (conversation !== this.#conversation) return;
     for (const lane of this.#lanes) lane.render();
-    if (this.#composer.text || this.#composer.images.length) return; // something else was begun
+    if (this.#composer.text || this.#composer.attached.length) return; // something else was begun
     this.#composer.text = text;
-    this.#composer.images = images;
+    this.#composer.attached = attached;
   }
 
   #forgetEmpty(conversation) {
@@ -126,7 +127,7 @@ export class Chat {
     const isTwo = conversation.lanes.length > 1;
     this.#lanes = conversation.lanes.map((data) => this.#lane(conversation, data));
     for (const lane of this.#lanes) lane.setModels(this.#models);
-    this.#offerImages();
+    this.#adapt();
     find("lanes").replaceChildren(...this.#lanes.map((one) => one.element));
     for (const lane of this.#lanes) lane.render(); // now that it has a size, to its end
     find("compare").hidden = isTwo;
@@ -142,10 +143,8 @@ export class Chat {
       changed: () => this.#changed(conversation),
       busy: () => this.#busy(),
       explain: (error) => this.#explain(error),
-      suggest: (text) => {
-        this.#composer.text = text;
-        this.#composer.focus();
-      },
+      suggest: (text) => this.#send(text, []),
+      save: () => download(toFile(data, this.#settings.values), fileName(conversation.title)),
       place: conversation.lanes.indexOf(data) + 1,
       close: conversation.lanes.length > 1 ? () => this.#close(data) : null,
     });
@@ -158,7 +157,7 @@ export class Chat {
 
   #changed(conversation) {
     keep("model", conversation.lanes[0].model);
-    this.#offerImages();
+    this.#adapt();
     if (!this.#list.all.includes(conversation) && !conversation.lanes[0].messages.length) return;
     this.#save(conversation);
   }
@@ -186,7 +185,7 @@ export class Chat {
     this.#settings.mark(error.field ?? null);
     if (!(error instanceof Unusable)) return error.message;
     const said = { name: this.#settings.label(error.field), value: error.value, reason: error.message };
-    return error.expected === "number" ? t("no.number", said) : t("no.json", said);
+    return t(error.expected === "number" ? "no.number" : "no.json", said);
   }
 
   #forget(conversation) {

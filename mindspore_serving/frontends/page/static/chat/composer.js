@@ -1,4 +1,4 @@
-// Input of messages, with or without images; sends and stops.
+// Input of messages, with or without images and files; sends and stops.
 
 import { Attachments } from "./attachments.js";
 
@@ -9,17 +9,20 @@ export class Composer {
   #area = find("text");
   #attachments;
 
-  // Acts: `send(text, images)` is called with the input, `stop()` ends the answer, and `again()` is
+  // Acts: `send(text, attached)` is called with the input, `stop()` ends the answer, and `again()` is
   // called when the user presses Up in an empty input; `refuse()` and `fail(text)` are as for
   // Attachments.
   constructor(acts) {
     this.#attachments = new Attachments(acts);
     const send = () => {
       const text = this.#area.value.trim();
-      if (find("send").hidden || !(text || this.images.length)) return;
-      const refusal = this.images.length ? acts.refuse() : "";
-      if (refusal) acts.fail(refusal);
-      else acts.send(text, this.images);
+      const attached = this.attached;
+      if (find("send").hidden || !(text || attached.length)) return;
+      const refusal = attached.some((one) => one.url) ? acts.refuse() : "";
+      if (refusal) return acts.fail(refusal);
+      this.text = "";
+      this.attached = [];
+      acts.send(text, attached);
     };
     find("ask").addEventListener("submit", (event) => {
       event.preventDefault();
@@ -45,17 +48,12 @@ export class Composer {
     this.#fit();
   }
 
-  get images() {
+  get attached() {
     return this.#attachments.all;
   }
 
-  set images(value) {
+  set attached(value) {
     this.#attachments.all = value;
-  }
-
-  // True if images can be sent.
-  set takesImages(value) {
-    find("attach").hidden = !value;
   }
 
   set isBusy(value) {

@@ -2,7 +2,8 @@
 //
 // A conversation is {id, title, isNamed, changed, lanes}: a lane for each model that answers, one or
 // two.  A lane is {model, messages}.  A message is {role, content} and, by its role:
-//   user:      images [{name, url}]
+//   system:    first, in conversations from a file; others have the system prompt of the settings
+//   user:      images [{name, url}], files [{name, text}]
 //   assistant: model, reasoning, calls [{id, name, arguments}], tokens [{text, logprob, others}],
 //              mark ("", "stopped" or "length"), error, usage, times {wait, took, pieces}
 //   tool:      callId, name
@@ -14,8 +15,11 @@ export function start(model, now = Date.now()) {
   return { id, title: "", isNamed: false, changed: now, lanes: [{ model, messages: [] }] };
 }
 
-export function ask(conversation, content, images = []) {
-  const more = images.length ? { images } : {};
+// `attached` are images and files.
+export function ask(conversation, content, attached = []) {
+  const images = attached.filter((one) => one.url !== undefined);
+  const files = attached.filter((one) => one.text !== undefined);
+  const more = { ...(images.length ? { images } : {}), ...(files.length ? { files } : {}) };
   for (const lane of conversation.lanes) lane.messages.push({ role: "user", content, ...more });
   touch(conversation);
 }
@@ -25,7 +29,8 @@ export function touch(conversation, now = Date.now()) {
   conversation.changed = now;
   if (conversation.isNamed) return;
   const first = conversation.lanes.flatMap((lane) => lane.messages).find((one) => one.role === "user");
-  conversation.title = (first?.content ?? "").trim().replace(/\s+/g, " ").slice(0, TITLE);
+  const text = first?.content || first?.files?.[0].name || "";
+  conversation.title = text.trim().replace(/\s+/g, " ").slice(0, TITLE);
 }
 
 export function rename(conversation, title) {
@@ -41,7 +46,7 @@ export function rewind(lane, index) {
   return lane.messages.splice(end + 1);
 }
 
-// Replace the text of the question at `index`; it keeps its images.
+// Replace the text of the question at `index`; it keeps its images and files.
 export function edit(lane, index, content) {
   lane.messages.splice(index, lane.messages.length, { ...lane.messages[index], content });
 }

@@ -3,8 +3,10 @@
 import { iconButton, make } from "../make.js";
 import { number, t } from "../texts.js";
 import { resultForm } from "./calls.js";
+import { estimateText, tokensOf } from "./context.js";
 import { edit, openCalls, remove, rewind } from "./conversation.js";
 import { MessageView } from "./message_view.js";
+import { maxTokensOf } from "./numbers.js";
 import { read } from "./reading.js";
 import { begin, isEmpty } from "./reply.js";
 import { toRequest } from "./request.js";
@@ -19,21 +21,24 @@ export class LaneView {
   #models = [];
   #views = [];
   #running = null; // AbortController of the answer that comes
+  #before = { count: 0, length: 0 }; // tokens of the conversation when it began, characters of its message
   #select = make("select", "model");
   #count = make("span", "hint");
   #log = make("div", "log");
   #error = make("div", "failure");
+  #save;
 
   // `data` is a lane of a conversation.  Hooks: `settings()` returns those of the chat, `changed()` is
   // called when the messages change, `busy()` when answers begin and end, `explain(error)` returns a
-  // text, `suggest(text)` fills the input, `place` is 1 or 2, and `close`, if given, removes the lane.
+  // text, `suggest(text)` sends a question, `save()` saves the lane as a file, `place` is 1 or 2, and `close`, if given, removes the lane.
   constructor(data, hooks) {
     this.#data = data;
     this.#hooks = hooks;
     this.#select.setAttribute("aria-label", t("model"));
     this.#select.addEventListener("change", () => this.#choose());
     const head = make("div", "lane-head");
-    head.append(this.#select, this.#count);
+    this.#save = iconButton("download", t("save.file"), hooks.save);
+    head.append(this.#select, this.#count, this.#save);
     if (hooks.close) head.append(iconButton("close", t("compare.close"), hooks.close));
     this.#log.setAttribute("role", "log");
     this.#log.setAttribute("aria-label", t("conversation"));
@@ -52,14 +57,15 @@ export class LaneView {
   }
 
   get takesImages() {
-    return this.#entry?.input_modalities?.includes("image") ?? false;
+    return this.entry?.input_modalities?.includes("image") ?? false;
   }
 
-  get #entry() {
+  // The model as GET /v1/models has it, undefined if it is not served.
+  get entry() {
     return this.#models.find((one) => one.id === this.#data.model);
   }
 
-  // `models` are those that can chat: {id, max_model_len, input_modalities}.
+  // `models` are those that can chat, entries of GET /v1/models.
   setModels(models) {
     this.#models = models;
     const names = models.map((one) => one.id);
@@ -79,10 +85,12 @@ export class LaneView {
     this.fail(null);
     let message;
     try {
-      const body = toRequest(this.#data, this.#hooks.settings(), isContinued);
+      const limit = { maxTokens: this.entry && maxTokensOf(this.entry), isContinued };
+      const body = toRequest(this.#data, this.#hooks.settings(), limit);
       message = this.#begin(isContinued, body);
       this.#setRunning(new AbortController());
       await read(body, message, this.#running.signal, () => this.#show());
+      if (message.mark === "length" && this.#isFull(message)) message.mark = "context";
     } catch (error) {
       if (error.name !== "AbortError") this.#failed(message, error);
     }
@@ -108,6 +116,7 @@ export class LaneView {
     this.#log.replaceChildren(...this.#views.map((one) => one.element));
     const calls = this.isBusy ? [] : openCalls(this.#data);
     if (calls.length) this.#log.append(this.#results(calls));
+    this.#save.hidden = !messages.length;
     if (!messages.length) this.#log.append(welcome(this.#hooks.suggest));
     this.#log.scrollTop = this.#log.scrollHeight;
     this.#showCount();
@@ -117,7 +126,8 @@ export class LaneView {
     const { messages, model } = this.#data;
     if (!isContinued) messages.push(begin(model));
     const message = messages.at(-1);
-    if (isContinued) Object.assign(message, { times: undefined, error: "", mark: "stopped" });
+    this.#before = { count: tokensOf(messages).count, length: isContinued ? message.content.length : 0 };
+    if (isContinued) Object.assign(message, { times: undefined, usage: undefined, error: "", mark: "stopped" });
     if (!body.logprobs) delete message.tokens;
     return message;
   }
@@ -136,7 +146,8 @@ export class LaneView {
 
   // Render what has arrived once per frame, as fast models send more chunks than there are frames.
   #show() {
-    if (!this.isBusy) return this.#showCount();
+    this.#showCount();
+    if (!this.isBusy) return;
     const isAtEnd = this.#log.scrollHeight - this.#log.scrollTop - this.#log.clientHeight < NEAR;
     this.#views.at(-1).showSoon(() => {
       if (isAtEnd) this.#log.scrollTop = this.#log.scrollHeight;
@@ -145,18 +156,33 @@ export class LaneView {
 
   #showCount() {
     this.element.setAttribute("aria-label", t("lane", { place: this.#hooks.place, model: this.#data.model }));
-    const usage = this.#data.messages.findLast((one) => one.usage)?.usage;
-    const most = this.#entry?.max_model_len;
-    const used = usage ? usage.prompt + usage.completion : 0;
-    this.#count.textContent = most ? t("context", { used: number(used), most: number(most) }) : "";
+    const most = this.entry?.max_model_len;
+    const { count, isExact } = this.#used();
+    const used = isExact ? number(count) : t("about", { what: number(count) });
+    this.#count.textContent = most ? t("context", { used, most: number(most) }) : "";
+  }
+
+  // While an answer comes, its tokens count as they come.
+  #used() {
+    const { messages } = this.#data;
+    const last = messages.at(-1);
+    if (!this.isBusy || last?.usage) return tokensOf(messages);
+    const { count, length } = this.#before;
+    const arrived = estimateText((last.reasoning ?? "") + last.content.slice(length));
+    return { count: count + Math.max(arrived, last.times?.pieces ?? 0), isExact: false };
+  }
+
+  #isFull({ usage }) {
+    return usage !== undefined && usage.prompt + usage.completion >= this.entry?.max_model_len;
   }
 
   #acts(message, at) {
     const isLast = at === this.#data.messages.length - 1;
     const acts = { remove: () => this.#change(() => remove(this.#data, at)) };
-    if (message.role === "assistant" || isLast) acts.redo = () => this.#redo(at);
+    if (message.role === "assistant" || (isLast && message.role !== "system")) acts.redo = () => this.#redo(at);
     if (message.role !== "tool") acts.edit = () => this.#edit(at);
-    if (isLast && message.role === "assistant" && message.content && !message.calls) acts.resume = () => this.answer(true);
+    const isOpen = isLast && message.role === "assistant" && message.content && !message.calls;
+    if (isOpen && message.mark !== "context") acts.resume = () => this.answer(true);
     return acts;
   }
 
@@ -169,7 +195,7 @@ export class LaneView {
     const message = this.#data.messages[at];
     const isQuestion = message.role === "user";
     this.#views[at].edit((text) => {
-      if (text === null || !(text.trim() || message.images)) return this.render();
+      if (text === null || !(text.trim() || message.images || message.files)) return this.render();
       if (!isQuestion) return this.#change(() => Object.assign(message, { content: text, tokens: undefined }));
       this.#change(() => edit(this.#data, at, text.trim()));
       this.answer();

@@ -1,5 +1,6 @@
 // List of conversations: search, open, rename, delete, export and import.
 
+import { download } from "../download.js";
 import { button, iconButton, make } from "../make.js";
 import { counted, t } from "../texts.js";
 import { read, write } from "./archive.js";
@@ -20,7 +21,7 @@ export class ConversationList {
     this.#hooks = hooks;
     find("new").addEventListener("click", () => hooks.start());
     find("search").addEventListener("input", () => this.show());
-    find("export").addEventListener("click", () => download(write(this.all)));
+    find("export").addEventListener("click", () => download(write(this.all), "conversations.json"));
     find("import").addEventListener("click", () => find("file").click());
     find("file").addEventListener("change", () => this.#import());
     this.show();
@@ -123,12 +124,4 @@ function when(time) {
   const today = new Date().setHours(0, 0, 0, 0);
   if (time >= today) return t("today");
   return time >= today - 7 * DAY ? t("week") : t("older");
-}
-
-function download(text) {
-  const link = make("a");
-  link.href = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-  link.download = "conversations.json";
-  link.click();
-  URL.revokeObjectURL(link.href);
 }

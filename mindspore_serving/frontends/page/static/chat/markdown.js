@@ -4,6 +4,8 @@
 import { copyButton } from "../copy.js";
 import { make } from "../make.js";
 import { t } from "../texts.js";
+import { colour } from "./colours.js";
+import { draw } from "./formulas.js";
 import { decode, lex, safeAddress } from "./lexer.js";
 
 const OPEN = 3; // tokens at the end that more text may change
@@ -56,7 +58,7 @@ const BLOCKS = {
   code,
   list,
   table,
-  "formula-block": (token) => make("p", "formula", token.text.trim()),
+  "formula-block": (token) => formula("p", token.text.trim()),
 };
 
 function block(token) {
@@ -80,7 +82,9 @@ function code({ text, lang }) {
   pre.tabIndex = 0; // long lines scroll
   pre.setAttribute("role", "group");
   pre.setAttribute("aria-label", name ? t("code.of", { language: name }) : t("code"));
-  pre.append(make("code", "", text));
+  const inner = make("code", "", text);
+  colour(inner, name);
+  pre.append(inner);
   box.append(bar, pre);
   return box;
 }
@@ -123,8 +127,14 @@ const INLINES = {
   del: (token) => filled(make("del"), token.tokens),
   link: (token) => link(token.href, filled(make("a"), token.tokens)),
   image: (token) => link(token.href, make("a", "", token.text || token.href)),
-  "formula-inline": (token) => make("span", "formula", token.text),
+  "formula-inline": (token) => formula("span", token.text),
 };
+
+function formula(tag, text) {
+  const made = make(tag, "formula", text);
+  draw(made);
+  return made;
+}
 
 function filled(parent, tokens) {
   for (const token of tokens) parent.append(INLINES[token.type]?.(token) ?? token.raw);

@@ -5,6 +5,7 @@ import { button, iconButton, make } from "../make.js";
 import { t } from "../texts.js";
 import { describe } from "../timing.js";
 import { showCall } from "./calls.js";
+import { showFile } from "./file_view.js";
 import { showImage } from "./images.js";
 import { MarkdownView } from "./markdown.js";
 import { ProbabilityView } from "./probabilities.js";
@@ -30,12 +31,12 @@ export class MessageView {
   constructor(message, acts, isComing = false) {
     this.#message = message;
     this.element = make("div", `message ${message.role}${isComing ? " coming" : ""}`);
-    const who = { user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
+    const who = { system: t("system"), user: t("you"), tool: message.name ?? "" }[message.role] ?? message.model;
     this.element.append(make("span", "who", who), this.#body);
     this.#said = viewOf(message);
-    this.#body.append(...(message.images ?? []).map(showImage), this.#said.node);
+    this.#body.append(...(message.images ?? []).map(showImage), ...(message.files ?? []).map(showFile), this.#said.node);
     this.show();
-    if (!isComing) this.#body.append(...notes(message));
+    if (!isComing) this.#body.append(...notes(message, acts.resume));
     if (Object.keys(acts).length) this.element.append(this.#bar(acts));
   }
 
@@ -113,12 +114,14 @@ class PlainView {
   }
 }
 
-const MARKS = { stopped: "mark.stopped", length: "mark.length" };
+const MARKS = { stopped: "mark.stopped", length: "mark.length", context: "mark.context" };
 
-function notes({ calls, mark, error, role }) {
+// `resume`, if given, requests the rest of an answer that was cut off.
+function notes({ calls, mark, error, role }, resume) {
   if (role !== "assistant") return [];
   const found = (calls ?? []).map(showCall);
   if (error) found.push(make("p", "error", error));
   else if (MARKS[mark]) found.push(make("p", "note", t(MARKS[mark])));
+  if (!error && mark === "length" && resume) found.at(-1).append(button(t("message.continue"), resume, "continue"));
   return found;
 }

@@ -1,6 +1,6 @@
 // Settings of the chat, and named presets of them.  Pure.
 
-import { NUMBERS } from "./request.js";
+import { NUMBERS } from "./numbers.js";
 
 export const TEXTS = ["system", "stop", "schema", "tools"];
 export const DEFAULTS = {
@@ -25,9 +25,13 @@ export function applyBuiltIn(settings, name) {
 export function toSettings(kept) {
   const made = { ...DEFAULTS };
   for (const [name, value] of Object.entries(kept ?? {})) {
-    if (typeof value === typeof made[name]) made[name] = value;
+    if (typeof value === typeof made[name] && isUsable(name, value)) made[name] = value;
   }
   return made;
+}
+
+function isUsable(name, value) {
+  return !NUMBERS.includes(name) || Number.isFinite(Number(value));
 }
 
 // Return what differs from the server's defaults, as [name, value].

@@ -19,6 +19,15 @@ export function take(message, chunk, seconds) {
   if (tokens?.length) (message.tokens ??= []).push(...tokens.map(toToken));
   if (content || thought || calls?.length) count(message, tokens?.length ?? 1, seconds);
   if (choice.finish_reason) message.mark = choice.finish_reason === "length" ? "length" : "";
+  if (message.mark === "length") dropBroken(message);
+}
+
+// Drop the replacement characters of a character whose last bytes would have been in the next token.
+function dropBroken(message) {
+  for (const name of ["content", "reasoning"]) {
+    if (message[name]) message[name] = message[name].replace(/\ufffd+$/, "");
+  }
+  while (/^\ufffd+$/.test(message.tokens?.at(-1)?.text)) message.tokens.pop();
 }
 
 export function isEmpty({ content, reasoning, calls }) {

@@ -1,6 +1,7 @@
 // Body of the request for the next answer of a lane.  Pure.
 
-export const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_tokens", "seed"];
+import { withFiles } from "./files.js";
+import { NUMBERS } from "./numbers.js";
 
 // Invalid setting: `field` is its name, `value` its text, `expected` "number" or "json".
 export class Unusable extends Error {
@@ -10,16 +11,16 @@ export class Unusable extends Error {
   }
 }
 
-// `settings` are texts as typed; ranges are checked by the server.  Throws Unusable for text that is
-// no number, or no JSON.
-export function toRequest(lane, settings, isContinued = false) {
-  const system = settings.system.trim();
+// `settings` are texts as typed; ranges are checked by the server.  `maxTokens` is the limit of the
+// answer if the settings have none.  Throws Unusable for text that is no number, or no JSON.
+export function toRequest(lane, settings, { maxTokens, isContinued = false } = {}) {
   const body = {
     model: lane.model,
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...toMessages(lane.messages)],
+    messages: [...systemOf(lane, settings), ...toMessages(lane.messages)],
     stream: true,
     stream_options: { include_usage: true },
-    ...sampling(settings),
+    ...(maxTokens ? { max_tokens: maxTokens } : {}),
+    ...toSampling(settings),
   };
   if (settings.stop.trim()) body.stop = settings.stop.split("\n").filter(Boolean);
   const isColoured = settings.logprobs && (!isContinued || lane.messages.at(-1).tokens);
@@ -30,15 +31,24 @@ export function toRequest(lane, settings, isContinued = false) {
   return body;
 }
 
-// Questions without an answer are left out, except the last.
-export function toMessages(messages) {
+// Return the system prompt of the settings as a message; none if the conversation has its own.
+export function systemOf(lane, settings) {
+  const content = settings.system.trim();
+  return content && lane.messages[0]?.role !== "system" ? [{ role: "system", content }] : [];
+}
+
+// Questions without an answer are left out, except the last.  Models see the reasoning of earlier
+// answers only `withReasoning`.
+export function toMessages(messages, withReasoning = false) {
   const isDropped = (all, at) => all[at].role === "user" && all[at + 1]?.role === "user";
   const isFailed = (one) => one.role === "assistant" && one.error && !one.content && !one.calls;
   const kept = messages.filter((one) => !isFailed(one));
-  return kept.filter((_, at) => !isDropped(kept, at)).map(toMessage);
+  const thought = ({ reasoning }) => (withReasoning && reasoning ? { reasoning_content: reasoning } : {});
+  return kept.filter((_, at) => !isDropped(kept, at)).map((one) => ({ ...toMessage(one), ...thought(one) }));
 }
 
-function toMessage({ role, content, images = [], calls, callId }) {
+function toMessage({ role, content: words, images = [], files, calls, callId }) {
+  const content = withFiles(words, files);
   const sent = images.filter((one) => one.url);
   if (sent.length) return { role, content: [...sent.map(toPart), ...(content ? [{ type: "text", text: content }] : [])] };
   if (role === "tool") return { role, content, tool_call_id: callId };
@@ -51,7 +61,8 @@ function toPart({ url }) {
   return { type: "image_url", image_url: { url } };
 }
 
-function sampling(settings) {
+// Return the numbers of the settings.  Throws Unusable.
+export function toSampling(settings) {
   const found = {};
   for (const name of NUMBERS) {
     const text = settings[name].trim();

@@ -7,6 +7,8 @@ import { tryIt } from "./try.js";
 
 const find = (id) => document.getElementById(id);
 const JSON_TYPE = "application/json";
+const CHAT = "/v1/chat/completions";
+const FIRST = ["OpenAI", "Anthropic", "Ollama"]; // sections, where a language model is served
 
 onLocked((wasGiven) => {
   find("key-form").hidden = false;
@@ -41,9 +43,10 @@ async function load() {
 }
 
 function show(whole) {
-  const sections = new Map(whole.tags.map((tag) => [tag.name, section(tag)]));
+  const sections = new Map(ordered(whole).map((tag) => [tag.name, section(tag)]));
   let count = 0;
-  for (const [path, verbs] of Object.entries(whole.paths)) {
+  const paths = Object.entries(whole.paths).sort(([one], [other]) => (other === CHAT) - (one === CHAT));
+  for (const [path, verbs] of paths) {
     for (const [verb, operation] of Object.entries(verbs)) {
       sections.get(operation.tags[0]).append(entry(whole, verb, path, operation));
       count += 1;
@@ -52,6 +55,13 @@ function show(whole) {
   find("sections").replaceChildren(...sections.values());
   find("state").textContent = `version ${whole.info.version}, ${count} operations`;
   find("state").className = "good";
+}
+
+// Return the sections, those that most clients of a language model use first.
+function ordered({ tags, paths }) {
+  const first = CHAT in paths ? FIRST : [];
+  const rank = ({ name }) => (first.includes(name) ? first.indexOf(name) : first.length);
+  return [...tags].sort((one, other) => rank(one) - rank(other));
 }
 
 function section({ name, description }) {

@@ -3,7 +3,7 @@
 import { keep, recall } from "../kept.js";
 import { make } from "../make.js";
 import { number, t } from "../texts.js";
-import { duration, rounded } from "../timing.js";
+import { duration, rounded, size } from "../timing.js";
 import { Chart } from "./chart.js";
 import { howTo } from "./how_to.js";
 import { rates } from "./rates.js";
@@ -24,6 +24,7 @@ const ENGINE = [
   ["Prompt tokens/s", "chart.prompt", (_, rate) => rate.prompt, rounded],
   ["Batch size", "chart.batch", (row) => row.engine?.num_running, number],
   ["Queue", "chart.queue", (row) => row.engine?.num_waiting, number],
+  ["Cache memory", "chart.memory", (row) => (row.engine?.num_cache_bytes_limit ? row.engine.num_cache_bytes : undefined), size],
   ["KV blocks used", "chart.blocks", (row) => used(row.engine), percent, 1],
   ["Prefix cache hits", "chart.hits", (_, rate) => rate.hits, percent, 1],
   ["Steps/s", "chart.steps", (_, rate) => rate.steps, rounded],
@@ -97,10 +98,17 @@ function facts(row) {
   const found = [summary(row)];
   if (model) found.push(...[model.architecture, model.runtime, model.quantization].filter(Boolean));
   if (model?.max_model_len) found.push(t("fact.context", { count: number(model.max_model_len) }));
+  if (engine?.num_cache_bytes_limit) found.push(memory(engine));
   if (!engine?.num_blocks) return found;
   found.push(t("fact.blocks", { taken: number(taken(engine)), all: number(engine.num_blocks) }));
   found.push(t("cached", { count: number(engine.num_cached_blocks) }));
   found.push(t("fact.generated", { count: rounded(engine.num_generated_tokens) }));
   if (engine.num_preemptions) found.push(t("fact.preempted", { count: number(engine.num_preemptions) }));
   return found;
+}
+
+// Return how much memory the cache takes and may take; less while the machine has little.
+function memory({ num_cache_bytes: used, num_cache_bytes_limit: limit, num_cache_bytes_target: target }) {
+  const values = { used: size(used), limit: size(limit), target: size(target ?? limit) };
+  return t(target < limit ? "fact.memory.now" : "fact.memory", values);
 }

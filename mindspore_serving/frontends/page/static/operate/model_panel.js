@@ -4,6 +4,7 @@ import { Refused, call } from "../api.js";
 import { workerTable } from "../live/workers.js";
 import { button, iconButton, make } from "../make.js";
 import { t } from "../texts.js";
+import { shareOf } from "./states.js";
 
 const STATES = { READY: "state.ready", LOADING: "state.loading", UNAVAILABLE: "state.unavailable" };
 // Requests to send, and the keys of the texts before and after.
@@ -16,6 +17,7 @@ export class ModelPanel {
   #name;
   #acted;
   #shown = ""; // the state that is shown, as JSON
+  #isLoading = false;
   #row = make("div", "row");
   #said = make("p", "hint");
   #error = make("div", "failure");
@@ -41,8 +43,14 @@ export class ModelPanel {
     this.element.append(bar, this.#said, this.#error, this.#versions);
   }
 
+  // True while its state changes.
+  get isBusy() {
+    return this.#load.disabled || this.#isLoading;
+  }
+
   // Show an entry of `merged`.
   show(model) {
+    this.#isLoading = model.versions.some((one) => one.state === "LOADING");
     const shown = JSON.stringify(model);
     if (shown === this.#shown) return; // what is opened, and selected, stays
     this.#shown = shown;
@@ -98,10 +106,19 @@ export class ModelPanel {
   }
 }
 
+function progressBar(share, version) {
+  const made = make("progress");
+  if (share) made.value = share; // else it only moves
+  made.setAttribute("aria-label", t("load.share", { version }));
+  return made;
+}
+
 function versionLine({ version, state, reason, workers }) {
   const line = make("div", `state ${state.toLowerCase()}`);
   const text = [version && t("version", { version }), t(STATES[state]), reason].filter(Boolean).join(" · ");
   line.append(make("p", "", text));
+  const share = shareOf({ state, reason });
+  if (share !== null) line.append(progressBar(share, version));
   if (!workers.length) return line;
   const box = make("details");
   box.append(make("summary", "", t("workers.ready", { ready: workers.filter((one) => one.state === "ready").length, all: workers.length })));

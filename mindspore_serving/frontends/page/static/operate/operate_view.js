@@ -7,6 +7,7 @@ import { ModelPanel } from "./model_panel.js";
 import { LEVELS, machines, merged, toLevel, toSettings } from "./states.js";
 
 const PERIOD = 5000; // milliseconds between two looks at what could be served
+const BUSY_PERIOD = 900; // while something is loaded or unloaded
 const NAMES = { debug: "level.debug", info: "level.info", warning: "level.warning", error: "level.error", none: "level.none" };
 const find = (id) => document.getElementById(id);
 
@@ -24,7 +25,8 @@ export class OperateView {
   show(servables) {
     if (document.body.dataset.view !== "operate") return;
     this.#showMachines(servables);
-    if (performance.now() - this.#asked >= PERIOD) this.#look();
+    const isBusy = [...this.#panels.values()].some((one) => one.isBusy);
+    if (performance.now() - this.#asked >= (isBusy ? BUSY_PERIOD : PERIOD)) this.#look();
   }
 
   async #look() {

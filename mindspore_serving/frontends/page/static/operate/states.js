@@ -31,6 +31,13 @@ export function merged(index, servables) {
   return [...found.values()].sort((one, other) => one.name.localeCompare(other.name));
 }
 
+// Return the loaded share of a version, from 0 to 1, that its reason ("still loading, 40 %") has;
+// null if it has none.
+export function shareOf({ state, reason }) {
+  const percent = state === "LOADING" ? /(\d+) %/.exec(reason ?? "")?.[1] : undefined;
+  return percent === undefined ? null : Math.min(1, Number(percent) / 100);
+}
+
 // Return the machines of workers, the server's first: [{node, ready, others, servables}].
 export function machines(servables) {
   const found = new Map([["", { node: "", ready: 0, others: 0, servables: [] }]]);
