@@ -57,7 +57,7 @@ def _parse(parser: CommandParser, words: list[str]) -> argparse.Namespace:
     if command is None and not name.startswith("-"):
         parser.error(wrong_words.of_command(name))
     subparser = commands.parsers(parser).get(name, parser)
-    if command is not None and (text := wrong_words.of_other_server(command, rest)):
+    if command is not None and (text := wrong_words.of_other_programs(command, rest)):
         subparser.error(text)
     arguments: argparse.Namespace
     arguments, unknown = parser.parse_known_args(words)

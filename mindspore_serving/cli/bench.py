@@ -40,6 +40,8 @@ from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 _CLASSIC = "/model/"
+# A base model has no form for chats: what its server says, and what to write.
+_NO_TEMPLATE = ("no chat template", "; to measure it write --protocol completions")
 OnRuns = Callable[[Sequence[BenchRun]], None]
 
 
@@ -311,5 +313,6 @@ async def _probe(target: Target, prompt: BenchPrompt) -> BenchOutcome:
     if outcome.answer is None:
         kind, text = outcome.failure
         text = openai.error_text(text.encode()) if text != kind else ""
+        text += _NO_TEMPLATE[1] * (_NO_TEMPLATE[0] in text)
         raise ServingError(f"{target.connections.url}{target.dialect.path}: {kind} {text}".strip())
     return outcome

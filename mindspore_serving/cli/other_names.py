@@ -4,7 +4,7 @@ It knows words, not what our options do.  A name that this server has too, as `-
 no row.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 
 from mindspore_serving.errors import did_you_mean
@@ -316,15 +316,15 @@ def of_command(word: str, commands: Collection[str]) -> str:
 
 def of_options(
     words: Sequence[str], known: Collection[str], command: str, engine_names: Collection[str] = ()
-) -> str | None:
-    """Return what to write instead of the first option in `words` that another program has.
+) -> Iterator[str]:
+    """Iterate over what to write instead of the options in `words` that another program has.
 
-    None if there is none. `words` are those after the `command`, `known` its own options, and
+    `words` are those after the `command`, `known` its own options, and
     `engine_names` the names that --llm-option takes.
     """
     for word, following in zip_longest(words, words[1:], fillvalue=""):
         if word == "--":
-            return None
+            return
         flag, equals, value = word.partition("=")
         name = flag.replace("_", "-")
         if flag == ENGINE_OPTION:  # a name that the engine of another server has
@@ -338,8 +338,8 @@ def of_options(
             programs = [program for program, names in table.items() if name in names]
             if programs and name not in known:
                 text = _text(table[programs[0]][name], value, command)
-                return f"{flag} is a name of {_joined(programs)}; here {text}"
-    return None
+                yield f"{flag} is a name of {_joined(programs)}; here {text}"
+                break
 
 
 def _joined(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ _SWITCHED_OFF = "--no-"
 
 def of_command(word: str) -> str:
     """Return what to write instead of a word that is no command."""
-    if os.path.exists(word):
+    if os.path.exists(word) or "/" in word or "." in word:
         return (
             f"{word!r} is a path: write 'mindspore-serving serve {word}' to serve it, or "
             f"'mindspore-serving run {word}' to chat with it"
@@ -25,11 +25,12 @@ def of_command(word: str) -> str:
     return f"{other_names.of_command(word, commands.BY_NAME)}\nCommands are {names}."
 
 
-def of_other_server(command: Command, words: Sequence[str]) -> str | None:
-    """Return what to write instead of an option of another program, if one is in `words`."""
+def of_other_programs(command: Command, words: Sequence[str]) -> str:
+    """Return what to write instead of the options of other programs in `words`, a line for each."""
     has_engine_option = any(word.startswith(ENGINE_OPTION) for word in words)
     names = _engine_names() if has_engine_option else ()
-    return other_names.of_options(words, flags(command.settings), command.name, names)
+    known = flags(command.settings)
+    return "\n".join(other_names.of_options(words, known, command.name, names))
 
 
 def _engine_names() -> Sequence[str]:

@@ -6,6 +6,7 @@ get their answers.  A generator that raises after k results has failed at instan
 again for the instances after that.
 """
 
+import inspect
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -16,7 +17,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.core.value import Value, to_argument, to_value
-from mindspore_serving.errors import ServingError, StageFailed
+from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.worker.job import Outcome
 
 Arguments = tuple[Any, ...]
@@ -122,7 +123,12 @@ class FunctionCaller:
         self._log(error)
         text = failure_text(error)
         if isinstance(error, TypeError | AttributeError) and instance:
-            text += f"; the function was called with {describe_values(instance)}"
+            arguments = _arguments(instance)
+            for index, name in _texts_of(self._function):
+                if index < len(arguments) and not isinstance(arguments[index], str):
+                    shown = _describe(arguments[index])
+                    return InvalidInputs(f"argument '{name}' is {shown}, expected a text: {text}")
+            text += f"; the function was called with {describe_values(arguments)}"
             if any(word in text for word in _OF_BYTES) and "a str" in text:
                 text += ': bytes are sent as {"b64": BASE64}'
         return StageFailed(text)
@@ -165,6 +171,15 @@ def failure_text(error: BaseException) -> str:
     return repr(error)
 
 
+def _texts_of(function: Callable[..., Any]) -> list[tuple[int, str]]:
+    """Return the parameters that are annotated as str, with their positions."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # builtins
+        return []
+    return [(i, row.name) for i, row in enumerate(parameters) if row.annotation in (str, "str")]
+
+
 def _public_name(error: BaseException) -> str:
     return next(kind.__name__ for kind in type(error).__mro__ if not kind.__name__.startswith("_"))
 
@@ -176,7 +191,7 @@ def describe_values(values: Sequence[Any]) -> str:
 
 
 def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray | np.generic):
         return f"{value.dtype} {list(value.shape)}"
     return "a str" if isinstance(value, str) else "bytes" if isinstance(value, bytes) else "a value"
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cli import bench_load, bench_protocols
+from mindspore_serving.cli import bench, bench_load, bench_protocols
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Target
 from mindspore_serving.cli.bench_prompts import BenchPrompt
 from mindspore_serving.cli.bench_protocols import Dialect
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
+from mindspore_serving.errors import ServingError
 from tests.cli.commands import SERVING, run
 from tests.cli.talking import MODEL, Talking, talking
 from tests.ports import free_port
@@ -164,12 +165,14 @@ def test_an_unknown_model_and_a_wrong_file_are_said_in_a_line(server, tmp_path: 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%b}]}\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n"
 GOOD = EVENT % b"null" + EVENT % b'"stop"'
+BASE = b'{"error": "the model has no chat template: x"}'
 ANSWERS = {
     "good": HEAD % len(GOOD) + GOOD,
     "busy": b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 4\r\n\r\nfull",
     "cut": HEAD % 500 + EVENT % b"null",
     "early": HEAD % len(EVENT % b"null") + EVENT % b"null",
     "odd": HEAD % 15 + b"data: <html>\n\n\n",
+    "base": b"HTTP/1.1 400 Bad Request\r\ncontent-length: %d\r\n\r\n" % len(BASE) + BASE,
     "noise": b"ssh-2.0 no HTTP\r\n\r\n",
 }
 
@@ -250,6 +253,18 @@ def test_a_failure_is_counted_by_its_kind_and_the_next_request_is_answered(
     assert failed.answer is None
     assert good.answer is not None
     assert len(good.answer.times) == 2
+
+
+def test_a_model_without_chat_template_is_measured_by_completions(faulty: Threads) -> None:
+    async def probe() -> None:
+        to = target(faulty.server_address[1])
+        try:
+            await bench._probe(to, BenchPrompt("base", 1))
+        finally:
+            to.connections.close()
+
+    with pytest.raises(ServingError, match="template: x; to measure it write --protocol compl"):
+        asyncio.run(probe())
 
 
 def test_connections_are_used_again_and_no_more_than_clients(faulty: Threads) -> None:

@@ -29,6 +29,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("benchmark", "write 'mindspore-serving bench'"),
         ("pull", "there is no command 'pull': models are not downloaded"),
         ("fly", "Commands are serve, "),
+        ("model.gguf", "'model.gguf' is a path: write 'mindspore-serving serve model.gguf'"),
         ("tests", "'tests' is a path: write 'mindspore-serving serve tests'"),
     ],
 )
@@ -152,6 +153,13 @@ def test_options_of_the_engine_are_no_names_of_other_servers(tmp_path, capsys) -
 
 def test_each_command_in_the_tables_exists() -> None:
     assert other_names._TABLES.keys() <= commands.BY_NAME.keys()
+
+
+def test_each_option_of_a_copied_command_line_is_answered(capsys) -> None:
+    lines = told("serve -m a.gguf -c 4096 -ngl 99 --host 0.0.0.0 --port 80", capsys).splitlines()
+    assert [line.split(" is a name")[0].split()[-1] for line in lines[:-1]] == [
+        *("-m", "-c", "-ngl", "--port")
+    ]
 
 
 def test_options_that_servers_have_in_common_are_not_in_the_table() -> None:

@@ -12,9 +12,11 @@ from tests import printed
 from tests.cli.commands import SERVING, Command
 from tests.cli.conftest import write_words
 from tests.e2e.authority import Authority
+from tests.e2e.harness import ROOT
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+TINY = str(ROOT / "examples" / "tiny_llm" / "model")
 READY = "Ctrl-C stops"
 KEY = "a-key's-own$words"
 SERVABLE = """
@@ -137,7 +139,7 @@ def test_a_model_file_is_called_by_its_command(write, tmp_path):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """A language model of each use: chat, ids, images, vectors, ranks, labels."""
+    """A language model of each use (chat, ids, images, vectors, ranks, labels), and tiny_llm's."""
     for library in ("openvino", "torch", "transformers"):
         pytest.importorskip(library, reason=f"{library} is not installed")
     from tests.llm import chatty, seeing
@@ -156,7 +158,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     checkpoints.build(place / "ranks", "xlm-roberta", head, labels=["fits"])
     checkpoints.build(place / "labels", "bert", head, labels=["bad", "good"])
     write_words(place, "plain")
-    names = ("talks", "ids", "sees", "embeds", "ranks", "labels", "plain")
+    names = ("talks", "ids", "sees", "embeds", "ranks", "labels", "plain", TINY)
     words = ["--http-port", str(free_port()), "--no-grpc", "--llm-option", "kv_cache_memory=8e6"]
     with Command([*SERVING, "serve", *names, *words], place) as command:
         command.says(READY)
@@ -167,8 +169,7 @@ def test_a_model_of_each_use_is_called_by_its_command(models, tmp_path, variable
     lines = printed.commands(models.text)
     paths = [line.split()[1].partition("/v1/")[2] for line in lines if "/v1/" in line]
     assert sorted(paths) == [
-        "chat/completions",
-        "chat/completions",
+        *["chat/completions"] * 3,
         "classify",
         "completions",
         "embeddings",
@@ -179,7 +180,7 @@ def test_a_model_of_each_use_is_called_by_its_command(models, tmp_path, variable
 
 def test_a_chat_is_with_the_model_of_its_line(models, tmp_path, variables):
     lines = [line.strip() for line in models.lines if line.startswith("  chat  ")]
-    assert [line.rpartition("--model ")[2] for line in lines] == ["sees", "talks"]
+    assert [line.rpartition("--model ")[2] for line in lines] == ["model", "sees", "talks"]
     for line in lines:
         chat = line.removeprefix("chat").strip()
         assert printed.paste(f"{chat} --prompt Hello --max-tokens 4", tmp_path, variables)

@@ -32,6 +32,10 @@ def add(x, y):
 def upper(text):
     return text.upper()
 
+@method("text")
+def lower(text: str):
+    return text.lower()
+
 @method("quotient")
 def divide(x, y):
     return x / y

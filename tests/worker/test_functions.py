@@ -163,6 +163,31 @@ def test_the_error_of_a_missing_key_says_key_error():
     assert shown(caller(lambda x: {}["size"]).call_each(rows(0))) == ["KeyError: 'size'"]
 
 
+def test_an_error_of_python_says_its_type_and_the_arguments():
+    assert shown(caller(lambda x: 1 // x).call_each([(0,)])) == [
+        "ZeroDivisionError: integer division or modulo by zero"
+    ]
+    (text,) = shown(caller(lambda x, y: x.upper()).call_each([(np.zeros((2, 3), "f4"), "a")]))
+    assert text == (
+        "AttributeError: 'numpy.ndarray' object has no attribute 'upper'; the function was called "
+        "with float32 [2, 3], a str"
+    )
+
+
+def test_a_text_in_place_of_bytes_is_answered_with_how_bytes_are_sent():
+    (text,) = shown(caller(lambda x: b"".join([x])).call_each([("a",)]))
+    assert text.endswith('called with a str: bytes are sent as {"b64": BASE64}')
+
+
+def test_a_number_for_an_argument_annotated_as_str_is_a_wrong_input():
+    def upper(text: str) -> str:
+        return text.upper()
+
+    (outcome,) = caller(upper).call_each([(np.int32(5),)])
+    assert isinstance(outcome, InvalidInputs)
+    assert str(outcome).startswith("argument 'text' is int32 [], expected a text: AttributeError")
+
+
 def test_bytes_are_seen_as_uint8_and_other_inputs_as_they_are():
     seen = []
 

@@ -2,6 +2,7 @@
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
@@ -13,7 +14,7 @@ MAX_MEMBERS = 10_000
 MAX_RATIO = 200  # bytes of a member for each byte that is stored
 _SMALL = 16 << 20  # bytes up to which the ratio does not matter
 _CHUNK = 1 << 20
-_DAMAGED = (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, ValueError)
+_DAMAGED = (OSError, zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, ValueError)
 
 
 class Archive:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 
+import httpx
 import pytest
 
 from tests.cli.talking import Talking
@@ -51,7 +52,11 @@ def test_refusals_of_a_servable_are_shown(form: Browser) -> None:
 GENERATE = "model/chatty:generate"
 
 
-def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser) -> None:
+def test_optional_numbers_have_fields_with_their_range_and_default(
+    form: Browser, server: Talking
+) -> None:
+    (model,) = httpx.get(f"{server.url}/v1/models", timeout=PATIENCE).json()["data"]
+    default = {name: f"{value:g}" for name, value in model["default_sampling"].items()}
     choose(form, "#method", GENERATE)
     found = form.evaluate(
         "Object.fromEntries([...document.querySelectorAll('.input.number input')].map((one) => "
@@ -59,9 +64,9 @@ def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser
     )
     assert found == {
         "max_tokens": ["number", "1", "", "1", "16", ""],
-        "temperature": ["number", "0", "100", "any", "1", ""],
-        "top_k": ["number", "0", "", "1", "0", ""],
-        "top_p": ["number", "0", "1", "any", "1", ""],
+        "temperature": ["number", "0", "100", "any", default["temperature"], ""],
+        "top_k": ["number", "0", "", "1", default["top_k"], ""],
+        "top_p": ["number", "0", "1", "any", default["top_p"], ""],
         "repetition_penalty": ["number", "0.01", "100", "any", "1", ""],
         "seed": ["number", "0", "", "1", "", ""],
     }
@@ -73,7 +78,7 @@ def test_optional_numbers_have_fields_with_their_range_and_default(form: Browser
     assert form.text(".input.number p.hint") == "from 1, default 16"
     form.click(".more summary")
     form.until("document.querySelector('.more [aria-label=top_k]').checkVisibility()")
-    assert "over 0, to 1, default 1" in form.text(".more")
+    assert f"over 0, to 1, default {default['top_p']}" in form.text(".more")
 
 
 def test_a_number_that_is_filled_in_is_sent_as_a_number(form: Browser) -> None:

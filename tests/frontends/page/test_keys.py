@@ -66,7 +66,7 @@ def test_where_there_is_no_language_model_calling_is_explained(
         (line,) = [line for line in lines if ":double" in line]
         if shutil.which("curl"):
             done = subprocess.run([*shlex.split(line), "-s"], capture_output=True, check=True)
-            assert json.loads(done.stdout) == {"instances": [{"y": 3.0}]}
+            assert json.loads(done.stdout) == {"instances": [{"y": 2.0}]}
         classic.command.end()
         browser.until(
             "document.getElementById('state').innerText === 'The server cannot be reached.'"

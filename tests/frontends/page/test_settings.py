@@ -2,6 +2,7 @@
 
 import json
 
+import httpx
 import pytest
 
 from tests.cli.talking import CONTEXT, MODEL, Talking
@@ -18,6 +19,7 @@ from tests.frontends.page.chatting import (
     settings,
     streamed,
 )
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
@@ -57,6 +59,16 @@ def test_numbers_have_ranges_and_the_defaults_of_the_model(page: Browser, server
         assert page.evaluate(f"[{field}.type, {field}.min !== '']") == ["number", True]
         assert page.evaluate(f"{field}.placeholder") == f"default {value}"
     assert page.text("#sampling-source") == "An empty field is what the model recommends."
+
+
+def test_the_defaults_are_those_of_the_server(page: Browser, server: Talking) -> None:
+    (model,) = httpx.get(f"{server.url}/v1/models", timeout=PATIENCE).json()["data"]
+    defaults = {**model["default_sampling"], "max_tokens": model["suggested_max_tokens"]}
+    open_settings(page)
+    for name, value in defaults.items():
+        shown = page.evaluate(f"document.getElementById('set-{name}').placeholder")
+        assert shown == f"default {value:g}"
+    assert "the model recommends none" in page.text("#sampling-source")
 
 
 def test_groups_of_settings_stay_as_they_were_left(page: Browser, server: Talking) -> None:

@@ -3,6 +3,7 @@
 import json
 import stat
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,15 @@ def test_a_file_that_is_no_archive_is_an_error(tmp_path: Path, content: bytes) -
     (tmp_path / "net.mar").write_bytes(content)
     with pytest.raises(StartError, match="net.mar is no zip archive"):
         read(str(tmp_path / "net.mar"))
+
+
+def test_an_archive_with_a_wrong_byte_is_an_error_or_served(tmp_path: Path) -> None:
+    path = Path(write(tmp_path, MODEL))
+    content = path.read_bytes()
+    for index in range(len(content)):
+        path.write_bytes(content[:index] + bytes([content[index] ^ 0x55]) + content[index + 1 :])
+        with suppress(StartError):
+            read(str(path))
 
 
 def test_a_member_is_unpacked_into_memory(tmp_path: Path) -> None:
