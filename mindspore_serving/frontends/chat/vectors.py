@@ -30,7 +30,7 @@ def find_embedder(models: LanguageModels, name: str | None) -> ServedModel:
     model = models.find(name, purpose="embed")
     if not model.card.can_embed:
         what = "scores texts" if model.card.can_score else "generates text"
-        text = f"model {model.name!r} {what}; to embed, serve it with embeddings=true"
+        text = f"model {model.name!r} {what}; to embed, serve it with --llm-option embeddings=true"
         raise InvalidField("model", text=text)
     if model.adapter:
         text = f"{model.name} is a LoRA adapter and cannot embed; use its model {model.servable}"
