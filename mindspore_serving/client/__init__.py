@@ -3,8 +3,9 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-# gRPC's own log lines, which it reads this for when it is imported: a result has the error.
-os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# No log lines of gRPC itself, which reads this when it is imported: a result has the error.  It is
+# the value of servers, as processes that this one starts inherit it.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 from mindspore_serving.client.caller import SSLConfig
 from mindspore_serving.client.client import (

@@ -87,7 +87,7 @@ def test_every_protocol_gives_the_text_of_the_upstream(calls: Calls, text: str) 
     "options",
     [
         {"logprobs": True, "top_logprobs": 2},
-        {"n": 3, "temperature": 1.5, "seed": 7},
+        {"n": 3, "temperature": 1.5, "seed": 7, "top_p": 1},
         {"stop": ["e"]},
         {"response_format": {"type": "json_object"}},
         {"presence_penalty": 1.5, "logit_bias": {"40": 5}},
