@@ -111,6 +111,7 @@ def master(write, model):
     setup = write(head + BODY.replace("{model!r}", repr(str(model))))
     master = Heard()
     master.say(setup)
+    assert isinstance(master.hear(), EngineMetrics)  # the master knows at once if it is unready
     assert isinstance(master.hear(), Ready)
     yield master
     master.events()["may_go"].set()
