@@ -24,7 +24,7 @@ def arguments(command: str) -> list[str]:
     return [action.dest for action in actions if not action.option_strings]
 
 
-@pytest.mark.parametrize("command", OF_SERVERS)
+@pytest.mark.parametrize("command", sorted(OF_SERVERS))
 def test_commands_for_a_server_take_its_url_first_with_the_same_default(command: str) -> None:
     others = ["x"] * (len(arguments(command)) - 1)
     parse = CHOICES[command].parse_args
