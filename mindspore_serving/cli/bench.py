@@ -36,7 +36,7 @@ from mindspore_serving.cli.bench_profiles import LoadProfile
 from mindspore_serving.cli.bench_prompts import BenchPrompt, Lengths, Mix
 from mindspore_serving.cli.bench_report import BenchReport, BenchTable
 from mindspore_serving.cli.bench_settings import BenchSettings, check
-from mindspore_serving.cli.endpoint import to_endpoint
+from mindspore_serving.cli.endpoint import IS_GRPC, greets_as_grpc, to_endpoint
 from mindspore_serving.errors import InvalidInputs, ServingError
 
 _CLASSIC = "/model/"
@@ -312,6 +312,8 @@ async def _probe(target: Target, prompt: BenchPrompt) -> BenchOutcome:
     outcome = await bench_load.ask(target, prompt)
     if outcome.answer is None:
         kind, text = outcome.failure
+        if kind == "disconnected" and greets_as_grpc(target.connections.endpoint):
+            kind, text = "bad answer", IS_GRPC
         text = openai.error_text(text.encode()) if text != kind else ""
         text += _NO_TEMPLATE[1] * (_NO_TEMPLATE[0] in text)
         raise ServingError(f"{target.connections.url}{target.dialect.path}: {kind} {text}".strip())

@@ -120,12 +120,12 @@ class Connections:
     """Connections to `endpoint`, as many as there are requests in flight."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
+        self.endpoint = endpoint
         self._free: list[BenchConnection] = []
 
     @property
     def url(self) -> str:
-        return self._endpoint.url
+        return self.endpoint.url
 
     async def post(self, path: str, body: bytes, reader: Reader, timeout: float) -> None:
         """Return when `reader` has the complete answer.  Raises RequestFailed."""
@@ -147,7 +147,7 @@ class Connections:
             self._free.pop().close()
 
     async def _connect(self, timeout: float) -> BenchConnection:
-        endpoint, loop = self._endpoint, asyncio.get_running_loop()
+        endpoint, loop = self.endpoint, asyncio.get_running_loop()
         connecting = loop.create_connection(
             lambda: BenchConnection(self), endpoint.host, endpoint.port, ssl=endpoint.context
         )
@@ -159,7 +159,7 @@ class Connections:
             raise RequestFailed("no connection", str(error)) from error
 
     def _request(self, path: str, body: bytes) -> bytes:
-        endpoint = self._endpoint
+        endpoint = self.endpoint
         lines = [
             f"POST {endpoint.base}{path} HTTP/1.1",
             f"host: {endpoint.authority}",

@@ -1,6 +1,7 @@
 """Endpoint of an HTTP server for commands that are clients: URL, certificates, API key."""
 
 import os
+import socket
 import ssl
 from dataclasses import dataclass
 from http.client import BadStatusLine, HTTPConnection, HTTPSConnection
@@ -13,6 +14,7 @@ from mindspore_serving.tls import to_client_context
 API_KEY = "MINDSPORE_SERVING_API_KEY"
 
 IS_GRPC = "is a gRPC port: give the URL of the HTTP port, which is 1500 by default"
+_GREETING_SECONDS = 1.0
 _SETTINGS = b"\x04"  # type of the first HTTP/2 frame, with which a gRPC server begins
 
 
@@ -81,6 +83,21 @@ def is_grpc(first: bytes) -> bool:
     return first[3:4] == _SETTINGS
 
 
+def greets_as_grpc(endpoint: Endpoint) -> bool:
+    """Return whether a server sends the first frame of gRPC to a new connection, unasked.
+
+    Ask it of a server that reset a connection: the reset may have dropped what it sent before.
+    """
+    if endpoint.context is not None:
+        return False
+    try:
+        address = endpoint.host, endpoint.port
+        with socket.create_connection(address, _GREETING_SECONDS) as connection:
+            return is_grpc(connection.recv(9))
+    except OSError:
+        return False
+
+
 def no_answer(endpoint: Endpoint, error: Exception) -> ServableUnavailable:
     """Return the error of a request that `error` ended, with what to write instead."""
     url, authority = endpoint.url, endpoint.authority
@@ -99,6 +116,8 @@ def no_answer(endpoint: Endpoint, error: Exception) -> ServableUnavailable:
             f"the certificate of {authority} is not trusted ({error.verify_message}): give the "
             "authority that signed it with --tls-ca FILE"
         )
+    elif isinstance(error, ConnectionResetError) and greets_as_grpc(endpoint):
+        text = f"{authority} {IS_GRPC}; `predict` takes grpc://{authority}"
     elif isinstance(error, ConnectionResetError) and endpoint.context is None:
         text = f"{url} closed the connection without an answer; does it use TLS (https://)?"
     elif isinstance(error, BadStatusLine) and is_grpc(str(error).encode("latin-1", "replace")):

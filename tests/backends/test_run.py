@@ -40,7 +40,8 @@ def test_a_bad_instance_fails_alone(mindir, opened):
     first, second, third = run_model(backend, spec, 0, [good, bad, good])
     assert as_lists([first, third]) == [[[4.0, 6.0]]] * 2
     assert isinstance(second, InvalidInputs)
-    assert str(second).startswith(
+    assert str(second) == (
+        "input 'x1' is float32 [3], expected float32 [2]. "
         "Given model input 0 size 12 not match the size 8 defined in model"
     )
 

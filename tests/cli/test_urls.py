@@ -1,5 +1,6 @@
 """The URL of a server, which each command takes first, and what is said of a wrong one."""
 
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -8,6 +9,8 @@ import pytest
 
 from mindspore_serving import cli
 from mindspore_serving.cli import commands
+from mindspore_serving.cli.endpoint import no_answer, to_endpoint
+from mindspore_serving.cli.settings import Access
 from mindspore_serving.cli.urls import SERVER_URL
 from tests.cli.commands import SERVING, run
 from tests.cli.conftest import Served
@@ -119,3 +122,21 @@ def test_the_text_of_another_server_is_shown_as_text(capsys) -> None:
         thread.join()
     assert status == 1
     assert "/servables: nothing \u00e0 voir (status 404)" in capsys.readouterr().err
+
+
+def test_a_reset_connection_of_a_grpc_server_is_recognised() -> None:
+    """A reset drops the first frame of the server, if it was not read yet."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = to_endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", Access())
+
+        def greet() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"\0\0\0\x04\0\0\0\0\0")
+                connection.recv(1)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        text = str(no_answer(endpoint, ConnectionResetError()))
+        thread.join()
+    assert "is a gRPC port: give the URL of the HTTP port" in text

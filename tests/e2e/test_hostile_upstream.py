@@ -113,6 +113,12 @@ def chat(prompt: str) -> dict[str, Any]:
     return {"model": "far", "messages": [message], "max_tokens": 8, "stream": False}
 
 
+def ollama_chat(prompt: str) -> dict[str, Any]:
+    body = chat(prompt)
+    options = {"num_predict": body.pop("max_tokens")}
+    return {**body, "options": options}
+
+
 def of_openai(answer: Any, _: bool) -> bool:
     return answer["error"]["type"] == "server_error" and bool(answer["error"]["message"])
 
@@ -175,8 +181,12 @@ FORMS: dict[str, Form] = {
         },
         of_text,
     ),
-    "ollama chat": ("/api/chat", chat, of_text),
-    "ollama chat, stream": ("/api/chat", lambda text: {**chat(text), "stream": True}, of_text),
+    "ollama chat": ("/api/chat", ollama_chat, of_text),
+    "ollama chat, stream": (
+        "/api/chat",
+        lambda text: {**ollama_chat(text), "stream": True},
+        of_text,
+    ),
     "tgi": ("/generate", lambda text: {"inputs": text, "parameters": PARAMETERS}, of_tgi),
     "llm-serving": (
         "/models/far/generate",

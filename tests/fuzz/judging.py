@@ -17,12 +17,12 @@ from tests.fuzz.http_reading import Answer
 from tests.fuzz.sending import HUNG, Exchanged
 
 CODES = {
-    "classic": {200, 400, 403, 404, 413, 429, 504},
-    "openai": {200, 400, 403, 404, 405, 413, 429, 504},
-    "anthropic": {200, 400, 403, 404, 405, 413, 429, 504, 529},
-    "ollama": {200, 400, 403, 404, 405, 413, 429, 504},
+    "classic": {200, 400, 403, 404, 413, 415, 429, 504},
+    "openai": {200, 400, 403, 404, 405, 413, 415, 429, 504},
+    "anthropic": {200, 400, 403, 404, 405, 413, 415, 429, 504, 529},
+    "ollama": {200, 400, 403, 404, 405, 413, 415, 429, 504},
     "tgi": {200, 400, 403, 404, 405, 413, 415, 422, 429, 504},
-    "llm_serving": {200, 403, 404, 413, 422, 429, 504},
+    "llm_serving": {200, 403, 404, 413, 415, 422, 429, 504},
 }
 REFUSALS = {400, 408, 413, 431, 501, 505}  # of what is no HTTP; the connection ends
 RPC_CODES = {0, 1, 2, 5}  # error_code of a PredictReply; 3 of a function that raised

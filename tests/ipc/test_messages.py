@@ -35,6 +35,7 @@ TO_WORKER = [
     m.CallReply(REPLY),
     Exit(),
     m.LogLevel("0"),
+    m.ShareMemory(2),
     m.SetAdapters(3, [m.AdapterSource("pirate", "/adapters/pirate", 1)]),
 ]
 TO_MASTER = [

@@ -8,10 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
 from mindspore_serving.core.declaration import DeclaredModel
-from mindspore_serving.core.yaml_text import Loader, faults
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable.foreign.archive import Archive
 from mindspore_serving.servable.foreign.model import ForeignModel
@@ -114,6 +111,10 @@ def _notes(model: Mapping[str, Any]) -> Iterator[str]:
 
 def _add_options(options: dict[str, Any], text: str) -> list[str]:
     """Add the options of a model-config.yaml; return the names without effect."""
+    import yaml  # workers import this module, and their environments may lack PyYAML
+
+    from mindspore_serving.core.yaml_text import Loader, faults
+
     try:
         with faults("model-config.yaml"):
             config = yaml.load(text, Loader)

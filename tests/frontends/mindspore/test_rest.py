@@ -42,7 +42,7 @@ def test_a_timeout_is_in_seconds(header, seconds):
 def test_invalid_timeouts_are_refused_with_their_value(header):
     with pytest.raises(InvalidInputs) as caught:
         ms_rest.to_timeout(header)
-    assert repr(header) in str(caught.value)
+    assert repr(header.decode()) in str(caught.value)
     assert "expected seconds, over 0 and at most 1e6" in str(caught.value)
 
 

@@ -35,7 +35,7 @@ def highest(page: Browser, title: str) -> float:
 
 
 def test_the_live_view_shows_the_engines_work(page: Browser, server: Talking) -> None:
-    settings(page, max_tokens="60000")
+    settings(page, max_tokens="60000", temperature="0")
     ask(page, "hello")
     eventually(lambda: highest(page, "Batch size") == 1)
     eventually(lambda: highest(page, "KV blocks used") > 0)
