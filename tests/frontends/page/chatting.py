@@ -122,6 +122,21 @@ def answers(page: Browser, *pieces: str) -> None:
     page.answer("/v1/chat/completions", 200, stream, "text/event-stream")
 
 
+def ask_endlessly(page: Browser, question: str) -> None:
+    """Ask for an answer of all kinds of tokens without an end, and at most 60,000 of them.
+
+    Draft tokens would make greedy answers faster than a test can look.
+    """
+    settings(page, max_tokens="60000", temperature="1", top_p="1")
+    page.evaluate(
+        "(() => { const real = window.fetch; window.fetch = (url, options) => {"
+        "if (!String(url).endsWith('completions')) return real(url, options);"
+        "const body = { ...JSON.parse(options.body), ignore_eos: true };"
+        "return real(url, { ...options, body: JSON.stringify(body) }); }; })()"
+    )
+    ask(page, question)
+
+
 def hold(page: Browser, *pieces: str) -> None:
     """From now on the model says that, and then nothing until it is stopped."""
     chunks = [{"choices": [{"index": 0, "delta": {"content": one}}]} for one in pieces]

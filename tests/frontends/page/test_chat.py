@@ -9,6 +9,7 @@ from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import (
     ask,
+    ask_endlessly,
     bodies,
     ended,
     finished,
@@ -23,7 +24,6 @@ from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
-ENDLESS = {"max_tokens": "60000", "temperature": "0"}  # the most likely tokens repeat
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
 
@@ -34,8 +34,7 @@ def test_only_a_browser_gets_the_page(server: Talking) -> None:
 
 
 def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Talking) -> None:
-    settings(page, **ENDLESS)
-    ask(page, "hello")
+    ask_endlessly(page, "hello")
     # while it comes there is some of it, a way to stop it, and screen readers wait
     page.until("document.querySelector('.coming .said')?.textContent.length > 5")
     assert page.evaluate("document.getElementById('send').hidden")
@@ -102,8 +101,7 @@ def test_settings_are_kept_and_an_empty_field_is_the_servers_default(
 
 @pytest.mark.parametrize("how", ["Escape", "button"])
 def test_stopping_an_answer_stops_the_model(page: Browser, server: Talking, how: str) -> None:
-    settings(page, **ENDLESS)
-    ask(page, "hello")
+    ask_endlessly(page, "hello")
     page.until("document.querySelector('.coming .said')?.textContent.length > 5")
     eventually(lambda: row(server)["engine"].get("num_running") == 1)
     if how == "Escape":

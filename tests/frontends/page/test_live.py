@@ -12,7 +12,7 @@ import pytest
 from mindspore_serving.core.signature import ValueSpec, describe_inputs
 from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, ended, settings
+from tests.frontends.page.chatting import ask_endlessly, ended
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -35,8 +35,7 @@ def highest(page: Browser, title: str) -> float:
 
 
 def test_the_live_view_shows_the_engines_work(page: Browser, server: Talking) -> None:
-    settings(page, max_tokens="60000", temperature="0")
-    ask(page, "hello")
+    ask_endlessly(page, "hello")
     eventually(lambda: highest(page, "Batch size") == 1)
     eventually(lambda: highest(page, "KV blocks used") > 0)
     eventually(lambda: highest(page, "Tokens/s") > 1)
