@@ -123,6 +123,14 @@ This machine needs the servables and the same version of this package.  If the s
 workers here end too, and this machine joins again when the server is back.  After SIGTERM the
 workers finish their requests, and the server starts them elsewhere.
 """
+_SHOW = """\
+Show what a model is, its licence and size, and what this server would do with it: which runtime
+computes it, the memory that it needs, or why it is refused.
+
+  mindspore-serving show model.gguf
+  mindspore-serving show checkpoint/ --runtime torch
+  mindspore-serving show net.onnx --json
+"""
 _LOG_LEVEL = """\
 Show or set the log level of a running server and its workers: debug, info, warning or error.
 
@@ -156,6 +164,7 @@ COMMANDS = (
     Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
     Command("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
+    Command("show", "show what a model is, and the memory that it needs", _SHOW, tool.ShowSettings),
     Command("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
     Command("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
     Command(

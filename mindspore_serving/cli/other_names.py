@@ -14,7 +14,7 @@ _VERBS = {
     "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
     "run MODEL": ("generate", "complete"),
     "chat": ("ask", "talk", "prompt", "repl"),
-    "models": ("list", "ls", "show", "model"),
+    "models": ("list", "ls", "model"),
     "status": ("ps", "health", "ready", "workers"),
     "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
     "predict": ("infer", "call", "request", "invoke"),

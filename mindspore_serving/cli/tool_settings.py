@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.cli.options import option, positional
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.llm import catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,17 @@ class ConvertSettings:
 
     source: str = positional("MindIR file that is not encrypted", metavar="FILE.mindir")
     target: str = positional("file to write; the weights are written beside it", metavar="OUT.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSettings:
+    """Settings of `mindspore-serving show`."""
+
+    model: str = positional("file or directory of a model", metavar="MODEL")
+    runtime: str = option(
+        "openvino", "runtime of language models to judge for", choices=tuple(catalog.RUNTIMES)
+    )
+    json: bool = option(False, "print the card as JSON, with sizes in bytes")
 
 
 @dataclass(frozen=True, slots=True)

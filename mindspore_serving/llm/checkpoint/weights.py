@@ -54,6 +54,7 @@ class Checkpoint:
     ) -> None:
         self.directory = directory
         self.config = config
+        self.num_bytes = 0  # of all tensors in the files, by `open`
         self._tensors = tensors
 
     @classmethod
@@ -73,7 +74,9 @@ class Checkpoint:
         else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         config = read_config(directory) or read_json(directory / CONFIG)
-        return cls(directory, config, merge_quantized(config, tensors))
+        checkpoint = cls(directory, config, merge_quantized(config, tensors))
+        checkpoint.num_bytes = sum(stored.bits.nbytes for stored in tensors.values())
+        return checkpoint
 
     @classmethod
     def of(
