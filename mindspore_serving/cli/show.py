@@ -19,8 +19,18 @@ from mindspore_serving.cli.tool_settings import ShowSettings
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.hub.downloads import find_download, find_path
+from mindspore_serving.hub.reference import Reference, parse_reference
+from mindspore_serving.hub.selection import is_weights
 from mindspore_serving.llm.catalog import DIRECTORY, ENGINES, GGUF
-from mindspore_serving.llm.inspection import GENERATION, summarize_checkpoint
+from mindspore_serving.llm.checkpoint.model_files import CONFIG
+from mindspore_serving.llm.inspection import (
+    GENERATION,
+    SETTINGS,
+    CheckpointSummary,
+    summarize_checkpoint,
+    summarize_config,
+)
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.foreign import formats as foreign
@@ -40,7 +50,12 @@ def run(settings: ShowSettings) -> int:
 
     Raises StartError if there is no model.
     """
-    card = describe(settings.model, settings.runtime)
+    reference = parse_reference(settings.model)
+    card = (
+        describe(settings.model, settings.runtime)
+        if reference is None
+        else describe_name(reference, settings.runtime)
+    )
     if settings.json:
         print(json.dumps(card, indent=2))
         return 0
@@ -67,28 +82,63 @@ def describe(path: str, runtime: str) -> Card:
     return card | _model_file(location)
 
 
+def describe_name(reference: Reference, runtime: str) -> Card:
+    """Return the card of a model by name: of its download, or else of what its source tells.
+
+    Of a model that is not downloaded, settings and tokenizer are read. Raises ServingError.
+    """
+    cached = find_path(reference)
+    if cached is not None:
+        found, path = cached
+        return {"name": str(found), **describe(str(path), runtime)}
+    download = find_download(reference)
+    files = download.selection.files
+    card: Card = {
+        "name": str(download.reference),
+        "revision": download.listing.revision,
+        "path": "",
+        "licence": download.listing.licence,
+        "size_bytes": download.selection.size,
+        "num_files": len(files),
+    }
+    settings = [file for file in files if file.path in SETTINGS]
+    weights = [file for file in files if is_weights(file)]
+    names = sorted({Path(file.path).suffix.removeprefix(".") for file in weights})
+    if CONFIG not in (file.path for file in settings):
+        return card | {"kind": MODEL_FILE, "format": ", ".join(names), "problem": ""}
+    directory = download.source.fetch(
+        download.reference, download.listing, settings, lambda count: None
+    )
+    size = sum(max(file.size, 0) for file in weights)
+    summary = summarize_config(directory, runtime, stored=", ".join(names), num_bytes=size)
+    return card | _language_card(summary)
+
+
+def _language_card(summary: CheckpointSummary) -> Card:
+    """Return the part of a card about a language model."""
+    card: Card = {"kind": LANGUAGE, **asdict(summary), "sampling": dict(summary.sampling)}
+    if not card["licence"]:
+        del card["licence"]
+    reads = GGUF if summary.stored.startswith("GGUF") else DIRECTORY
+    card["other_engines"] = {
+        name: extras.installed(_package(row.library))
+        for name, row in ENGINES.items()
+        if reads in row.reads
+    }
+    return card
+
+
 def _language_model(location: str, runtime: str) -> Card:
     described = foreign.language_model(location)
     path = location if described is None else described.language_path
     has_accelerator = runtime == "torch" and "gpu" in devices.usable("pytorch")
-    summary = asdict(summarize_checkpoint(path, runtime, has_accelerator=has_accelerator))
-    summary["sampling"] = dict(summary["sampling"])
-    licence = summary.pop("licence")
-    card: Card = {"kind": LANGUAGE, **summary}
-    if licence:
-        card["licence"] = licence
+    card = _language_card(summarize_checkpoint(path, runtime, has_accelerator=has_accelerator))
     if described is not None:
         card |= {"path": path, "options": dict(described.language_options)}
     try:
         check_library(os.path.dirname(location), os.path.basename(location), runtime, None)
     except StartError as error:
         card["missing"] = str(error)
-    reads = GGUF if card["stored"].startswith("GGUF") else DIRECTORY
-    card["other_engines"] = {
-        name: extras.installed(_package(row.library))
-        for name, row in ENGINES.items()
-        if reads in row.reads
-    }
     return card
 
 
@@ -157,7 +207,12 @@ def _size_on_disk(path: Path) -> tuple[int, int]:
 
 def _rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Iterate over the lines of a card: label and text, without those that do not apply."""
-    yield "model", card["path"]
+    if "name" in card:
+        yield "name", card["name"]
+    if card.get("revision"):
+        yield "revision", card["revision"]
+    if card["path"]:
+        yield "path", card["path"]
     yield "kind", _kind(card)
     for label, name in (("architecture", "architecture"), ("format", "format")):
         if card.get(name):
@@ -166,7 +221,8 @@ def _rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "parameters", _count(card["num_parameters"])
     yield "licence", card["licence"] or "not named in its files"
     files = "1 file" if card["num_files"] == 1 else f"{card['num_files']} files"
-    yield "size on disk", f"{show_bytes(card['size_bytes'])} in {files}"
+    label = "size on disk" if card["path"] else "download"
+    yield label, f"{show_bytes(card['size_bytes'])} in {files}"
     rows = _language_rows if card["kind"] == LANGUAGE else _file_rows
     yield from rows(card)
 
@@ -214,8 +270,9 @@ def _file_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             shape = "of any shape" if tensor["shape"] is None else str(tensor["shape"])
             text = f"{tensor['name']}: {tensor['dtype'] or 'any type'} {shape}"
             yield "" if index else kind, text
-    where = ", ".join(devices.SHOWN[device] for device in card.get("devices", ()))
-    yield from _verdict(card, f"{card.get('runtime', '')} on {where}")
+    if card["problem"] or "runtime" in card:
+        where = ", ".join(devices.SHOWN[device] for device in card.get("devices", ()))
+        yield from _verdict(card, f"{card.get('runtime', '')} on {where}")
 
 
 def _verdict(card: Mapping[str, Any], text: str) -> Iterator[tuple[str, str]]:

@@ -41,10 +41,32 @@ class ConvertSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PullSettings:
+    """Settings of `mindspore-serving pull`."""
+
+    name: str = positional("name of a model, as ORG/NAME", metavar="NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class ListSettings:
+    """Settings of `mindspore-serving list`."""
+
+    json: bool = option(False, "print the downloads as JSON, with sizes in bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSettings:
+    """Settings of `mindspore-serving remove`."""
+
+    name: str = positional("name of a downloaded model, as ORG/NAME", metavar="NAME")
+    yes: bool = option(False, "remove it without a question")
+
+
+@dataclass(frozen=True, slots=True)
 class ShowSettings:
     """Settings of `mindspore-serving show`."""
 
-    model: str = positional("file or directory of a model", metavar="MODEL")
+    model: str = positional("file, directory or name of a model", metavar="MODEL")
     runtime: str = option(
         "openvino", "runtime of language models to judge for", choices=tuple(catalog.RUNTIMES)
     )

@@ -74,7 +74,7 @@ def _find_cached(reference: Reference, references: list[Reference]) -> Path:
     for candidate in references:
         path = open_source(candidate.scheme).find_cached(candidate)
         if path is not None:
-            return _entry(path, candidate.file)
+            return entry_of(path, candidate.file)
     raise NotFound(f"{reference} is not downloaded, and downloads are off (--offline)")
 
 
@@ -86,18 +86,18 @@ def _download(reference: Reference, source: Source) -> Path:
         if path is None:
             raise
         log.tell(f"{error}; using the download of an earlier run: {path}", is_warning=True)
-        return _entry(path, reference.file)
+        return entry_of(path, reference.file)
     selection = select(listing.files, reference.file, str(reference))
     log.tell(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}"
     )
-    with _progress(selection.size) as report:
+    with show_progress(selection.size) as report:
         path = source.fetch(reference, listing, selection.files, report)
-    return _entry(path, reference.file)
+    return entry_of(path, reference.file)
 
 
-def _entry(path: Path, requested: str) -> Path:
+def entry_of(path: Path, requested: str) -> Path:
     """Return the path to serve of a download: its directory, or a file in it."""
     if path.is_file():
         return path
@@ -115,7 +115,7 @@ def format_size(size: float) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """Hold a progress bar on a terminal; else print a line for each tenth."""
     if sys.stderr.isatty():
         from tqdm import tqdm

@@ -20,19 +20,36 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, open_gguf
-from mindspore_serving.llm.checkpoint.model_files import find_config, read_recommended
+from mindspore_serving.llm.checkpoint.model_files import (
+    CONFIG,
+    GENERATION_CONFIG,
+    find_config,
+    read_recommended,
+)
 from mindspore_serving.llm.checkpoint.packing import is_packed
-from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantization_of
+from mindspore_serving.llm.checkpoint.quantized.methods import (
+    Config,
+    describe,
+    quantization_of,
+    read_config,
+)
 from mindspore_serving.llm.checkpoint.quantized.parts import FormatName
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
-from mindspore_serving.llm.models import ARCHITECTURES, has_encoder, is_encoder
+from mindspore_serving.llm.models import (
+    ARCHITECTURES,
+    has_encoder,
+    is_encoder,
+    load_definition,
+)
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, longest_sequence
 from mindspore_serving.llm.runtimes.encoding import open_encoder_model
 
 GENERATION, EMBEDDING = "text-generation", "embedding"
+SETTINGS = (CONFIG, GENERATION_CONFIG, "tokenizer_config.json", "chat_template.jinja")
 _TABLE, _HEAD = "token_embd.weight", "output.weight"  # in GGUF
 _PARTS = ("scale", "zero")  # of a matrix in this package's quantisation
 
@@ -93,6 +110,35 @@ def summarize_checkpoint(
     return CheckpointSummary(architecture=str(names[0]), task=_task(config), **{**base, **fields})
 
 
+def summarize_config(
+    directory: str | Path, runtime: str, *, stored: str, num_bytes: int
+) -> CheckpointSummary:
+    """Return the summary of a model whose weights, `num_bytes` in files, are not on this machine.
+
+    `directory` has its `SETTINGS`, as far as there are any. The tensors are not checked.
+    """
+    directory = Path(directory)
+    fields: dict[str, Any] = {"problem": "", "stored": stored, "runtime": runtime}
+    config = find_config(directory)
+    try:
+        fields |= _texts(directory, config)
+        options = read_config(directory)
+        mode, (name, has_kernels) = _quantization(options)
+        fields["stored"] = ", ".join(filter(None, [stored, name]))
+        if RUNTIMES[runtime].keeps_integers and (has_kernels or not mode):
+            fields["weight_bytes"] = num_bytes
+            fields["computed"] = "integers kept" if mode else "as stored"
+        if has_encoder(config):
+            fields["context_length"] = _positions(config)
+        elif _task(config) == GENERATION:
+            fields |= _sizes(load_definition(config)[0], runtime, has_accelerator=False)
+    except ServingError as error:
+        fields["problem"] = str(error)
+    names = config.get("architectures") or ["unknown"]
+    base = {"context_length": _positions(config), "computed": "floats"}
+    return CheckpointSummary(architecture=str(names[0]), task=_task(config), **{**base, **fields})
+
+
 def _task(config: dict[str, Any]) -> str:
     names = config.get("architectures") or [""]
     task = task_of(str(names[0]))
@@ -130,7 +176,11 @@ def _limits(
     """
     if has_encoder(config):
         return {"context_length": open_encoder_model(directory, EngineConfig()).max_model_len}
-    _, spec, _ = open_definition(directory)
+    return _sizes(open_definition(directory)[1], runtime, has_accelerator=has_accelerator)
+
+
+def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str, Any]:
+    """Return the fields that follow from the sizes of a model that generates."""
     engine_config = EngineConfig()
     width = _width(runtime, has_accelerator=has_accelerator)
     block_bytes = cache_block_bytes(engine_config, spec, width)
@@ -151,7 +201,7 @@ def _weights(checkpoint: Checkpoint, runtime: str, *, has_accelerator: bool) -> 
             count += prod(shape)
             sizes[dtype] = sizes.get(dtype, 0) + prod(shape)
     types = ", ".join(sorted(sizes, key=lambda dtype: -sizes[dtype]))
-    mode, (stored, has_kernels) = _quantization(checkpoint)
+    mode, (stored, has_kernels) = _quantization(checkpoint.config)
     num_bytes, licence = checkpoint.num_bytes, ""
     if is_gguf(checkpoint.directory):
         file = open_gguf(checkpoint.directory)
@@ -190,12 +240,12 @@ def _decoded_bytes(file: GgufFile) -> int:
     return total
 
 
-def _quantization(checkpoint: Checkpoint) -> tuple[str, FormatName]:
+def _quantization(config: Config) -> tuple[str, FormatName]:
     """Return the mode of quantised weights, "" for floats, and the format's name with kernels."""
-    mode = quantization_of(checkpoint.config).get("mode")
+    mode = quantization_of(config).get("mode")
     if mode:  # of this package, or a GGUF file
         return str(mode), FormatName(str(mode))
-    stored = describe(checkpoint.config)
+    stored = describe(config)
     return stored.text, stored
 
 
