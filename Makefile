@@ -36,7 +36,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraint
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
-TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
+TESTS := mindspore,hub,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
 OTHERS := onnx,torch,llm,sklearn,xgboost,lightgbm,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
