@@ -12,7 +12,14 @@ from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_yo
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
 from mindspore_serving.hub.resolve import entry_of, source_order
 from mindspore_serving.hub.selection import Selection, find_complete, is_weights, select
-from mindspore_serving.hub.source import CachedModel, Listing, Source, Unreachable, open_source
+from mindspore_serving.hub.source import (
+    CachedModel,
+    Listing,
+    NotInstalled,
+    Source,
+    Unreachable,
+    open_source,
+)
 from mindspore_serving.hub.sources import SOURCES
 
 _SHOWN = 5  # names in an error
@@ -59,7 +66,7 @@ def find_download(reference: Reference) -> Download:
             listing = source.list_files(candidate)
             selection = select(listing.files, candidate.file, str(candidate))
             return Download(candidate, listing, selection, source)
-        except (NotFound, Unreachable) as error:
+        except (NotFound, Unreachable, NotInstalled) as error:
             faults.append(error)
     raise faults[0] if len(faults) == 1 else StartError("; ".join(map(str, faults)))
 
@@ -70,7 +77,7 @@ def list_cached() -> list[CachedModel]:
     for scheme in SOURCES:
         try:
             models += open_source(scheme).list_cached()
-        except StartError:  # not installed, so nothing was downloaded by it
+        except NotInstalled:  # so nothing was downloaded by it
             continue
     return sorted(models, key=lambda model: -model.used)
 
@@ -99,7 +106,7 @@ def find_path(reference: Reference) -> tuple[Reference, Path] | None:
     for candidate in _candidates(reference):
         try:
             path = open_source(candidate.scheme).find_cached(candidate)
-        except StartError:  # its package is not installed
+        except NotInstalled:
             continue
         if path is not None:
             return candidate, entry_of(path, candidate.file)

@@ -83,6 +83,10 @@ class Source(Protocol):
         """Remove a model from the cache, all revisions if none is named; return the bytes freed."""
 
 
+class NotInstalled(StartError):
+    """Source whose library is missing."""
+
+
 class Unreachable(StartError):
     """Source that does not answer: no network, a timeout, or a failure of the server."""
 
@@ -95,7 +99,7 @@ def open_source(scheme: str) -> Source:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "mindspore_serving":
             raise
-        raise StartError(
+        raise NotInstalled(
             f"{scheme}:// needs {row.package}, which is not installed; "
             f"install it with: {extras.command('hub')}"
         ) from None
