@@ -89,8 +89,8 @@ def describe_name(reference: Reference, runtime: str) -> Card:
     """
     cached = find_path(reference)
     if cached is not None:
-        found, path = cached
-        return {"name": str(found), **describe(str(path), runtime)}
+        known, path = cached
+        return {"name": str(known), **describe(str(path), runtime)}
     download = find_download(reference)
     files = download.selection.files
     card: Card = {

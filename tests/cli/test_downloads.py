@@ -37,7 +37,7 @@ def test_pull_prints_the_path_that_serve_takes(capsys, shelf) -> None:
     assert (path / "model.safetensors").read_bytes() == (TINY / "model.safetensors").read_bytes()
 
 
-def test_pull_says_what_was_chosen_and_its_revision(capsys) -> None:
+def test_pull_names_the_chosen_files_and_the_revision(capsys) -> None:
     assert main(["pull", f"shelf://{NAME}"]) == 0
     said = capsys.readouterr().err
     (model,) = listed(capsys)
@@ -62,7 +62,7 @@ def test_a_download_without_all_its_files_is_incomplete(capsys) -> None:
     assert output(capsys, "list").splitlines()[1].endswith("incomplete")
 
 
-def test_without_downloads_list_says_how_to_make_one(capsys) -> None:
+def test_without_downloads_list_names_the_command_pull(capsys) -> None:
     assert main(["list"]) == 0
     assert "`mindspore-serving pull ORG/NAME`" in capsys.readouterr().err
 
@@ -125,5 +125,5 @@ def test_show_of_a_downloaded_name_is_that_of_its_path(capsys) -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "just now"), (61, "1 minute ago"), (7300, "2 hours ago")]
 )
-def test_ages_are_of_one_unit(seconds, text) -> None:
+def test_ages_have_a_single_unit(seconds, text) -> None:
     assert commands._age(seconds) == text

@@ -168,7 +168,7 @@ def test_the_code_of_a_servable_is_not_run(capsys, tmp_path) -> None:
     assert "servable with servable_config.py" in printed(capsys, tmp_path)
 
 
-def test_a_path_that_does_not_exist_is_answered_with_what_is_near(capsys, copy) -> None:
+def test_a_missing_path_is_answered_with_a_near_name(capsys, copy) -> None:
     missing = copy().parent / "coppy"
     assert main(["show", str(missing)]) == 1
     assert "did you mean 'copy'?" in capsys.readouterr().err
