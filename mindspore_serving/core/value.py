@@ -38,6 +38,7 @@ class TensorSpec:
     unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
     texts, of which an instance has one. `max_rows` is the limit of a dynamic first dimension; 0 if
     none is known. `example` is a value of a scalar that the model has learnt, such as a category.
+    `columns` are the names of the values of a row, if the model knows them.
     """
 
     name: str
@@ -45,6 +46,7 @@ class TensorSpec:
     shape: tuple[int, ...] | None
     max_rows: int = 0
     example: str | float | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def is_static(self) -> bool:
