@@ -26,7 +26,7 @@ class XgboostBackend(TabularBackend):
     def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         import xgboost
 
-        if path.lower().endswith(".ubj"):
+        if not path.lower().endswith(".json"):  # XGBoost reads others as UBJSON
             check_complete(source, path)
         booster = xgboost.Booster(model_file=path)
         booster.set_param({"nthread": num_threads})

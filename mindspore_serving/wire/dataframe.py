@@ -67,14 +67,14 @@ def from_columns(text: msgspec.Raw, inputs: Sequence[ValueSpec]) -> list[bytes]:
     check_shape(memoryview(text), Shape(MAX_VALUES, MAX_COLUMNS))
     table = _parse(_object, text, "{NAME: {INDEX: VALUE}}, or {NAME: [VALUE, ...]}")
     columns = {name: _column(name, part) for name, part in table.items()}
-    (first, *others) = columns.items() or [("", {})]
-    for name, values in others:
-        if values.keys() != first[1].keys():
+    index = next(iter(columns.values()), {}).keys()
+    for name, values in columns.items():
+        if values.keys() != index:
             raise InvalidInputs(
-                f"column {name!r:.100} of the DataFrame has not the rows of {first[0]!r:.100}, "
-                "expected one value of each column for each row"
+                f"column {name!r:.100} of the DataFrame has not the rows of {next(iter(columns))!r}"
+                ", expected one value of each column for each row"
             )
-    rows = ([values[index] for values in columns.values()] for index in first[1])
+    rows = ([values[row] for values in columns.values()] for row in index)
     return _instances([*columns], rows, inputs)
 
 
@@ -172,18 +172,18 @@ def _names(inputs: Sequence[ValueSpec]) -> list[str]:
     return [str(number) for number in range(shape[0] or 1)] if is_row else [spec.name]
 
 
-def _order(given: Sequence[str], expected: Sequence[str], optional: set[str]) -> list[int]:
-    """Return the index in `given` of each column in `expected`, -1 for an optional one.
+def _order(present: Sequence[str], expected: Sequence[str], optional: set[str]) -> list[int]:
+    """Return the index in `present` of each column in `expected`, -1 for an optional one.
 
     A model of LightGBM has underscores for the spaces of training.  Raises InvalidInputs if a
     column is missing, is not the model's, or is there twice.
     """
     known = set(expected)
-    named = [name if name in known else name.replace(" ", "_") for name in given]
+    named = [name if name in known else name.replace(" ", "_") for name in present]
     indices = {name: index for index, name in enumerate(named)}
     missing = [name for name in expected if name not in indices and name not in optional]
     extra = [name for name in named if name not in known]
-    if missing or extra or len(indices) != len(given):
+    if missing or extra or len(indices) != len(present):
         twice = [name for index, name in enumerate(named) if indices[name] != index]
         texts = [
             f"{text} {_shown(names)}"

@@ -607,7 +607,7 @@ def test_dataframes_are_instances_of_protocol_v1_and_mlflow(calls: Calls, body: 
         {"x1": {"a": 2, "b": 4}, "x2": {"a": 1, "b": 3}},
     ],
 )
-def test_invocations_take_what_pandas_writes(calls: Calls, body: Any) -> None:
+def test_invocations_take_each_orient_of_pandas(calls: Calls, body: Any) -> None:
     assert post(calls, "/invocations", body) == (200, {"predictions": [3, 7]})
 
 

@@ -27,7 +27,7 @@ def read(form, value, inputs):
 
 
 @pytest.mark.parametrize("form", ["split", "records", "columns"])
-def test_what_pandas_writes_is_rows_in_the_order_of_training(form):
+def test_orients_of_pandas_become_rows_in_the_order_of_training(form):
     pandas = pytest.importorskip("pandas", reason="it writes these forms")
     frame = pandas.DataFrame(
         {"kind of": [True, False], "length": [1, 2], "width": [0.5, None]}, index=["b", "a"]
@@ -110,7 +110,7 @@ def test_literals_of_python_are_read():
         ("columns", {"size": 1, "colour": 2}, COLUMNS, "is not as expected, rows of column 'size'"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_answered_in_a_sentence(form, value, inputs, text):
+def test_a_table_that_does_not_fit_is_refused_in_a_sentence(form, value, inputs, text):
     with pytest.raises(InvalidInputs) as caught:
         read(form, value, inputs)
     assert text in str(caught.value)
