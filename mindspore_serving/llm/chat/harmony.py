@@ -1,4 +1,4 @@
-"""Harmony, the format of gpt-oss: an answer is messages of several channels.
+"""Reader and grammar of Harmony, the format of gpt-oss: messages of several channels.
 
 An answer begins behind `<|start|>assistant`.  Analysis is reasoning, a message to `functions.NAME`
 is a call, and the others are content.  Pure: the concatenation of what the reader returns does not

@@ -120,7 +120,7 @@ def _members(
 ) -> Iterator[str]:
     """Iterate over rules of the members of an object, in the order of its schema.
 
-    `RULE_N` is what may follow before the first member was written, `RULE_N_more` behind one.
+    Rules with a number are for an object without members so far, those with "more" for others.
     """
     properties = list((schema.get("properties") or {}).items())
     required = schema.get("required") or ()

@@ -208,7 +208,7 @@ def test_two_calls_are_read_the_same_at_every_cut(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_call_that_breaks_off_keeps_what_was_complete(name: str) -> None:
+def test_call_that_breaks_off_keeps_its_complete_part(name: str) -> None:
     form = FORMS[name]
     start = form.begin + form.first
     _, content, calls = read([start], name)
