@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from mindspore_serving import extras
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.sources import SOURCES
@@ -99,6 +98,8 @@ def open_source(scheme: str) -> Source:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "mindspore_serving":
             raise
+        from mindspore_serving import extras  # which reads the metadata of packages
+
         raise NotInstalled(
             f"{scheme}:// needs {row.package}, which is not installed; "
             f"install it with: {extras.command('hub')}"
