@@ -11,7 +11,9 @@ from mindspore_serving.llm import catalog
 class QuantizeSettings:
     """Settings of `mindspore-serving quantize`."""
 
-    source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
+    source: str = positional(
+        "directory with config.json and *.safetensors, or a name as ORG/NAME", metavar="SOURCE"
+    )
     target: str = positional("directory to create", metavar="TARGET")
     mode: str = option(
         "int8",

@@ -136,6 +136,8 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
     names = sorted(set(names))
     shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
     known = did_you_mean(reference.name, names) or (f"; downloaded are {shown}" if names else "")
+    if reference.name in names:
+        known = "; what is there is of another revision or file, or not complete"
     raise NotFound(
         f"{reference} is not downloaded, and downloads are off (--offline, {OFFLINE}){known}"
     )

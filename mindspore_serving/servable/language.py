@@ -57,8 +57,8 @@ def declare_llm(
     as JSON); outputs `text` and `finish_reason`.
 
     Args:
-        path: the model's directory or GGUF file; relative to the servable's directory; or its
-            name, as "hf://ORG/NAME".  With the engine "openai" there is none.
+        path: the model's directory or GGUF file, relative to the servable's directory, or its name
+            (hf://ORG/NAME).  With the engine "openai" there is none.
         runtime: "openvino", "torch", "mindspore", "mindir" or "agents".
         params: defaults of sampling parameters for stages; None: the model's default sampling.
         engine: "ours", or an engine that is installed in the worker's environment: "vllm",
@@ -80,8 +80,7 @@ def declare_llm(
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
     directory = os.path.dirname(os.path.abspath(sys._getframe(1).f_code.co_filename))
-    path = resolve_prepared(path, directory)
-    location = os.path.normpath(os.path.join(directory, path))
+    location = os.path.normpath(os.path.join(directory, resolve_prepared(path, directory)))
     declaration.language = LanguageSpec(
         location,
         runtime,

@@ -22,7 +22,8 @@ def hub(hub_server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub
     hub_server.__init__(url=hub_server.url, cdn=hub_server.cdn)  # type: ignore[misc]
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "MINDSPORE_SERVING_SOURCES"):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")  # --offline sets it
+    for name in ("HF_TOKEN", "MINDSPORE_SERVING_SOURCES"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr(resolving, "_paths", {})

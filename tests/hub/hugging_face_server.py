@@ -203,6 +203,9 @@ class _Server(ThreadingHTTPServer):
         self.hub, self.role = hub, role
         self.url = f"http://{host}:{self.server_port}"
 
+    def handle_error(self, *_: object) -> None:
+        """Say nothing of a client that has left."""
+
 
 @contextmanager
 def hugging_face() -> Iterator[Hub]:

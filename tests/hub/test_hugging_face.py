@@ -185,6 +185,44 @@ def test_the_cache_is_listed_and_removed(hub: Hub) -> None:
     assert HuggingFace().list_cached() == []
 
 
+@pytest.mark.parametrize("commit", ["../../../etc", "", "main", "0" * 99])
+def test_a_commit_that_is_none_is_refused(hub: Hub, commit: str) -> None:
+    hub.repositories["org/tiny"].branches["main"] = commit
+    with pytest.raises(StartError, match="expected a commit"):
+        resolve("org/tiny")
+    assert not hub.gets("/resolve/")
+
+
+@pytest.mark.parametrize("path", ["../evil.json", "/etc/x.json", "a\x1b[31m.json"])
+def test_a_path_out_of_the_directory_is_refused(hub: Hub, path: str) -> None:
+    hub.repositories["org/tiny"].files[path] = b"{}"
+    with pytest.raises(ServingError, match="which is no relative path"):
+        resolve("org/tiny")
+    assert not hub.gets("/resolve/")
+
+
+def test_an_error_stops_the_other_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"a-{part:05}-of-00040.safetensors": bytes([part]) * 9 for part in range(1, 41)}
+    hub.repositories["org/parts"] = Repository({"config.json": b"{}", **files})
+    hub.wrong.add(
+        hub.repositories["org/parts"].sibling("a-00001-of-00040.safetensors")["lfs"]["sha256"]
+    )
+    with pytest.raises(StartError, match="SHA-256"):
+        resolve("org/parts")
+    assert len([line for line in hub.log if line.startswith("GET /") and "/api" not in line]) < 40
+
+
+def test_an_incomplete_download_is_not_used_offline(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(resolve("org/tiny"))
+    (path / "model.safetensors").unlink()
+    forget(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(NotFound, match="of another revision or file, or not complete"):
+        resolve("org/tiny")
+
+
 def gate(hub: Hub) -> None:
     hub.repositories["org/tiny"].is_gated = True
 

@@ -1,6 +1,7 @@
 """Repositories of Hugging Face by its library, whose cache, tokens and variables are shared."""
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ import httpx2
 from huggingface_hub import HfApi, constants, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound, HfHubHTTPError
 
-from mindspore_serving.errors import Cancelled, InvalidInputs
+from mindspore_serving.errors import Cancelled, StartError
 from mindspore_serving.hub.deadline import within
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.selection import find_complete, is_weights
@@ -21,6 +22,8 @@ from mindspore_serving.hub.sources import hugging_face_errors as errors
 from mindspore_serving.hub.sources.hugging_face_files import Transfer
 
 _CONNECT_SECONDS = 4.0
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_MAX_SHOWN = 100
 _WORKERS = 8  # files downloaded at the same time
 
 
@@ -51,8 +54,12 @@ class HuggingFace:
             RemoteFile(file.rfilename, -1 if file.size is None else file.size, _sha256(file.lfs))
             for file in repository.siblings or ()
         ]
+        commit = repository.sha or ""
+        if not _COMMIT.fullmatch(commit):
+            shown = commit[:_MAX_SHOWN]
+            raise StartError(f"{self._endpoint} told {shown!r} for {reference}, expected a commit")
         card: Any = repository.card_data or {}
-        return Listing(repository.sha or "", tuple(files), str(card.get("license") or ""))
+        return Listing(commit, tuple(files), str(card.get("license") or ""))
 
     def find_cached(self, reference: Reference) -> Path | None:
         """Return the snapshot of the revision, if it has all that the model needs."""
@@ -156,8 +163,6 @@ def _write_ref(repository: Path, revision: str, commit: str) -> None:
     revision = revision or constants.DEFAULT_REVISION
     if revision == commit:
         return
-    if ".." in revision.split("/"):
-        raise InvalidInputs(f"the revision {revision!r} is no branch and no tag")
     ref = repository / "refs" / revision
     ref.parent.mkdir(parents=True, exist_ok=True)
     temporary = ref.with_name(f"{ref.name}.{os.getpid()}")

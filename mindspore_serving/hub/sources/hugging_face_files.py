@@ -5,6 +5,7 @@ A large file is continued where an earlier run stopped, which the library does n
 
 import fcntl
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,9 +57,9 @@ class Transfer:
         url = hf_hub_url(name, file.path, revision=commit, endpoint=self.endpoint)
         metadata = get_hf_file_metadata(url, endpoint=self.endpoint, retry_on_errors=True)
         has_xet = metadata.xet_file_data is not None and not constants.HF_HUB_DISABLE_XET
-        if has_xet or metadata.etag is None or "/" in metadata.etag:
+        if has_xet or not re.fullmatch(r"[0-9A-Za-z_-]{1,128}", metadata.etag or ""):
             return
-        blob = self.repository / "blobs" / metadata.etag
+        blob = self.repository / "blobs" / str(metadata.etag)
         if blob.exists():
             self.report(max(file.size, 0))
             return
