@@ -85,7 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.role == "cdn":
             self.send_blob(hub)
         elif hub.statuses:
-            self.answer(hub.statuses.popleft(), {"Retry-After": "7"})
+            message = "Invalid credentials in Authorization header"
+            headers = {"Retry-After": "7", "X-Error-Message": message}
+            self.answer(hub.statuses.popleft(), headers)
         else:
             self.route(hub)
 
