@@ -28,7 +28,11 @@ from mindspore_serving.llm.checkpoint.mindformers.names import (
 from mindspore_serving.llm.checkpoint.mindformers.slices import find_ranks, read_slices
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.quantized.methods import merge_quantized, read_config
+from mindspore_serving.llm.checkpoint.quantized.methods import (
+    merge_quantized,
+    read_config,
+    with_names,
+)
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import (
     INDEX,
@@ -86,6 +90,7 @@ class Checkpoint:
             names = hugging_face_names(tensors)
             tensors = {new: tensors[name] for name, new in names.items()}
             tensors = split_fused(tensors, config, str(directory))
+            config = with_names(config, names)
         return cls(directory, config, merge_quantized(config, tensors))
 
     @classmethod

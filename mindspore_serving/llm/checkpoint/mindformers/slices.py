@@ -17,7 +17,11 @@ import numpy as np
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.derived import DerivedTensor
-from mindspore_serving.llm.checkpoint.mindformers.strategy import Layout, Layouts, read_strategies
+from mindspore_serving.llm.checkpoint.mindformers.strategy import (
+    ParameterLayout,
+    ParameterLayouts,
+    read_strategies,
+)
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 
 Tensors: TypeAlias = dict[str, StoredTensor]
@@ -30,13 +34,13 @@ _SHOWN = 4
 
 
 def find_ranks(directory: Path, suffixes: Iterable[str]) -> dict[int, Path]:
-    """Return the directories `rank_0`, `rank_1`, ... in `directory` that have weights, by rank."""
-    found = {}
+    """Return the directories rank_0, rank_1, ... in `directory` that have weights, by rank."""
+    ranks = {}
     for path in directory.glob("rank_*"):
         match = _RANK.fullmatch(path.name)
         if match and any(next(path.glob(f"*{suffix}"), None) for suffix in suffixes):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+            ranks[int(match[1])] = path
+    return dict(sorted(ranks.items()))
 
 
 def read_slices(directory: Path, ranks: Mapping[int, Path], readers: Mapping[str, Read]) -> Tensors:
@@ -74,7 +78,7 @@ def _step(path: Path) -> list[int]:
 
 
 def _merged(
-    directory: Path, name: str, slices: Mapping[int, Tensors], stages: Layouts
+    directory: Path, name: str, slices: Mapping[int, Tensors], stages: ParameterLayouts
 ) -> StoredTensor:
     holders = {rank: tensors[name] for rank, tensors in slices.items() if name in tensors}
     stage = next((stage for stage in sorted(stages) if name in stages[stage]), None)
@@ -96,35 +100,39 @@ def _merged(
 
 
 def _joined(
-    label: str, first: StoredTensor, parts: Mapping[int, StoredTensor], layout: Layout, begin: int
+    label: str,
+    first: StoredTensor,
+    parts: Mapping[int, StoredTensor],
+    layout: ParameterLayout,
+    begin: int,
 ) -> StoredTensor:
     """Return the tensor whose slices are `parts`, by the device of the stage."""
     num_dims = len(first.shape)
     counts = layout.counts(num_dims)
-    by_place: dict[tuple[int, ...], StoredTensor] = {}
+    by_index: dict[tuple[int, ...], StoredTensor] = {}
     for device, part in parts.items():
-        by_place.setdefault(layout.place(device, num_dims), part)
-    if len(by_place) != prod(counts):
+        by_index.setdefault(layout.part_index(device, num_dims), part)
+    if len(by_index) != prod(counts):
         devices = range(layout.num_devices)
-        absent = [d + begin for d in devices if layout.place(d, num_dims) not in by_place]
+        absent = [d + begin for d in devices if layout.part_index(d, num_dims) not in by_index]
         shown = ", ".join(f"rank_{rank}" for rank in absent[:_SHOWN])
         raise StartError(
-            f"{label} lacks {prod(counts) - len(by_place)} of {prod(counts)} slices, those of "
+            f"{label} lacks {prod(counts) - len(by_index)} of {prod(counts)} slices, those of "
             f"{shown}{', ...' * (len(absent) > _SHOWN)}"
         )
-    if len(by_place) == 1:
-        return next(iter(by_place.values()))
+    if len(by_index) == 1:
+        return next(iter(by_index.values()))
     shape = tuple(size * count for size, count in zip(first.shape, counts, strict=True))
 
     def merge() -> Any:
         whole = np.empty(shape, first.bits.dtype)
-        for place, part in by_place.items():
-            whole[_window(place, first.shape)] = part.bits.reshape(first.shape)
+        for index, part in by_index.items():
+            whole[_window(index, first.shape)] = part.bits.reshape(first.shape)
         return whole
 
-    return DerivedTensor(first.dtype, shape, list(by_place.values()), merge)
+    return DerivedTensor(first.dtype, shape, list(by_index.values()), merge)
 
 
-def _window(place: Iterable[int], shape: tuple[int, ...]) -> tuple[slice, ...]:
-    pairs = zip(place, shape, strict=True)
+def _window(indices: Iterable[int], shape: tuple[int, ...]) -> tuple[slice, ...]:
+    pairs = zip(indices, shape, strict=True)
     return tuple(slice(index * size, (index + 1) * size) for index, size in pairs)

@@ -1,7 +1,7 @@
 """MindSpore's strategy files: which part of each parameter a rank of parallel training holds.
 
-A strategy file (`ckpt_strategy_rank_0.ckpt`) is a protobuf message with the layout of each
-parameter of one pipeline stage; a merged one has those of all stages, as `1-name` for stage 1.
+A strategy file is a protobuf message with the layout of each
+parameter of one pipeline stage; a merged one has those of all stages, as 1-name for stage 1.
 Knows no tensor's content.
 """
 
@@ -56,8 +56,8 @@ class _StrategyMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """How a parameter is cut over the devices of its stage, which form a grid `devices`.
+class ParameterLayout:
+    """Cut of a parameter over the devices of its stage, which form a grid `devices`.
 
     `axes` has for each axis of the tensor the axes of the grid that cut it, outermost first. The
     first axis is cut further over `optimizer_size` devices that hold the same part (0: it is not).
@@ -79,17 +79,17 @@ class Layout:
         counts[0] *= prod(size for _, _, size in self._optimizer_axes())
         return counts
 
-    def place(self, device: int, num_dims: int) -> tuple[int, ...]:
+    def part_index(self, device: int, num_dims: int) -> tuple[int, ...]:
         """Return the index of a device's part along each of the tensor's axes."""
         coordinates: list[int] = []
         for size in reversed(self.devices):
             device, coordinate = divmod(device, size)
             coordinates.insert(0, coordinate)
-        place = [_joined((coordinates[i], self.devices[i]) for i in axes) for axes in self.axes]
-        place += [0] * (num_dims - len(place))
+        index = [_joined((coordinates[i], self.devices[i]) for i in axes) for axes in self.axes]
+        index += [0] * (num_dims - len(index))
         inner = [(coordinates[i] % size, size) for i, _, size in self._optimizer_axes()]
-        place[0] = _joined(((place[0], 0), *inner))
-        return tuple(place)
+        index[0] = _joined(((index[0], 0), *inner))
+        return tuple(index)
 
     def _optimizer_axes(self) -> list[tuple[int, int, int]]:
         """Return (axis of the grid, its size, devices used of it), outermost first."""
@@ -115,15 +115,15 @@ def _joined(digits: Iterable[tuple[int, int]]) -> int:
     return number
 
 
-Layouts = dict[int, dict[str, Layout]]  # stage -> parameter -> layout
+ParameterLayouts = dict[int, dict[str, ParameterLayout]]  # stage -> parameter -> layout
 
 
-def read_strategies(paths: Iterable[Path]) -> Layouts:
+def read_strategies(paths: Iterable[Path]) -> ParameterLayouts:
     """Read the layouts of each stage; files of ranks of one stage are equal.
 
     Raises StartError naming a file that is damaged or no strategy.
     """
-    stages: Layouts = {}
+    stages: ParameterLayouts = {}
     seen: set[bytes] = set()
     for path in paths:
         if path.stat().st_size > MAX_BYTES:
@@ -140,20 +140,20 @@ def read_strategies(paths: Iterable[Path]) -> Layouts:
     return stages
 
 
-def _layouts(content: bytes) -> Iterator[tuple[int, str, Layout]]:
+def _layouts(content: bytes) -> Iterator[tuple[int, str, ParameterLayout]]:
     """Iterate over (stage, name of the parameter, layout)."""
     message = read(_StrategyMap, memoryview(content))
     parts = message.strategies[0].parts if message.strategies else None
-    own_stage = parts.stage if parts else 0
+    file_stage = parts.stage if parts else 0
     for item in message.layouts:
         match = _STAGE.fullmatch(item.name)
-        stage, name = (int(match[1]), match[2]) if match else (own_stage, item.name)
+        stage, name = (int(match[1]), match[2]) if match else (file_stage, item.name)
         if item.layouts is None:
             raise Damaged(f"parameter {item.name!r} has no layout")
         yield stage, name, _layout(item.name, item.layouts)
 
 
-def _layout(name: str, stored: _Layouts) -> Layout:
+def _layout(name: str, stored: _Layouts) -> ParameterLayout:
     devices = tuple(stored.devices[0].dim if stored.devices else ())
     maps = stored.tensor_map
     axes = [[axis] for axis in maps[0].dim] if len(maps) == 1 else [m.dim for m in maps if m.dim]
@@ -173,4 +173,4 @@ def _layout(name: str, stored: _Layouts) -> Layout:
         )
     if stored.field:
         raise Damaged(f"parameter {name!r} is cut unevenly (field {stored.field})")
-    return Layout(devices, cut, stored.optimizer_size)
+    return ParameterLayout(devices, cut, stored.optimizer_size)
