@@ -36,8 +36,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraint
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
-TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
-OTHERS := onnx,torch,llm,sklearn,xgboost,lightgbm,examples,docs,dev
+TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
+OTHERS := onnx,torch,llm,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
 .PHONY: test-core package coverage docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean

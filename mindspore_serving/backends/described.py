@@ -16,7 +16,13 @@ from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StartError
 
-_POSITIONAL = ("pytorch", "sklearn", "xgboost", "lightgbm")  # formats without names for clients
+_POSITIONAL = (
+    "pytorch",
+    "sklearn",
+    "xgboost",
+    "lightgbm",
+    "catboost",
+)  # formats without names for clients
 _INDEX = re.compile(r"__([0-9]{1,4})\Z")  # as INPUT__0
 
 

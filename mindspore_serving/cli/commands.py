@@ -44,9 +44,10 @@ Serve models over REST and gRPC until Ctrl-C.
 
 PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
 (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
-.gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with one model file in
-it or in NAME/1/, with servable_config.py and model files in NAME/1/, with config.pbtxt (Triton),
-model-settings.json (MLServer) or Modelfile (Ollama), or with any number of these directories.
+.cbm (CatBoost), .gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with
+one model file in it or in NAME/1/, with servable_config.py and model files in NAME/1/, with
+config.pbtxt (Triton), model-settings.json (MLServer) or Modelfile (Ollama), or with any number of
+these directories.
 The newest version of each is served; what cannot be served is named, and left out.
 """
 _RUN = """\

@@ -68,6 +68,7 @@ def of(directory, *names):
         ("forest.json", "xgboost"),
         ("forest.ubj", "xgboost"),
         ("boosted.txt", "lightgbm"),
+        ("boosted.cbm", "catboost"),
         ("pipeline.skops", "sklearn"),
     ],
 )
