@@ -66,6 +66,7 @@ class Checkpoint:
     ) -> None:
         self.directory = directory
         self.config = config
+        self.num_bytes = 0  # of all tensors in the files, by `open`
         self._tensors = tensors
 
     @classmethod
@@ -91,7 +92,9 @@ class Checkpoint:
             tensors = {new: tensors[name] for name, new in names.items()}
             tensors = split_fused(tensors, config, str(directory))
             config = with_names(config, names)
-        return cls(directory, config, merge_quantized(config, tensors))
+        checkpoint = cls(directory, config, merge_quantized(config, tensors))
+        checkpoint.num_bytes = sum(stored.bits.nbytes for stored in tensors.values())
+        return checkpoint
 
     @classmethod
     def of(
