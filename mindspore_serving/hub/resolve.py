@@ -129,8 +129,8 @@ def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> Serving
     if len(pairs) < 2:
         return pairs[0][1] if pairs else errors[0]
     if all(isinstance(error, Unreachable) for _, error in pairs):
-        others = " and ".join(f"{scheme}://" for scheme, _ in pairs[1:])
-        return Unreachable(f"{pairs[0][1]}; {others} cannot be reached either")
+        remaining = " and ".join(f"{scheme}://" for scheme, _ in pairs[1:])
+        return Unreachable(f"{pairs[0][1]}; {remaining} cannot be reached either")
     return NotFound("; ".join(str(error) for _, error in pairs))
 
 

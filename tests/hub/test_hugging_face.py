@@ -316,7 +316,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         ([NotInstalled("no library"), NotInstalled("none")], "no library"),
     ],
 )
-def test_errors_of_several_sources_are_one(errors: list[ServingError], text: str) -> None:
+def test_errors_of_several_sources_are_combined(errors: list[ServingError], text: str) -> None:
     assert str(resolving._combined(errors, ["a", "b"][: len(errors)])) == text
 
 
