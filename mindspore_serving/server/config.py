@@ -5,11 +5,12 @@ Checks arguments; of the file system it only looks at which directories exist.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import InvalidInputs
@@ -76,6 +77,9 @@ class ServableStartConfig(ServableOptions):
             theirs = dict(checked["llm_options"] or {})
             checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
+        if self.weights:
+            checked["weights"] = get_abs_path(checked["weights"])
+        _check_network(checked, name)
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else a name in PATH
@@ -110,6 +114,25 @@ class ServableStartConfig(ServableOptions):
 
 def _values(config: ServableOptions) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SERVABLE}
+
+
+def _check_network(values: Mapping[str, Any], name: str) -> None:
+    """Raise InvalidInputs for a network of a file that is no Python, and options without one."""
+    if values["network"]:
+        if not name.endswith(".py") or not values["network"].isidentifier():
+            raise InvalidInputs(
+                f"Parameter 'network' is {values['network']!r} of '{name}', expected a class or "
+                "function of a Python file"
+            )
+        for input_name, text in values["inputs"].items():
+            parse_spec(input_name, text)
+        return
+    for option in ("weights", "arguments", "inputs", "mode"):
+        if values[option]:
+            raise InvalidInputs(
+                f"Parameter '{option}' is for a network in code, but '{name}' is none: serve "
+                "net.py:Net, or set 'network' to the class of a Python file"
+            )
 
 
 def _check_device_type(device_type: str | None) -> str:
@@ -155,6 +178,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
             config.servable_name,
             config.llm_options or {},
             allow_pickle=config.allow_pickle,
+            network=config.network,
         )
         path = os.path.join(config.servable_directory, config.servable_name)
         check_task_options(path, config.llm_options or {})
