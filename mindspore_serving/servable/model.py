@@ -5,7 +5,7 @@ It loads and runs nothing: a worker binds the function that runs models (`bind_r
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
@@ -40,6 +40,7 @@ _FORMATS = {
     "sklearn": "SKLearn",
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
+    "catboost": "CatBoost",
     "mindspore": "MindSpore",
     "python": "Python",
 }
@@ -151,17 +152,19 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
             with "MindSpore" and "PyTorch" also that of a network.
         model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (.pt2 or
             TorchScript), "OpenVINO" (.xml, and TensorFlow, TensorFlow Lite and Paddle files),
-            "SKLearn", "XGBoost", "LightGBM", "MindSpore" (a network), "Python", or a name of the
-            entry point group "mindspore_serving.backends".  Case does not matter.
+            "SKLearn", "XGBoost", "LightGBM", "CatBoost", "MindSpore" (a network), "Python", or a
+            name of entry point group "mindspore_serving.backends".  Case does not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
+        options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
-        options, context: Threads, and options per type of device; use `context`.
+        context: Threads, and options per type of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
-        backend: Library for MindIR, "mindspore" or "openvino", or ONNX, "onnxruntime" or
-            "openvino".  Default: the first if it is installed, else OpenVINO.
+        backend: "mindspore" or "openvino" for MindIR, "onnxruntime" or "openvino" for ONNX.
         allow_pickle: Whether a scikit-learn model may be a pickle, which can run any code.
         weights: Weights of a network in code, a file of the version directory.
-        arguments, inputs, mode: Options of a network in code, see docs/networks.md.
+        arguments: Arguments of its class or function, by name.
+        inputs: Its inputs, as {"x": "float32[-1,28,28]"} with -1 for any size, or example batches.
+        mode: "graph" or "pynative", of a network of MindSpore.
 
     Returns the model, for `add_stage` or to be called.  Raises RuntimeError for a wrong argument, a
     file used twice, and outside a servable_config.py.
@@ -173,19 +176,17 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     _check_unused(declaration, key, files)
     network = _network(factory, name, weights, arguments=arguments, inputs=inputs, mode=mode)
     without = () if without_batch_dim_inputs is None else without_batch_dim_inputs
-    spec = DeclaredModel(
+    code = {"format": name, "files": files, "factory": factory} | network
+    declaration.models[key] = DeclaredModel(
         key=key,
-        format=name,
-        files=files,
-        factory=factory,
         with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
         without_batch_dim_inputs=as_int_tuple("without_batch_dim_inputs", without, 0),
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),
         allow_pickle=check_bool("allow_pickle", allow_pickle),
+        **code,
     )
-    declaration.models[key] = replace(spec, **network)
     return Model(key)
 
 

@@ -14,6 +14,8 @@ from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.hub.reference import parse_reference
+from mindspore_serving.hub.resolve import resolve, resolve_options
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -58,6 +60,9 @@ class ServableStartConfig(ServableOptions):
     def __post_init__(self) -> None:
         directory = get_abs_path(check_str("servable_directory", self.servable_directory))
         name = check_servable_name("servable_name", self.servable_name)
+        if parse_reference(self.servable_directory, _base()):
+            object.__setattr__(self, "alias", self.alias or name)
+            directory, name = os.path.split(resolve(self.servable_directory, base=_base()))
         described = formats.read(os.path.join(directory, name))
         for option, value in formats.complete(described, _values(self)).items():
             object.__setattr__(self, option, value)
@@ -65,7 +70,8 @@ class ServableStartConfig(ServableOptions):
         devices = () if devices is None else as_int_tuple("device_ids", devices, 0)
         check_dec(self.dec_key, self.dec_mode)
         checked: dict[str, Any] = {
-            "servable_directory": directory,
+            "servable_directory": os.path.realpath(directory),
+            "servable_name": name,
             "device_ids": devices,
             "dec_key": self.dec_key,
             "device_type": _check_device_type(self.device_type),
@@ -77,9 +83,8 @@ class ServableStartConfig(ServableOptions):
             theirs = dict(checked["llm_options"] or {})
             checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
-        if self.weights:
-            checked["weights"] = get_abs_path(checked["weights"])
-        _check_network(checked, name)
+        checked["weights"] = _checked_weights(checked, name)
+        checked["llm_options"] = resolve_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else a name in PATH
@@ -116,8 +121,11 @@ def _values(config: ServableOptions) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SERVABLE}
 
 
-def _check_network(values: Mapping[str, Any], name: str) -> None:
-    """Raise InvalidInputs for a network of a file that is no Python, and options without one."""
+def _checked_weights(values: Mapping[str, Any], name: str) -> str:
+    """Return the absolute path of a network's weights; "" if there are none.
+
+    Raises InvalidInputs for a network of a file that is no Python, and options without a network.
+    """
     if values["network"]:
         if not name.endswith(".py") or not values["network"].isidentifier():
             raise InvalidInputs(
@@ -126,13 +134,14 @@ def _check_network(values: Mapping[str, Any], name: str) -> None:
             )
         for input_name, text in values["inputs"].items():
             parse_spec(input_name, text)
-        return
+        return get_abs_path(values["weights"]) if values["weights"] else ""
     for option in ("weights", "arguments", "inputs", "mode"):
         if values[option]:
             raise InvalidInputs(
                 f"Parameter '{option}' is for a network in code, but '{name}' is none: serve "
                 "net.py:Net, or set 'network' to the class of a Python file"
             )
+    return ""
 
 
 def _check_device_type(device_type: str | None) -> str:
@@ -159,10 +168,14 @@ def get_abs_path(path: str) -> str:
 
 def _absolute(path: str) -> str:
     """Return a path as `get_abs_path`, but keep links: those of an environment lead out of it."""
+    return os.path.abspath(os.path.join(_base(), os.path.expanduser(path)))
+
+
+def _base() -> str:
+    """Return the directory that paths are relative to."""
     script = sys.argv[0] if sys.argv else ""
     has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
-    base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
-    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+    return os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

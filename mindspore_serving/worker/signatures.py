@@ -81,6 +81,7 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
         None if row is None else row.name,
         sizes,
         declared=example,
+        columns=tensor.columns,
         is_optional=tensor.is_optional,
     )
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from mindspore_serving.cli import config_file
+from mindspore_serving.cli import config_file, networks
 from mindspore_serving.cli.servables import find
 from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.core.network import parse_arguments, parse_inputs, parse_spec
@@ -71,13 +71,16 @@ def test_a_load_of_a_client_cannot_name_a_network():
         (["net.onnx"], {"weights": "net.ckpt"}, "--weights is for one network in code"),
         (["net.py:A", "net.py:B"], {"mode": "graph"}, "2 are served: write a configuration file"),
         (["nte.py:Net"], {}, "There is no file '.*nte.py'; did you mean 'net.py'"),
-        (["https://host/net.py:Net"], {}, "There is no file"),
         (["net.py:Net"], {"inputs": {"x": "float[2]"}}, "type 'float', which does not exist"),
     ],
 )
 def test_a_wrong_path_or_option_of_a_network_is_refused(directory, paths, options, problem):
     with pytest.raises((InvalidInputs, StartError), match=problem):
         found(*paths, **options)
+
+
+def test_code_is_never_taken_from_another_host():
+    assert networks.of(ServeSettings(paths=["https://host/net.py:Net", "hf://me/net.py:Net"])) == []
 
 
 def test_options_of_networks_need_a_network(directory):

@@ -1,0 +1,29 @@
+"""Table of the sources: a row for each scheme, imported when it is used."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# How a name is written behind its scheme.
+#   repository: ORG/NAME[@REVISION][:FILE]; url: as it is; tagged: NAME[:TAG][@DIGEST]
+Form = Literal["repository", "url", "tagged"]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """Module and class of a source, the package of the extra `hub` that it needs, and its use."""
+
+    module: str
+    class_name: str
+    package: str
+    meaning: str
+    form: Form = "repository"
+
+
+SOURCES: dict[str, SourceRow] = {
+    "hf": SourceRow(
+        "mindspore_serving.hub.sources.hugging_face",
+        "HuggingFace",
+        "huggingface_hub",
+        "hf://ORG/NAME: a repository of Hugging Face, or of the hub that HF_ENDPOINT names",
+    ),
+}
