@@ -4,6 +4,7 @@ Accepted are FILE, NAME/FILE and NAME/VERSION/FILE. It finds the file and loads 
 """
 
 import os
+import re
 from collections.abc import Iterator
 
 from mindspore_serving import file_check
@@ -12,6 +13,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
 
 _SHOWN = 5  # max names of files in an error
+_PIECE = re.compile(r"-\d{5}-of-\d{5}\Z")
 
 
 def versions(root: str) -> list[int]:
@@ -24,8 +26,12 @@ def versions(root: str) -> list[int]:
 
 
 def file_alias(directory: str, name: str) -> str:
-    """Return the name of a model file for clients, without its suffix; "" for a directory."""
-    return os.path.splitext(name)[0] if os.path.isfile(os.path.join(directory, name)) else ""
+    """Return the name of a model file for clients, without its suffix; "" for a directory.
+
+    A model in several files has no number of a piece in its name.
+    """
+    is_file = os.path.isfile(os.path.join(directory, name))
+    return _PIECE.sub("", os.path.splitext(name)[0]) if is_file else ""
 
 
 def is_bare(root: str, *, allow_pickle: bool = False) -> bool:

@@ -17,7 +17,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
