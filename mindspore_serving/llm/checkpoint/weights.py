@@ -43,6 +43,7 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+CONSOLIDATED = "consolidated"  # weights with the names of their authors
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
 _SHOWN = 3  # max names of files in an error
@@ -245,6 +246,8 @@ def _unindexed_files(directory: Path) -> list[Path]:
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
     files = sorted(directory.glob("*.safetensors"))
+    named = [path for path in files if not path.name.startswith(CONSOLIDATED)]
+    files = named or files  # the same weights, with Mistral's names
     if files and (match := _SHARD.fullmatch(files[0].name)):
         total = min(int(match[2]), MAX_SHARDS)
         names = [f"{match[1]}{number:05}-of-{match[2]}{match[3]}" for number in range(1, total + 1)]

@@ -40,7 +40,8 @@ def grid(name: str) -> npt.NDArray[np.int8]:
 
 
 def _view(blocks: Bytes, begin: int, end: int, dtype: type[Any]) -> npt.NDArray[Any]:
-    return np.ascontiguousarray(blocks[:, begin:end]).view(dtype)
+    numbers: npt.NDArray[Any] = np.ascontiguousarray(blocks[:, begin:end]).view(dtype)
+    return numbers
 
 
 def _halves(shares: Bytes) -> Bytes:
