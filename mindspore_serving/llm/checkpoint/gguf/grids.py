@@ -46,7 +46,8 @@ def _view(blocks: Bytes, begin: int, end: int, dtype: type[Any]) -> npt.NDArray[
 
 def _halves(shares: Bytes) -> Bytes:
     """Return the low and the high nibble of each byte, one after the other."""
-    return np.stack([shares & 15, shares >> 4], -1).reshape(len(shares), -1)
+    both: Bytes = np.stack([shares & 15, shares >> 4], -1)
+    return both.reshape(len(shares), -1)
 
 
 def _decoded(values: npt.NDArray[Any], scales: npt.NDArray[Any]) -> DecodedBlocks:

@@ -67,26 +67,26 @@ def siblings(directory: Path, name: str) -> list[str]:
 
 @lru_cache(maxsize=4)
 def _opened(stamps: tuple[tuple[Path, int, int], ...]) -> GgufFile:
-    first, *others = (GgufFile(path) for path, _, _ in stamps)
+    first, *later = (GgufFile(path) for path, _, _ in stamps)
     count = first.metadata.get(COUNT, 1)
     if count not in (0, 1) and len(stamps) == 1:
         raise StartError(
             f"{first.path} is one of {count} pieces of a model, expected a name such as "
-            f"model-00001-of-{count:05}.gguf, beside the other pieces"
+            "model-00001-of-00003.gguf, beside the other pieces"
         )
-    for number, piece in enumerate((first, *others) if others else ()):
+    for number, piece in enumerate((first, *later) if later else ()):
         if (piece.metadata.get(NUMBER), piece.metadata.get(COUNT)) != (number, len(stamps)):
             raise StartError(
                 f"{piece.path} says that it is piece {piece.metadata.get(NUMBER)} (from 0) of "
                 f"{piece.metadata.get(COUNT)}, expected {number} of {len(stamps)}, as its name says"
             )
-    for piece in others:
+    for piece in later:
         common = next(iter(piece.tensors.keys() & first.tensors.keys()), "")
         if common:
             raise StartError(f"{piece.path} has {common!r}, which an earlier piece has too")
         first.tensors |= piece.tensors
     total = first.metadata.get(TENSORS)
-    if others and total != len(first.tensors):
+    if later and total != len(first.tensors):
         raise StartError(
             f"{first.path} and its pieces have {len(first.tensors)} tensors, expected {total}: "
             "pieces of another model are among them"
