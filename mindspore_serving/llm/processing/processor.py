@@ -38,6 +38,7 @@ from mindspore_serving.llm.processing.text_reader import (
     check_extent,
     with_tokenizer,
 )
+from mindspore_serving.llm.processing.thinking_limit import thinking_limit
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class Processor:
             "priority": request.priority,
             "cache_salt": request.cache_salt,
             "grammar": self.grammar(prompt.answer_format.grammar),
+            "thinking": thinking_limit(prompt, self._card, self._tokenizer),
             "continues": request.messages is None,
         }
         if prompt.images:
