@@ -14,7 +14,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.selection import find_complete, local_files, select
+from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
 from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
 from mindspore_serving.hub.sources import SOURCES
 
@@ -152,7 +152,11 @@ def _download(reference: Reference, source: Source) -> Path:
             raise
         log.tell(f"{error}; using the download of an earlier run: {path}", is_warning=True)
         return _entry(path, reference.file)
-    selection = select(listing.files, reference.file, str(reference))
+    selection = (
+        Selection(listing.files)
+        if listing.is_whole
+        else select(listing.files, reference.file, str(reference))
+    )
     log.tell(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}"
