@@ -38,7 +38,7 @@ def test_end_is_forced_at_the_limit_and_then_any_token_may_follow() -> None:
     assert forced(state, [*[WORD] * 4, END, WORD, WORD]) == [None] * 3 + [END] + [None] * 3
 
 
-def test_end_is_forced_behind_a_sentence_that_ends_shortly_before_the_limit() -> None:
+def test_end_is_forced_behind_a_sentence_shortly_before_the_limit() -> None:
     state = limit(80).begin()
     assert state.after([PERIOD] * 69).forced is None
     assert state.after([WORD] * 69).after([PERIOD]).forced == END
@@ -57,7 +57,7 @@ def test_tokens_count_from_the_marker_that_opens_reasoning() -> None:
     assert set(forced(state, [BEGIN, 7, WORD, WORD, WORD, WORD])) == {None}
 
 
-def test_second_reasoning_of_an_answer_has_what_the_first_left() -> None:
+def test_second_reasoning_of_an_answer_has_the_rest_of_the_limit() -> None:
     state = limit(3, is_open=False).begin()
     assert forced(state, [BEGIN, WORD, WORD, END, WORD, BEGIN, WORD]) == [None] * 6 + [END]
     assert state.after([BEGIN, WORD, WORD, WORD, END, BEGIN]).forced == END
