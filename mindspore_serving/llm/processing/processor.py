@@ -136,9 +136,11 @@ class Processor:
             "priority": request.priority,
             "cache_salt": request.cache_salt,
             "grammar": self.grammar(prompt.answer_format.grammar),
-            "thinking": thinking_limit(prompt, self._card, self._tokenizer),
             "continues": request.messages is None,
         }
+        thinking = thinking_limit(prompt, self._card, self._tokenizer)
+        if thinking is not None:
+            options["thinking"] = thinking
         if prompt.images:
             reader, tower = self._images, self._tower
             assert reader is not None
