@@ -109,6 +109,7 @@ class OpenedModel:
             "sampling_source": chosen.source,
             "sampling_cuts": chosen.cuts,
             "default_max_tokens": self.config.default_max_tokens,
+            "thinking_token_budget": self.config.default_thinking_token_budget,
         }
 
     def _reading(self) -> dict[str, Any]:
