@@ -44,10 +44,11 @@ class CatboostBackend(TabularBackend):
             raise load_error(source, path, _EMBEDDINGS)
         names = list(map(str, model.feature_names_))
         columns = {*model.get_cat_feature_indices(), *model.get_text_feature_indices()}
+        is_named = any(name != str(index) for index, name in enumerate(names))
         if not columns:
-            x = features(len(names), "float32")
+            x = features(len(names), "float32", names if is_named else ())
             return Predictor((x,), *_predictions(model, num_threads))
-        names = names if any(not name.isdigit() for name in names) else [f"x{i}" for i in names]
+        names = names if is_named else [f"x{name}" for name in names]
         kinds = [TEXT if i in columns else np.dtype("float32") for i in range(len(names))]
         specs = tuple(TensorSpec(*row, (-1,)) for row in zip(names, kinds, strict=True))
         outputs, predict = _predictions(model, num_threads)

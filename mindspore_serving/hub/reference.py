@@ -9,6 +9,7 @@ from mindspore_serving.hub.sources import SOURCES
 
 ANY = ""  # scheme of a bare ORG/NAME: the sources are asked in order
 
+_OF_SERVERS = ("http", "grpc")  # schemes of servers that run
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _NAME = rf"{_WORD}(?:/{_WORD})?"
@@ -38,6 +39,14 @@ class Reference:
     revision: str = ""  # branch, tag or commit; "" for the source's default
     file: str = ""  # a file, or a quantisation such as Q8_0; "" for what the format needs
 
+    @property
+    def title(self) -> str:
+        """Name of the servable: the last part of the model's name, as a name of servables."""
+        last = self.name.rstrip("/").rpartition("/")[2].partition("?")[0]
+        if self.scheme in ("https", "http"):
+            last = os.path.splitext(last)[0]
+        return re.sub(r"[^A-Za-z0-9_.-]", "-", last)[:128].lstrip(".")
+
     def __str__(self) -> str:
         prefix = f"{self.scheme}://" if self.scheme else ""
         if self.scheme and SOURCES[self.scheme].form == "tagged":
@@ -46,21 +55,35 @@ class Reference:
         return f"{prefix}{self.name}{revision}{file}"
 
 
-def parse_reference(text: str) -> Reference | None:
-    """Return what `text` names, None if it is a local path.
+def parse_reference(text: str, base: str = "") -> Reference | None:
+    """Return what `text` names, None if it is a local path, relative to `base`.
 
     A path that exists is a path, and so is one in a directory that exists, or with the ending of a
     model file.  Raises InvalidInputs for an unknown scheme or a malformed name.
     """
     match = _SCHEME.fullmatch(text)
+    if match and match[1].lower() in _OF_SERVERS and not _is_model_file(match[2]):
+        return None
     if match:
         return _with_scheme(match[1].lower(), match[2], text)
     bare = _BARE.fullmatch(text)
-    if not bare or os.path.lexists(text) or os.path.isdir(text.partition("/")[0]):
+    path = os.path.join(base, text)
+    if not bare or os.path.lexists(path) or os.path.isdir(os.path.dirname(path)):
         return None
     if _FILE_ENDINGS.fullmatch(os.path.splitext(bare[1])[1]):
         return None
     return Reference(ANY, bare[1], bare[2] or "", bare[3] or "")
+
+
+def _is_model_file(address: str) -> bool:
+    """Return whether an address ends as a model file does: others are those of servers."""
+    path = re.split(r"[?#]", address)[0]
+    return bool(_FILE_ENDINGS.fullmatch(os.path.splitext(path)[1]))
+
+
+def located(text: str, base: str) -> str:
+    """Return `text` as a path relative to `base`, unchanged if it is a name."""
+    return text if parse_reference(text, base) else os.path.join(base, text)
 
 
 def _with_scheme(scheme: str, rest: str, text: str) -> Reference:

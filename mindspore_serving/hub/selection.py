@@ -17,6 +17,12 @@ DEFAULT_QUANTISATION = "Q4_K_M"
 _QUANTISATIONS = (DEFAULT_QUANTISATION, "Q4_K_S", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 _MAX_PARTS = 10_000
+# Endings of files that are served by their own paths.
+_GRAPHS = (
+    *(".gguf", ".onnx", ".mindir", ".xml", ".tflite", ".pt2", ".pdmodel", ".skops", ".ubj"),
+    *(".cbm", ".pmml", ".ms", ".torchscript"),
+)
+_MAX_SETTINGS = 200 * 10**6  # bytes; a larger text is data
 _SHOWN = 12  # names in an error
 # Settings, tokenizers, templates and the card, beside the weights.
 _SETTINGS = re.compile(
@@ -129,8 +135,8 @@ def _select_requested(files: Sequence[RemoteFile], requested: str, name: str) ->
 
 def quantisations_of(files: Iterable[RemoteFile]) -> list[str]:
     """Return the quantisations of the GGUF files, by name."""
-    matches = {match[1].upper() for file in files if (match := _QUANTISATION.search(file.path))}
-    return sorted(matches)
+    models = (file.path for file in files if _is_main(file.path))
+    return sorted({match[1].upper() for path in models if (match := _QUANTISATION.search(path))})
 
 
 _QUANTISATION = re.compile(
@@ -194,7 +200,8 @@ def _parts_of(path: str) -> list[str]:
 def _with_settings(
     files: Sequence[RemoteFile], weights: Sequence[RemoteFile], *, is_requested: bool = False
 ) -> Selection:
-    first = min(file.path for file in weights)
+    graphs = sorted(file.path for file in weights if file.path.endswith(_GRAPHS))
+    first = graphs[0] if graphs else ""
     is_gguf = first.endswith(".gguf")
     names = {file.path for file in weights}
     if is_gguf:  # has its settings and its tokenizer inside
@@ -205,12 +212,11 @@ def _with_settings(
             for file in files
             if file.path not in names
             and _SETTINGS.fullmatch(file.path)
+            and file.size <= _MAX_SETTINGS
             and not _is_foreign_index(file.path, names)
         ]
-    mains = [path for path in names if not _SETTINGS.fullmatch(path)]
-    is_single = is_gguf or ("/" in first and len(mains) == 1)
-    is_named = is_requested and first.endswith((".onnx", ".mindir", ".xml", ".tflite", ".pt2"))
-    return Selection((*settings, *weights), first if is_single or is_named else "")
+    is_entry = is_gguf or (len(graphs) == 1 and (is_requested or "/" in first))
+    return Selection((*settings, *weights), first if is_entry else "")
 
 
 def _is_foreign_index(path: str, weights: set[str]) -> bool:

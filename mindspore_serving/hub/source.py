@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from mindspore_serving import extras
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.sources import SOURCES
+
+_MAX_PATH = 1024  # characters
+_MAX_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +27,10 @@ class RemoteFile:
 
     def __post_init__(self) -> None:
         parts = self.path.split("/")
-        if "" in parts or "." in parts or ".." in parts or "\\" in self.path or "\0" in self.path:
-            raise InvalidInputs(f"the source lists a file {self.path!r}, which is no relative path")
+        is_contained = not {"", ".", ".."} & set(parts) and "\\" not in self.path
+        if not is_contained or not self.path.isprintable() or len(self.path) > _MAX_PATH:
+            shown = self.path[:_MAX_SHOWN]
+            raise InvalidInputs(f"the source lists a file {shown!r}, which is no relative path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,7 @@ class Listing:
     revision: str  # what the revision was pinned to: a commit, a digest or an ETag
     files: tuple[RemoteFile, ...]
     licence: str = ""
+    is_whole: bool = False  # every file is needed: there is nothing to select
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,10 @@ class Source(Protocol):
         """Remove a model from the cache, all revisions if none is named; return the bytes freed."""
 
 
+class NotInstalled(StartError):
+    """Source whose library is missing."""
+
+
 class Unreachable(StartError):
     """Source that does not answer: no network, a timeout, or a failure of the server."""
 
@@ -95,7 +104,9 @@ def open_source(scheme: str) -> Source:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "mindspore_serving":
             raise
-        raise StartError(
+        from mindspore_serving import extras  # which reads the metadata of packages
+
+        raise NotInstalled(
             f"{scheme}:// needs {row.package}, which is not installed; "
             f"install it with: {extras.command('hub')}"
         ) from None

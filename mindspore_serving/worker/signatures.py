@@ -76,7 +76,8 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
     example = None if tensor.example is None else Example(tensor.example)
-    return ValueSpec(tensor.name, None if row is None else row.name, sizes, declared=example)
+    name = None if row is None else row.name
+    return ValueSpec(tensor.name, name, sizes, declared=example, columns=tensor.columns)
 
 
 def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:

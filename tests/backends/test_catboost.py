@@ -94,3 +94,10 @@ def test_a_truncated_file_is_refused(rows, served, opened, tmp_path, size):
     path.write_bytes(path.read_bytes()[:size])
     with pytest.raises(StartError, match=r"model\.cbm.*(?i:read|pod)"):
         opened("catboost", path)
+
+
+def test_rows_have_the_names_of_the_columns_of_training(rows, served):
+    x, y = rows
+    pool = catboost.Pool(x, y, feature_names=["a", "b", "c"])
+    (spec,) = served(catboost.CatBoostRegressor(**SMALL).fit(pool)).signature[0].inputs
+    assert spec.columns == ("a", "b", "c")

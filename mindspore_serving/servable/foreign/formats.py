@@ -11,6 +11,7 @@ from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.foreign import (
     mindformers,
+    mlflow,
     mlserver,
     modelfile,
     torchserve,
@@ -25,6 +26,7 @@ FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] 
     (mlserver.find, mlserver.read),
     (torchserve.find, torchserve.read),
     (mindformers.find, mindformers.read),
+    (mlflow.find, mlflow.read),
 )
 """For each server: find the description of a model at a path, "" if there is none; and read it."""
 
