@@ -117,6 +117,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-n": "--llm-option default_max_tokens={}",
         "--n-predict": "--llm-option default_max_tokens={}",
         "--predict": "--llm-option default_max_tokens={}",
+        "--reasoning-budget": "--llm-option default_thinking_token_budget={}",
         "--temp": "--llm-option default_temperature={}",
         "--top-k": "--llm-option default_top_k={}",
         "--top-p": "--llm-option default_top_p={}",

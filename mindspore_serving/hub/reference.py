@@ -43,7 +43,7 @@ class Reference:
     def title(self) -> str:
         """Name of the servable: the last part of the model's name, as a name of servables."""
         last = self.name.rstrip("/").rpartition("/")[2].partition("?")[0]
-        if self.scheme == "https":
+        if self.scheme in ("https", "http"):
             last = os.path.splitext(last)[0]
         return re.sub(r"[^A-Za-z0-9_.-]", "-", last)[:128].lstrip(".")
 
@@ -62,7 +62,7 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     model file.  Raises InvalidInputs for an unknown scheme or a malformed name.
     """
     match = _SCHEME.fullmatch(text)
-    if match and match[1].lower() in _OF_SERVERS:
+    if match and match[1].lower() in _OF_SERVERS and not is_model_file(match[2]):
         return None
     if match:
         return _with_scheme(match[1].lower(), match[2], text)
@@ -73,6 +73,12 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     if _FILE_ENDINGS.fullmatch(os.path.splitext(bare[1])[1]):
         return None
     return Reference(ANY, bare[1], bare[2] or "", bare[3] or "")
+
+
+def is_model_file(address: str) -> bool:
+    """Return whether an address ends as a model file does: others are those of servers."""
+    path = re.split(r"[?#]", address)[0]
+    return bool(_FILE_ENDINGS.fullmatch(os.path.splitext(path)[1]))
 
 
 def located(text: str, base: str) -> str:

@@ -40,6 +40,7 @@ class Listing:
     revision: str  # what the revision was pinned to: a commit, a digest or an ETag
     files: tuple[RemoteFile, ...]
     licence: str = ""
+    is_whole: bool = False  # every file is needed: there is nothing to select
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from mindspore_serving.llm.chat.tool_formats import find_tool_format
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 from mindspore_serving.llm.checkpoint.model_files import (
     CONFIG,
     GENERATION_CONFIG,

@@ -29,8 +29,11 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("launch", "write 'mindspore-serving serve'"),
         ("benchmark", "write 'mindspore-serving bench'"),
         ("fly", "Commands are serve, "),
-        ("model.gguf", "'model.gguf' is a path: write 'mindspore-serving serve model.gguf'"),
-        ("tests", "'tests' is a path: write 'mindspore-serving serve tests'"),
+        (
+            "model.gguf",
+            "'model.gguf' is a path or a name: write 'mindspore-serving serve model.gguf'",
+        ),
+        ("tests", "'tests' is a path or a name: write 'mindspore-serving serve tests'"),
     ],
 )
 def test_a_word_that_is_no_command_gets_a_proposal(word: str, text: str, capsys) -> None:

@@ -86,13 +86,13 @@ def test_a_model_is_pulled_with_progress_and_answers(site: Site) -> None:
     assert answer.eval_count == 2
 
 
-def test_what_is_there_is_not_downloaded_again(site: Site) -> None:
+def test_a_second_pull_downloads_nothing(site: Site) -> None:
     bodies = site.hub.gets("model.safetensors")
     assert site.client.pull(NAME).status == "success"
     assert site.hub.gets("model.safetensors") == bodies
 
 
-def test_a_copy_is_one_more_name(site: Site) -> None:
+def test_a_copy_answers_as_its_model(site: Site) -> None:
     site.client.copy(NAME, "short")
     assert site.names() == [f"{NAME}:latest", "short:latest"]
     assert site.client.show("short").modelinfo == site.client.show(NAME).modelinfo

@@ -1,4 +1,4 @@
-"""A hub of Hugging Face's protocol for the tests, and an empty cache."""
+"""Servers of the sources' protocols for the tests, and empty caches."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from mindspore_serving.hub import download
 from mindspore_serving.hub import resolve as resolving
 from tests.hub.hugging_face_server import Hub, hugging_face
+from tests.hub.servers import FileServer
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +30,36 @@ def hub(hub_server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr(resolving, "_paths", {})
     return hub_server
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[FileServer]:
+    with FileServer().running() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def _cdn() -> Iterator[FileServer]:
+    with FileServer().running() as server:
+        yield server
+
+
+@pytest.fixture
+def cdn(_cdn: FileServer) -> FileServer:
+    """A second server without routes, which files are redirected to."""
+    _cdn.reset()
+    return _cdn
+
+
+@pytest.fixture
+def server(_server: FileServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FileServer:
+    """A server without routes; caches are empty, and no second attempt waits."""
+    monkeypatch.setenv("MINDSPORE_SERVING_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "")
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    monkeypatch.setattr(download, "BACKOFF", 0.0)
+    monkeypatch.setattr(resolving, "_paths", {})
+    _server.reset()
+    return _server

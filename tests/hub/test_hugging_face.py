@@ -1,5 +1,6 @@
 """Repositories of Hugging Face over real sockets: what is sent, kept, resumed and refused."""
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from mindspore_serving.hub import resolve as resolving
 from mindspore_serving.hub import source
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.resolve import name_of, resolve
-from mindspore_serving.hub.source import Unreachable
+from mindspore_serving.hub.source import NotInstalled, Unreachable
 from mindspore_serving.hub.sources import hugging_face
 from mindspore_serving.hub.sources.hugging_face import HuggingFace
 from tests.hub.hugging_face_server import COMMIT, Hub, Repository
@@ -76,6 +77,14 @@ def test_the_cache_is_shared_with_the_library(hub: Hub, monkeypatch: pytest.Monk
     assert hub.log == ["GET /api/models/org/tiny?blobs=true"]
 
 
+def test_a_pinned_model_needs_the_hub_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = resolve(f"org/tiny@{COMMIT}")
+    hub.log.clear()
+    forget(monkeypatch)
+    assert resolve(f"org/tiny@{COMMIT}") == path
+    assert hub.log == []
+
+
 def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     path = resolve("org/tiny")
     hub.log.clear()
@@ -124,7 +133,7 @@ def test_a_later_run_continues_a_download(hub: Hub, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
     monkeypatch.setattr(file_download.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.cuts.extend([3000, *[0] * 5])  # more than the library's retries
-    with pytest.raises(ServingError):
+    with pytest.raises(Unreachable, match="of org/tiny was not downloaded completely.*try again"):
         resolve("org/tiny")
     assert HuggingFace().find_cached(Reference("hf", "org/tiny")) is None
     hub.log.clear()
@@ -227,8 +236,12 @@ def gate(hub: Hub) -> None:
     hub.repositories["org/tiny"].is_gated = True
 
 
-def hide_api(hub: Hub) -> None:
+def answer_429(hub: Hub) -> None:
     hub.statuses.append(429)
+
+
+def answer_401(hub: Hub) -> None:
+    hub.statuses.append(401)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +253,13 @@ def hide_api(hub: Hub) -> None:
         ("org/tiny@v1", None, NotFound, "has no revision 'v1'"),
         ("org/tiny@mian", None, NotFound, "has no revision 'mian'; did you mean 'main'?"),
         ("org/tiny:confg.json", None, NotFound, "did you mean 'config.json'?"),
-        ("org/tiny", hide_api, Unreachable, "too many requests from this machine: try again in 7"),
+        ("org/tiny", answer_401, StartError, "does not accept HF_TOKEN: it is wrong, or has expi"),
+        (
+            "org/tiny",
+            answer_429,
+            Unreachable,
+            "too many requests from this machine: try again in 7",
+        ),
     ],
 )
 def test_an_error_is_a_sentence_that_names_near_models(
@@ -274,6 +293,31 @@ def test_a_hub_that_does_not_answer_ends_within_its_timeout(
     with pytest.raises(Unreachable, match=r"cannot be reached \((timed out|no answer within 0.2)"):
         resolve("org/tiny")
     hub.stalls.set()
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(sys.modules, hugging_face.__name__)
+    with pytest.raises(StartError) as error:
+        resolve("org/tiny")
+    assert str(error.value) == (
+        "hf:// needs huggingface_hub, which is not installed; install it with: pip install "
+        "'mindspore-serving[hub]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([NotFound("no A")], "no A"),
+        ([Unreachable("A is away"), Unreachable("B")], "A is away; b:// cannot be reached either"),
+        ([NotFound("no A"), Unreachable("B is away")], "no A; B is away"),
+        ([NotInstalled("no library"), NotFound("no B")], "no B"),
+        ([NotInstalled("no library"), NotInstalled("none")], "no library"),
+    ],
+)
+def test_errors_of_several_sources_are_combined(errors: list[ServingError], text: str) -> None:
+    assert str(resolving._combined(errors, ["a", "b"][: len(errors)])) == text
 
 
 def test_an_order_of_sources_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

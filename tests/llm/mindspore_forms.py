@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from safetensors.numpy import load_file
 
 Arrays = dict[str, np.ndarray]
@@ -163,10 +164,144 @@ def mcore_fused(source: Path, target: Path) -> None:
     save(target / "model.safetensors", arrays, format="safetensors")
 
 
+def write_strategy(path: Path, stage: int, layouts: Mapping[str, tuple[Any, ...]]) -> None:
+    """`layouts` are (devices, tensor map, optimizer step, optimizer size) of each parameter; a map
+    has lists where several axes of devices cut an axis of the tensor."""
+    from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
+
+    message = ParallelStrategyMap(current_stage=0)
+    operator = message.parallel_strategy_item.add(node_name="MatMul-op0")
+    operator.parallel_strategys.stage = stage
+    for name, (devices, tensor_map, step, size) in layouts.items():
+        layout = message.parallel_layout_item.add(param_name=name).parallel_layouts
+        layout.dev_matrix.add(dim=devices)
+        if any(isinstance(axis, list) for axis in tensor_map):
+            for axis in tensor_map:
+                layout.tensor_map.add(dim=axis if isinstance(axis, list) else [axis])
+        else:
+            layout.tensor_map.add(dim=tensor_map)
+        layout.param_split_shape.add()
+        layout.indices_offset.add()
+        layout.field, layout.opt_weight_shard_step, layout.opt_weight_shard_size = 0, step, size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(message.SerializeToString())
+
+
+ROWS, COLUMNS, WHOLE = [0, -1], [-1, 0], [-1]
+COLUMN_PARALLEL = ("wo", "w2")  # their inputs are cut
+
+
+def slices(source: Path, target: Path) -> None:
+    """Two pipeline stages of 2 x 2 devices: replicas, and tensors cut over two devices."""
+    arrays = renamed(copied(source, target), OLD_NAMES)
+    arrays = fused(arrays, groups_of(source), in_turn=True, mcore=False)
+    stages: list[Arrays] = [{}, {}]
+    for name, array in arrays.items():
+        is_last = name.startswith(("model.layers.2.", "model.norm_out", "lm_head"))
+        stages[is_last][name] = array
+    for stage, own in enumerate(stages):
+        layouts = {}
+        ranks: list[Arrays] = [{} for _ in range(4)]
+        for name, array in own.items():
+            is_columns = name.split(".")[-2] in COLUMN_PARALLEL
+            axis = int(is_columns) if array.ndim == 2 or not is_columns else None
+            if name.endswith(("norm.weight", "norm_out.weight", "wo.bias")):
+                axis = None
+            parts = [array] * 2 if axis is None else np.split(array, 2, axis)
+            kind = WHOLE if axis is None else (COLUMNS if axis else ROWS)[: array.ndim]
+            layouts[name] = ([2, 2], kind, 0, 0)
+            for rank in range(4):
+                ranks[rank][name] = np.ascontiguousarray(parts[rank % 2])
+        for rank, some in enumerate(ranks):
+            number = 4 * stage + rank
+            strategy = target / "strategy" / f"ckpt_strategy_rank_{number}.ckpt"
+            write_strategy(strategy, stage, layouts)
+            path = target / f"rank_{number}" / f"llama_rank_{number}-1_10.safetensors"
+            notes = {"epoch_num": np.int32(1), "adam_m." + name: some[name]}
+            save(path, {**some, **notes}, format="safetensors")
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """MindFormers' settings of the model in `directory`."""
+    config = json.loads((directory / "config.json").read_text())
+    model = {
+        "type": "LlamaConfig",
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "n_kv_heads": config["num_key_value_heads"],
+        "hidden_size": config["hidden_size"],
+        "intermediate_size": config["intermediate_size"],
+        "vocab_size": config["vocab_size"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "seq_length": config["max_position_embeddings"],
+        "qkv_has_bias": True,
+        "attn_proj_has_bias": True,
+        "compute_dtype": "float16",
+        "eos_token_id": 2,
+        "do_sample": True,
+        "top_k": 3,
+        "top_p": 0.9,
+    }
+    return {"model": {"model_config": model, "arch": {"type": "LlamaForCausalLM"}}}
+
+
+def write_settings(target: Path, settings: Mapping[str, Any]) -> None:
+    (target / "predict_llama.yaml").write_text(yaml.safe_dump(dict(settings)))
+
+
+def predict_yaml(source: Path, target: Path) -> None:
+    """Weights in a directory of their own, and sizes in MindFormers' settings."""
+    arrays = renamed(copied(source, target), OLD_NAMES)
+    (target / "config.json").unlink()
+    save(target / "output" / "llama.ckpt", arrays)
+    parallel = {"data_parallel": 1, "model_parallel": 4}
+    paths = {"load_checkpoint": "output/llama.ckpt", "parallel_config": parallel}
+    write_settings(target, {**settings_of(source), **paths})
+
+
+def checkpoint_2(source: Path, target: Path) -> None:
+    """The last of two iterations: MCore's names, each rank with a part of the matrices."""
+    arrays = stacked_experts(renamed(copied(source, target), MCORE_NAMES))
+    arrays = fused(arrays, groups_of(source), in_turn=True, mcore=True)
+    directory = target / "iteration_00000010"
+    described, storage = {}, {}
+    ranks: list[Arrays] = [{}, {}]
+    for name, array in arrays.items():
+        axis = int(name.split(".")[-2] in ("linear_proj", "linear_fc2"))
+        is_cut = array.ndim == 2
+        parts = np.split(array, 2, axis) if is_cut else [array]
+        described[name] = {
+            "properties": {"dtype": "Float32", "replica_id": 0},
+            "global_shape": list(array.shape),
+            "axis_fragmentations": [2 if is_cut and i == axis else 1 for i in range(array.ndim)],
+            "layout": None,
+            "chunk": [
+                {"global_offset": [i], "local_shape": list(part.shape)}
+                for i, part in enumerate(parts)
+            ],
+        }
+        for i, part in enumerate(parts):
+            ranks[i][name] = np.ascontiguousarray(part)
+            file = f"model-{i:07d}-0000002.safetensors"
+            storage[str((name, (i,)))] = [{"file_name": file, "storage_rank": i, "rank_group": [i]}]
+    for i, some in enumerate(ranks):
+        save(directory / f"model-{i:07d}-0000002.safetensors", some, format="safetensors")
+        optimizer = {f"adam_m.{name}": array for name, array in some.items()}
+        save(directory / f"opt-{i:07d}-0000002.safetensors", optimizer, format="safetensors")
+    metadata = {"state_dict_metadata": described, "storage_data": storage}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    (directory / "common.json").write_text(json.dumps({"global_step": 10, "ckpt_status": 0}))
+    (target / "iteration_00000005").mkdir()
+    (target / "latest_checkpointed_iteration.txt").write_text("10")
+
+
 FORMS: dict[str, Callable[[Path, Path], None]] = {
     "MindFormers' names": old_names,
     "MindFormers' names, fused": old_fused,
     "MindFormers' names, fused, contiguous": old_fused_in_parts,
     "MCore's names": mcore,
     "MCore's names, fused": mcore_fused,
+    "Slices of ranks, with strategies": slices,
+    "`predict_*.yaml` instead of config.json": predict_yaml,
+    "Checkpoint 2.0": checkpoint_2,
 }

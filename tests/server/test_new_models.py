@@ -38,7 +38,7 @@ def test_a_modelfile_replaces_the_fields():
         ({"source": "toy", "system": "x" * 70_000}, "system has 70000 characters"),
     ],
 )
-def test_what_clients_may_not_ask_for_is_refused(fields, text):
+def test_a_request_beyond_the_rights_of_clients_is_refused(fields, text):
     with pytest.raises(InvalidInputs, match=text):
         complete(NewModel(name="x", **fields))
 

@@ -127,6 +127,11 @@ def _about_models() -> tuple[HttpRoute, ...]:
             {JSON: answers.OllamaModelDetails},
             body=Body(requests.ModelRequest, example=_MODEL),
         ),
+    )
+
+
+def _changing() -> tuple[HttpRoute, ...]:
+    return (
         _post(
             "/api/pull",
             changing.pull,
@@ -164,4 +169,4 @@ def _about_models() -> tuple[HttpRoute, ...]:
     )
 
 
-ROUTES = (*_generating(), *_embedding(), *_about_models())
+ROUTES = (*_generating(), *_embedding(), *_about_models(), *_changing())

@@ -26,4 +26,25 @@ SOURCES: dict[str, SourceRow] = {
         "huggingface_hub",
         "hf://ORG/NAME: a repository of Hugging Face, or of the hub that HF_ENDPOINT names",
     ),
+    "https": SourceRow(
+        "mindspore_serving.hub.sources.web",
+        "Web",
+        "requests",
+        "https://HOST/PATH[#sha256=HEX]: a model file or an archive",
+        "url",
+    ),
+    "http": SourceRow(
+        "mindspore_serving.hub.sources.web",
+        "PlainWeb",
+        "requests",
+        "http://HOST/PATH[#sha256=HEX]: the same without encryption",
+        "url",
+    ),
+    "ollama": SourceRow(
+        "mindspore_serving.hub.sources.ollama",
+        "Ollama",
+        "requests",
+        "ollama://[NAMESPACE/]NAME[:TAG]: a model of Ollama's registry, kept in Ollama's store",
+        "tagged",
+    ),
 }
