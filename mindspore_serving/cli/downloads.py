@@ -11,7 +11,7 @@ from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.tool_settings import ListSettings, PullSettings, RemoveSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub import downloads
-from mindspore_serving.hub.downloads import PlannedDownload
+from mindspore_serving.hub.planning import PlannedDownload
 from mindspore_serving.hub.resolve import format_size, show_progress
 from mindspore_serving.hub.source import CachedModel
 
@@ -57,7 +57,7 @@ def list_downloads(settings: ListSettings) -> int:
             model.revision[:_PINNED],
             format_size(model.size),
             _age(now - model.used),
-            downloads.format_of(model.path) or "incomplete",
+            downloads.format_of(model) or "incomplete",
         )
         for model in models
     ]
@@ -73,7 +73,7 @@ def _as_json(model: CachedModel) -> dict[str, Any]:
         "path": str(model.path),
         "size_bytes": model.size,
         "last_used": int(model.used),
-        "format": downloads.format_of(model.path) or None,
+        "format": downloads.format_of(model) or None,
     }
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, did_you_mean
+from mindspore_serving.hub.planning import plan_download
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
+from mindspore_serving.hub.selection import find_complete, local_files, select
 from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
 from mindspore_serving.hub.sources import SOURCES
 
@@ -118,10 +119,10 @@ def download(reference: Reference, *, offline: bool = False) -> Path:
             return _download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             errors.append(error)
-    raise _combined(errors, schemes)
+    raise combined(errors, schemes)
 
 
-def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
+def combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
     """Return one error of those of all sources: a missing library counts if there is no other."""
     pairs = [
         pair for pair in zip(schemes, errors, strict=True) if type(pair[1]) is not NotInstalled
@@ -167,25 +168,20 @@ def _download(reference: Reference, source: Source) -> Path:
     if is_pinned and (path := source.find_cached(reference)):
         return entry_of(path, reference.file)
     try:
-        listing = source.list_files(reference)
+        download = plan_download(reference, source)
     except Unreachable as error:
         path = source.find_cached(reference)
         if path is None:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
         return entry_of(path, reference.file)
-    selection = (
-        Selection(listing.files)
-        if listing.is_whole
-        else select(listing.files, reference.file, str(reference))
-    )
+    selection = download.selection
     _say(
-        f"{reference} at {listing.revision}: {len(selection.files)} files, "
+        f"{reference} at {download.listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}"
     )
     with show_progress(selection.size) as report:
-        path = source.fetch(reference, listing, selection.files, report)
-    return path / selection.entry if selection.entry and path.is_dir() else path
+        return download.fetch(report)
 
 
 def entry_of(path: Path, requested: str) -> Path:
