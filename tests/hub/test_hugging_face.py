@@ -53,7 +53,10 @@ def test_only_the_needed_files_are_downloaded(hub: Hub, tmp_path: Path) -> None:
 
 def test_the_revision_is_pinned_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     resolve("hf://org/tiny")
-    assert f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB" in capsys.readouterr().err
+    assert (
+        f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB, licence apache-2.0\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_process_resolves_a_name_once(hub: Hub) -> None:
@@ -95,6 +98,20 @@ def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPat
     with pytest.raises(NotFound, match="hf://org/tinny is not downloaded, and.*did you mean"):
         resolve("hf://org/tinny")
     assert hub.log == []
+
+
+def test_offline_finds_a_model_whose_branch_another_program_moved(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(resolve("org/tiny"))
+    (path.parents[1] / "refs/main").write_text("f" * 40)
+    (path.parent / ("f" * 40)).mkdir()
+    (path.parent / ("f" * 40) / "config.json").write_text("{}")
+    forget(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve("org/tiny") == str(path)
+    with pytest.raises(NotFound):
+        resolve("org/tiny@main")
 
 
 def test_a_hub_that_is_away_is_replaced_by_the_cache(

@@ -63,13 +63,20 @@ class HuggingFace:
         return Listing(commit, tuple(files), str(card.get("license") or ""))
 
     def find_cached(self, reference: Reference) -> Path | None:
-        """Return the snapshot of the revision, if it has all that the model needs."""
+        """Return the snapshot of the revision, if it has all that the model needs.
+
+        Without a revision it is that of the default branch, or else the latest complete one:
+        other programs may have moved the branch for a single file.
+        """
         repository = self._repository(reference)
         revision = reference.revision or constants.DEFAULT_REVISION
         ref = repository / "refs" / revision
-        commit = ref.read_text().strip() if ref.is_file() else revision
-        snapshot = repository / "snapshots" / commit
-        return snapshot if find_complete(snapshot, reference.file) else None
+        snapshots = [repository / "snapshots" / (_read(ref) or revision)]
+        if not reference.revision:
+            later = (repository / "snapshots").glob("*")
+            snapshots += sorted(later, key=lambda path: path.stat().st_mtime, reverse=True)
+        complete = (path for path in snapshots if find_complete(path, reference.file))
+        return next(complete, None)
 
     def fetch(
         self,
@@ -147,6 +154,11 @@ def _report(report: Callable[[int], None], is_stopped: Event, count: int) -> Non
     if is_stopped.is_set():
         raise Cancelled("the download was stopped")
     report(count)
+
+
+def _read(ref: Path) -> str:
+    """Return the commit in a file of the cache; "" if there is none."""
+    return ref.read_text().strip() if ref.is_file() else ""
 
 
 def _write_ref(repository: Path, revision: str, commit: str) -> None:
