@@ -150,7 +150,7 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
             continue
         path = source.find_cached(candidate)
         if path is not None:
-            return _entry(path, candidate.file)
+            return entry_of(path, candidate.file)
         names += [model.reference.name for model in source.list_cached()]
     names = sorted(set(names))
     shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
@@ -165,7 +165,7 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
 def _download(reference: Reference, source: Source) -> Path:
     is_pinned = _PINNED.fullmatch(reference.revision)
     if is_pinned and (path := source.find_cached(reference)):
-        return _entry(path, reference.file)
+        return entry_of(path, reference.file)
     try:
         listing = source.list_files(reference)
     except Unreachable as error:
@@ -173,7 +173,7 @@ def _download(reference: Reference, source: Source) -> Path:
         if path is None:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
-        return _entry(path, reference.file)
+        return entry_of(path, reference.file)
     selection = (
         Selection(listing.files)
         if listing.is_whole
@@ -184,12 +184,12 @@ def _download(reference: Reference, source: Source) -> Path:
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
-    with _progress(selection.size) as report:
+    with show_progress(selection.size) as report:
         path = source.fetch(reference, listing, selection.files, report)
     return path / selection.entry if selection.entry and path.is_dir() else path
 
 
-def _entry(path: Path, requested: str) -> Path:
+def entry_of(path: Path, requested: str) -> Path:
     """Return the path to serve of a download: its directory, or a file in it."""
     if path.is_file():
         return path
@@ -207,7 +207,7 @@ def format_size(size: float) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """Hold a progress bar on a terminal; else print a line for each tenth."""
     if sys.stderr.isatty():
         from tqdm import tqdm
