@@ -26,6 +26,7 @@ from mindspore_serving.llm.tokenization.decoders import (
 )
 
 TOKENIZER = "tokenizer.json"
+TOKENIZER_FILES = (TOKENIZER, sentencepiece.NAME)
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -163,6 +164,12 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """Return the token as the vocabulary spells it, None for an unknown id."""
         return cast("str | None", self._inner.id_to_token(token_id))
+
+    def bos_ids(self) -> list[int]:
+        """Return the token that the model's texts begin with, none if they have none."""
+        ids = self.encode("")
+        bos_id = self.token_id(self.special_tokens.get("bos_token", ""))
+        return ids[:1] if ids and ids[0] == bos_id else []
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary spells it, None for an unknown token."""
