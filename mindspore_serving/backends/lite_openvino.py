@@ -3,6 +3,8 @@
 Float graphs only.  Knows no batches.
 """
 
+from typing import Any
+
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.mindir_signature import map_file
 from mindspore_serving.backends.openvino import OpenvinoBackend
@@ -44,7 +46,7 @@ class LiteOpenvinoBackend(OpenvinoBackend):
         return cls(models, tuple(signatures))
 
 
-def open_lite_model(source: ModelSource, path: str) -> "object":
+def open_lite_model(source: ModelSource, path: str) -> Any:
     """Return the OpenVINO model of a .ms file.  Raises StartError naming file and cause."""
     from mindspore_serving.mindir.lite.convert import convert, missing_operators
     from mindspore_serving.mindir.lite.graph import read_graph

@@ -1,12 +1,14 @@
 """`mindspore-serving convert` writes a MindIR or Lite file as OpenVINO IR."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_serving.cli import main
-from tests.mindir.test_lite import FILES
+
+FILES = Path(__file__).parents[1] / "mindir" / "lite"
 
 pytestmark = [
     pytest.mark.mindspore,

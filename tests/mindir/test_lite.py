@@ -22,7 +22,7 @@ pytest.importorskip("openvino")
 
 
 def opened(path):
-    spec = DeclaredModel(path.name, "lite_openvino", (path.name,))
+    spec = DeclaredModel(path.name, "mindir_lite_openvino", (path.name,))
     return open_backend(ModelSource(spec, (str(path),)))
 
 
@@ -65,7 +65,7 @@ def refused(path, content):
     return str(caught.value)
 
 
-def test_files_of_other_kinds_are_refused_with_what_to_do(tmp_path):
+def test_the_errors_of_other_files_say_how_to_serve_them(tmp_path):
     content = bytearray((FILES / "shapes.ms").read_bytes())
     path = tmp_path / "net.ms"
     assert "a .mindir file is declared as MindIR" in refused(path, b"0000MODL" + bytes(64))

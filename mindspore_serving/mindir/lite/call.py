@@ -10,11 +10,11 @@ from openvino import opset16 as op
 from mindspore_serving.errors import StartError
 from mindspore_serving.mindir.lite.flatbuffer import Table
 
-Build = Callable[["Call"], Any]
+Build = Callable[["LiteCall"], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LiteCall:
     """A node to build: inputs as OpenVINO outputs, and numpy arrays of those that are constant."""
 
     inputs: Sequence[Any]
@@ -52,7 +52,7 @@ def permute(x: Any, order: Sequence[int]) -> Any:
     return op.transpose(x, const(order))
 
 
-_ACTIVATIONS: dict[int, Callable[[Any, Call | None], Any]] = {
+_ACTIVATIONS: dict[int, Callable[[Any, LiteCall | None], Any]] = {
     0: lambda x, _: x,
     1: lambda x, _: op.relu(x),
     2: lambda x, _: op.sigmoid(x),
@@ -72,11 +72,11 @@ _ACTIVATIONS: dict[int, Callable[[Any, Call | None], Any]] = {
 """By the number of ActivationType in the schema."""
 
 
-def _bounds(call: Call | None) -> tuple[float, float]:
+def _bounds(call: LiteCall | None) -> tuple[float, float]:
     return (call.number(8, "<f"), call.number(10, "<f")) if call else (-1.0, 1.0)
 
 
-def activated(x: Any, number: int, call: Call | None = None) -> Any:
+def activated(x: Any, number: int, call: LiteCall | None = None) -> Any:
     """Apply an activation by its number; `call` has its parameters if it is a node of its own."""
     if number not in _ACTIVATIONS:
         raise StartError(f"its activation {number} is not supported")

@@ -8,8 +8,9 @@ import openvino as ov
 from openvino import opset16 as op
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.mindir.lite.call import LiteCall
 from mindspore_serving.mindir.lite.graph import LiteGraph, LiteNode, LiteTensor
-from mindspore_serving.mindir.lite.operators import ROWS, Call
+from mindspore_serving.mindir.lite.operators import ROWS
 
 _MAX_BYTES = 1 << 32  # of a result of known shape: a larger one is a mistake or an attack
 
@@ -56,7 +57,7 @@ def _built(graph: LiteGraph, node: LiteNode, values: dict[int, Any]) -> list[Any
     try:
         inputs = [_value(graph, index, values) for index in node.inputs]
         constants = [graph.tensors[index].data for index in node.inputs]
-        built = row.build(Call(inputs, constants, node.fields, len(node.outputs)))
+        built = row.build(LiteCall(inputs, constants, node.fields, len(node.outputs)))
         built = built if isinstance(built, list) else [built]
         outputs = [item if isinstance(item, ov.Output) else item.output(0) for item in built]
         if len(outputs) != len(node.outputs):

@@ -6,13 +6,13 @@ from openvino import opset14
 from openvino import opset16 as op
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.mindir.lite.call import Call, activated, axis_of, const, like, permute
+from mindspore_serving.mindir.lite.call import LiteCall, activated, axis_of, const, like, permute
 
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _SAME, _VALID = 1, 2  # modes of pads; 0 has numbers
 
 
-def _pads(call: Call, mode_slot: int, pads_slot: int) -> tuple[str, list[int], list[int]]:
+def _pads(call: LiteCall, mode_slot: int, pads_slot: int) -> tuple[str, list[int], list[int]]:
     """Return OpenVINO's mode, and pads before and behind; the file has up, down, left, right."""
     mode = call.number(mode_slot, "<b")
     pads = call.fields.ints(pads_slot) or [0] * 4
@@ -25,7 +25,7 @@ def _pads(call: Call, mode_slot: int, pads_slot: int) -> tuple[str, list[int], l
     return "explicit", pads[::2], pads[1::2]
 
 
-def convolution(call: Call) -> Any:
+def convolution(call: LiteCall) -> Any:
     """Convolve an NHWC image; the weight is (out, height, width, in / groups)."""
     auto_pad, begin, end = _pads(call, 12, 14)
     strides, dilations = call.fields.ints(8), call.fields.ints(10) or [1, 1]
@@ -43,7 +43,7 @@ def convolution(call: Call) -> Any:
     return activated(y, call.number(24, "<b"))
 
 
-def pooling(is_max: bool, call: Call) -> Any:
+def pooling(is_max: bool, call: LiteCall) -> Any:
     """Build the largest or the mean of each window of an NHWC image."""
     auto_pad, begin, end = _pads(call, 10, 8)
     x = permute(call.x, _TO_NCHW)
@@ -61,7 +61,7 @@ def pooling(is_max: bool, call: Call) -> Any:
     return activated(permute(y, _TO_NHWC), call.number(18, "<b"))
 
 
-def matmul(call: Call) -> Any:
+def matmul(call: LiteCall) -> Any:
     """Multiply matrices, and add a bias."""
     transpose_a, transpose_b = (call.number(slot, "<?", False) for slot in (4, 6))
     y = op.matmul(call.x, call.inputs[1], transpose_a, transpose_b)
@@ -70,7 +70,7 @@ def matmul(call: Call) -> Any:
     return activated(y, call.number(8, "<b"))
 
 
-def full_connection(call: Call) -> Any:
+def full_connection(call: LiteCall) -> Any:
     """Multiply by the transposed weight, and add a bias."""
     x = call.x
     if call.number(6, "<?", False):
@@ -85,7 +85,7 @@ def full_connection(call: Call) -> Any:
     return activated(y, call.number(10, "<b"))
 
 
-def scale(call: Call) -> Any:
+def scale(call: LiteCall) -> Any:
     """Multiply and add along an axis: scale and offset have its size."""
     x = call.x
     axis = axis_of(x, call.number(4, "<q"))
@@ -93,13 +93,15 @@ def scale(call: Call) -> Any:
     results = x
     for value, build in zip(call.inputs[1:], (op.multiply, op.add), strict=False):
         rank = value.get_partial_shape().rank.get_length()
-        ones = [1] * (trailing - rank)
-        shaped = op.reshape(value, const([*value.get_shape(), *ones]), False) if ones else value
+        padding = [1] * (trailing - rank)
+        shaped = (
+            op.reshape(value, const([*value.get_shape(), *padding]), False) if padding else value
+        )
         results = build(results, shaped)
     return activated(results, call.number(6, "<b"))
 
 
-def layer_norm(call: Call) -> Any:
+def layer_norm(call: LiteCall) -> Any:
     """Normalize the axes from one on."""
     x, epsilon = call.x, call.number(6, "<f", 1e-5)
     rank = x.get_partial_shape().rank.get_length()
@@ -110,7 +112,7 @@ def layer_norm(call: Call) -> Any:
     return op.add(y, call.inputs[2]) if len(call.inputs) > 2 else y
 
 
-def batch_norm(slot: int, default: float, call: Call) -> Any:
+def batch_norm(slot: int, default: float, call: LiteCall) -> Any:
     """Normalize channels, the last axis, by (scale, offset, mean, variance), or by the last two."""
     *affine, mean, variance = call.inputs[1:]
     deviation = op.sqrt(op.add(variance, like(call.number(slot, "<f", default), variance)))
@@ -120,7 +122,7 @@ def batch_norm(slot: int, default: float, call: Call) -> Any:
     return y
 
 
-def transposed_convolution(call: Call) -> Any:
+def transposed_convolution(call: LiteCall) -> Any:
     """Convolve backwards; the weight is (in, height, width, out / groups)."""
     auto_pad, begin, end = _pads(call, 12, 16)
     strides, dilations = call.fields.ints(8), call.fields.ints(10) or [1, 1]
@@ -141,7 +143,7 @@ _COORDINATES = ("asymmetric", "align_corners", "half_pixel")
 _NEAREST = ("", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-def resize(call: Call) -> Any:
+def resize(call: LiteCall) -> Any:
     """Resize an image by the sizes or scales of input 1, else to the sizes of the fields."""
     method, coordinates, nearest = (call.number(slot, "<b") for slot in (6, 14, 22))
     if method not in (0, 1) or not (0 <= coordinates < 3 and 0 <= nearest < len(_NEAREST)):
@@ -167,7 +169,7 @@ def resize(call: Call) -> Any:
     return permute(y, _TO_NHWC)
 
 
-def instance_norm(call: Call) -> Any:
+def instance_norm(call: LiteCall) -> Any:
     """Normalize each channel of an NCHW image."""
     x, scale, offset = call.inputs
     rank = x.get_partial_shape().rank.get_length()
@@ -177,6 +179,6 @@ def instance_norm(call: Call) -> Any:
     return op.add(y, op.reshape(offset, shape, False))
 
 
-def prelu(call: Call) -> Any:
+def prelu(call: LiteCall) -> Any:
     """Scale negative numbers by a slope for each channel, the last axis."""
     return op.prelu(call.x, op.reshape(call.inputs[1], const([-1]), False))
