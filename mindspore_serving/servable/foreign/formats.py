@@ -9,13 +9,14 @@ from typing import Any
 
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.foreign import mlflow, mlserver, modelfile, torchserve, triton
+from mindspore_serving.servable.foreign import mlflow, mlserver, modelfile, peft, torchserve, triton
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.loader import CONFIG_FILE
 
 FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] = (
     (triton.find, triton.read),
     (modelfile.find, modelfile.read),
+    (peft.find, peft.read),
     (mlserver.find, mlserver.read),
     (torchserve.find, torchserve.read),
     (mlflow.find, mlflow.read),
@@ -49,7 +50,12 @@ def language_model(path: str) -> ForeignModel | None:
 
     Only such a file is read.  Raises StartError as `read`.
     """
-    return read(path) if modelfile.find(path) else None
+    return read(path) if describes_language_model(path) else None
+
+
+def describes_language_model(path: str) -> bool:
+    """Return whether a Modelfile or an adapter's settings are at `path`; reads nothing."""
+    return bool(modelfile.find(path) or peft.find(path))
 
 
 def note(deployment: ServableOptions) -> str:
