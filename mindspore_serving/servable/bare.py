@@ -110,8 +110,10 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
         return "; ".join(texts)
     if os.path.isfile(root) and root.endswith(".py"):
         location = os.path.dirname(root)
+        name = os.path.basename(root)
+        network = f", or a network of this file by its class, as {name}:Net"
         return f"'{root}' is Python: serve the directory of a servable_config.py" + (
-            f", '{location}'" if os.path.basename(root) == "servable_config.py" else ""
+            f", '{location}'" if name == "servable_config.py" else network
         )
     if os.path.isfile(root):
         unknown = f"is not a known model file; known are {SUFFIXES}"
