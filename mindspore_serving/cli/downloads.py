@@ -14,6 +14,7 @@ from mindspore_serving.hub import downloads
 from mindspore_serving.hub.planning import PlannedDownload
 from mindspore_serving.hub.resolve import format_size, show_progress
 from mindspore_serving.hub.source import CachedModel
+from mindspore_serving.servable.licence import to_line
 
 _HEADER = ("name", "revision", "size", "last used", "format")
 _PINNED = 12  # characters of a revision in a table
@@ -24,10 +25,11 @@ def pull(settings: PullSettings) -> int:
     """Download a model, and print its path; return 0.  Raises ServingError."""
     download = downloads.find_download(downloads.parse_name(settings.name))
     selection = download.selection
-    log.tell(
+    text = (
         f"{download.reference} at {download.listing.revision}: "
         f"{', '.join(_shown_files(download))}; {format_size(selection.size)}"
     )
+    log.tell(to_line(text), is_warning=True)
     with show_progress(selection.size) as report:
         path = download.fetch(report)
     print(path)

@@ -175,10 +175,11 @@ def _download(reference: Reference, source: Source) -> Path:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
         return entry_of(path, reference.file)
-    selection = download.selection
+    listing, selection = download.listing, download.selection
+    licence = listing.licence if listing.licence.isprintable() else ""
     _say(
-        f"{reference} at {download.listing.revision}: {len(selection.files)} files, "
-        f"{format_size(selection.size)}"
+        f"{reference} at {listing.revision}: {len(selection.files)} files, "
+        f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
     with show_progress(selection.size) as report:
         return download.fetch(report)
