@@ -161,8 +161,8 @@ def _source(sources: list[str], directory: str) -> str:
     path = os.path.normpath(os.path.join(directory, os.path.expanduser(sources[0])))
     if not os.path.exists(path):
         raise StartError(
-            f"{FILE}: FROM is {sources[0]!r:.200}, but there is no '{path}'. Models of a registry "
-            "are not downloaded: `ollama show NAME --modelfile` prints the path of the file that "
-            "Ollama has; write that into FROM"
+            f"{FILE}: FROM is {sources[0]!r:.200}, but there is no '{path}'. A Modelfile "
+            "downloads nothing: `mindspore-serving pull ollama://NAME` prints the path of the "
+            "model; write that into FROM"
         )
     return path
