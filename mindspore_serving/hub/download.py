@@ -17,7 +17,14 @@ from typing import BinaryIO, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.hub.source import Unreachable, cache_directory, check_room, sha256_of
+from mindspore_serving.hub.selection import is_weights
+from mindspore_serving.hub.source import (
+    RemoteFile,
+    Unreachable,
+    cache_directory,
+    check_room,
+    sha256_of,
+)
 
 BACKOFF = 0.5  # seconds before the second attempt; each further wait is twice as long
 ATTEMPTS = 5  # in a row that bring no byte
@@ -89,6 +96,18 @@ def fetch_all(downloads: Sequence[Download], report: Callable[[int], None]) -> N
         finally:  # also after Ctrl-C
             stop.set()
             pool.shutdown(cancel_futures=True)
+
+
+def fetch_in_order(
+    downloads: Sequence[Download], files: Sequence[RemoteFile], report: Callable[[int], None]
+) -> None:
+    """Download settings first, then weights: a directory with all weights is complete."""
+    if downloads:
+        needed = sum(_remaining(download) for download in downloads if not _is_present(download))
+        check_room(downloads[0].target.parent, needed)
+    for is_second in (False, True):
+        pairs = zip(downloads, files, strict=True)
+        fetch_all([download for download, file in pairs if is_weights(file) == is_second], report)
 
 
 def record_of(path: Path) -> Path:

@@ -30,8 +30,9 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 class HttpClient:
     """Requests to one source: its `Authorization` header, and what to do if it refuses."""
 
-    def __init__(self, authorization: str = "", *, advice: str = "") -> None:
+    def __init__(self, authorization: str = "", *, cookie: str = "", advice: str = "") -> None:
         self.authorization = authorization
+        self._cookie = cookie
         self._advice = advice
 
     def get_json(self, url: str, what: str, *, accept: str = "") -> Any:
@@ -130,6 +131,8 @@ class HttpClient:
         """Set the header; a function, as ~/.netrc would replace a header."""
         if self.authorization:
             request.headers["Authorization"] = self.authorization
+        if self._cookie:
+            request.headers["Cookie"] = self._cookie
         return request
 
     def _refused(self, response: requests.Response, what: str) -> ServingError:

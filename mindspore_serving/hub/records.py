@@ -35,11 +35,15 @@ def recorded(scheme: str) -> list[CachedModel]:
         record = read_record(path.parent)
         if record.get("name"):
             reference = Reference(scheme, str(record["name"]), str(record.get("tag", "")))
-            size = size_of(path.parent)
-            used = max(file.stat().st_atime for file in path.parent.iterdir())
-            revision = str(record.get("revision", ""))
+            revision, size = str(record.get("revision", "")), size_of(path.parent)
+            used = recent_use(path.parent)
             models.append(CachedModel(reference, revision, path.parent, size, used))
     return models
+
+
+def recent_use(directory: Path) -> float:
+    """Return when a file in a directory was read last, in seconds since 1970."""
+    return max((file.stat().st_atime for file in directory.iterdir()), default=0.0)
 
 
 def size_of(directory: Path) -> int:

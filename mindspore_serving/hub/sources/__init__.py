@@ -26,6 +26,12 @@ SOURCES: dict[str, SourceRow] = {
         "huggingface_hub",
         "hf://ORG/NAME: a repository of Hugging Face, or of the hub that HF_ENDPOINT names",
     ),
+    "ms": SourceRow(
+        "mindspore_serving.hub.sources.model_scope",
+        "ModelScope",
+        "requests",
+        "ms://ORG/NAME: a repository of ModelScope, or of the hub that MODELSCOPE_ENDPOINT names",
+    ),
     "https": SourceRow(
         "mindspore_serving.hub.sources.web",
         "Web",
