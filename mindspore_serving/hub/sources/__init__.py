@@ -32,6 +32,12 @@ SOURCES: dict[str, SourceRow] = {
         "requests",
         "ms://ORG/NAME: a repository of ModelScope, or of the hub that MODELSCOPE_ENDPOINT names",
     ),
+    "modelers": SourceRow(
+        "mindspore_serving.hub.sources.modelers",
+        "Modelers",
+        "requests",
+        "modelers://ORG/NAME: a repository of Modelers (openMind), or of OPENMIND_HUB_ENDPOINT",
+    ),
     "https": SourceRow(
         "mindspore_serving.hub.sources.web",
         "Web",

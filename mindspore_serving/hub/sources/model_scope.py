@@ -196,7 +196,7 @@ def _strings(pickled: bytes) -> Iterator[str]:
         if opcode.name in ("MEMOIZE", "BINPUT", "LONG_BINPUT"):
             memo[len(memo) if arg is None else arg] = last
             continue
-        last = memo.get(arg) if opcode.name in ("BINGET", "LONG_BINGET") else None
-        last = arg if isinstance(arg, str) else last
+        is_earlier = opcode.name in ("BINGET", "LONG_BINGET")
+        last = memo.get(int(arg or 0)) if is_earlier else arg if isinstance(arg, str) else None
         if last is not None:
             yield last
