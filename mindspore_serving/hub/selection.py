@@ -22,6 +22,7 @@ _GRAPHS = (
     *(".gguf", ".onnx", ".mindir", ".xml", ".tflite", ".pt2", ".pdmodel", ".skops", ".ubj"),
     *(".cbm", ".pmml", ".ms", ".torchscript"),
 )
+_MAX_SETTINGS = 200 * 10**6  # bytes; a larger text is data
 _SHOWN = 12  # names in an error
 # Settings, tokenizers, templates and the card, beside the weights.
 _SETTINGS = re.compile(
@@ -211,6 +212,7 @@ def _with_settings(
             for file in files
             if file.path not in names
             and _SETTINGS.fullmatch(file.path)
+            and file.size <= _MAX_SETTINGS
             and not _is_foreign_index(file.path, names)
         ]
     is_entry = is_gguf or (len(graphs) == 1 and (is_requested or "/" in first))

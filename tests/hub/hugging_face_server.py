@@ -52,6 +52,7 @@ class Hub:
     statuses: deque[int] = field(default_factory=deque)  # instead of the hub's next answers
     wrong: set[str] = field(default_factory=set)  # digests of contents that the CDN changes
     stalls: threading.Event | None = None  # what answers wait for
+    stalled: str = "hub"  # the server that does; "cdn" is the other
     log: list[str] = field(default_factory=list)  # "GET /path", with the range behind it
     tokens: list[tuple[str, str]] = field(default_factory=list)  # server and authorization
 
@@ -79,12 +80,14 @@ class _Handler(BaseHTTPRequestHandler):
         span = self.headers.get("Range", "")
         hub.log.append(f"{self.command} {self.path} {span}".strip())
         hub.tokens.append((self.server.role, self.headers.get("Authorization", "")))
-        if hub.stalls is not None:
+        if hub.stalls is not None and hub.stalled == self.server.role:
             hub.stalls.wait(60)
         if self.server.role == "cdn":
             self.send_blob(hub)
         elif hub.statuses:
-            self.answer(hub.statuses.popleft(), {"Retry-After": "7"})
+            message = "Invalid credentials in Authorization header"
+            headers = {"Retry-After": "7", "X-Error-Message": message}
+            self.answer(hub.statuses.popleft(), headers)
         else:
             self.route(hub)
 

@@ -1,6 +1,8 @@
 """Models by their names wherever a path is taken: from the hub to answers."""
 
 import json
+import signal
+import threading
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +19,7 @@ from tests.cli.commands import SERVING, Command, run
 from tests.e2e.harness import ROOT
 from tests.hub.hugging_face_server import COMMIT, Hub, Repository
 from tests.ports import free_port
+from tests.waiting import eventually
 
 EXAMPLE = ROOT / "examples" / "tiny_llm" / "model"
 SNAPSHOT = f"models--tiny--novels/snapshots/{COMMIT}"
@@ -53,6 +56,18 @@ def test_serve_answers_with_a_model_by_its_name(tmp_path: Path) -> None:
         greedy = SamplingParams(temperature=0, max_tokens=4)
         (answer,) = llm.generate(["It was"], greedy)
     assert by_name == answer.outputs[0].text != ""
+
+
+@pytest.mark.e2e
+def test_ctrl_c_ends_a_download_at_once(hub: Hub, tmp_path: Path) -> None:
+    hub.stalls, hub.stalled = threading.Event(), "cdn"
+    with Command([*SERVING, "serve", "tiny/novels"], tmp_path) as command:
+        eventually(lambda: [line for line in hub.log if len(line) > 64 and line[:3] == "GET"])
+        command.send(signal.SIGINT)
+        assert command.status() == 130, command.text
+        assert not hub.stalls.is_set()
+    hub.stalls.set()
+    assert "Traceback" not in command.text
 
 
 def test_a_configuration_file_takes_names(tmp_path: Path, novels: Path) -> None:

@@ -1,5 +1,6 @@
 """Repositories of Hugging Face over real sockets: what is sent, kept, resumed and refused."""
 
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -124,7 +125,7 @@ def test_a_later_run_continues_a_download(hub: Hub, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(file_download.time, "sleep", lambda _: None)
     monkeypatch.setattr(file_download.constants, "DOWNLOAD_CHUNK_SIZE", 1000)
     hub.cuts.extend([3000, *[0] * 5])  # more than the library's retries
-    with pytest.raises(ServingError):
+    with pytest.raises(Unreachable, match="of org/tiny was not downloaded completely.*try again"):
         resolve("org/tiny")
     assert HuggingFace().find_cached(Reference("hf", "org/tiny")) is None
     hub.log.clear()
@@ -227,8 +228,12 @@ def gate(hub: Hub) -> None:
     hub.repositories["org/tiny"].is_gated = True
 
 
-def hide_api(hub: Hub) -> None:
+def answer_429(hub: Hub) -> None:
     hub.statuses.append(429)
+
+
+def answer_401(hub: Hub) -> None:
+    hub.statuses.append(401)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +245,13 @@ def hide_api(hub: Hub) -> None:
         ("org/tiny@v1", None, NotFound, "has no revision 'v1'"),
         ("org/tiny@mian", None, NotFound, "has no revision 'mian'; did you mean 'main'?"),
         ("org/tiny:confg.json", None, NotFound, "did you mean 'config.json'?"),
-        ("org/tiny", hide_api, Unreachable, "too many requests from this machine: try again in 7"),
+        ("org/tiny", answer_401, StartError, "does not accept HF_TOKEN: it is wrong, or has expi"),
+        (
+            "org/tiny",
+            answer_429,
+            Unreachable,
+            "too many requests from this machine: try again in 7",
+        ),
     ],
 )
 def test_an_error_is_a_sentence_that_names_near_models(
@@ -274,6 +285,17 @@ def test_a_hub_that_does_not_answer_ends_within_its_timeout(
     with pytest.raises(Unreachable, match=r"cannot be reached \((timed out|no answer within 0.2)"):
         resolve("org/tiny")
     hub.stalls.set()
+
+
+def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(sys.modules, hugging_face.__name__)
+    with pytest.raises(StartError) as error:
+        resolve("org/tiny")
+    assert str(error.value) == (
+        "hf:// needs huggingface_hub, which is not installed; install it with: pip install "
+        "'mindspore-serving[hub]'"
+    )
 
 
 def test_an_order_of_sources_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

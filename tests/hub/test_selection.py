@@ -132,6 +132,11 @@ def test_a_repository_without_the_model_is_refused(
     assert problem in str(error.value)
 
 
+def test_a_large_text_is_no_setting() -> None:
+    listed = [*files("model.safetensors merges.txt"), RemoteFile("corpus.txt", 10**9)]
+    assert [file.path for file in select(listed).files] == ["merges.txt", "model.safetensors"]
+
+
 def test_code_is_not_downloaded_by_its_name() -> None:
     with pytest.raises(NotFound):
         select(files("config.json model.safetensors run.py"), "run.py")

@@ -163,10 +163,68 @@ def mcore_fused(source: Path, target: Path) -> None:
     save(target / "model.safetensors", arrays, format="safetensors")
 
 
+def write_strategy(path: Path, stage: int, layouts: Mapping[str, tuple[Any, ...]]) -> None:
+    """`layouts` are (devices, tensor map, optimizer step, optimizer size) of each parameter; a map
+    has lists where several axes of devices cut an axis of the tensor."""
+    from mindspore.train.node_strategy_pb2 import ParallelStrategyMap
+
+    message = ParallelStrategyMap(current_stage=0)
+    operator = message.parallel_strategy_item.add(node_name="MatMul-op0")
+    operator.parallel_strategys.stage = stage
+    for name, (devices, tensor_map, step, size) in layouts.items():
+        layout = message.parallel_layout_item.add(param_name=name).parallel_layouts
+        layout.dev_matrix.add(dim=devices)
+        if any(isinstance(axis, list) for axis in tensor_map):
+            for axis in tensor_map:
+                layout.tensor_map.add(dim=axis if isinstance(axis, list) else [axis])
+        else:
+            layout.tensor_map.add(dim=tensor_map)
+        layout.param_split_shape.add()
+        layout.indices_offset.add()
+        layout.field, layout.opt_weight_shard_step, layout.opt_weight_shard_size = 0, step, size
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(message.SerializeToString())
+
+
+ROWS, COLUMNS, WHOLE = [0, -1], [-1, 0], [-1]
+COLUMN_PARALLEL = ("wo", "w2")  # their inputs are cut
+
+
+def slices(source: Path, target: Path) -> None:
+    """Two pipeline stages of 2 x 2 devices: replicas, and tensors cut over two devices."""
+    arrays = renamed(copied(source, target), OLD_NAMES)
+    arrays = fused(arrays, groups_of(source), in_turn=True, mcore=False)
+    stages: list[Arrays] = [{}, {}]
+    for name, array in arrays.items():
+        is_last = name.startswith(("model.layers.2.", "model.norm_out", "lm_head"))
+        stages[is_last][name] = array
+    for stage, own in enumerate(stages):
+        layouts = {}
+        ranks: list[Arrays] = [{} for _ in range(4)]
+        for name, array in own.items():
+            is_columns = name.split(".")[-2] in COLUMN_PARALLEL
+            axis = int(is_columns) if array.ndim == 2 or not is_columns else None
+            if name.endswith(("norm.weight", "norm_out.weight", "wo.bias")):
+                axis = None
+            parts = [array] * 2 if axis is None else np.split(array, 2, axis)
+            kind = WHOLE if axis is None else (COLUMNS if axis else ROWS)[: array.ndim]
+            layouts[name] = ([2, 2], kind, 0, 0)
+            for rank in range(4):
+                ranks[rank][name] = np.ascontiguousarray(parts[rank % 2])
+        for rank, some in enumerate(ranks):
+            number = 4 * stage + rank
+            strategy = target / "strategy" / f"ckpt_strategy_rank_{number}.ckpt"
+            write_strategy(strategy, stage, layouts)
+            path = target / f"rank_{number}" / f"llama_rank_{number}-1_10.safetensors"
+            notes = {"epoch_num": np.int32(1), "adam_m." + name: some[name]}
+            save(path, {**some, **notes}, format="safetensors")
+
+
 FORMS: dict[str, Callable[[Path, Path], None]] = {
     "MindFormers' names": old_names,
     "MindFormers' names, fused": old_fused,
     "MindFormers' names, fused, contiguous": old_fused_in_parts,
     "MCore's names": mcore,
     "MCore's names, fused": mcore_fused,
+    "Slices of ranks, with strategies": slices,
 }

@@ -3,8 +3,8 @@
 import os
 import re
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -14,12 +14,12 @@ from huggingface_hub import HfApi, constants, scan_cache_dir
 from huggingface_hub.errors import CacheNotFound, HfHubHTTPError
 
 from mindspore_serving.errors import Cancelled, StartError
-from mindspore_serving.hub.deadline import within
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.selection import find_complete, is_weights
 from mindspore_serving.hub.source import CachedModel, Listing, RemoteFile, check_room
 from mindspore_serving.hub.sources import hugging_face_errors as errors
 from mindspore_serving.hub.sources.hugging_face_files import Transfer
+from mindspore_serving.hub.threads import run_all, within
 
 _CONNECT_SECONDS = 4.0
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
@@ -85,17 +85,12 @@ class HuggingFace:
         check_room(self._cache, sum(max(file.size, 0) for file in missing))
         report(sum(max(file.size, 0) for file in present))
         pinned = replace(reference, revision=listing.revision)
-        is_stopped = Event()
-
-        def report_more(count: int) -> None:
-            if is_stopped.is_set():
-                raise Cancelled("the download was stopped")
-            report(count)
-
-        transfer = Transfer(pinned, repository, self._cache, self._endpoint, report_more)
         for is_second in (False, True):
+            is_stopped = Event()
+            more = partial(_report, report, is_stopped)
+            transfer = Transfer(pinned, repository, self._cache, self._endpoint, more)
             part = [file for file in missing if is_weights(file) == is_second]
-            _run_all(transfer, part, is_stopped)
+            run_all([partial(transfer.fetch, file) for file in part], _WORKERS, is_stopped)
         _write_ref(repository, reference.revision, listing.revision)
         return snapshot
 
@@ -146,16 +141,11 @@ class HuggingFace:
         return [path.name.removeprefix("models--").replace("--", "/") for path in paths]
 
 
-def _run_all(transfer: Transfer, files: Sequence[RemoteFile], is_stopped: Event) -> None:
-    """Download files in parallel; the first error, or Ctrl-C, stops all."""
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        try:
-            for job in [pool.submit(transfer.fetch, file) for file in files]:
-                job.result()
-        except BaseException:
-            is_stopped.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+def _report(report: Callable[[int], None], is_stopped: Event, count: int) -> None:
+    """Report bytes of a download that goes on.  Raises Cancelled when another has failed."""
+    if is_stopped.is_set():
+        raise Cancelled("the download was stopped")
+    report(count)
 
 
 def _write_ref(repository: Path, revision: str, commit: str) -> None:

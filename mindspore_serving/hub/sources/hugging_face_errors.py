@@ -10,8 +10,8 @@ from huggingface_hub.errors import (
     DisabledRepoError,
     GatedRepoError,
     HfHubHTTPError,
+    LocalEntryNotFoundError,
     RemoteEntryNotFoundError,
-    RepositoryNotFoundError,
     RevisionNotFoundError,
 )
 
@@ -32,9 +32,28 @@ def explain(
     path: str = "",
 ) -> ServingError:
     """Return the error for users; `path` is of the file, `cached` are names in the cache."""
+    if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # which its text, of several lines, has too
+    name = reference.name
+    if isinstance(error, HfHubHTTPError):
+        return _of_repository(error, reference, endpoint, path) or _of_status(
+            error, name, endpoint, cached
+        )
+    is_network = isinstance(error, httpx2.HTTPError | TimeoutError | ConnectionError)
+    if is_network and path:
+        text = f"{path} of {name} was not downloaded completely ({_cause(error)})"
+        return Unreachable(f"{text}: try again, the download goes on where it stopped")
+    if is_network:
+        return Unreachable(_no_network(error, name, endpoint, cached))
+    text = " ".join(str(error).split())
+    return StartError(f"{path or name} cannot be downloaded from {endpoint}: {text}")
+
+
+def _of_repository(
+    error: HfHubHTTPError, reference: Reference, endpoint: str, path: str
+) -> ServingError | None:
+    """Return the error of a repository that exists; None for another."""
     name, page = reference.name, f"{endpoint}/{reference.name}"
-    token = "set HF_TOKEN" if not _has_token() else "HF_TOKEN has no access to it"
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
     if isinstance(error, GatedRepoError):
         return StartError(
             f"{name} is gated: accept its terms at {page}, and set HF_TOKEN to a token of that "
@@ -47,21 +66,27 @@ def explain(
         return NotFound(f"{page} has no file {path!r}")
     if isinstance(error, DisabledRepoError):
         return StartError(f"{page} was disabled by its owner or by Hugging Face")
-    if isinstance(error, RepositoryNotFoundError) or status in (401, 403, 404):
+    return None
+
+
+def _of_status(
+    error: HfHubHTTPError, name: str, endpoint: str, cached: Sequence[str]
+) -> ServingError:
+    status = error.response.status_code
+    if status == 401 and "Invalid credentials" in str(error):
+        return StartError(f"{endpoint} does not accept HF_TOKEN: it is wrong, or has expired")
+    if status in (401, 403, 404):
+        token = "HF_TOKEN has no access to it" if get_token() else "set HF_TOKEN"
         near = _near(name, endpoint, cached)
         return NotFound(f"{endpoint} has no model {name}{near}; if it is private, {token}")
     if status == 429:
-        wait = error.response.headers.get("Retry-After", "")  # type: ignore[attr-defined]
-        after = f"in {wait} s" if wait else "later"
+        wait = error.response.headers.get("Retry-After", "")
+        after = f"in {wait} s" if wait.isdigit() else "later"
+        more = "" if get_token() else ", or set HF_TOKEN, which allows more"
         return Unreachable(
-            f"{endpoint} has had too many requests from this machine: try again {after}"
-            + ("" if _has_token() else ", or set HF_TOKEN, which allows more")
+            f"{endpoint} has had too many requests from this machine: try again {after}{more}"
         )
-    if status:
-        return Unreachable(f"{endpoint} answered {status} for {name}: try again later")
-    if isinstance(error, httpx2.HTTPError | TimeoutError | ConnectionError):
-        return Unreachable(_no_network(error, name, endpoint, cached))
-    return StartError(f"{path or name} cannot be downloaded from {endpoint}: {error}")
+    return Unreachable(f"{endpoint} answered {status} for {name}: try again later")
 
 
 def _no_network(error: Exception, name: str, endpoint: str, cached: Sequence[str]) -> str:
@@ -91,10 +116,6 @@ def token_headers() -> dict[str, str]:
     """Return the headers with the user's token; {} if there is none."""
     token = get_token()
     return {"authorization": f"Bearer {token}"} if token else {}
-
-
-def _has_token() -> bool:
-    return get_token() is not None
 
 
 def _near(name: str, endpoint: str, cached: Sequence[str]) -> str:

@@ -25,9 +25,14 @@ from mindspore_serving.llm.checkpoint.mindformers.names import (
     has_mindspore_names,
     hugging_face_names,
 )
+from mindspore_serving.llm.checkpoint.mindformers.slices import find_ranks, read_slices
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.quantized.methods import merge_quantized, read_config
+from mindspore_serving.llm.checkpoint.quantized.methods import (
+    merge_quantized,
+    read_config,
+    with_names,
+)
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import (
     INDEX,
@@ -43,6 +48,7 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+SLICES: dict[str, Read] = {".safetensors": read_safetensors, ".ckpt": read_ckpt}  # of ranks
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
 _SHOWN = 3  # max names of files in an error
@@ -67,9 +73,10 @@ class Checkpoint:
         """Map the weights of `directory`, which may be a GGUF file.
 
         Files are chosen in this order: those of model.safetensors.index.json, model.safetensors,
-        *.safetensors; MindSpore's *.ckpt; pytorch_model*.bin (`pickled`). Tensors with names of
-        MindFormers or MindNLP get those of Hugging Face (`mindformers`). Raises StartError naming
-        the file and the tensor that is missing or broken.
+        *.safetensors; slices in rank_0, rank_1, ... (`slices`); MindSpore's *.ckpt;
+        pytorch_model*.bin (`pickled`). Tensors with names of MindFormers or MindNLP get those of
+        Hugging Face (`mindformers`). Raises StartError naming the file and the tensor that is
+        missing or broken.
         """
         directory = Path(directory)
         if is_gguf(directory):
@@ -83,6 +90,7 @@ class Checkpoint:
             names = hugging_face_names(tensors)
             tensors = {new: tensors[name] for name, new in names.items()}
             tensors = split_fused(tensors, config, str(directory))
+            config = with_names(config, names)
         return cls(directory, config, merge_quantized(config, tensors))
 
     @classmethod
@@ -226,6 +234,9 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     files = _unindexed_files(directory)
     if files:
         return _read_all(files, read_safetensors)
+    ranks = find_ranks(directory, SLICES)
+    if ranks:
+        return read_slices(directory, ranks, SLICES)
     files = sorted(directory.glob("*.ckpt"))
     if files:
         return _read_all(files, read_ckpt)

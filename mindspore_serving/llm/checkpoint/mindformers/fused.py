@@ -43,7 +43,9 @@ def split_fused(tensors: Tensors, config: Config, label: str) -> Tensors:
     orders: dict[str, str] = {}
     for name, stored in tensors.items():
         parts: Tensors | None = None
-        if f".{QKV}." in name:
+        if not name.startswith("model."):  # of an optimizer
+            pass
+        elif f".{QKV}." in name:
             is_contiguous = _flag(config, CONTIGUOUS_QKV, default=False)
             orders[QKV] = f"{CONTIGUOUS_QKV}={is_contiguous}"
             rows = _qkv_rows(name, tensors, config, label, is_contiguous)
