@@ -110,6 +110,25 @@ def fetch_in_order(
         fetch_all([download for download, file in pairs if is_weights(file) == is_second], report)
 
 
+@contextmanager
+def locked(target: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a path, for which other processes that download `name` wait."""
+    from filelock import FileLock, Timeout
+
+    path = record_of(target).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.tell(f"another process downloads {name}; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def record_of(path: Path) -> Path:
     """Return the path, in our cache, of what is known of a file, and of its lock beside it."""
     name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
@@ -186,7 +205,7 @@ class _Fetch:
         """Download the file, unless another process did so while this one waited for it."""
         if self._stop.is_set():
             return
-        with _locked(self._download):
+        with locked(self._download.target, self._download.name):
             if _is_present(self._download):
                 self._tell(self._download.target.stat().st_size)
                 return
@@ -289,22 +308,3 @@ class _Fetch:
     def _check_stopped(self) -> None:
         if self._stop.is_set():
             raise StartError(f"the download of {self._download.name} was stopped")
-
-
-@contextmanager
-def _locked(download: Download) -> Iterator[None]:
-    """Hold the file's lock, which other processes that download it wait for."""
-    from filelock import FileLock, Timeout
-
-    path = record_of(download.target).with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.tell(f"another process downloads {download.name}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -131,7 +131,7 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
             continue
         path = source.find_cached(candidate)
         if path is not None:
-            return _entry(path, candidate.file)
+            return _entry(path, candidate)
         names += [model.reference.name for model in source.list_cached()]
     names = sorted(set(names))
     shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
@@ -151,7 +151,7 @@ def _download(reference: Reference, source: Source) -> Path:
         if path is None:
             raise
         log.tell(f"{error}; using the download of an earlier run: {path}", is_warning=True)
-        return _entry(path, reference.file)
+        return _entry(path, reference)
     selection = (
         Selection(listing.files)
         if listing.is_whole
@@ -166,10 +166,11 @@ def _download(reference: Reference, source: Source) -> Path:
     return path / selection.entry if selection.entry and path.is_dir() else path
 
 
-def _entry(path: Path, requested: str) -> Path:
+def _entry(path: Path, reference: Reference) -> Path:
     """Return the path to serve of a download: its directory, or a file in it."""
-    if path.is_file():
+    if path.is_file() or SOURCES[reference.scheme].form != "repository":
         return path
+    requested = reference.file
     selection = find_complete(path, requested) or select(local_files(path), requested)
     return path / selection.entry if selection.entry else path
 

@@ -59,4 +59,11 @@ SOURCES: dict[str, SourceRow] = {
         "ollama://[NAMESPACE/]NAME[:TAG]: a model of Ollama's registry, kept in Ollama's store",
         "tagged",
     ),
+    "oci": SourceRow(
+        "mindspore_serving.hub.sources.oci",
+        "Oci",
+        "requests",
+        "oci://REGISTRY/REPOSITORY[:TAG]: an image with a model in /models (KServe's modelcars)",
+        "tagged",
+    ),
 }
