@@ -21,7 +21,7 @@ def read_record(directory: Path) -> dict[str, object]:
     return record if isinstance(record, dict) else {}
 
 
-def write_record(directory: Path, reference: Reference, listing: Listing, **more: str) -> None:
+def write_record(directory: Path, reference: Reference, listing: Listing, **more: object) -> None:
     """Note whose download a directory is, and that it is complete."""
     names = {"scheme": reference.scheme, "name": reference.name, "tag": reference.revision}
     record = {**names, "revision": listing.revision, "licence": listing.licence, **more}

@@ -66,4 +66,25 @@ SOURCES: dict[str, SourceRow] = {
         "oci://REGISTRY/REPOSITORY[:TAG]: an image with a model in /models (KServe's modelcars)",
         "tagged",
     ),
+    "s3": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "S3",
+        "obstore",
+        "s3://BUCKET/PATH: an object or a prefix; AWS_ENDPOINT_URL names another server",
+        "url",
+    ),
+    "gs": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "GoogleStorage",
+        "obstore",
+        "gs://BUCKET/PATH: the same of Google Cloud Storage",
+        "url",
+    ),
+    "az": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "Azure",
+        "obstore",
+        "az://CONTAINER/PATH: the same of Azure Blob Storage",
+        "url",
+    ),
 }
