@@ -1,6 +1,6 @@
 """Downloads that resume, are checked by hash, and are safe in several processes at once.
 
-It knows no source: `open_at` of a `Download` has the bytes from an offset on.
+It knows no source: `open_at` of a `FileDownload` has the bytes from an offset on.
 """
 
 import hashlib
@@ -61,7 +61,7 @@ class Interrupted(Unreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class FileDownload:
     """File to download: its name in errors, its path, and what its bytes must be."""
 
     name: str
@@ -71,7 +71,7 @@ class Download:
     sha256: str = ""  # hex; "" if the source does not tell
 
 
-def fetch_all(downloads: Sequence[Download], report: Callable[[int], None]) -> None:
+def fetch_all(downloads: Sequence[FileDownload], report: Callable[[int], None]) -> None:
     """Download files that are missing, several at once; present ones are reported at once.
 
     The first error ends the others at their next chunk; their partial files stay, to be resumed.
@@ -99,7 +99,7 @@ def fetch_all(downloads: Sequence[Download], report: Callable[[int], None]) -> N
 
 
 def fetch_in_order(
-    downloads: Sequence[Download], files: Sequence[RemoteFile], report: Callable[[int], None]
+    downloads: Sequence[FileDownload], files: Sequence[RemoteFile], report: Callable[[int], None]
 ) -> None:
     """Download settings first, then weights: a directory with all weights is complete."""
     if downloads:
@@ -149,7 +149,7 @@ def _as_they_fail(jobs: Sequence[Future[None]]) -> Iterator[Future[None]]:
     yield from rest
 
 
-def _remaining(download: Download) -> int:
+def _remaining(download: FileDownload) -> int:
     partial = _partial(download.target)
     return max(0, download.size - (partial.stat().st_size if partial.exists() else 0))
 
@@ -158,7 +158,7 @@ def _partial(target: Path) -> Path:
     return target.with_name(f"{target.name}.incomplete")
 
 
-def _is_present(download: Download) -> bool:
+def _is_present(download: FileDownload) -> bool:
     """Return whether a complete file is there; its hash is computed once, and noted."""
     target = download.target
     if not target.is_file() or download.size not in (-1, target.stat().st_size):
@@ -192,7 +192,7 @@ class _Fetch:
     """Download of one file."""
 
     def __init__(
-        self, download: Download, report: Callable[[int], None], stop: threading.Event
+        self, download: FileDownload, report: Callable[[int], None], stop: threading.Event
     ) -> None:
         self._download = download
         self._partial = _partial(download.target)

@@ -36,8 +36,8 @@ def recorded(scheme: str) -> list[CachedModel]:
         if record.get("name"):
             reference = Reference(scheme, str(record["name"]), str(record.get("tag", "")))
             revision, size = str(record.get("revision", "")), size_of(path.parent)
-            used = recent_use(path.parent)
-            models.append(CachedModel(reference, revision, path.parent, size, used))
+            used, served = recent_use(path.parent), path.parent / str(record.get("entry", ""))
+            models.append(CachedModel(reference, revision, served, size, used))
     return models
 
 

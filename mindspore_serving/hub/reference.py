@@ -62,7 +62,7 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     model file.  Raises InvalidInputs for an unknown scheme or a malformed name.
     """
     match = _SCHEME.fullmatch(text)
-    if match and match[1].lower() in _OF_SERVERS and not _is_model_file(match[2]):
+    if match and match[1].lower() in _OF_SERVERS and not is_model_file(match[2]):
         return None
     if match:
         return _with_scheme(match[1].lower(), match[2], text)
@@ -75,7 +75,7 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     return Reference(ANY, bare[1], bare[2] or "", bare[3] or "")
 
 
-def _is_model_file(address: str) -> bool:
+def is_model_file(address: str) -> bool:
     """Return whether an address ends as a model file does: others are those of servers."""
     path = re.split(r"[?#]", address)[0]
     return bool(_FILE_ENDINGS.fullmatch(os.path.splitext(path)[1]))
@@ -98,8 +98,10 @@ def _with_scheme(scheme: str, rest: str, text: str) -> Reference:
             f"{did_you_mean(scheme, SOURCES)}"
         )
     if row.form == "url":
-        if not rest.strip("/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
-            raise InvalidInputs(f"{text!r} is no address, expected {row.meaning.partition(':')[0]}")
+        if rest[:1] in ("", "/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
+            raise InvalidInputs(
+                f"{text!r} is no address, expected {row.meaning.partition(': ')[0]}"
+            )
         return Reference(scheme, rest)
     pattern = _REPOSITORY if row.form == "repository" else _TAGGED
     match = pattern.fullmatch(rest)

@@ -14,7 +14,7 @@ from mindspore_serving.hub import resolve as resolving
 from mindspore_serving.hub import source
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.resolve import name_of, resolve
-from mindspore_serving.hub.source import Unreachable
+from mindspore_serving.hub.source import NotInstalled, Unreachable
 from mindspore_serving.hub.sources import hugging_face
 from mindspore_serving.hub.sources.hugging_face import HuggingFace
 from tests.hub.hugging_face_server import COMMIT, Hub, Repository
@@ -53,7 +53,10 @@ def test_only_the_needed_files_are_downloaded(hub: Hub, tmp_path: Path) -> None:
 
 def test_the_revision_is_pinned_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     resolve("hf://org/tiny")
-    assert f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB" in capsys.readouterr().err
+    assert (
+        f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB, licence apache-2.0\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_process_resolves_a_name_once(hub: Hub) -> None:
@@ -77,6 +80,14 @@ def test_the_cache_is_shared_with_the_library(hub: Hub, monkeypatch: pytest.Monk
     assert hub.log == ["GET /api/models/org/tiny?blobs=true"]
 
 
+def test_a_pinned_model_needs_the_hub_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = resolve(f"org/tiny@{COMMIT}")
+    hub.log.clear()
+    forget(monkeypatch)
+    assert resolve(f"org/tiny@{COMMIT}") == path
+    assert hub.log == []
+
+
 def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     path = resolve("org/tiny")
     hub.log.clear()
@@ -87,6 +98,20 @@ def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPat
     with pytest.raises(NotFound, match="hf://org/tinny is not downloaded, and.*did you mean"):
         resolve("hf://org/tinny")
     assert hub.log == []
+
+
+def test_offline_finds_a_model_whose_branch_another_program_moved(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(resolve("org/tiny"))
+    (path.parents[1] / "refs/main").write_text("f" * 40)
+    (path.parent / ("f" * 40)).mkdir()
+    (path.parent / ("f" * 40) / "config.json").write_text("{}")
+    forget(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve("org/tiny") == str(path)
+    with pytest.raises(NotFound):
+        resolve("org/tiny@main")
 
 
 def test_a_hub_that_is_away_is_replaced_by_the_cache(
@@ -296,6 +321,20 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "hf:// needs huggingface_hub, which is not installed; install it with: pip install "
         "'mindspore-serving[hub]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([NotFound("no A")], "no A"),
+        ([Unreachable("A is away"), Unreachable("B")], "A is away; b:// cannot be reached either"),
+        ([NotFound("no A"), Unreachable("B is away")], "no A; B is away"),
+        ([NotInstalled("no library"), NotFound("no B")], "no B"),
+        ([NotInstalled("no library"), NotInstalled("none")], "no library"),
+    ],
+)
+def test_errors_of_several_sources_are_combined(errors: list[ServingError], text: str) -> None:
+    assert str(resolving._combined(errors, ["a", "b"][: len(errors)])) == text
 
 
 def test_an_order_of_sources_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError
 from mindspore_serving.hub.download import (
-    Download,
+    FileDownload,
     Interrupted,
     OpenAt,
     RemoteContent,
@@ -69,8 +69,8 @@ class BucketSource:
         record = read_record(directory)
         if not record:
             return None
-        if record.get("file"):
-            return directory / str(record["file"])
+        if record.get("entry"):
+            return directory / str(record["entry"])
         selection = find_complete(directory, reference.file)
         return directory / selection.entry if selection else None
 
@@ -94,10 +94,10 @@ class BucketSource:
             key = path if listing.is_whole else f"{path}/{file.path}".lstrip("/")
             what = str(reference) if listing.is_whole else f"{file.path} of {reference}"
             opener = self._open_at(store, key, what)
-            downloads.append(Download(what, target, opener, file.size))
+            downloads.append(FileDownload(what, target, opener, file.size))
         fetch_in_order(downloads, files, report)
         name = files[0].path if listing.is_whole else ""
-        write_record(directory, reference, listing, file=name, versions=versions)
+        write_record(directory, reference, listing, entry=name, versions=versions)
         return directory / name
 
     def list_cached(self) -> list[CachedModel]:
@@ -125,7 +125,7 @@ class BucketSource:
 
     def _open_at(self, store: Any, key: str, what: str) -> OpenAt:
         def open_at(offset: int, validator: str) -> RemoteContent:
-            options: dict[str, Any] = {"range": {"offset": offset}} if offset else {}
+            options: Any = {"range": {"offset": offset}} if offset else {}
             if offset and validator:
                 options["if_match"] = validator
             try:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,13 +63,20 @@ class HuggingFace:
         return Listing(commit, tuple(files), str(card.get("license") or ""))
 
     def find_cached(self, reference: Reference) -> Path | None:
-        """Return the snapshot of the revision, if it has all that the model needs."""
+        """Return the snapshot of the revision, if it has all that the model needs.
+
+        Without a revision it is that of the default branch, or else the latest complete one:
+        other programs may have moved the branch for a single file.
+        """
         repository = self._repository(reference)
         revision = reference.revision or constants.DEFAULT_REVISION
         ref = repository / "refs" / revision
-        commit = ref.read_text().strip() if ref.is_file() else revision
-        snapshot = repository / "snapshots" / commit
-        return snapshot if find_complete(snapshot, reference.file) else None
+        snapshots = [repository / "snapshots" / (_read(ref) or revision)]
+        if not reference.revision:
+            later = (repository / "snapshots").glob("*")
+            snapshots += sorted(later, key=lambda path: path.stat().st_mtime, reverse=True)
+        complete = (path for path in snapshots if find_complete(path, reference.file))
+        return next(complete, None)
 
     def fetch(
         self,
@@ -148,16 +156,22 @@ def _report(report: Callable[[int], None], is_stopped: Event, count: int) -> Non
     report(count)
 
 
+def _read(ref: Path) -> str:
+    """Return the commit in a file of the cache; "" if there is none."""
+    return ref.read_text().strip() if ref.is_file() else ""
+
+
 def _write_ref(repository: Path, revision: str, commit: str) -> None:
     """Note the commit of a branch or tag, as the library does, when the download is complete."""
     revision = revision or constants.DEFAULT_REVISION
     if revision == commit:
         return
     ref = repository / "refs" / revision
-    ref.parent.mkdir(parents=True, exist_ok=True)
     temporary = ref.with_name(f"{ref.name}.{os.getpid()}")
-    temporary.write_text(commit)
-    temporary.replace(ref)
+    with suppress(OSError):  # a cache may be read-only, and its files are complete
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(commit)
+        temporary.replace(ref)
 
 
 def _sha256(lfs: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mindspore_serving.errors import NotFound, StartError, did_you_mean
-from mindspore_serving.hub.download import Download, fetch_in_order
+from mindspore_serving.hub.download import FileDownload, fetch_in_order
 from mindspore_serving.hub.http import HttpClient
 from mindspore_serving.hub.records import recent_use, remove_directory, size_of
 from mindspore_serving.hub.reference import Reference
@@ -82,7 +82,7 @@ class ModelScope:
             what = f"{file.path} of {reference}"
             opener = self._client.open_at(f"{base}?{query}", what)
             target = directory / file.path
-            downloads.append(Download(what, target, opener, file.size, file.sha256))
+            downloads.append(FileDownload(what, target, opener, file.size, file.sha256))
         fetch_in_order(downloads, files, report)
         return directory
 

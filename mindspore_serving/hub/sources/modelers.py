@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from mindspore_serving.errors import NotFound, StartError
-from mindspore_serving.hub.download import Download, fetch_in_order, write_atomically
+from mindspore_serving.hub.download import FileDownload, fetch_in_order, write_atomically
 from mindspore_serving.hub.http import HttpClient
 from mindspore_serving.hub.records import recent_use, remove_directory, size_of
 from mindspore_serving.hub.reference import Reference
@@ -83,7 +83,7 @@ class Modelers:
             what = f"{file.path} of {reference}"
             opener = self._client.open_at(f"{base}/{quote(file.path)}", what)
             target = repository / "blobs" / etags[file.path]
-            downloads.append(Download(what, target, opener, file.size, file.sha256))
+            downloads.append(FileDownload(what, target, opener, file.size, file.sha256))
         fetch_in_order(downloads, files, report)
         for file, download in zip(files, downloads, strict=True):
             if not file.sha256:
@@ -172,7 +172,7 @@ def _etag(row: dict[str, Any]) -> str:
     return etag
 
 
-def _check_git_hash(download: Download) -> None:
+def _check_git_hash(download: FileDownload) -> None:
     """Raise StartError for a small file whose contents are not those of its name in Git."""
     body = download.target.read_bytes()
     digest = hashlib.sha1(b"blob %d\0" % len(body) + body, usedforsecurity=False).hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
-from mindspore_serving.hub.download import Download, fetch_all, locked
+from mindspore_serving.hub.download import FileDownload, fetch_all, locked
 from mindspore_serving.hub.records import read_record, recorded, remove_directory, write_record
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.registry import ImageLayer, Manifest, Repository
@@ -54,9 +54,9 @@ class Oci:
     def find_cached(self, reference: Reference) -> Path | None:
         """Return the directory of an image that is unpacked."""
         directory = _directory(reference)
-        digest = read_record(directory).get("revision")
-        path = directory / str(digest).replace(":", "-")
-        return _entry(path) if digest and path.is_dir() else None
+        entry = read_record(directory).get("entry")
+        path = directory / str(entry)
+        return path if entry and path.exists() else None
 
     def fetch(
         self,
@@ -78,16 +78,23 @@ class Oci:
                 fetch_all(_downloads(repository, manifest, layers, reference), report)
                 _unpack(manifest, layers, target, str(reference))
                 shutil.rmtree(layers)
-            write_record(directory, reference, listing)
-        return _entry(target)
+            path = _entry(target)
+            entry = str(path.relative_to(directory))
+            write_record(directory, reference, listing, entry=entry)
+        return path
 
     def list_cached(self) -> list[CachedModel]:
         """Return the images that are unpacked."""
         return recorded("oci")
 
     def remove_cached(self, reference: Reference) -> int:
-        """Remove what was unpacked of an image; return its bytes."""
-        return remove_directory(_directory(reference))
+        """Remove what was unpacked of an image by its tag, digest or all; return the bytes."""
+        return sum(
+            remove_directory(_directory(model.reference))
+            for model in self.list_cached()
+            if model.reference.name == reference.name
+            and reference.revision in ("", model.reference.revision, model.revision)
+        )
 
 
 def _repository(reference: Reference) -> Repository:
@@ -114,10 +121,10 @@ def _entry(target: Path) -> Path:
 
 def _downloads(
     repository: Repository, manifest: Manifest, layers: Path, reference: Reference
-) -> list[Download]:
+) -> list[FileDownload]:
     unique = {layer.sha256: layer for layer in manifest.layers}
     return [
-        Download(
+        FileDownload(
             f"layer {layer.sha256[:12]} of {reference}",
             layers / layer.sha256,
             repository.open_at(layer, str(reference)),

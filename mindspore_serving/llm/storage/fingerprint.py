@@ -14,6 +14,7 @@ from tempfile import mkstemp
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
 from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
 
 # Only files that a model is made from: others may change without changing the model.
@@ -42,7 +43,7 @@ def fingerprint(checkpoint: Path, directory: Path) -> bytes:
 
 def _files(checkpoint: Path) -> list[Path]:
     if checkpoint.is_file():
-        return [checkpoint.absolute()]
+        return [path.absolute() for path in pieces_of(checkpoint)]
     return sorted(
         path.absolute()
         for path in checkpoint.iterdir()
