@@ -11,7 +11,7 @@ from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.tool_settings import ListSettings, PullSettings, RemoveSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub import downloads
-from mindspore_serving.hub.downloads import Download
+from mindspore_serving.hub.downloads import PlannedDownload
 from mindspore_serving.hub.resolve import format_size, show_progress
 from mindspore_serving.hub.source import CachedModel
 
@@ -34,7 +34,7 @@ def pull(settings: PullSettings) -> int:
     return 0
 
 
-def _shown_files(download: Download) -> list[str]:
+def _shown_files(download: PlannedDownload) -> list[str]:
     files = sorted(download.selection.files, key=lambda file: -file.size)
     shown = [file.path for file in files[:3]]
     rest = len(files) - len(shown)

@@ -26,7 +26,7 @@ _SHOWN = 5  # names in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class PlannedDownload:
     """Files of a model at a pinned revision; the scheme of `reference` is known."""
 
     reference: Reference
@@ -56,7 +56,7 @@ def parse_name(text: str) -> Reference:
     return reference
 
 
-def find_download(reference: Reference) -> Download:
+def find_download(reference: Reference) -> PlannedDownload:
     """Ask the sources for the files of a model, in their order if it names none.
 
     Raises ServingError: no source has it, or none answers.
@@ -67,7 +67,7 @@ def find_download(reference: Reference) -> Download:
             source = open_source(candidate.scheme)
             listing = source.list_files(candidate)
             selection = select_files(listing, candidate)
-            return Download(candidate, listing, selection, source)
+            return PlannedDownload(candidate, listing, selection, source)
         except (NotFound, Unreachable, NotInstalled) as error:
             faults.append(error)
     raise faults[0] if len(faults) == 1 else StartError("; ".join(map(str, faults)))

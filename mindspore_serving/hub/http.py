@@ -18,7 +18,7 @@ from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.hub.download import Interrupted, OpenAt, RemoteContent
 from mindspore_serving.hub.source import Unreachable
 
-TIMEOUTS = (8.0, 30.0)  # seconds to connect, and between two pieces of an answer
+TIMEOUTS = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
 MAX_WAIT = 60.0  # seconds of Retry-After that a download waits
 MAX_JSON = 32 << 20  # bytes of a list of files or a manifest
 _MAX_REDIRECTS = 8

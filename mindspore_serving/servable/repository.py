@@ -19,7 +19,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import check_servable_name
-from mindspore_serving.servable.foreign import formats, modelfile
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
 from mindspore_serving.servable.model_files import SUFFIXES
@@ -106,9 +106,9 @@ def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
     It is a GGUF file, or a directory with a config.json that names an architecture, or with a GGUF
-    file and no config.json, or a Modelfile.
+    file and no config.json, or a file of another server that describes one.
     """
-    if modelfile.find(path):
+    if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     if os.path.isfile(path):
         return path.endswith(GGUF)

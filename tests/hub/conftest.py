@@ -25,8 +25,8 @@ def hub(hub_server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "")  # --offline sets it
-    for name in ("HF_TOKEN", "MINDSPORE_SERVING_SOURCES"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MINDSPORE_SERVING_SOURCES", "hf")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr(resolving, "_paths", {})
     return hub_server

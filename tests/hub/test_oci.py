@@ -74,12 +74,13 @@ def contents(path: Path) -> dict[str, bytes]:
 
 def test_the_models_of_an_image_are_unpacked(server: FileServer, tmp_path: Path) -> None:
     base = layer([("bin/sh", b"#!"), ("models/config.json", b"{}")])
-    model = layer([("./models/1/model.onnx", b"onnx"), link("models/latest", "1")], packed=False)
+    weights = ("./models/model.safetensors", b"weights")
+    model = layer([weights, ("models/1/a.txt", b"1"), link("models/b", "1")], packed=False)
     publish(server, base, model)
     path = resolve(server)
-    expected = {"config.json": b"{}", "1/model.onnx": b"onnx"}
+    expected = {"config.json": b"{}", "model.safetensors": b"weights", "1/a.txt": b"1"}
     assert contents(path) == expected
-    assert (path / "latest" / "model.onnx").read_bytes() == b"onnx"
+    assert (path / "b" / "a.txt").read_bytes() == b"1"
     server.requests.clear()
     assert resolve(server, offline=True) == path
     assert server.requests == []

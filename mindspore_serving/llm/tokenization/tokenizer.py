@@ -26,6 +26,7 @@ from mindspore_serving.llm.tokenization.decoders import (
 )
 
 TOKENIZER = "tokenizer.json"
+TOKENIZER_FILES = (TOKENIZER, sentencepiece.NAME)
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
