@@ -29,6 +29,7 @@ from mindspore_serving.hub.source import (
 BACKOFF = 0.5  # seconds before the second attempt; each further wait is twice as long
 ATTEMPTS = 5  # in a row that bring no byte
 _WORKERS = 8  # files downloaded at the same time
+_LARGE = 1 << 30  # bytes of a file whose hash takes seconds
 _RESERVE = 1 << 30  # bytes of the disk that a file of unknown size must leave free
 
 
@@ -78,18 +79,12 @@ def fetch_all(downloads: Sequence[FileDownload], report: Callable[[int], None]) 
     """
     if not downloads:
         return
-    missing = []
-    for download in downloads:
-        if _is_present(download):
-            report(max(download.size, 0))
-        else:
-            missing.append(download)
-    for directory in {download.target.parent for download in missing}:
+    for directory in {download.target.parent for download in downloads}:
         directory.mkdir(parents=True, exist_ok=True)
-    check_room(downloads[0].target.parent, sum(_remaining(download) for download in missing))
+    check_room(downloads[0].target.parent, sum(map(_remaining, downloads)))
     stop = threading.Event()
     with ThreadPoolExecutor(_WORKERS) as pool:
-        jobs = [pool.submit(_Fetch(download, report, stop).run) for download in missing]
+        jobs = [pool.submit(_Fetch(download, report, stop).run) for download in downloads]
         try:
             for job in _as_they_fail(jobs):
                 job.result()
@@ -103,8 +98,7 @@ def fetch_in_order(
 ) -> None:
     """Download settings first, then weights: a directory with all weights is complete."""
     if downloads:
-        needed = sum(_remaining(download) for download in downloads if not _is_present(download))
-        check_room(downloads[0].target.parent, needed)
+        check_room(downloads[0].target.parent, sum(map(_remaining, downloads)))
     for is_second in (False, True):
         pairs = zip(downloads, files, strict=True)
         fetch_all([download for download, file in pairs if is_weights(file) == is_second], report)
@@ -150,8 +144,13 @@ def _as_they_fail(jobs: Sequence[Future[None]]) -> Iterator[Future[None]]:
 
 
 def _remaining(download: FileDownload) -> int:
-    partial = _partial(download.target)
-    return max(0, download.size - (partial.stat().st_size if partial.exists() else 0))
+    """Return the bytes that are missing, by the sizes of what is there."""
+    sizes = [
+        path.stat().st_size
+        for path in (download.target, _partial(download.target))
+        if path.exists()
+    ]
+    return max(0, download.size - max(sizes, default=0))
 
 
 def _partial(target: Path) -> Path:
@@ -167,6 +166,8 @@ def _is_present(download: FileDownload) -> bool:
         return True
     if _noted(target) == download.sha256:
         return True
+    if target.stat().st_size > _LARGE:
+        log.tell(f"{download.name} is there; computing its SHA-256, once")
     return sha256_of(target) == download.sha256 and _note(target, download.sha256)
 
 
@@ -204,6 +205,9 @@ class _Fetch:
     def run(self) -> None:
         """Download the file, unless another process did so while this one waited for it."""
         if self._stop.is_set():
+            return
+        if _is_present(self._download):
+            self._tell(self._download.target.stat().st_size)
             return
         with locked(self._download.target, self._download.name):
             if _is_present(self._download):
