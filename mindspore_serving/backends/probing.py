@@ -44,11 +44,13 @@ def _zeros(spec: DeclaredModel, signature: Signature) -> "Row | None":
     values = []
     for index, tensor in enumerate(signature.inputs):
         shape = instance_shape(spec, index, tensor)
-        if shape is None or tensor.dtype is None:
+        if tensor.zeros(shape) is None:
             return None
-        values.append(_value(tensor, [abs(size) for size in shape]))  # 1 for any
+        values.append(_value(tensor, [abs(size) for size in shape or ()]))  # 1 for any
     return tuple(values)
 
 
 def _value(tensor: TensorSpec, shape: list[int]) -> Array:
-    return np.full(shape, "", object) if tensor.dtype == TEXT else np.zeros(shape, tensor.dtype)
+    zeros = np.full(shape, "", object) if tensor.dtype == TEXT else tensor.zeros(shape)
+    assert zeros is not None
+    return zeros

@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from mindspore_serving import file_check, log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.core import dtype as dtypes
@@ -149,9 +147,10 @@ def warm_up(
 def _zeros(specs: Iterable[TensorSpec]) -> list[Array] | None:
     arrays: list[Array] = []
     for spec in specs:
-        if spec.shape is None or spec.dtype is None:
+        array = spec.zeros(spec.shape)
+        if array is None:
             return None
-        arrays.append(np.zeros([max(dim, 1) if dim < 0 else dim for dim in spec.shape], spec.dtype))
+        arrays.append(array)
     return arrays
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code, printable
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, Message, Ready
@@ -175,6 +176,7 @@ class Setup(Message, frozen=True, tag=10):
     name: str = ""  # what clients call the servable
     traces: TraceOptions | None = None  # where the spans of its own code are sent
     with_batch_dim: bool = True  # of a model without servable_config.py
+    network: NetworkCode | None = None  # of a Python file that the operator named
 
 
 class Work(Message, frozen=True, tag=11):

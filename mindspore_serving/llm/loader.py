@@ -19,7 +19,7 @@ from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
 from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_options
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
@@ -110,6 +110,7 @@ class OpenedModel:
             "sampling_source": chosen.source,
             "sampling_cuts": chosen.cuts,
             "default_max_tokens": self.config.default_max_tokens,
+            "thinking_token_budget": self.config.default_thinking_token_budget,
         }
 
     def _reading(self) -> dict[str, Any]:

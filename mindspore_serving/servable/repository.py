@@ -13,6 +13,7 @@ from mindspore_serving import errors, file_check
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
+from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
@@ -22,6 +23,7 @@ from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
 from mindspore_serving.servable.model_files import SUFFIXES
+from mindspore_serving.servable.network_file import declare_network
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
@@ -36,6 +38,7 @@ def make_declaration(
     allow_pickle: bool = False,
     backend: str = "",
     with_batch_dim: bool = True,
+    network: NetworkCode | None = None,
 ) -> tuple[Declaration, int]:
     """Return the declaration of a servable, and the version to run.
 
@@ -43,14 +46,17 @@ def make_declaration(
     version 1. A bare model, and the directory of a language model with its `llm_options`, has no
     method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
     model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` tells that
-    its first axes count instances.
+    its first axes count instances. `network` is that of a Python file of the operator.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
     InvalidInputs if the backend or `with_batch_dim` does not apply.
     """
     options = dict(llm_options or {})
-    check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     root = os.path.join(servable_directory, servable_name)
+    if network is not None:
+        spec = replace(declare_network(root, network), with_batch_dim=with_batch_dim)
+        return Declaration(servable_name, models={spec.key: spec}), 1
+    check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     if is_upstream(options) or is_language_model(root):
         if not with_batch_dim:
             raise InvalidInputs(
@@ -164,8 +170,11 @@ def check_servable(
     llm_options: Mapping[str, Any],
     *,
     allow_pickle: bool = False,
+    network: str = "",
 ) -> None:
     """Check that a servable exists and takes `llm_options`.
+
+    That of a `network`, which the operator named, is a Python file.
 
     Raises StartError without servable_config.py and bare model, or for options that do not apply.
     """
@@ -179,6 +188,8 @@ def check_servable(
         raise StartError(
             f"Check servable config failed, directory '{path}' not exist, {servable}{near}"
         )
+    if network and os.path.isfile(path):
+        return
     if not is_servable(path, allow_pickle=allow_pickle):
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
@@ -232,8 +243,8 @@ def model_paths(
     Raises StartError for a file outside the servable's directory or one that does not exist.
     """
     root = os.path.join(os.path.realpath(servable_directory), servable_name)
-    if os.path.isfile(root):
-        return (root,)  # a servable that is a model file
+    if os.path.isfile(root):  # a servable that is a model file, or the code of a network
+        return spec.files if spec.factory is not None else (root,)
     paths = []
     for file in spec.files:
         path = os.path.normpath(os.path.join(root, str(version), file))
@@ -277,7 +288,8 @@ def predict_method(
 
     It returns the outputs `output_names`; all if there are none.
     """
-    inputs = tuple(range(len(signature.inputs)))
+    names = _unique_names(signature.inputs, "x")
+    inputs = tuple(range(len(names)))
     outputs = tuple(range(len(inputs), len(inputs) + len(signature.outputs)))
     returned = [
         (name, slot)
@@ -289,10 +301,15 @@ def predict_method(
     stage = Stage(StageKind.MODEL, model_key, inputs, outputs, tag=f"Model '{model_key}'")
     return Method(
         name="predict",
-        inputs=_unique_names(signature.inputs, "x"),
+        inputs=names,
         outputs=tuple(name for name, _ in returned),
         stages=(stage,),
         returns=tuple(slot for _, slot in returned),
+        defaults={
+            name: value
+            for name, spec in zip(names, signature.inputs, strict=True)
+            if spec.is_optional and (value := spec.zeros(spec.shape)) is not None
+        },
     )
 
 

@@ -83,6 +83,7 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         allow_pickle=setup.allow_pickle,
         backend=setup.backend,
         with_batch_dim=setup.with_batch_dim,
+        network=setup.network,
     )
     if declaration.language is not None and not declaration.methods:
         _add_default_method(declaration, declaration.language)
@@ -100,7 +101,7 @@ def _load_models(servable: LoadedServable, setup: Setup) -> None:
     if models:  # without any, ids only number the workers
         backends.check_device_id(servable.device_type, setup.device_id, setup.servable_name)
     _check_device(setup, servable)
-    for number, spec in enumerate(models.values()):
+    for number, spec in enumerate([*models.values()]):
         loading.reached(number / len(models))
         _load_model(servable, spec, setup)
 
@@ -188,7 +189,10 @@ def _open_model(
         config_file=repository.config_path(directory, name, spec),
         options=spec.options,
     )
-    _add_model(servable, spec, described.check(spec, backends.open_backend(source)))
+    model = described.check(spec, backends.open_backend(source))
+    spec = assemble.without_arguments(spec, model.signature[0])
+    servable.declaration.models[spec.key] = spec
+    _add_model(servable, spec, model)
 
 
 def _add_model(servable: LoadedServable, spec: DeclaredModel, backend: LoadedModel) -> None:

@@ -76,8 +76,14 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
     example = None if tensor.example is None else Example(tensor.example)
-    name = None if row is None else row.name
-    return ValueSpec(tensor.name, name, sizes, declared=example, columns=tensor.columns)
+    return ValueSpec(
+        tensor.name,
+        None if row is None else row.name,
+        sizes,
+        declared=example,
+        columns=tensor.columns,
+        is_optional=tensor.is_optional,
+    )
 
 
 def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:

@@ -18,7 +18,7 @@ from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.derived import DerivedTensor
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
 from mindspore_serving.llm.checkpoint.mindformers.adapters import merge_adapters
 from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration, read_chunks
@@ -51,6 +51,7 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+CONSOLIDATED = "consolidated"  # weights with the names of their authors
 SLICES: dict[str, Read] = {".safetensors": read_safetensors, ".ckpt": read_ckpt}  # of ranks
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
@@ -69,6 +70,7 @@ class Checkpoint:
     ) -> None:
         self.directory = directory
         self.config = config
+        self.num_bytes = 0  # of all tensors in the files, by `open`
         self._tensors = tensors
 
     @classmethod
@@ -97,7 +99,9 @@ class Checkpoint:
             tensors = merge_adapters(tensors, adapter, str(directory), to_f32)
             tensors = split_fused(tensors, config, str(directory))
             config = with_names(config, names)
-        return cls(directory, config, merge_quantized(config, tensors))
+        checkpoint = cls(directory, config, merge_quantized(config, tensors))
+        checkpoint.num_bytes = sum(stored.bits.nbytes for stored in tensors.values())
+        return checkpoint
 
     @classmethod
     def of(
@@ -278,6 +282,8 @@ def _unindexed_files(directory: Path) -> list[Path]:
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
     files = sorted(directory.glob("*.safetensors"))
+    named = [path for path in files if not path.name.startswith(CONSOLIDATED)]
+    files = named or files  # the same weights, with Mistral's names
     if files and (match := _SHARD.fullmatch(files[0].name)):
         total = min(int(match[2]), MAX_SHARDS)
         names = [f"{match[1]}{number:05}-of-{match[2]}{match[3]}" for number in range(1, total + 1)]

@@ -14,6 +14,7 @@ from tempfile import mkstemp
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
 from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration
 from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights
 from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
@@ -51,7 +52,7 @@ def _files(checkpoint: Path) -> list[Path]:
 
 def _files_in(path: Path) -> list[Path]:
     if path.is_file():
-        return [path.absolute()]
+        return [piece.absolute() for piece in pieces_of(path)]
     iteration = find_iteration(path)
     if iteration is not None and iteration != path:
         return sorted([*_files_in(iteration), *(file.absolute() for file in path.glob("*.json"))])
