@@ -21,7 +21,7 @@ _AGES = ((86400, "day"), (3600, "hour"), (60, "minute"))
 
 
 def pull(settings: PullSettings) -> int:
-    """PlannedDownload a model, and print its path; return 0.  Raises ServingError."""
+    """Download a model, and print its path; return 0.  Raises ServingError."""
     download = downloads.find_download(downloads.parse_name(settings.name))
     selection = download.selection
     log.tell(

@@ -162,7 +162,7 @@ def test_a_merged_strategy_has_all_stages(tmp_path: Path) -> None:
     }
 
 
-def test_a_strategy_in_json_is_as_one_in_protobuf(tmp_path: Path) -> None:
+def test_strategies_in_json_and_protobuf_are_equal(tmp_path: Path) -> None:
     """MindSpore's converter of JSON is the reference."""
     names = [name for name, layout in LAYOUTS.items() if "nested" not in name]
     items = {}

@@ -28,9 +28,9 @@ Tensors: TypeAlias = dict[str, StoredTensor]
 Read: TypeAlias = Callable[[Path], Tensors]
 
 STRATEGIES = tuple(
-    f"{place}.{suffix}"
+    f"{directory}.{suffix}"
     for suffix in ("ckpt", "json")
-    for place in ("*strategy/*", "../*strategy/*", "*strategy*")
+    for directory in ("*strategy/*", "../*strategy/*", "*strategy*")
 )
 MAX_RANKS = 4096  # of which files are mapped
 _RANK = re.compile(r"rank_(\d{1,5})")
