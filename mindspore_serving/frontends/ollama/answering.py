@@ -105,9 +105,10 @@ def _to_request(
 ) -> Generate:
     """Return the request for a prompt.
 
-    It is a chat unless it is raw, or the model has no chat template.  Raises InvalidField.
+    It is a chat unless it is raw, has a suffix, or the model has no chat template.  Raises
+    InvalidField.
     """
-    if not body.raw and model.card.has_chat_template:
+    if not body.raw and not body.suffix and model.card.has_chat_template:
         messages = [
             ChatMessage("user", to_content("images", body.prompt or "", body.images, model.card))
         ]
@@ -118,9 +119,10 @@ def _to_request(
         raise InvalidField("images", f"{NO_IMAGES} in a raw prompt")
     if body.system:
         raise InvalidField(
-            "system", "is set, but the prompt is raw or the model has no chat template"
+            "system",
+            "is set, but the prompt is raw, has a suffix, or the model has no chat template",
         )
-    return Generate(prompt=body.prompt, **common)
+    return Generate(prompt=body.prompt, suffix=body.suffix or "", **common)
 
 
 def _common(fields: Fields, body: OllamaGenerationRequest, model: ServedModel) -> dict[str, Any]:
