@@ -265,7 +265,7 @@ def test_a_stored_bias_is_kept() -> None:
 
 @pytest.mark.parametrize("real", [0.0, 1.0])
 @pytest.mark.parametrize("is_float", [False, True])
-def test_the_bias_of_a_norm_is_put_into_the_matrices_behind_it(real: float, is_float: bool) -> None:
+def test_biases_of_norms_move_into_the_matrices_behind(real: float, is_float: bool) -> None:
     """By hand: W (x + shift) + bias, where the file's bias is the real one less W shift."""
     shift = np.random.default_rng(1).normal(0, 2, 64).astype(np.float32)
     layer, tensors, case = "model.layers.0", dict[str, StoredTensor](), CASES["modelslim-w8a8"]
