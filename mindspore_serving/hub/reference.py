@@ -98,8 +98,10 @@ def _with_scheme(scheme: str, rest: str, text: str) -> Reference:
             f"{did_you_mean(scheme, SOURCES)}"
         )
     if row.form == "url":
-        if not rest.strip("/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
-            raise InvalidInputs(f"{text!r} is no address, expected {row.meaning.partition(':')[0]}")
+        if rest[:1] in ("", "/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
+            raise InvalidInputs(
+                f"{text!r} is no address, expected {row.meaning.partition(': ')[0]}"
+            )
         return Reference(scheme, rest)
     pattern = _REPOSITORY if row.form == "repository" else _TAGGED
     match = pattern.fullmatch(rest)

@@ -179,9 +179,10 @@ def _download(reference: Reference, source: Source) -> Path:
         if listing.is_whole
         else select(listing.files, reference.file, str(reference))
     )
+    licence = listing.licence if listing.licence.isprintable() else ""
     _say(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
-        f"{format_size(selection.size)}"
+        f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
     with show_progress(selection.size) as report:
         path = source.fetch(reference, listing, selection.files, report)
