@@ -114,10 +114,10 @@ def _batch_shapes(
         except StageFailed:
             return []
     return [
-        tuple(-1 if a != b else a for a, b in zip(one.shape, two.shape, strict=True))
-        if one.ndim == two.ndim
+        tuple(-1 if a != b else a for a, b in zip(first.shape, second.shape, strict=True))
+        if first.ndim == second.ndim
         else None
-        for one, two in zip(*results, strict=True)
+        for first, second in zip(*results, strict=True)
     ]
 
 
