@@ -47,7 +47,7 @@ def resolve(text: str, *, base: str = "", offline: bool | None = None) -> str:
     return _paths[reference]
 
 
-def resolve_prepared(text: str, base: str) -> str:
+def resolve_prepared(text: str, base: str = "") -> str:
     """Return the path of what `text` names, the download of an earlier process if there is one.
 
     Workers use it: the server has resolved the name before it starts them.
@@ -59,15 +59,17 @@ def resolve_prepared(text: str, base: str) -> str:
 
 
 def resolve_options(
-    options: Mapping[str, Any], resolve_path: Callable[[str], str] = resolve
+    options: Mapping[str, Any],
+    resolve_draft: Callable[[str], str] = resolve,
+    resolve_adapter: Callable[[str], str] = resolve,
 ) -> dict[str, Any]:
     """Return the options of a language model with the paths of its draft model and adapters."""
     resolved = dict(options)
     if isinstance(draft := options.get("draft"), str) and draft:
-        resolved["draft"] = resolve_path(draft)
+        resolved["draft"] = resolve_draft(draft)
     if isinstance(adapters := options.get("adapters"), Mapping):
         resolved["adapters"] = {
-            name: resolve_path(path) if isinstance(path, str) else path
+            name: resolve_adapter(path) if isinstance(path, str) else path
             for name, path in adapters.items()
         }
     return resolved
