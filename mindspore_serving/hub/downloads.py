@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, StartError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
 from mindspore_serving.hub.resolve import (
     OFFLINE,
+    combined,
     entry_of,
     is_offline,
     select_files,
@@ -69,7 +70,7 @@ def find_download(reference: Reference) -> PlannedDownload:
     """
     if is_offline():
         raise StartError(f"{reference} cannot be downloaded: downloads are off ({OFFLINE})")
-    faults: list[StartError | NotFound] = []
+    faults: list[ServingError] = []
     for candidate in _candidates(reference):
         try:
             source = open_source(candidate.scheme)
@@ -78,7 +79,7 @@ def find_download(reference: Reference) -> PlannedDownload:
             return PlannedDownload(candidate, listing, selection, source)
         except (NotFound, Unreachable, NotInstalled) as error:
             faults.append(error)
-    raise faults[0] if len(faults) == 1 else StartError("; ".join(map(str, faults)))
+    raise combined(faults, [candidate.scheme for candidate in _candidates(reference)])
 
 
 def list_cached() -> list[CachedModel]:

@@ -120,10 +120,10 @@ def download(reference: Reference, *, offline: bool = False) -> Path:
             return _download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             errors.append(error)
-    raise _combined(errors, schemes)
+    raise combined(errors, schemes)
 
 
-def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
+def combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
     """Return one error of those of all sources: a missing library counts if there is no other."""
     pairs = [
         pair for pair in zip(schemes, errors, strict=True) if type(pair[1]) is not NotInstalled
