@@ -58,7 +58,7 @@ def pairs(text: str) -> dict[str, str]:
 
 ids = numbers(int, "0,1,2")
 METAVARS = {int: "N", float: "SECONDS"}  # of other kinds FILE, if a row has none of its own
-_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs}
+_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs, dict[str, int]: pairs}
 
 
 class _Once(argparse.Action):
@@ -122,7 +122,7 @@ def add_options(parser: CommandParser, kind: _Kind) -> None:
 def _parsing(row: OptionRow) -> dict[str, Any]:
     """Return the arguments of `add_argument` that say how an option is parsed."""
     if row.kind is bool:
-        return {"action": _Switch if row.default else _Flag}
+        return {"action": _Flag if row.default is False else _Switch}
     metavar = row.metavar or METAVARS.get(row.kind, "FILE")
     if row.kind == list[str] and not row.parse:
         return {"action": "append", "metavar": metavar}

@@ -38,6 +38,8 @@ class TensorSpec:
     unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
     texts, of which an instance has one. `max_rows` is the limit of a dynamic first dimension; 0 if
     none is known. `example` is a value of a scalar that the model has learnt, such as a category.
+    `symbols` are the names of the dimensions, "" for those without one; () if there are none.
+    `trial` is a shape with which the model has run, () if it has not.
     """
 
     name: str
@@ -45,6 +47,8 @@ class TensorSpec:
     shape: tuple[int, ...] | None
     max_rows: int = 0
     example: str | float | None = None
+    symbols: tuple[str, ...] = ()
+    trial: tuple[int, ...] = ()
 
     @property
     def is_static(self) -> bool:

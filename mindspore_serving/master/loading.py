@@ -97,4 +97,5 @@ def setup_of(
         deployment.name,
         traces,
         deployment.with_batch_dim,
+        dict(deployment.batch_axis),
     )

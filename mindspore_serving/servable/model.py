@@ -4,7 +4,7 @@ It loads and runs nothing: a worker binds the function that runs models (`bind_r
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -18,6 +18,7 @@ from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import (
     as_int_tuple,
     as_str_tuple,
+    check_axes,
     check_bool,
     check_int,
     check_str,
@@ -127,7 +128,7 @@ class Model:
 def declare_model(  # noqa: PLR0917  (the order is the original's)
     model_file: str | Sequence[str] | Callable[..., Any],
     model_format: str,
-    with_batch_dim: bool = True,
+    with_batch_dim: bool | None = True,
     options: AclOptions | GpuOptions | None = None,
     without_batch_dim_inputs: int | Sequence[int] | None = None,
     context: Context | None = None,
@@ -135,6 +136,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     *,
     backend: str | None = None,
     allow_pickle: bool = False,
+    batch_axis: Mapping[str, int] | None = None,
 ) -> Model:
     """Declare a model in servable_config.py; every worker that needs it loads it at start.
 
@@ -146,13 +148,16 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
             Lite and Paddle files), "SKLearn", "XGBoost", "LightGBM", "Python", or a name that a
             package registers under the entry point group "mindspore_serving.backends".  Case does
             not matter.
-        with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
+        with_batch_dim: Whether the first dimension of inputs and outputs counts instances; None:
+            the model's shapes decide.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
         context: Threads, and options per type of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
         backend: Library for a MindIR file, "mindspore" or "openvino", or for an ONNX file,
             "onnxruntime" or "openvino".  Default: the first if it is installed, else OpenVINO.
+        batch_axis: The axis that counts instances by the name of an input or output, such as
+            {"state": 1}; -1 for an input without.  Default: 0 for all.
         allow_pickle: Whether a scikit-learn model may be a pickle or joblib file.  Loading it runs
             any code in it, so allow it only for files whose author you trust.
 
@@ -165,16 +170,14 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     factory, files = _factory_or_files(model_file, name)
     key = factory.__name__ if factory is not None else ";".join(files)
     _check_unused(declaration, key, files)
-    without: tuple[int, ...] = ()
-    if without_batch_dim_inputs is not None:
-        without = as_int_tuple("without_batch_dim_inputs", without_batch_dim_inputs, 0)
     declaration.models[key] = DeclaredModel(
         key=key,
         format=name,
         files=files,
         factory=factory,
-        with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
-        without_batch_dim_inputs=without,
+        with_batch_dim=_checked_batch_dim(with_batch_dim),
+        without_batch_dim_inputs=_checked_indices(without_batch_dim_inputs),
+        batch_axis=check_axes("batch_axis", batch_axis or {}),
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),
@@ -193,6 +196,14 @@ def _checked_format(model_format: object) -> str:
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
         f"case ignored, or {', '.join(known[3:])}, but given '{text}'{did_you_mean(text, known)}"
     )
+
+
+def _checked_batch_dim(value: object) -> bool | None:
+    return None if value is None else check_bool("with_batch_dim", value)
+
+
+def _checked_indices(value: object) -> tuple[int, ...]:
+    return () if value is None else as_int_tuple("without_batch_dim_inputs", value, 0)
 
 
 def _registered_formats() -> set[str]:
