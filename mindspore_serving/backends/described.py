@@ -13,10 +13,17 @@ import numpy as np
 from mindspore_serving.backends.base import Array, LoadedModel
 from mindspore_serving.core.declaration import DeclaredModel, WarmUpInput, WarmUpSample
 from mindspore_serving.core.dtype import TEXT
+from mindspore_serving.core.examples import MAX_ELEMENTS
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StartError
 
-_POSITIONAL = ("pytorch", "sklearn", "xgboost", "lightgbm")  # formats without names for clients
+_POSITIONAL = (
+    "pytorch",
+    "sklearn",
+    "xgboost",
+    "lightgbm",
+    "catboost",
+)  # formats without names for clients
 _INDEX = re.compile(r"__([0-9]{1,4})\Z")  # as INPUT__0
 
 
@@ -62,6 +69,8 @@ def _matched(
         return tensors
     names = [tensor.name for tensor in tensors]
     where = f"model '{spec.key}'"
+    if kind == "input" and tensors and tensors[0].shape == (-1, len(described)) != (-1, 1):
+        return (_with_columns(where, described, tensors[0]),)
     if spec.format in _POSITIONAL and not {tensor.name for tensor in described} <= set(names):
         if tensors and len(described) != len(tensors):
             raise StartError(
@@ -88,6 +97,20 @@ def _matched(
     )
 
 
+def _with_columns(where: str, described: tuple[TensorSpec, ...], row: TensorSpec) -> TensorSpec:
+    """Return the input of a row, with described columns as the names of its values."""
+    by_name = {column.name: column for column in described}
+    columns = row.columns or tuple(by_name)
+    if set(columns) != by_name.keys():
+        raise StartError(
+            f"{where} has the columns {', '.join(columns)}, described are {', '.join(by_name)}"
+        )
+    example = [by_name[name].example for name in columns]
+    numbers = [value for value in example if isinstance(value, int | float)]
+    is_shown = len(numbers) == len(columns) <= MAX_ELEMENTS
+    return replace(row, columns=columns, example=numbers if is_shown else None)
+
+
 def _in_order(described: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """Return tensors by the numbers that end their names, if all have one, else as they are."""
     matches = [_INDEX.search(tensor.name) for tensor in described]
@@ -111,7 +134,8 @@ def _merged(where: str, described: TensorSpec, tensor: TensorSpec) -> TensorSpec
             f"{where} has shape {shown[1]}, described is {shown[0]}: -1 is any size; in "
             "config.pbtxt the first dimension is left out of dims if max_batch_size is over 0"
         )
-    return replace(tensor, name=described.name, dtype=dtype, shape=shape)
+    example = tensor.example if described.example is None else described.example
+    return replace(tensor, name=described.name, dtype=dtype, shape=shape, example=example)
 
 
 def _common(first: tuple[int, ...], second: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -60,6 +60,7 @@ FORMATS = {
         "xgboost:XgboostBackend", "xgboost", "xgboost", ("xgboost", "xgboost-cpu")
     ),
     "lightgbm": ModelFormat("lightgbm:LightgbmBackend", "lightgbm", "lightgbm"),
+    "catboost": ModelFormat("catboost:CatboostBackend", "catboost", "catboost"),
     "om": ModelFormat("", builds=(("ascend", ""),)),  # not supported, but its declaration is
     "onnx": ModelFormat(
         "onnx:OnnxBackend",

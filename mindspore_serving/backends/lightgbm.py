@@ -30,7 +30,9 @@ class LightgbmBackend(TabularBackend):
         predict = partial(booster.predict, num_threads=num_threads)
         objective = _OBJECTIVE.search(text)
         is_classifier = objective is not None and objective.group(1) in _CLASSES
-        x = features(booster.num_feature(), "float64")
+        names = booster.feature_name()
+        is_named = any(name != f"Column_{index}" for index, name in enumerate(names))
+        x = features(len(names), "float64", names if is_named else ())
         return boosted(x, predict, is_classifier=is_classifier)
 
 

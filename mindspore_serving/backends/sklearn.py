@@ -1,5 +1,6 @@
 """scikit-learn models: skops files, and pickles and joblib files if the operator allows them."""
 
+import importlib.util
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +21,12 @@ from mindspore_serving.backends.tabular import (
 from mindspore_serving.errors import StartError
 
 _BY_NAME = (
-    "it selects columns of a pandas DataFrame by name, but requests carry rows of numbers: train "
-    "it on arrays with the indices of the columns, or serve it as a Python model"
+    "it selects columns of a pandas DataFrame by name behind its first steps, which get rows of "
+    "numbers here: select them in the first step, or serve it as a Python model"
+)
+_NO_PANDAS = (
+    "it selects columns of a pandas DataFrame by name, and pandas is not installed: pip install "
+    "pandas, or train it on arrays with the indices of the columns"
 )
 _PICKLE = (
     "it is no skops file, and loading a pickle or joblib file runs any code in it: if you trust "
@@ -57,6 +62,8 @@ class SklearnBackend(TabularBackend):
             raise load_error(source, path, f"it is a {kind}, without predict and transform")
 
         inputs = inputs_of(model)
+        if inputs.names and importlib.util.find_spec("pandas") is None:
+            raise load_error(source, path, _NO_PANDAS)
         return Predictor(
             inputs.specs,
             names,

@@ -24,14 +24,23 @@ _UNCARRIED |= {"MultiLabelBinarizer": "lists of labels"}
 
 @dataclass(frozen=True, slots=True)
 class SklearnInputs:
-    """Inputs of a model, and an instance of values that it has learnt, () if any will do."""
+    """Inputs of a model, and an instance of values that it has learnt, () if any will do.
+
+    `names` are those of the columns of a DataFrame, if the model selects them by name.
+    """
 
     specs: tuple[TensorSpec, ...]
     example: tuple[Array, ...] = ()
     are_columns: bool = False
+    names: tuple[str, ...] = ()
 
-    def to_rows(self, *inputs: Array) -> Array:
+    def to_rows(self, *inputs: Array) -> Any:
         """Return the rows in the form that the model was trained on."""
+        if self.names:
+            import pandas
+
+            columns = inputs if self.are_columns else inputs[0].T
+            return pandas.DataFrame(dict(zip(self.names, columns, strict=True)))
         if not self.are_columns:
             return inputs[0]
         rows = np.empty((len(inputs[0]), len(inputs)), object)
@@ -52,17 +61,19 @@ def inputs_of(model: Any) -> SklearnInputs:
         return SklearnInputs((_single(model),))
     examples = _examples(model, count)
     values = [examples.get(number, 0.0) for number in range(count)]
+    known = tuple(map(str, getattr(model, "feature_names_in_", ())))
+    selected = known if _selects_names(model) else ()
     if not any(isinstance(value, str) for value in values):
-        return SklearnInputs((features(count, "float64"),), (np.array([values], np.float64),))
-    names = list(map(str, getattr(model, "feature_names_in_", ())))
-    names = names or (["x"] if count == 1 else [f"x{number}" for number in range(count)])
+        x = features(count, "float64", known)
+        return SklearnInputs((x,), (np.array([values], np.float64),), names=selected)
+    names = list(known) or (["x"] if count == 1 else [f"x{number}" for number in range(count)])
     kinds = [TEXT if isinstance(value, str) else np.dtype("float64") for value in values]
     specs = (
         TensorSpec(name, kind, (-1,), example=examples.get(number))
         for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
     )
     columns = (np.array([value], object) for value in values)
-    return SklearnInputs(tuple(specs), tuple(columns), are_columns=True)
+    return SklearnInputs(tuple(specs), tuple(columns), are_columns=True, names=selected)
 
 
 def _single(model: Any) -> TensorSpec:
@@ -136,14 +147,29 @@ def _examples(model: Any, count: int) -> Examples:
 
 
 def _parts(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Iterate over the transformers of columns that are selected by index, with their columns."""
+    """Iterate over the transformers of columns, with the indices of their columns."""
+    names = [*getattr(model, "feature_names_in_", ())]
     for _, part, chosen in getattr(model, "transformers_", ()):
-        names = [chosen] if isinstance(chosen, str) else chosen
-        is_named = not isinstance(names, int | slice) and any(
-            isinstance(name, str) for name in names
-        )
-        if not is_named and not isinstance(part, str):
+        if isinstance(part, str):
+            continue
+        if not _is_named(chosen):
             yield part, chosen
+        elif isinstance(chosen, str):
+            yield part, names.index(chosen)
+        else:
+            yield part, [names.index(name) for name in chosen]
+
+
+def _selects_names(model: Any) -> bool:
+    """Return whether a step that sees the inputs selects columns of a DataFrame by name."""
+    parts = getattr(model, "transformers_", ())
+    is_selecting = any(_is_named(chosen) for _, part, chosen in parts if part != "drop")
+    return is_selecting or any(map(_selects_names, _inner_models(model)))
+
+
+def _is_named(chosen: Any) -> bool:
+    names = [chosen] if isinstance(chosen, str) else chosen
+    return not isinstance(names, int | slice) and any(isinstance(name, str) for name in names)
 
 
 def _first_known(values: Any) -> str | float | None:

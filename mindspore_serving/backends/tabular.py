@@ -4,7 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +74,9 @@ class TabularBackend(ABC):
         self._predictors.clear()
 
 
-def features(count: int, dtype: str) -> TensorSpec:
-    """Return the input `x` of rows with `count` numbers."""
-    return TensorSpec("x", np.dtype(dtype), (-1, count))
+def features(count: int, dtype: str, columns: Iterable[str] = ()) -> TensorSpec:
+    """Return the input `x` of rows with `count` numbers, which have the names `columns` if any."""
+    return TensorSpec("x", np.dtype(dtype), (-1, count), columns=tuple(map(str, columns)))
 
 
 def boosted(x: TensorSpec, predict: Callable[[Array], Array], *, is_classifier: bool) -> Predictor:

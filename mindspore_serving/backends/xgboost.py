@@ -26,7 +26,7 @@ class XgboostBackend(TabularBackend):
     def open_file(cls, source: ModelSource, path: str, num_threads: int) -> Predictor:
         import xgboost
 
-        if path.lower().endswith(".ubj"):
+        if not path.lower().endswith(".json"):  # XGBoost reads others as UBJSON
             check_complete(source, path)
         booster = xgboost.Booster(model_file=path)
         booster.set_param({"nthread": num_threads})
@@ -40,7 +40,7 @@ class XgboostBackend(TabularBackend):
         predict = partial(_predict_linear, booster) if is_linear else _tree_predictor(booster)
         has_labels = int(config["learner_model_param"]["num_target"]) > 1  # each with a probability
         is_classifier = objective in _CLASSES and not has_labels
-        x = features(booster.num_features(), "float32")
+        x = features(booster.num_features(), "float32", booster.feature_names or ())
         return boosted(x, predict, is_classifier=is_classifier)
 
 

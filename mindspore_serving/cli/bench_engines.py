@@ -13,6 +13,7 @@ from mindspore_serving.cli.child_server import child_server
 from mindspore_serving.cli.endpoint import to_key
 from mindspore_serving.cli.status import ask
 from mindspore_serving.errors import InvalidInputs, ServingError, did_you_mean
+from mindspore_serving.hub.reference import parse_reference
 from mindspore_serving.llm.catalog import ENGINES, OURS
 
 _NAMES = (OURS, *ENGINES)
@@ -20,7 +21,7 @@ _NAMES = (OURS, *ENGINES)
 
 def arguments(settings: BenchSettings) -> dict[str, list[str]]:
     """Return the arguments of `serve` for each engine.  Raises InvalidInputs for a wrong option."""
-    if not Path(settings.url).exists():
+    if not parse_reference(settings.url) and not Path(settings.url).exists():
         raise InvalidInputs(
             "--engines starts a server for each engine, so it needs the path of a model instead of "
             f"a URL: there is no file or directory {settings.url!r}"

@@ -58,7 +58,7 @@ class RunSettings(ServableSettings, ConversationOptions):
     """Settings of `mindspore-serving run`."""
 
     model: str = positional(
-        "GGUF file, or directory of a checkpoint with config.json and *.safetensors",
+        "GGUF file, directory of a checkpoint with config.json and *.safetensors, or a name",
         metavar="MODEL",
     )
     http_port: int = option(

@@ -38,15 +38,17 @@ Serve models over REST and gRPC until Ctrl-C.
 
   mindspore-serving serve model.gguf                      a language model, with a page to chat
   mindspore-serving serve llama/ --quantization int8      a checkpoint of a language model
+  mindspore-serving serve Qwen/Qwen3-0.6B                 a name: see docs models_by_name
   mindspore-serving serve net.mindir --name net           a model file; also .onnx, .pt2, ...
   mindspore-serving serve models/ --poll 10               every servable in models/, and new ones
   mindspore-serving serve --config server.yaml            with settings per servable
 
 PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
 (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
-.gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with one model file in
-it or in NAME/1/, with servable_config.py and model files in NAME/1/, with config.pbtxt (Triton),
-model-settings.json (MLServer) or Modelfile (Ollama), or with any number of these directories.
+.cbm (CatBoost), .gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with
+one model file in it or in NAME/1/, with servable_config.py and model files in NAME/1/, with
+config.pbtxt (Triton), model-settings.json (MLServer), MLmodel (MLflow) or Modelfile (Ollama), or
+with any number of these directories.  A name is ORG/NAME, hf://ORG/NAME@REVISION or ORG/NAME:Q8_0.
 The newest version of each is served; what cannot be served is named, and left out.
 """
 _RUN = """\
@@ -54,6 +56,7 @@ Serve a language model and chat with it in one command.  The server takes a free
 and ends with the conversation.  With --prompt, or text on the standard input, it prints one answer:
 
   mindspore-serving run model.gguf
+  mindspore-serving run unsloth/Qwen3-0.6B-GGUF:Q8_0
   mindspore-serving run checkpoint/ --quantization int8 --max-model-len 8192
   mindspore-serving run model.gguf --prompt "Why is the sky blue?" --temperature 0
 

@@ -9,6 +9,7 @@ import yaml
 from mindspore_serving.cli.config_file import FIELDS, PATH, SERVABLES, is_path, schema
 from mindspore_serving.cli.tool_settings import ConfigSettings
 from mindspore_serving.core.params import OptionRow
+from mindspore_serving.hub.reference import parse_reference
 
 HIDDEN_KEY = "***"
 
@@ -24,7 +25,7 @@ def run(settings: ConfigSettings) -> int:
 
 def effective(settings: ConfigSettings) -> dict[str, Any]:
     """Return all `settings` in the form of a configuration file."""
-    paths = [{PATH: os.path.abspath(path)} for path in settings.paths]
+    paths = [{PATH: _absolute(path)} for path in settings.paths]
     servables = [
         ({PATH: servable["paths"][0]} if "paths" in servable else {})
         | {
@@ -45,11 +46,16 @@ def _shown(row: OptionRow, value: Any) -> Any:
     if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
     if value and is_path(row, value):
-        return os.path.abspath(value)
+        return _absolute(value)
     if row.item_type == "scalar":
         pairs = (text.partition("=") for text in value)
         return {name.replace("-", "_"): _scalar(value_text) for name, _, value_text in pairs}
     return list(value) if isinstance(value, tuple) else value
+
+
+def _absolute(path: str) -> str:
+    """Make a path absolute; a model's name stays as it is."""
+    return path if parse_reference(path) else os.path.abspath(path)
 
 
 def _scalar(text: str) -> Any:

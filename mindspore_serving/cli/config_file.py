@@ -14,6 +14,7 @@ from mindspore_serving.cli.settings import ServableSettings, ServeSettings
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.yaml_text import Loader, faults
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean, reason
+from mindspore_serving.hub.reference import located
 
 MAX_SIZE = 1 << 20  # bytes
 SERVABLES, PATH, UPSTREAM = "servables", "path", "upstream"
@@ -201,7 +202,7 @@ class _Reader:
             return float(value) if kind == "number" else value
 
     def _absolute(self, path: str) -> str:
-        return os.path.join(self._directory, path)
+        return located(path, self._directory)
 
     def _fail(self, node: yaml.Node, text: str) -> Any:
         raise InvalidInputs(f"{self._path}, line {node.start_mark.line + 1}: {text}")

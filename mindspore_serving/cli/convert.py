@@ -9,6 +9,7 @@ from mindspore_serving.backends.source import check_files
 from mindspore_serving.cli.tool_settings import ConvertSettings
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.hub.resolve import resolve
 
 _FORMAT = "mindir_openvino"
 
@@ -22,7 +23,7 @@ def run(settings: ConvertSettings) -> int:
 
     from mindspore_serving.backends.mindir_openvino import open_model
 
-    path = str(Path(settings.source).absolute())
+    path = str(Path(resolve(settings.source)).absolute())
     source = ModelSource(DeclaredModel(key=settings.source, format=_FORMAT), (path,))
     check_files(source)
     model, _weights = open_model(source, path, read_graph_file(source, path))

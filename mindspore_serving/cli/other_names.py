@@ -45,7 +45,8 @@ _CACHE = (
     "set the bytes of the cache: --llm-option kv_cache_memory=2e9 (of the engine vllm also "
     "--engine-option gpu_memory_utilization={})"
 )
-_NO_HUB = "models are not downloaded: give the path of a GGUF file, or of a checkpoint's directory"
+_REVISION = "write it behind the model's name: ORG/NAME@{}"
+_CACHE_VARIABLE = "set the variable HF_HOME={}"
 _METRICS = "leave it out: GET /metrics of the HTTP port has them"
 _URL = "give the URL as the first argument: {}"
 _GROWS = "leave it out: memory is taken as it is needed"
@@ -76,8 +77,8 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--speculative-config": "--draft PATH",
         "--speculative-model": "--draft {}",
         "--tokenizer": "leave it out: the tokenizer is in the model's directory or file",
-        "--revision": _NO_HUB,
-        "--download-dir": _NO_HUB,
+        "--revision": _REVISION,
+        "--download-dir": _CACHE_VARIABLE,
         "--chat-template": "put the template into the model's directory as chat_template.jinja",
         "--enable-auto-tool-choice": "leave it out: calls of tools are read by the chat template",
         "--tool-call-parser": "leave it out: calls of tools are read by the chat template",
@@ -122,8 +123,9 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--port": "--http-port {}",
         "-a": "--name {}",
         "--alias": "--name {}",
-        "-hf": _NO_HUB,
-        "--hf-repo": _NO_HUB,
+        "-hf": _MODEL,
+        "--hf-repo": _MODEL,
+        "--hf-file": "write it behind the model's name: ORG/NAME:{}",
         "--mmproj": "leave it out: models that take images are served from directories, "
         "not from GGUF files",
         "--lora": "--adapter NAME={}",
@@ -183,7 +185,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
     },
     "TGI": {
         "--model-id": _MODEL,
-        "--revision": _NO_HUB,
+        "--revision": _REVISION,
         "--num-shard": "--llm-option tensor_parallel={}",
         "--sharded": "--llm-option tensor_parallel=N",
         "--quantize": "--quantization int8 or int4; a checkpoint that is quantized needs no option",

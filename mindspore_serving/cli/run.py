@@ -22,6 +22,8 @@ from mindspore_serving.cli.options import to_words
 from mindspore_serving.cli.settings import Access, ServableSettings
 from mindspore_serving.cli.urls import is_url
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.hub.reference import parse_reference
+from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.servable.repository import is_language_model
@@ -36,7 +38,7 @@ def run(settings: RunSettings) -> int:
 
     Raises ServingError if there is no such model, or if its server does not start.
     """
-    _check(settings.model)
+    _check(settings.model, is_offline=settings.offline)
     prompt = chat.read_prompt(settings)
     words = [settings.model, *to_words(ServableSettings, settings)]
     with child_server(words, port=settings.http_port) as server:
@@ -50,11 +52,11 @@ def run(settings: RunSettings) -> int:
         return _talk(settings, endpoint, prompt, server)
 
 
-def _check(path: str) -> None:
-    """Raise ServingError for a path without a language model."""
-    if is_url(path):
+def _check(path: str, *, is_offline: bool) -> None:
+    """Raise ServingError for a path without a language model; a name is downloaded first."""
+    if is_url(path) and parse_reference(path) is None:
         raise InvalidInputs(f"{path} is a URL: write mindspore-serving chat {path}")
-    servables = discover(path).servables
+    servables = discover(resolve(path, offline=is_offline or None)).servables
     paths = [os.path.join(directory, name) for directory, name in servables]
     # Only running a servable_config.py shows whether it declares a language model.
     if not any(is_language_model(each) or _has_config(each) for each in paths):

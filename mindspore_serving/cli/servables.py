@@ -14,6 +14,7 @@ from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.hub.resolve import OFFLINE, resolve
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.servable import bare, repository, version_policy
@@ -38,6 +39,8 @@ def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], lis
     Raises ServingError if there is nothing to start, a path does not exist, a setting is wrong, or
     with `strict` if any servable is refused.
     """
+    if settings.offline:
+        os.environ[OFFLINE] = "1"  # of workers, too
     configs, refused = _configs(settings)
     if refused and settings.strict:
         raise StartError(f"Not served, and --strict is given: {_joined(refused)}")
@@ -114,12 +117,14 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
 
 def _engine_value(row: OptionRow, value: Any) -> Any:
     """Convert the value of an option of the command line to that of `EngineConfig`."""
+    if row.name == "draft":
+        return _absolute(resolve(value))
     if row.is_path:
         return _absolute(value)
     if row.kind == list[str]:
         values = to_values(flag(row), value)
         is_scalar = row.metavar == "NAME=VALUE"
-        return values if is_scalar else {name: str(path) for name, path in values.items()}
+        return values if is_scalar else {name: resolve(str(path)) for name, path in values.items()}
     return int(value) if isinstance(value, float) else value
 
 
@@ -219,7 +224,8 @@ def _discover(settings: ServeSettings) -> tuple[list[tuple[str, str]], list[Refu
     """
     locations: dict[tuple[str, str], None] = {}
     refused = []
-    for path in settings.paths:
+    for argument in settings.paths:
+        path = resolve(argument, offline=settings.offline or None)
         try:
             discovered = discover(path, allow_pickle=settings.allow_pickle)
         except ServingError as error:

@@ -47,7 +47,7 @@ def run(settings: ServeSettings) -> int:
     _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
     for config in configs:
         source = servables.url_of(config.llm_options or {}) or config.servable_directory
-        _say(f"  {config.servable_name}  from {source}")
+        _say(f"  {config.alias or config.servable_name}  from {source}")
     try:
         options = _prepare(settings, tls)
         if not settings.wait:

@@ -66,6 +66,12 @@ class ServableSettings(ServableOptions):
         is_common=True,
         page="repository.md",
     )
+    offline: bool = _models(
+        False,
+        "use names of models that were downloaded before, and no network",
+        details="The variable HF_HUB_OFFLINE=1 does the same",
+        page="models_by_name.md",
+    )
     runtime: str | None = _language(
         None,
         "runtime that computes the model",
@@ -364,7 +370,8 @@ class ServeSettings(ServerSettings, ServableSettings):
     """Settings of `mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "servable, model file or checkpoint, or a directory of these",
+        "servable, model file or checkpoint, or a directory of these; or a model by its name, as "
+        "ORG/NAME",
         metavar="PATH",
         nargs="*",
     )

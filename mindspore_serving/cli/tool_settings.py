@@ -10,7 +10,9 @@ from mindspore_serving.cli.settings import ServeSettings
 class QuantizeSettings:
     """Settings of `mindspore-serving quantize`."""
 
-    source: str = positional("directory with config.json and *.safetensors", metavar="SOURCE")
+    source: str = positional(
+        "directory with config.json and *.safetensors, or a name as ORG/NAME", metavar="SOURCE"
+    )
     target: str = positional("directory to create", metavar="TARGET")
     mode: str = option(
         "int8",

@@ -24,6 +24,7 @@ class ServableOptions:
     servable_directory: str = param(
         "",
         "directory that contains the servable's directory; may be relative to the start-up script",
+        details="Or a model by its name, as hf://ORG/NAME, that clients call `servable_name`",
         serve=None,
     )
     servable_name: str = param(

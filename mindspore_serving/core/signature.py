@@ -24,7 +24,8 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     `dtype` is a name of `core.dtype`, None if a Python stage decides; `shape` is None if the number
     of dimensions is unknown. An input that `is_optional` has a default. `parameter` is the name of
     the sampling parameter that it sets, "" for none, and `default` its default; None for no number.
-    `declared` is the example of its author, if there is one.
+    `declared` is the example of its author, if there is one. `columns` are the names of the values
+    of a row, if the model knows them.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     parameter: str = ""
     default: float | None = None
     declared: Example | None = None
+    columns: tuple[str, ...] = ()
 
     @property
     def example(self) -> Example:
@@ -90,6 +92,7 @@ def describe(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:
     return [
         {"name": spec.name, "dtype": spec.dtype, "shape": _to_list(spec.shape)}
         | ({"optional": True} if spec.is_optional else {})
+        | ({"columns": [*spec.columns]} if spec.columns else {})
         | ({"schema": schema_of(spec)} if spec.parameter else {})
         for spec in specs
     ]

@@ -37,7 +37,8 @@ class TensorSpec:
     `shape` has -1 for a dimension that is known only at run time, and is None if even the rank is
     unknown; `dtype` is None if unknown (a Python model that did not say), `core.dtype.TEXT` for
     texts, of which an instance has one. `max_rows` is the limit of a dynamic first dimension; 0 if
-    none is known. `example` is a value of a scalar that the model has learnt, such as a category.
+    none is known. `example` is a likely value of an instance as JSON, such as a category that the
+    model has learnt. `columns` are the names of the values of a row, if the model knows them.
     `symbols` are the names of the dimensions, "" for those without one; () if there are none.
     `trial` is a shape with which the model has run, () if it has not.
     """
@@ -46,7 +47,8 @@ class TensorSpec:
     dtype: "np.dtype[Any] | None"
     shape: tuple[int, ...] | None
     max_rows: int = 0
-    example: str | float | None = None
+    example: str | float | list[float] | None = None
+    columns: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     trial: tuple[int, ...] = ()
 

@@ -23,12 +23,13 @@ from mindspore_serving.frontends.openapi import DocumentOptions, OpenApiDocument
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute, bind
 from mindspore_serving.frontends.server import Describe
+from mindspore_serving.frontends.v2 import mlflow, v1
 from mindspore_serving.frontends.v2 import routes as v2_routes
-from mindspore_serving.frontends.v2 import v1
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.metrics.exposition import Page
 
 ROUTES: tuple[HttpRoute, ...] = (
+    *mlflow.ROUTES,  # before TGI, which answers /invocations of language models
     *tei.ROUTES,  # before TGI, which has some of the same paths
     *cohere.ROUTES,
     *tgi.ROUTES,
@@ -66,7 +67,7 @@ def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None 
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), state),
-        **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL), v2),
+        **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL, mlflow.PROTOCOL), v2),
         tgi.PROTOCOL: generating,
         llm_serving.PROTOCOL: llm_serving.LlmServing(state, form),
     }

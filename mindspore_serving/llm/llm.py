@@ -18,6 +18,7 @@ from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Grammar
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.hub.resolve import resolve, resolve_options
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.request import to_token_ids
@@ -42,8 +43,8 @@ class LLM:
 
     Args:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
-            it: token ids only); or a GGUF file, or a directory with one.  An encoder (such as BERT)
-            embeds, and does not generate.
+            it: token ids only); or a GGUF file, or a directory with one; or its name, as
+            "Qwen/Qwen3-0.6B".  An encoder (such as BERT) embeds, and does not generate.
         runtime: what computes: "openvino" (CPUs), "torch" or "mindspore".
         quantization: how weights are stored, by a name of the runtime; None: as in the checkpoint.
         options: those of `EngineConfig`.
@@ -58,8 +59,8 @@ class LLM:
         quantization: str | None = None,
         **options: Any,
     ) -> None:
-        config = make_config({"quantization": quantization, **options})
-        opened, engine = open_ours(path, runtime, config)
+        config = make_config({"quantization": quantization, **resolve_options(options)})
+        opened, engine = open_ours(resolve(str(path)), runtime, config)
         self.tokenizer = opened.tokenizer
         card = opened.card()
         self._processor = Processor(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from mindspore_serving import file_check
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import StartError
+from mindspore_serving.hub.resolve import name_of
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
 
 _SHOWN = 5  # max names of files in an error
@@ -24,7 +25,12 @@ def versions(root: str) -> list[int]:
 
 
 def file_alias(directory: str, name: str) -> str:
-    """Return the name of a model file for clients, without its suffix; "" for a directory."""
+    """Return the name of a model file for clients, without its suffix; "" for a directory.
+
+    A model that was downloaded has the name that was given.
+    """
+    if title := name_of(os.path.join(directory, name)):
+        return title
     return os.path.splitext(name)[0] if os.path.isfile(os.path.join(directory, name)) else ""
 
 

@@ -50,6 +50,24 @@ def declared_options(path: str) -> list[DeclaredOptions]:
     ]
 
 
+def declared_paths(path: str) -> list[str]:
+    """Return the literal paths or names of models and adapters at the top level of a file."""
+    values: list[Any] = []
+    for node in _parse(path).body:
+        call = getattr(node, "value", None)
+        if not isinstance(call, ast.Call) or _name_of(call) not in (
+            "declare_llm",
+            "declare_hf_model",
+        ):
+            continue
+        arguments = {str(keyword.arg): keyword.value for keyword in call.keywords}
+        nodes = [*call.args[:1], arguments.get("path"), arguments.get("draft")]
+        adapters = arguments.get("adapters")
+        nodes += adapters.values if isinstance(adapters, ast.Dict) else []
+        values += [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value, str)]
+
+
 def _parse(path: str) -> ast.Module:
     """Parse a file; one that cannot be parsed is empty, as the worker reports its error."""
     try:
@@ -60,9 +78,13 @@ def _parse(path: str) -> ast.Module:
 
 
 def _is_declaration(call: ast.Call) -> bool:
+    return _name_of(call) == "declare_llm"
+
+
+def _name_of(call: ast.Call) -> str:
+    """Return the name of the function that is called, without its module."""
     function = call.func
-    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    return name == "declare_llm"
+    return str(getattr(function, "attr", "") or getattr(function, "id", ""))
 
 
 def _options(call: ast.Call) -> DeclaredOptions:

@@ -46,7 +46,7 @@ def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
     if not os.path.exists(path):
         near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
         if not near and re.fullmatch(r"[\w-]+/[\w.-]+", argument):  # as Qwen/Qwen3-0.6B
-            near = "; models of the Hugging Face hub are not downloaded: give a directory or a file"
+            near = f"; a repository of Hugging Face is written hf://{argument}"
         raise StartError(f"There is no file or directory '{path}'{near}")
     try:
         return _discover(_directory_of(path), allow_pickle=allow_pickle)

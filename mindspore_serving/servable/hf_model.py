@@ -11,6 +11,7 @@ from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.tasks import HEADS, TASKS, TaskSpec, task_of
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.hub.resolve import resolve_prepared
 from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.method_builder import MethodBuilder, current
 
@@ -48,7 +49,8 @@ def declare_hf_model(
     If it is the only model and no method is registered, there is `predict` with all of these.
 
     Args:
-        path: the model's directory; relative to the servable's directory.
+        path: the model's directory; relative to the servable's directory; or its name, as
+            "hf://ORG/NAME".
         task: None is the task of the architecture in config.json.  "feature-extraction" is possible
             with any head, which is then not computed.
         runtime: "openvino" or "torch" for texts of the BERT family, "transformers" for all; "" is
@@ -65,7 +67,8 @@ def declare_hf_model(
     if task is not None and task not in TASKS:
         raise InvalidInputs(f"task is {task!r}, expected one of {', '.join(TASKS)}")
     caller = os.path.abspath(sys._getframe(1).f_code.co_filename)
-    location = os.path.normpath(os.path.join(os.path.dirname(caller), path))
+    directory = os.path.dirname(caller)
+    location = os.path.normpath(os.path.join(directory, resolve_prepared(path, directory)))
     if location in declaration.tasks:
         raise InvalidInputs(f"the model {path!r} has already been declared")
     architecture = read_architecture(location)

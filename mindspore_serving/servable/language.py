@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
@@ -11,6 +12,7 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.hub.resolve import resolve_options, resolve_prepared
 from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.method_builder import current
@@ -55,8 +57,8 @@ def declare_llm(
     as JSON); outputs `text` and `finish_reason`.
 
     Args:
-        path: the model's directory or GGUF file; relative to the servable's directory.  With the
-            engine "openai" there is none.
+        path: the model's directory or GGUF file, relative to the servable's directory, or its name
+            (hf://ORG/NAME).  With the engine "openai" there is none.
         runtime: "openvino", "torch", "mindspore", "mindir" or "agents".
         params: defaults of sampling parameters for stages; None: the model's default sampling.
         engine: "ours", or an engine that is installed in the worker's environment: "vllm",
@@ -78,7 +80,7 @@ def declare_llm(
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
     directory = os.path.dirname(os.path.abspath(sys._getframe(1).f_code.co_filename))
-    location = os.path.normpath(os.path.join(directory, path))
+    location = os.path.normpath(os.path.join(directory, resolve_prepared(path, directory)))
     declaration.language = LanguageSpec(
         location,
         runtime,
@@ -104,6 +106,7 @@ def bare_language(location: str, name: str, options: dict[str, Any]) -> Declarat
 
 def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
     """Return `options` with the path of the draft model relative to `directory`."""
+    options = resolve_options(options, partial(resolve_prepared, base=directory))
     if options.get("draft") is None:
         return options
     return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}

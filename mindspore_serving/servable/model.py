@@ -39,6 +39,7 @@ _FORMATS = {
     "sklearn": "SKLearn",
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
+    "catboost": "CatBoost",
     "python": "Python",
 }
 _runner: Runner | None = None
@@ -145,9 +146,9 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
             the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
         model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
             torch.export .pt2 or a TorchScript file), "OpenVINO" (.xml, and TensorFlow, TensorFlow
-            Lite and Paddle files), "SKLearn", "XGBoost", "LightGBM", "Python", or a name that a
-            package registers under the entry point group "mindspore_serving.backends".  Case does
-            not matter.
+            Lite and Paddle files), "SKLearn", "XGBoost", "LightGBM", "CatBoost", "Python", or a
+            name that a package registers under the entry point group "mindspore_serving.backends".
+            Case does not matter.
         with_batch_dim: Whether the first dimension of inputs and outputs counts instances; None:
             the model's shapes decide.
         options: Deprecated, use `context`.

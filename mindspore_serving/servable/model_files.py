@@ -20,15 +20,17 @@ _SUFFIXES = {
     ".pdmodel": "openvino",
     ".skops": "sklearn",
     ".ubj": "xgboost",
+    ".cbm": "catboost",
 }
 _TORCHSCRIPT = (".jit", ".torchscript", ".ts", ".ptl")
-_MORE = (f"{', '.join(_TORCHSCRIPT)} (TorchScript)", ".json (XGBoost)", ".txt (LightGBM)")
+_MORE = (f"{', '.join(_TORCHSCRIPT)} (TorchScript)", ".json (XGBoost, CatBoost)", ".txt (LightGBM)")
 SUFFIXES = ", ".join((*_SUFFIXES, *_MORE, ".gguf"))
 SAVED_MODEL = "saved_model.pb"  # its directory is the model
 _TORCH = re.compile(rb"\APK\x03\x04.{26}[^/]{1,256}/data(/|\.pkl)", re.DOTALL)  # a zip archive
 _CONTENTS = (  # suffix, pattern of the head, format
     (".xml", re.compile(rb"<net\b"), "openvino"),
     (".json", re.compile(rb'\A\s*\{\s*"(learner"\s*:\s*\{|version"\s*:\s*\[)'), "xgboost"),
+    (".json", re.compile(rb'\A\s*\{\s*"(ctr_data|features_info)"\s*:'), "catboost"),
     (".json", re.compile(rb'\A\s*\{\s*"base_code"'), ""),
     (".txt", re.compile(rb"\Atree\r?\n"), "lightgbm"),
     *((suffix, _TORCH, "pytorch") for suffix in _TORCHSCRIPT),
@@ -50,7 +52,6 @@ _NOT_SERVED = {
     ".mlmodel": "is of Core ML: export the model as ONNX",
     ".engine": "is built by TensorRT for one GPU: serve the ONNX file that it was made of",
     ".pmml": "is PMML: export the model as ONNX",
-    ".cbm": "is of CatBoost: save it by model.save_model('model.onnx', format='onnx')",
     ".pdiparams": "is weights of Paddle without their network, which is in a .pdmodel file",
 }
 

@@ -13,6 +13,8 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.hub.reference import parse_reference
+from mindspore_serving.hub.resolve import resolve, resolve_options
 from mindspore_serving.servable.bare import file_alias
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -57,6 +59,9 @@ class ServableStartConfig(ServableOptions):
     def __post_init__(self) -> None:
         directory = get_abs_path(check_str("servable_directory", self.servable_directory))
         name = check_servable_name("servable_name", self.servable_name)
+        if parse_reference(self.servable_directory, _base()):
+            object.__setattr__(self, "alias", self.alias or name)
+            directory, name = os.path.split(resolve(self.servable_directory, base=_base()))
         described = formats.read(os.path.join(directory, name))
         for option, value in formats.complete(described, _values(self)).items():
             object.__setattr__(self, option, value)
@@ -64,7 +69,8 @@ class ServableStartConfig(ServableOptions):
         devices = () if devices is None else as_int_tuple("device_ids", devices, 0)
         check_dec(self.dec_key, self.dec_mode)
         checked: dict[str, Any] = {
-            "servable_directory": directory,
+            "servable_directory": os.path.realpath(directory),
+            "servable_name": name,
             "device_ids": devices,
             "dec_key": self.dec_key,
             "device_type": _check_device_type(self.device_type),
@@ -76,6 +82,7 @@ class ServableStartConfig(ServableOptions):
             theirs = dict(checked["llm_options"] or {})
             checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
+        checked["llm_options"] = resolve_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else a name in PATH
@@ -136,10 +143,14 @@ def get_abs_path(path: str) -> str:
 
 def _absolute(path: str) -> str:
     """Return a path as `get_abs_path`, but keep links: those of an environment lead out of it."""
+    return os.path.abspath(os.path.join(_base(), os.path.expanduser(path)))
+
+
+def _base() -> str:
+    """Return the directory that paths are relative to."""
     script = sys.argv[0] if sys.argv else ""
     has_script = hasattr(sys.modules["__main__"], "__file__") and os.path.isfile(script)
-    base = os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
-    return os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+    return os.path.dirname(os.path.realpath(script)) if has_script else os.getcwd()
 
 
 def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartConfig]:

@@ -3,17 +3,19 @@
 Checks that need the model's files, or the library of another engine, are left to the worker.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.tasks import TASK_OPTIONS, TaskOptions, task_of
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
+from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
 from mindspore_serving.llm.upstream.options import read_model_options, read_options
-from mindspore_serving.servable.declared_llm import declared_options
+from mindspore_serving.servable.declared_llm import declared_options, declared_paths
 from mindspore_serving.servable.repository import is_upstream, read_model_config
 
 _RUNTIME_OPTIONS = ("runtime", "engine", "engine_options")
@@ -46,8 +48,9 @@ def check_task_options(path: str, options: Mapping[str, Any]) -> None:
 def check_declared_options(path: str) -> None:
     """Check the options of `declare_llm` in the servable_config.py at `path`, which is not run.
 
-    Names are checked, and values if all of them are literals; the worker checks the rest.  Raises
-    StartError with the line.
+    Names are checked, and values if all of them are literals; the worker checks the rest.  Models
+    that are named, as hf://ORG/NAME, are downloaded before a worker needs them.  Raises StartError
+    with the line.
     """
     for call in declared_options(path):
         try:
@@ -56,6 +59,8 @@ def check_declared_options(path: str) -> None:
                 _check(call.literals)
         except ServingError as error:
             raise StartError(f"{path}, line {call.line}: {error}") from None
+    for name in declared_paths(path):
+        resolve(name, base=os.path.dirname(path))
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
 from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.server.llm_config_source import Block, Blocks, read_blocks
@@ -118,7 +119,7 @@ def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
 def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     """Return the model's directory, and the runtime for its files.  Raises InvalidInputs."""
     configured = _model_path(paths, model, base)
-    path = Path(os.path.normpath(base / configured))
+    path = Path(os.path.normpath(base / resolve(configured, base=str(base))))
     directory = path if path.is_dir() else path.parent
     if not (directory / "config.json").is_file():
         raise InvalidInputs(

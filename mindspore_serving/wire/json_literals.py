@@ -119,6 +119,8 @@ def _restored(value: Any, marked: Marked) -> Any:
         return msgspec.Raw(marked.restore(value))
     if isinstance(value, list):
         return [_restored(item, marked) for item in value]
+    if isinstance(value, dict):
+        return {name: _restored(item, marked) for name, item in value.items()}
     if isinstance(value, msgspec.Struct):
         for name in value.__struct_fields__:
             setattr(value, name, _restored(getattr(value, name), marked))

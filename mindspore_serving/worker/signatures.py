@@ -78,10 +78,10 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
     example = None if tensor.example is None else Example(tensor.example)
-    if tensor.trial and sizes:  # other sizes may be refused
-        name = None if row is None else row.name
+    name = None if row is None else row.name
+    if example is None and tensor.trial and sizes:  # other sizes may be refused
         example = examples.likely(tensor.name, name, tensor.trial[-len(sizes) :])
-    return ValueSpec(tensor.name, None if row is None else row.name, sizes, declared=example)
+    return ValueSpec(tensor.name, name, sizes, declared=example, columns=tensor.columns)
 
 
 def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:

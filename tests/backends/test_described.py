@@ -48,6 +48,18 @@ def test_the_order_of_inputs_is_that_of_the_file() -> None:
     assert check(Recorded([a, b]), inputs=(b, a)).inputs == (a, b)
 
 
+def test_described_columns_are_the_names_of_a_row() -> None:
+    row = TensorSpec("x", F32, (-1, 2))
+    columns = (TensorSpec("b", None, None, example=2.0), TensorSpec("a", None, None, example=1))
+    (x,) = check(Recorded([row]), "xgboost", inputs=columns).inputs
+    assert (x.columns, x.example) == (("b", "a"), [2.0, 1])
+    named = Recorded([TensorSpec("x", F32, (-1, 2), columns=("a", "b"))])
+    (x,) = check(named, "xgboost", inputs=columns).inputs
+    assert (x.columns, x.example) == (("a", "b"), [1, 2.0])
+    with pytest.raises(StartError, match="has the columns a, b, described are a, c"):
+        check(named, "xgboost", inputs=(columns[1], TensorSpec("c", None, None)))
+
+
 def test_a_script_gets_names_by_their_numbers() -> None:
     names = ("IN__1", "IN__0")
     model = Recorded([TensorSpec(name, None, None) for name in ("self", "other")], [])

@@ -71,7 +71,7 @@ def test_a_package_that_cannot_be_imported_is_named(package, source):
 
 def test_unknown_format_error_lists_known_formats(source):
     with pytest.raises(
-        StartError, match="'caffe' is unknown, known are: lightgbm, mindir, .*python"
+        StartError, match="'caffe' is unknown, known are: catboost, lightgbm, mindir, .*python"
     ):
         open_backend(source("caffe"))
 

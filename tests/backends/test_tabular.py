@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
+from mindspore_serving.backends import formats
 from mindspore_serving.backends.run import run_model
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.dtype import TEXT
@@ -195,15 +196,41 @@ def test_a_library_that_a_pickle_needs_is_named(opened, tmp_path):
         opened("sklearn", tmp_path / "model.pkl", allow_pickle=True)
 
 
-def test_columns_selected_by_name_are_refused_with_advice(iris, saved, opened):
+def named_columns(iris):
     pandas = pytest.importorskip("pandas", reason="such a model is trained with it")
     from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     frame = pandas.DataFrame(iris[0], columns=list("abcd"))
-    model = ColumnTransformer([("scaled", StandardScaler(), ["a", "c"])]).fit(frame)
-    with pytest.raises(StartError, match="selects columns of a pandas DataFrame by name"):
-        opened("sklearn", saved(model))
+    scaled = ColumnTransformer([("scaled", StandardScaler(), ["c", "a"])])
+    return make_pipeline(scaled, LogisticRegression()).fit(frame, iris[1]), frame
+
+
+def test_columns_selected_by_name_come_from_rows_in_their_order(iris, saved, opened):
+    model, frame = named_columns(iris)
+    backend = opened("sklearn", saved(model))
+    (x,) = backend.signature[0].inputs
+    assert (x.name, x.shape, x.columns) == ("x", (-1, 4), ("a", "b", "c", "d"))
+    np.testing.assert_array_equal(backend.run([iris[0]])[1], model.predict_proba(frame))
+
+
+def test_without_pandas_columns_selected_by_name_are_refused(iris, saved, opened, monkeypatch):
+    path = saved(named_columns(iris)[0])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pandas" else 1)
+    monkeypatch.setattr(formats, "require", lambda name: None)
+    with pytest.raises(StartError, match="pandas is not installed: pip install pandas"):
+        opened("sklearn", path)
+
+
+def test_files_of_models_trained_on_a_dataframe_have_the_names_of_columns(iris, saved, opened):
+    from sklearn.linear_model import LinearRegression
+
+    pandas = pytest.importorskip("pandas", reason="such a model is trained with it")
+    frame = pandas.DataFrame(iris[0], columns=["a b", "c", "d", "e"])
+    (x,) = opened("sklearn", saved(LinearRegression().fit(frame, iris[1]))).signature[0].inputs
+    assert x.columns == ("a b", "c", "d", "e")
 
 
 # --- XGBoost ----------------------------------------------------------------------------------
@@ -264,7 +291,9 @@ def test_boosters_of_each_kind_and_with_names_of_features(iris, opened, tmp_path
     matrix = xgboost.DMatrix(x, y, feature_names=list("abcd"))
     booster = xgboost.train({"booster": kind, "nthread": 1}, matrix, 4)
     booster.save_model(tmp_path / "model.json")
-    (result,) = opened("xgboost", tmp_path / "model.json").run([x.astype(np.float32)])
+    backend = opened("xgboost", tmp_path / "model.json")
+    assert backend.signature[0].inputs[0].columns == ("a", "b", "c", "d")
+    (result,) = backend.run([x.astype(np.float32)])
     np.testing.assert_allclose(result, booster.predict(matrix), rtol=1e-6)
 
 

@@ -142,6 +142,22 @@ def test_columns_of_texts_have_the_names_of_the_training(saved):
     assert run_model(backend, SPEC, 0, [("blue", "m")])[0][0] == 1
 
 
+def test_columns_of_texts_are_selected_by_name(saved):
+    pandas = pytest.importorskip("pandas", reason="such a model is trained with it")
+    from sklearn.compose import ColumnTransformer
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    names = ["colour", "size", "weight"]
+    frame = pandas.DataFrame({name: [row[i] for row in MIXED] for i, name in enumerate(names)})
+    parts = [("texts", OneHotEncoder(), ["colour"]), ("scaled", StandardScaler(), ["weight"])]
+    model = pipeline(ColumnTransformer(parts), classifier()).fit(frame, Y)
+    backend = saved(model)
+    assert inputs(backend) == list(zip(names, [TEXT, "f8", "f8"], [(-1,)] * 3, strict=True))
+    rows = [(row[0], np.array(row[1]), np.array(row[2])) for row in MIXED]
+    results = run_model(backend, SPEC, 0, rows)
+    np.testing.assert_array_equal([one[1] for one in results], model.predict_proba(frame))
+
+
 def test_a_category_that_was_not_trained_fails_only_in_its_run(saved):
     backend = saved(one_hot(np.array(COLOURS, object)))
     (bad,) = run_model(backend, SPEC, 0, [("pink", "s")])

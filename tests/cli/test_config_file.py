@@ -41,6 +41,8 @@ servables:
 
 @pytest.fixture
 def read(tmp_path):
+    (tmp_path / "models").mkdir()  # so that models/first is no name of a hub
+
     def write_and_read(text):
         path = tmp_path / "server.yaml"
         path.write_text(text)

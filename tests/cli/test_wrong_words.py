@@ -64,7 +64,9 @@ def test_each_proposed_command_exists() -> None:
         ("-c 4096", "-c is a name of llama.cpp; here write --max-model-len 4096"),
         ("--num_ctx 4096", "--num_ctx is a name of Ollama; here write --max-model-len 4096"),
         ("-ngl 99", "here leave it out: a model is computed on one device"),
-        ("-hf a/b", "models are not downloaded"),
+        ("-hf a/b:Q8_0", "give the model as an argument: serve a/b:Q8_0"),
+        ("--hf-file a.gguf", "write it behind the model's name: ORG/NAME:a.gguf"),
+        ("--revision v1", "write it behind the model's name: ORG/NAME@v1"),
         ("-np 4", "write --llm-option max_num_seqs=4"),
         (
             "--device cuda",

@@ -89,6 +89,19 @@ def make_repository(directory: Path) -> None:
     write_triton(directory, "ensemble", 'platform: "ensemble" ensemble_scheduling {}')
 
 
+def make_mlflow(directory: Path) -> Path:
+    """A directory of MLflow, without the model."""
+    directory.mkdir()
+    columns = [{"type": "double", "name": name, "required": True} for name in ("a", "b")]
+    description = f"""
+flavors:
+  python_function: {{loader_module: mlflow.sklearn, model_path: model.pkl}}
+  sklearn: {{pickled_model: model.pkl, serialization_format: cloudpickle}}
+signature: {{inputs: '{json.dumps(columns)}'}}"""
+    (directory / "MLmodel").write_text(description)
+    return directory
+
+
 def make_more(directory: Path) -> None:
     """MLServer's settings, an archive of TorchServe, and a Modelfile of Ollama."""
     (directory / "rows").mkdir()
@@ -102,6 +115,7 @@ def make_more(directory: Path) -> None:
         "warm_workers": True,
     }
     (directory / "rows" / "model-settings.json").write_text(json.dumps(settings))
+    joblib.dump(model, make_mlflow(directory / "flow") / "model.pkl")
     with zipfile.ZipFile(directory / "affine.mar", "w") as archive:
         manifest = {"modelName": "affine", "serializedFile": "net.pt", "handler": "handler.py"}
         archive.writestr("MAR-INF/MANIFEST.json", json.dumps({"model": manifest}))
@@ -192,6 +206,15 @@ def test_a_model_of_mlserver_has_the_names_of_its_settings(served: Served) -> No
     assert "linear: without effect here, of MLServer's model-settings.json: warm_workers" in (
         "\n".join(served.command.lines)
     )
+
+
+def test_a_directory_of_mlflow_finds_columns_by_the_names_of_its_signature(served: Served) -> None:
+    frame = {"columns": ["b", "a"], "data": [[1, 1], [2, 1], [1, 2]]}
+    answer = served.post("/v1/models/flow:predict", {"dataframe_split": frame})
+    np.testing.assert_allclose(answer["predictions"], [4.0, 6.0, 5.0])
+    (flow,) = [row for row in served.get("/servables")["servables"] if row["name"] == "flow"]
+    (x,) = flow["methods"]["predict"]["input_specs"]
+    assert (x["name"], x["columns"]) == ("x", ["a", "b"])
 
 
 def test_an_archive_of_torchserve_is_served_without_its_code(served: Served) -> None:

@@ -582,6 +582,51 @@ def test_errors_of_protocol_v1_have_its_form(
     assert text in answer["error"]
 
 
+TABLE = {"columns": ["x2", "x1"], "data": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dataframe_split": TABLE},
+        {"dataframe_records": [{"x1": 2, "x2": 1}, {"x1": 4, "x2": 3}]},
+        {"instances": [{"x1": 2, "x2": 1}, {"x1": 4, "x2": 3}]},
+    ],
+)
+def test_dataframes_are_instances_of_protocol_v1_and_mlflow(calls: Calls, body: Any) -> None:
+    for path in ("/v1/models/toy:predict", "/invocations"):
+        assert post(calls, path, body) == (200, {"predictions": [3, 7]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": {"x1": [2, 4], "x2": [1, 3]}},
+        {**TABLE, "index": ["a", "b"]},
+        [{"x1": 2, "x2": 1}, {"x1": 4, "x2": 3}],
+        {"x1": {"a": 2, "b": 4}, "x2": {"a": 1, "b": 3}},
+    ],
+)
+def test_invocations_take_each_orient_of_pandas(calls: Calls, body: Any) -> None:
+    assert post(calls, "/invocations", body) == (200, {"predictions": [3, 7]})
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({"dataframe_records": [{"x1": 2, "x3": 1}]}, "misses 'x2' and has unknown 'x3'"),
+        ({"instances": [1]}, "an instance is not an object with the 2 inputs: x1, x2"),
+        ({"params": {"a": 1}, **TABLE}, "'params' are not available: leave them out"),
+        ({"question": 1}, 'the body has no known form, expected {"dataframe_split"'),
+        ("x", 'the body is no JSON object, expected {"dataframe_split"'),
+    ],
+)
+def test_errors_of_invocations_have_the_form_of_mlflow(calls: Calls, body: Any, text: str) -> None:
+    status, answer = post(calls, "/invocations", body)
+    assert (status, answer["error_code"]) == (400, "BAD_REQUEST")
+    assert text in answer["message"]
+
+
 def test_protocol_v1_says_whether_a_model_is_ready(calls: Calls) -> None:
     status, body = calls.http_call("GET", "/v1/models/toy")
     assert (status, json.loads(body)) == (200, {"name": "toy", "ready": True})

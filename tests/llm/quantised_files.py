@@ -265,6 +265,129 @@ def bitsandbytes_int8() -> Case:
     return Case({"quant_method": "bitsandbytes", "load_in_8bit": True}, write)
 
 
+def described(kind: str, file: str = "quant_model_description.json") -> dict[str, Any]:
+    """What is read from a file that describes the type of each tensor, here of one."""
+    tool = "golden-stick" if file == GOLDEN_STICK else "ModelSlim"
+    return {"quant_method": "ascend", "tool": tool, "file": file, "types": {MATRIX: kind}}
+
+
+MATRIX = "model.layers.0.mlp.up_proj.weight"
+GOLDEN_STICK = "quantization_description.json"
+
+
+def modelslim(kind: str = "W8A16", group: int = -1, *, symmetric: bool = True) -> Case:
+    """A scale and an offset per output or group of inputs, in float32."""
+    bits = int(kind[1])
+
+    def write(weight: np.ndarray) -> Written:
+        q, zeros, scales, floats = rounded(
+            weight, bits, consecutive(weight.shape[1], group), symmetric=symmetric
+        )
+        signed, middle = q - 2 ** (bits - 1), 2 ** (bits - 1)
+        stored = signed.astype(np.int8)
+        if kind == "W4A8_DYNAMIC" or (bits == 4 and group > 0):
+            stored = two_in_a_byte(signed)
+        elif bits == 4:
+            stored = two_in_a_byte(signed.T).T
+        tensors: dict[str, Any] = {"weight": stored, "weight_scale": scales}
+        tensors["weight_offset"] = (zeros - middle).astype(np.float32)
+        if kind == "W4A8_DYNAMIC":
+            tensors["scale_bias"] = np.zeros((len(weight), 1), np.float32)
+        return Written(tensors, floats)
+
+    return Case(described(kind), write)
+
+
+def two_in_a_byte(rows: np.ndarray) -> np.ndarray:
+    """[2n, m] signed as [n, m] of bytes: even rows in the low four bits."""
+    return ((rows[0::2] & 15) | (rows[1::2] << 4)).astype(np.int8)
+
+
+def modelslim_two_levels(group: int = GROUP) -> Case:
+    """W4A8 by way of int8: a scale per output, and another per group."""
+
+    def write(weight: np.ndarray) -> Written:
+        index = consecutive(weight.shape[1], group)
+        first = (np.abs(weight).max(1, keepdims=True) / 127).astype(np.float32)
+        q, _, second, _ = rounded(weight / first, 4, index, symmetric=True)
+        tensors = {
+            "weight": two_in_a_byte(q - 8),
+            "weight_scale": first,
+            "weight_offset": np.zeros_like(first),
+            "weight_scale_second": second,
+            "weight_offset_second": np.zeros_like(second),
+            "scale_bias": np.zeros((len(weight), 1), np.float32),
+        }
+        return Written(tensors, (q - 8).astype(np.float32) * (first * second)[:, index])
+
+    return Case(described("W4A8_DYNAMIC"), write)
+
+
+def static_w8a8(*, as_integer: bool = False, with_weight_scale: bool = False) -> Case:
+    """ModelSlim's W8A8: inputs are rounded with a scale and an offset of all."""
+
+    def write(weight: np.ndarray) -> Written:
+        q, _, scales, floats = rounded(weight, 8, np.zeros(weight.shape[1], int), symmetric=True)
+        signed = q - 128
+        input_scale, input_offset = np.float32(0.0625), np.float32(-7)
+        deq_scale = (scales[:, 0] * input_scale).astype(np.float32)
+        bits = deq_scale.view(np.int32).astype(np.int64)
+        tensors = {
+            "weight": signed.astype(np.int8),
+            "quant_bias": np.rint(-signed.sum(1) * input_offset).astype(np.int32),
+            "deq_scale": bits if as_integer else deq_scale,
+            "input_scale": np.array([input_scale]),
+            "input_offset": np.array([input_offset]),
+        }
+        if with_weight_scale:
+            tensors |= {"weight_scale": scales, "weight_offset": np.zeros_like(scales)}
+        return Written(tensors, floats)
+
+    return Case(described("W8A8"), write)
+
+
+def golden_stick(kind: str = "W8A16", group: int = -1) -> Case:
+    """Scales and offsets [groups, outputs] or [outputs]; 4 bits as [inputs, outputs / 2]."""
+    bits = int(kind[1])
+
+    def write(weight: np.ndarray) -> Written:
+        index = consecutive(weight.shape[1], group)
+        q, zeros, scales, floats = rounded(weight, bits, index, symmetric=False)
+        signed, middle = q - 2 ** (bits - 1), 2 ** (bits - 1)
+        shape = (-1, len(weight)) if group > 0 else (len(weight),)
+        tensors = {
+            "weight": two_in_a_byte(signed).T if bits == 4 else signed.astype(np.int8),
+            "weight_scale": scales.T.reshape(shape).astype(np.float16),
+            "weight_offset": (zeros - middle).T.reshape(shape).astype(np.int32),
+        }
+        return Written(tensors, floats)
+
+    return Case(described(kind, GOLDEN_STICK), write)
+
+
+def golden_stick_a8w8(*, smooth: bool = False) -> Case:
+    """Static, with a scale and an offset for each input, which smoothing makes different."""
+
+    def write(weight: np.ndarray) -> Written:
+        outputs, inputs = weight.shape
+        random = np.random.default_rng(inputs)
+        factors = 2.0 ** random.integers(-2, 3, inputs) if smooth else np.ones(inputs)
+        q, _, scales, _ = rounded(weight / factors, 8, np.zeros(inputs, int), symmetric=True)
+        signed = q - 128
+        scale, offset = np.float32(0.0625), np.full(inputs, 5, np.int8)
+        tensors = {
+            "weight": signed.astype(np.int8),
+            "quant_bias": (-signed.sum(1) * 5).astype(np.int32),
+            "deq_scale": (scales[:, 0] * scale).astype(np.float32),
+            "input_scale": (scale / factors).astype(np.float32),
+            "input_offset": offset,
+        }
+        floats = signed.astype(np.float32) * scales * factors.astype(np.float32)
+        return Written(tensors, floats.astype(np.float32))
+
+    return Case(described("W8A8", GOLDEN_STICK), write)
+
+
 CASES: dict[str, Case] = {
     "gptq": gptq(),
     "gptq-asymmetric": gptq(symmetric=False),
@@ -288,7 +411,21 @@ CASES: dict[str, Case] = {
     "nf4-double": bitsandbytes_4bit(double=True),
     "fp4": bitsandbytes_4bit("fp4"),
     "llm-int8": bitsandbytes_int8(),
+    "modelslim-w8a16": modelslim(),
+    "modelslim-w8a16-groups": modelslim(group=GROUP, symmetric=False),
+    "modelslim-w8a8-dynamic": modelslim("W8A8_DYNAMIC"),
+    "modelslim-w8a8": static_w8a8(),
+    "modelslim-w8a8-bits": static_w8a8(as_integer=True, with_weight_scale=True),
+    "modelslim-w4a16": modelslim("W4A16"),
+    "modelslim-w4a16-groups": modelslim("W4A16", GROUP),
+    "modelslim-w4a8": modelslim("W4A8_DYNAMIC"),
+    "modelslim-w4a8-two-levels": modelslim_two_levels(),
+    "golden-stick-a16w8": golden_stick(),
+    "golden-stick-a16w4": golden_stick("W4A16", GROUP),
+    "golden-stick-a8w8": golden_stick_a8w8(),
+    "golden-stick-a8w8-smooth": golden_stick_a8w8(smooth=True),
 }
+WIDENED = ("fp4", "golden-stick-a8w8-smooth")  # no integers with a scale per output or group
 KEPT = [name for name in CASES if "fp8" not in name and name != "fp4"]
 
 
@@ -299,10 +436,13 @@ def quantised(source: Path, target: Path, case: Case) -> tuple[Path, Path]:
     for directory in (plain, other):
         shutil.copytree(source, directory)
     config = json.loads((other / "config.json").read_text())
-    config["quantization_config"] = case.config
+    kind = case.config.get("types", {}).get(MATRIX)
+    if kind is None:
+        config["quantization_config"] = case.config
     (other / "config.json").write_text(json.dumps(config))
     floats: dict[str, torch.Tensor] = {}
     stored: dict[str, torch.Tensor] = {}
+    quantised_names: set[str] = set()
     for name, tensor in load_file(source / "model.safetensors").items():
         if tensor.dim() != 2 or ".layers." not in name or name.endswith("mlp.gate.weight"):
             floats[name] = stored[name] = tensor
@@ -310,7 +450,12 @@ def quantised(source: Path, target: Path, case: Case) -> tuple[Path, Path]:
         written = case.write(tensor.float().numpy())
         floats[name] = torch.from_numpy(np.ascontiguousarray(written.floats))
         module = name.removesuffix("weight")
-        stored |= {f"{module}{leaf}": as_torch(one) for leaf, one in written.tensors.items()}
+        parts = {f"{module}{leaf}": as_torch(one) for leaf, one in written.tensors.items()}
+        stored |= parts
+        quantised_names |= set(parts)
+    if kind is not None:
+        types = {name: kind if name in quantised_names else "FLOAT" for name in stored}
+        (other / case.config["file"]).write_text(json.dumps({"version": "1.0.0", **types}))
     save_file(floats, plain / "model.safetensors", {"format": "pt"})
     save_file(stored, other / "model.safetensors", {"format": "pt"})
     return other, plain

@@ -68,6 +68,7 @@ def of(directory, *names):
         ("forest.json", "xgboost"),
         ("forest.ubj", "xgboost"),
         ("boosted.txt", "lightgbm"),
+        ("boosted.cbm", "catboost"),
         ("pipeline.skops", "sklearn"),
     ],
 )
@@ -333,7 +334,7 @@ def test_discover_names_the_known_files(tmp_path):
         discover(str(tmp_path))
     with pytest.raises(StartError, match="There is no file or directory"):
         discover(str(tmp_path / "none"))
-    with pytest.raises(StartError, match="are not downloaded: give a directory or a file"):
+    with pytest.raises(StartError, match="is written hf://Qwen/Qwen3-0.6B"):
         discover("Qwen/Qwen3-0.6B")
 
 

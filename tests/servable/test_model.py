@@ -82,6 +82,7 @@ def test_pickles_are_allowed_by_an_argument_alone(declared):
         ("sklearn", "sklearn"),
         ("XGBoost", "xgboost"),
         ("LightGBM", "lightgbm"),
+        ("CatBoost", "catboost"),
     ],
 )
 def test_formats_are_known_in_any_case(declared, given, recorded):
@@ -94,9 +95,8 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(declared):
         declared("'a', 'caffe'")
     text = str(caught.value)
     assert "model format can only be OM, MindIR or MindIR_Lite, case ignored" in text
-    assert (
-        "or ONNX, PyTorch, OpenVINO, SKLearn, XGBoost, LightGBM, Python, but given 'caffe'" in text
-    )
+    assert "or ONNX, PyTorch, OpenVINO, SKLearn, XGBoost, LightGBM, CatBoost, Python" in text
+    assert "but given 'caffe'" in text
 
 
 def test_a_format_that_another_package_registers_is_known(declared, monkeypatch):

@@ -309,11 +309,13 @@ class LanguageModels:
 
         Unless `is_exact`, no name, a URL or one of `ANY_MODEL` selects the first model that serves
         `purpose`.  Raises NotFound naming the models that exist, or ServableUnavailable while one
-        is still loading.
+        is still loading.  Qwen/Qwen3-0.6B, as the model is called where it comes from, also selects
+        Qwen3-0.6B.
         """
         models = self.all()
         accepts_any = not is_exact and _is_any(name)
-        named = (model for model in models if model.name == name)
+        names = (name, None if is_exact or not name else name.rpartition("/")[2])
+        named = (model for model in models if model.name in names)
         suitable = (model for model in models if accepts_any and model.can(purpose))
         model = next(chain(named, suitable), None)
         if model is not None:
@@ -321,14 +323,14 @@ class LanguageModels:
         missing = still_loading(self._control, name or "")
         if missing is not None:
             raise missing
-        names = ", ".join(sorted(model.name for model in models)) or "none"
+        available = ", ".join(sorted(model.name for model in models)) or "none"
         if models and accepts_any:
-            raise NotFound(f"No model here can {purpose}; available: {names}")
+            raise NotFound(f"No model here can {purpose}; available: {available}")
         if name and any(state.name == name for state in self._control.readiness()):
             text = f"'{name}' is not a language model; call it at /model/{name}:METHOD"
             raise NotFound(f"{text} or /v2/models/{name}/infer")
         near = did_you_mean(name or "", (model.name for model in models))
-        known = f"available: {names}{near}"
+        known = f"available: {available}{near}"
         raise NotFound(f"The model '{name or 'default'}' does not exist; {known}")
 
 

@@ -4,7 +4,8 @@ OpenAI's protocol answers GET for language models.  Values are those of the clas
 protocol; the master does not parse them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 from starlette.requests import Request as HttpRequest
@@ -14,7 +15,7 @@ from starlette.types import Scope
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Request
-from mindspore_serving.errors import InvalidInputs, ServingError, TooLarge
+from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.frontends.access import is_predict
 from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.health import has_models
@@ -23,24 +24,18 @@ from mindspore_serving.frontends.operation import JSON, Body, ModelReady, to_obj
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
+from mindspore_serving.frontends.v2 import v1_bodies
 from mindspore_serving.frontends.v2.answers import V2Error
 from mindspore_serving.frontends.v2.errors import to_response
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
-from mindspore_serving.wire.json_literals import RawDecoder
-from mindspore_serving.wire.json_shape import SMALL, has_more_items
-from mindspore_serving.wire.tensor import MAX_INSTANCES
+from mindspore_serving.wire.json_shape import SMALL
 
 _PATH = "/v1/models/"
 
 
-class _Body(msgspec.Struct):
-    instances: list[msgspec.Raw] | None = None
-    inputs: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_body = RawDecoder[_Body](_Body)
 _name = msgspec.json.Encoder().encode
+_outputs = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 async def predict(v2: V2, http: HttpRequest) -> Response:
@@ -48,26 +43,39 @@ async def predict(v2: V2, http: HttpRequest) -> Response:
     model = v2.models.find(http.path_params["name"])
     if model.language is not None:
         raise InvalidInputs(f"'{model.name}' is a language model: call /v1/completions")
+    return to_predictions(await infer_body(v2, http, model, v1_bodies.to_instances), model)
+
+
+async def infer_body(
+    v2: V2, http: HttpRequest, model: V2Model, read: Callable[[Buffer, Any], list[bytes]]
+) -> list[bytes]:
+    """Return the answer to each instance that `read` finds in the body.  Raises ServingError."""
     async with v2.decompressor.body(http, v2.state.max_body) as body:
         if len(body) <= SMALL:
-            instances = _instances(body, model)
+            instances = read(body, model.signature.inputs)
         else:
-            instances = await on_thread("bodies", _instances, body, model)
-        return await _answer(v2, http, model, instances)
-
-
-async def _answer(v2: V2, http: HttpRequest, model: V2Model, instances: list[bytes]) -> Response:
-    body = b'{"instances":[%b]}' % b",".join(instances)
-    request = Request(model.servable, model.method, model.version, "ms_json", body)
+            instances = await on_thread("bodies", read, body, model.signature.inputs)
+    text = b'{"instances":[%b]}' % b",".join(instances)
+    request = Request(model.servable, model.method, model.version, "ms_json", text)
     request.timeout = request_options_of(http).timeout
     reply = await while_connected(http, infer(v2.state.inference, request))
     faults = [reply.failure, *(reply.faults or ())]
     fault: ServingError | None = next(filter(None, faults), None)
     if fault is not None:
         raise fault
-    answer = b'{"predictions":[%b]}' % b",".join(
-        _predictions(list(map(bytes, reply.instances)), model)
-    )
+    return list(map(bytes, reply.instances))
+
+
+def to_predictions(instances: Sequence[bytes], model: V2Model, only: str = "") -> Response:
+    """Return objects with outputs; plain values of a single output, or of the output `only`."""
+    names = [spec.name for spec in model.signature.outputs]
+    if only in names and len(names) > 1:
+        objects = [_outputs.decode(instance) for instance in instances]
+        instances = [bytes(outputs[only]) for outputs in objects]
+    elif len(names) == 1:
+        start = len(b"{%b:" % _name(names[0]))
+        instances = [instance[start:-1] for instance in instances]
+    answer = b'{"predictions":[%b]}' % b",".join(instances)
     return Response(answer, media_type="application/json")
 
 
@@ -100,7 +108,13 @@ ROUTES = (
         predict,
         "Call the default method of a servable",
         {JSON: to_object({"predictions": {"type": "array"}})},
-        body=Body(to_object({"instances": {"type": "array", "minItems": 1}})),
+        body=Body(
+            (
+                to_object({"instances": {"type": "array", "minItems": 1}}),
+                to_object({"dataframe_split": {"type": "object"}}),
+                to_object({"dataframe_records": {"type": "array", "minItems": 1}}),
+            )
+        ),
         protocol=PROTOCOL,
     ),
     HttpRoute(
@@ -114,40 +128,3 @@ ROUTES = (
         applies=_is_plain,
     ),
 )
-
-
-def _instances(body: Buffer, model: V2Model) -> list[bytes]:
-    """Return each instance as an object with inputs; a plain value is the only input.
-
-    Raises InvalidInputs.
-    """
-    if len(body) > SMALL and has_more_items(body, MAX_INSTANCES - 1, depth=1):
-        raise TooLarge(f"A request has at most {MAX_INSTANCES} instances")
-    try:
-        decoded = _body.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidInputs(f"failed to parse the request JSON: {error}") from None
-    if decoded.inputs is not msgspec.UNSET:
-        raise InvalidInputs("'inputs' is not available, send 'instances'")
-    if not decoded.instances:
-        raise InvalidInputs("'instances' is missing, or an empty list")
-    needed = [spec.name for spec in model.signature.inputs if not spec.is_optional]
-    return [_named(bytes(item), needed) for item in decoded.instances]
-
-
-def _named(item: bytes, needed: Sequence[str]) -> bytes:
-    if item.startswith(b"{") and not (len(needed) == 1 and item.startswith(b'{"b64"')):
-        return item
-    if len(needed) != 1:
-        raise InvalidInputs(
-            f"an instance is not an object with the {len(needed)} inputs: {', '.join(needed)}"
-        )
-    return b"{%b:%b}" % (_name(needed[0]), item)
-
-
-def _predictions(instances: Sequence[bytes], model: V2Model) -> Sequence[bytes]:
-    """Return the instances as objects with outputs; plain values if there is one output."""
-    if len(model.signature.outputs) != 1:
-        return instances
-    start = len(b"{%b:" % _name(model.signature.outputs[0].name))
-    return [bytes(instance[start:-1]) for instance in instances]

@@ -6,10 +6,11 @@ still valid.
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TypeAlias
 
 MAX_DEPTH = 100  # of nested containers
+MAX_NAME_CHARS = 256
 _SPACE = " \t\n\r"
 _HEX = frozenset("0123456789abcdefABCDEF")
 _SCALAR_CHARS = frozenset("+-.0123456789Eaeflnrstu")
@@ -72,6 +73,29 @@ def read_marker(marker: str, char: str) -> Reading:
         char = yield
     if char != marker[-1]:
         raise UnexpectedChar
+
+
+def read_choice(markers: Sequence[str], char: str) -> Generator[None, str, int]:
+    """Read one of `markers`, whose first character is to be `char`, and return its index.
+
+    No marker may be the beginning of another.
+    """
+    text = char
+    while text not in markers:
+        if not any(marker.startswith(text) for marker in markers):
+            raise UnexpectedChar
+        text += yield
+    return markers.index(text)
+
+
+def read_until(marker: str) -> Chars:
+    """Return the text up to `marker`, at most `MAX_NAME_CHARS` characters."""
+    text = ""
+    while not text.endswith(marker):
+        text += yield
+        if len(text) > MAX_NAME_CHARS + len(marker):
+            raise UnexpectedChar
+    return text.removesuffix(marker)
 
 
 def without_partial_marker(text: str, marker: str) -> str:

@@ -4,26 +4,17 @@ Takes text and returns deltas, whose concatenation does not depend on how the te
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.deltas import Delta, PlainContent, Reasoning
+from mindspore_serving.llm.chat.harmony import HarmonyReader
 from mindspore_serving.llm.chat.json_reader import HeldText, without_partial_marker
 from mindspore_serving.llm.chat.reasoning_formats import REASONING_FORMATS
-from mindspore_serving.llm.chat.tool_calls import CallReader, PlainContent
+from mindspore_serving.llm.chat.tool_calls import CallReader
+from mindspore_serving.llm.chat.tool_formats import HARMONY
 from mindspore_serving.llm.chat.unmarked_calls import UnmarkedReader
 
 __all__ = ["PlainContent", "Delta", "OutputParser", "Reasoning"]
-
-
-@dataclass(frozen=True, slots=True)
-class Reasoning:
-    """Text that the model thinks before it answers."""
-
-    text: str
-
-
-Delta: TypeAlias = PlainContent | Reasoning | ToolCallDelta
 
 
 class OutputParser:
@@ -48,30 +39,43 @@ class OutputParser:
         *,
         unmarked: bool = False,
     ) -> None:
+        self._harmony = HarmonyReader() if reasoning_format == HARMONY else None
         self._reasoning = _ReasoningReader(reasoning_format) if reasoning_format else None
+        markers = REASONING_FORMATS[reasoning_format].answer if reasoning_format else ("", "")
+        self._wrapped = _WrappedReader(*markers) if markers[0] else None
         self._calls = CallReader(tool_format, tools, is_held=unmarked) if tools else None
         self._unmarked = UnmarkedReader(tools) if tools and unmarked else None
 
     def feed(self, text: str) -> list[Delta]:
         """Return the deltas that `text` adds."""
+        if self._harmony is not None:
+            return self._harmony.feed(text)
         if self._reasoning is None:
             return self._read(text)
         reasoning, text = self._reasoning.feed(text)
-        return _reasoning(reasoning) + self._read(text)
+        return _reasoning(reasoning) + self._read(self._unwrap(text))
 
     def finish(self, *, is_cut: bool = False) -> list[Delta]:
         """Return what was held back, after the last text.
 
         `is_cut` says that the model would have gone on.
         """
+        if self._harmony is not None:
+            return self._harmony.finish(is_cut=is_cut)
         out: list[Delta] = []
         if self._reasoning is not None:
             reasoning, text = self._reasoning.finish()
-            out = _reasoning(reasoning) + self._read(text)
+            out = _reasoning(reasoning) + self._read(self._unwrap(text, is_end=True))
         deltas = self._calls.finish(is_cut=is_cut) if self._calls else []
         if self._unmarked is not None:
             deltas = [*self._unmarked.feed(deltas), *self._unmarked.finish()]
         return [*out, *deltas]
+
+    def _unwrap(self, text: str, *, is_end: bool = False) -> str:
+        """Return `text` without the markers around the answer."""
+        if self._wrapped is None:
+            return text
+        return self._wrapped.finish(text) if is_end else self._wrapped.feed(text)
 
     def _read(self, text: str) -> list[Delta]:
         if self._calls is None:
@@ -149,3 +153,35 @@ class _ReasoningReader:
 
     def _outside(self, text: str) -> tuple[str, str]:
         return "", text
+
+
+class _WrappedReader:
+    """Drops the markers around the text that follows reasoning."""
+
+    def __init__(self, begin: str, end: str) -> None:
+        self._begin, self._end = begin, end
+        self._marker = begin  # the next marker to drop
+        self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return what of `text` can be shown."""
+        self._held += text
+        if self._marker == self._begin:
+            shown = self._held.lstrip()
+            if not shown or (self._begin.startswith(shown) and shown != self._begin):
+                return ""
+            self._marker = self._end
+            self._held = shown.removeprefix(self._begin).lstrip()
+        before, _, after = self._held.partition(self._end)
+        if len(before) < len(self._held):
+            self._held = ""
+            return before.rstrip() + after
+        shown = without_partial_marker(self._held, self._end)
+        self._held = self._held[len(shown) :]
+        return shown
+
+    def finish(self, text: str) -> str:
+        """Return the last text, and what was held back."""
+        shown = self.feed(text)
+        held, self._held = self._held, ""
+        return shown + held

@@ -1,4 +1,4 @@
-"""Incremental reader of tool calls whose arguments are tags: Qwen3-Coder's and GLM's.
+"""Incremental reader of tool calls whose arguments are tags: Qwen3-Coder's, GLM's and others.
 
 Pure: the arguments come out as JSON, whose concatenation does not depend on how the text was split.
 """
@@ -8,34 +8,56 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeAlias
 
 from mindspore_serving.llm.chat.json_reader import (
-    Chars,
+    MAX_NAME_CHARS,
     Reading,
     UnexpectedChar,
     next_char,
+    read_choice,
     read_marker,
+    read_until,
     without_partial_marker,
 )
 from mindspore_serving.llm.chat.parameter_types import to_json, types_of
-from mindspore_serving.llm.chat.tool_formats import Tags
-
-_MAX_NAME_CHARS = 256
+from mindspore_serving.llm.chat.tool_formats import Tags, ToolFormat
 
 Emit: TypeAlias = Callable[[str], None]
 Schema: TypeAlias = Mapping[str, Any]
 
 
-def read_tagged(tags: Tags, end: str, begin: Callable[[str], Schema], emit: Emit) -> Reading:
-    """Read a call and the marker `end` after it.
+def read_tagged(row: ToolFormat, begin: Callable[[str], Schema], emit: Emit) -> Reading:
+    """Read a call and the marker after it; in a section, all calls of the section.
 
     `begin` takes the name and returns the schema of the arguments; `emit` takes the arguments as
     JSON.
     """
-    name, char = yield from _read_name(tags, (yield from next_char()))
+    tags = row.tags
+    assert tags is not None
+    char = yield from next_char()
+    if tags.name[0]:
+        yield from read_marker(tags.name[0], char)
+        char = yield
+    is_over = False
+    while not is_over:
+        yield from _read_call(row, tags, char, begin, emit)
+        if not tags.end:
+            return
+        markers = (tags.name[0], row.end) if row.is_section else (row.end,)
+        choice = yield from read_choice(markers, (yield from next_char()))
+        is_over = markers[choice] == row.end
+        if not is_over:
+            char = yield
+
+
+def _read_call(
+    row: ToolFormat, tags: Tags, char: str, begin: Callable[[str], Schema], emit: Emit
+) -> Reading:
+    """Read a call, whose name begins with `char`."""
+    name, char = yield from _read_name(tags, char)
     schema = begin(name)
     emit("{")
     keys: set[str] = set()
-    while (yield from _read_opening(char, tags, end)):
-        key = yield from _read_until(tags.key[1])
+    while (yield from _read_opening(char, tags, row.end)):
+        key = yield from read_until(tags.key[1])
         if key in keys:
             raise UnexpectedChar
         emit(", " * bool(keys) + json.dumps(key, ensure_ascii=False) + ": ")
@@ -43,8 +65,6 @@ def read_tagged(tags: Tags, end: str, begin: Callable[[str], Schema], emit: Emit
         yield from _read_argument(tags, _types_of(key, schema), emit)
         char = ""
     emit("}")
-    if tags.end:
-        yield from read_marker(end, (yield from next_char()))
 
 
 def _types_of(key: str, schema: Schema) -> frozenset[str]:
@@ -55,20 +75,18 @@ def _types_of(key: str, schema: Schema) -> frozenset[str]:
 
 def _read_name(tags: Tags, char: str) -> Generator[None, str, tuple[str, str]]:
     """Return the name, and the "<" after it if the name has no end marker."""
-    before, after = tags.name
-    if before:
-        yield from read_marker(before, char)
-        char = yield
+    after = tags.name[1]
     name = ""
-    while char not in "<>\n":
-        name += char
-        if len(name) > _MAX_NAME_CHARS:
+    while not (name.endswith(after) if after else char in "<\n"):
+        if char in "<\n" or len(name) > MAX_NAME_CHARS:
             raise UnexpectedChar
-        char = yield
-    name = name.strip()
-    if not name or (char == ">") != (after == ">"):
+        name += char
+        if not name.endswith(after) or not after:
+            char = yield
+    name = name.removesuffix(after).strip()
+    if not name or set(name) & set("<>"):
         raise UnexpectedChar
-    return name, char if char == "<" else ""
+    return name, "" if after or char != "<" else char
 
 
 def _read_opening(char: str, tags: Tags, end: str) -> Generator[None, str, bool]:
@@ -83,15 +101,6 @@ def _read_opening(char: str, tags: Tags, end: str) -> Generator[None, str, bool]
     marker = tags.key[0] if is_key else tags.end or end
     yield from read_marker(marker[1:], char)
     return is_key
-
-
-def _read_until(marker: str) -> Chars:
-    text = ""
-    while not text.endswith(marker):
-        text += yield
-        if len(text) > _MAX_NAME_CHARS + len(marker):
-            raise UnexpectedChar
-    return text.removesuffix(marker)
 
 
 def _read_argument(tags: Tags, types: frozenset[str], emit: Emit) -> Reading:

@@ -5,9 +5,10 @@ Pure: the concatenation of what it returns does not depend on how the text was s
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass
 
 from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.deltas import PlainContent
+from mindspore_serving.llm.chat.gemma_calls import read_call as read_gemma_call
 from mindspore_serving.llm.chat.json_reader import (
     HeldText,
     Reading,
@@ -21,27 +22,24 @@ from mindspore_serving.llm.chat.json_reader import (
     read_value,
     without_partial_marker,
 )
+from mindspore_serving.llm.chat.named_calls import read_named, read_object
+from mindspore_serving.llm.chat.python_calls import read_list
 from mindspore_serving.llm.chat.tagged_calls import Schema, read_tagged
-from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tags, Tools, function_of
+from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tools, function_of
 
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _MAX_NAME_CHARS = 256
 _MIN_MARKER = 2  # characters of a truncated marker: a single "<" may as well be content
 KEYS = {
     "name": "name",
+    "tool_name": "name",
+    "tool_call_id": "id",
     "arguments": "arguments",
     "parameters": "arguments",
     "id": "id",  # some models add "id" and "type"
     "type": "type",
 }
 """Keys of a call as JSON, and their meanings."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainContent:
-    """Text that is neither reasoning nor a call."""
-
-    text: str
 
 
 class CallReader:
@@ -127,7 +125,7 @@ class CallReader:
         if self._is_start and self._format.is_bare:
             shown = text.lstrip()
             self._is_start = False
-            if shown[0] == "{":
+            if shown[0] == ("[" if self._format.syntax else "{"):
                 self._begin(text[: len(text) - len(shown)], is_marked=False)
                 return shown
         index = text.find(begin) if begin else -1
@@ -144,11 +142,19 @@ class CallReader:
     def _begin(self, raw: str, is_marked: bool) -> None:
         self._is_start = False
         self._raw, self._is_marked = [raw], is_marked
-        if self._format.tags is not None:
-            self._reading = self._tagged(self._format.tags)
-        else:
-            self._reading = self._mistral() if self._format.is_list else self._objects()
+        self._reading = self._new_reading()
         next(self._reading)
+
+    def _new_reading(self) -> Reading:
+        """Return a reader of the calls after a marker."""
+        row = self._format
+        if row.tags is not None:
+            return self._with_callbacks(read_tagged(row, self._schema_of, self._add_arguments))
+        if row.named is not None:
+            return self._with_callbacks(read_named(row, self._schema_of, self._add_arguments))
+        if row.syntax:
+            return self._with_callbacks(self._syntax())
+        return self._listed() if row.is_list else self._objects()
 
     def _read(self, text: str) -> str:
         """Read characters of a call; return the text after it.
@@ -169,10 +175,9 @@ class CallReader:
                 return text[index:]
         return ""
 
-    def _tagged(self, tags: Tags) -> Reading:
-        """Read name and arguments in tags."""
+    def _with_callbacks(self, reading: Reading) -> Reading:
+        """Read with a reader that calls `_schema_of` and `_add_arguments`."""
         self._name, self._is_begun, self._early = None, False, []
-        reading = read_tagged(tags, self._format.end, self._schema_of, self._add_arguments)
         next(reading)
         with suppress(StopIteration):
             while True:
@@ -181,10 +186,20 @@ class CallReader:
                     self._raw.clear()  # tags are never content, even of a truncated call
 
     def _schema_of(self, name: str) -> Schema:
-        if not name.isprintable():
+        if not name.isprintable() or not (self._is_marked or name in self._schemas):
             raise UnexpectedChar
-        self._name = name
+        self._name, self._is_begun = name, False
         return self._schemas.get(name, {})
+
+    def _syntax(self) -> Reading:
+        """Read calls that are neither JSON nor tags."""
+        row = self._format
+        if row.syntax == "gemma":
+            yield from read_gemma_call(row.end, self._schema_of, self._add_arguments)
+            return
+        yield from read_list((yield from next_char()), self._schema_of, self._add_arguments)
+        if self._is_marked:
+            yield from read_marker(row.end, (yield from next_char()))
 
     def _objects(self) -> Reading:
         """Read objects with `separator` between them, and `end` after each."""
@@ -199,19 +214,25 @@ class CallReader:
                 raise UnexpectedChar
             char = yield from next_char()
 
-    def _mistral(self) -> Reading:
-        """Read a list of objects, or a name and its arguments."""
+    def _listed(self) -> Reading:
+        """Read a list of objects, objects without a list, or Mistral's name and arguments."""
+        row = self._format
         char = yield from next_char()
-        if char != "[":
+        if not row.is_section and char not in "[{":
             yield from self._named(char)
             return
-        while True:
-            yield from self._object((yield from next_char()))
-            char = yield from next_char()
-            if char == "]":
+        if char not in "[{":
+            raise UnexpectedChar
+        is_list = char == "["
+        while char in ("[," if is_list else "{"):
+            yield from self._object((yield from next_char()) if is_list else char)
+            if not (is_list or row.end):
                 return
-            if char != ",":
-                raise UnexpectedChar
+            char = yield from next_char()
+        if is_list and char != "]":
+            raise UnexpectedChar
+        if row.end:
+            yield from read_marker(row.end, (yield from next_char()) if is_list else char)
 
     def _named(self, char: str) -> Reading:
         """Read NAME[ARGS]{...} or NAME[CALL_ID]ID[ARGS]{...}."""
@@ -236,7 +257,7 @@ class CallReader:
         if char != "{":
             raise UnexpectedChar
         self._name, self._is_begun = name, False
-        yield from self._read_arguments(char)
+        yield from read_object(char, self._add_arguments)
 
     def _object(self, char: str) -> Reading:
         """Read `{"name": ..., "arguments": {...}}`.
@@ -269,7 +290,7 @@ class CallReader:
             yield from self._read_name(char)
             return None
         if key == "arguments" and char == "{":
-            yield from self._read_arguments(char)
+            yield from read_object(char, self._add_arguments)
             return None
         if key == "arguments" and char != "n":
             raise UnexpectedChar
@@ -283,21 +304,6 @@ class CallReader:
         self._name = name
         if self._early:
             self._add_arguments("".join(self._early))
-
-    def _read_arguments(self, char: str) -> Reading:
-        """Read an object that begins with `char`, passing its text on as it arrives."""
-        reading = read_value(char)
-        next(reading)
-        is_over = False
-        while True:
-            self._add_arguments(char)
-            if is_over:
-                return
-            char = yield
-            try:
-                reading.send(char)
-            except StopIteration:
-                is_over = True
 
     def _add_arguments(self, text: str) -> None:
         """Pass on arguments; they wait until the name is known, and begin the call then."""
@@ -317,7 +323,7 @@ class CallReader:
 
         Raises Broken.
         """
-        if self._is_held and not self._is_marked:
+        if self._is_held and not self._is_marked and not self._format.syntax:
             begin = f'{{"name": {json.dumps(name, ensure_ascii=False)}'
             if not "".join(self._raw).endswith(f'{begin}, "{self._format.arguments}": {{'):
                 raise UnexpectedChar

@@ -10,6 +10,7 @@ from typing import Any
 from mindspore_serving.errors import InvalidField
 
 GENERIC = "generic"
+HARMONY = "harmony"
 
 Tools = Sequence[Mapping[str, Any]]
 
@@ -29,29 +30,61 @@ class Tags:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedCall:
+    """Format of a call that is a name and its arguments as JSON.
+
+    The texts are in parts, as each special token is a part of its own.
+
+    Args:
+        before: texts before the name.
+        between: texts between name and arguments.
+        after: texts after the arguments.
+        is_numbered: the name is followed by ":" and the number of the call.
+    """
+
+    before: tuple[str, ...]
+    between: tuple[str, ...]
+    after: tuple[str, ...]
+    is_numbered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """Format of tool calls.
+    """Format of tool calls: JSON objects, unless `tags`, `named` or `syntax` say otherwise.
 
     Args:
         begin: marker before a call, or before several; "" for none.
-        end: marker after a call.
+        end: marker after a call, or after several.
         separator: between calls that share one marker.
-        arguments: the key of the arguments, beside "name".
+        name: the key of the name.
+        arguments: the key of the arguments.
         is_bare: an answer may be a call without the marker.
         is_list: the marker is followed by a list of calls, or by a name, `[ARGS]` and arguments.
-        tags: format of calls that are not JSON.
+        is_section: several calls are between `begin` and `end`.
+        tags: format of calls whose arguments are tags.
+        named: format of calls that are a name and JSON.
+        syntax: "python" for calls such as `[f(x="a")]`, "gemma" for `call:f{x:<|"|>a<|"|>}`.
     """
 
     begin: str
     end: str = ""
     separator: str = ""
+    name: str = "name"
     arguments: str = "arguments"
     is_bare: bool = False
     is_list: bool = False
+    is_section: bool = False
     tags: Tags | None = None
+    named: NamedCall | None = None
+    syntax: str = ""
 
 
 _HERMES = ToolFormat("<tool_call>", "</tool_call>")
+_FUNCTION_TAGS = Tags(
+    ("<function=", ">"), ("<parameter=", ">"), ("", "</parameter>"), "</function>", has_lines=True
+)
+_DEEPSEEK = ToolFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", is_section=True)
+_DEEPSEEK_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 TOOL_FORMATS = {
     "": ToolFormat("", is_bare=True),
     "hermes": _HERMES,
@@ -59,36 +92,99 @@ TOOL_FORMATS = {
     "llama3": ToolFormat("<|python_tag|>", separator=";", arguments="parameters", is_bare=True),
     "mistral": ToolFormat("[TOOL_CALLS]", is_list=True),
     "internlm": ToolFormat("<|action_start|><|plugin|>", "<|action_end|>", arguments="parameters"),
-    "qwen3_coder": replace(
-        _HERMES,
-        tags=Tags(
-            ("<function=", ">"),
-            ("<parameter=", ">"),
-            ("", "</parameter>"),
-            end="</function>",
-            has_lines=True,
-        ),
-    ),
+    "qwen3_coder": replace(_HERMES, tags=_FUNCTION_TAGS),
     "glm": replace(
         _HERMES,
         tags=Tags(("", ""), ("<arg_key>", "</arg_key>"), ("<arg_value>", "</arg_value>")),
     ),
+    "seed_oss": ToolFormat("<seed:tool_call>", "</seed:tool_call>", tags=_FUNCTION_TAGS),
+    "minimax": ToolFormat(
+        "<minimax:tool_call>",
+        "</minimax:tool_call>",
+        is_section=True,
+        tags=Tags(
+            ('<invoke name="', '">'), ('<parameter name="', '">'), ("", "</parameter>"), "</invoke>"
+        ),
+    ),
+    "deepseek_v3": replace(
+        _DEEPSEEK,
+        named=NamedCall(
+            (_DEEPSEEK_CALL[0], "function", _DEEPSEEK_CALL[1]),
+            ("\n```json\n",),
+            ("\n```", _DEEPSEEK_CALL[2]),
+        ),
+    ),
+    "deepseek_v31": replace(
+        _DEEPSEEK,
+        named=NamedCall((_DEEPSEEK_CALL[0],), (_DEEPSEEK_CALL[1],), (_DEEPSEEK_CALL[2],)),
+    ),
+    "kimi_k2": ToolFormat(
+        "<|tool_calls_section_begin|>",
+        "<|tool_calls_section_end|>",
+        is_section=True,
+        named=NamedCall(
+            ("<|tool_call_begin|>", "functions."),
+            ("<|tool_call_argument_begin|>",),
+            ("<|tool_call_end|>",),
+            is_numbered=True,
+        ),
+    ),
+    "granite3": ToolFormat("<|tool_call|>", is_list=True, is_section=True),
+    "phi4": ToolFormat("<|tool_call|>", "<|/tool_call|>", is_list=True, is_section=True),
+    "phi4_mini": ToolFormat("functools", is_list=True, is_section=True),
+    "nemotron": ToolFormat("<TOOLCALL>", "</TOOLCALL>", is_list=True, is_section=True),
+    "hunyuan": ToolFormat("<tool_calls>", "</tool_calls>", is_list=True, is_section=True),
+    "command": ToolFormat(
+        "<|START_ACTION|>",
+        "<|END_ACTION|>",
+        name="tool_name",
+        arguments="parameters",
+        is_list=True,
+        is_section=True,
+    ),
+    "lfm2": ToolFormat(
+        "<|tool_call_start|>", "<|tool_call_end|>", is_section=True, syntax="python"
+    ),
+    "llama4": ToolFormat(
+        "<|python_start|>", "<|python_end|>", is_bare=True, is_section=True, syntax="python"
+    ),
+    "gemma4": ToolFormat("<|tool_call>", "<tool_call|>", syntax="gemma"),
+    HARMONY: ToolFormat(""),  # channels: read and held by `harmony`
 }
+# Texts of chat templates that all have to be there, and the format that they show; the first wins.
+_SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("<|channel|>", "<|call|>"), HARMONY),
+    (("<minimax:tool_call>",), "minimax"),
+    (("<seed:tool_call>",), "seed_oss"),
+    (("<tool_call>", "arguments", "<arg_key>"), "glm"),
+    (("<tool_call>", "arguments", "<function="), "qwen3_coder"),
+    (("<tool_calls>", "</tool_calls>"), "hunyuan"),
+    (("<tool_call>", "arguments"), "hermes"),
+    (("[TOOL_CALLS]",), "mistral"),
+    (("<|action_start|>", "<|plugin|>"), "internlm"),
+    (("<｜tool▁calls▁begin｜>", "```json"), "deepseek_v3"),
+    (("<｜tool▁calls▁begin｜>",), "deepseek_v31"),
+    (("<|tool_calls_section_begin|>",), "kimi_k2"),
+    (("<TOOLCALL>",), "nemotron"),
+    (("<|START_ACTION|>",), "command"),
+    (("<|tool_call_start|>",), "lfm2"),
+    (("<|tool_list_start|>",), "lfm2"),
+    (("<|tool_call>", "<tool_call|>"), "gemma4"),
+    (("<|tool_call|>", "<|/tool_call|>"), "phi4"),
+    (("functools",), "phi4_mini"),
+    (("<|tool_call|>",), "granite3"),
+    (("<|python_start|>",), "llama4"),
+    (("<|header_start|>", "parameters"), "llama4"),
+    (("<|start_header_id|>", "parameters"), "llama3"),
+    (("<|python_tag|>",), "llama3"),
+)
 
 
 def find_tool_format(template_source: str) -> str:
     """Return the format in `TOOL_FORMATS` that a chat template uses, "" for none."""
-    source = template_source
-    if "<tool_call>" in source and "arguments" in source:
-        if "<arg_key>" in source:
-            return "glm"
-        return "qwen3_coder" if "<function=" in source else "hermes"
-    if "[TOOL_CALLS]" in source:
-        return "mistral"
-    if "<|action_start|>" in source and "<|plugin|>" in source:
-        return "internlm"
-    is_llama = "<|start_header_id|>" in source and "parameters" in source
-    return "llama3" if is_llama or "<|python_tag|>" in source else ""
+    return next(
+        (name for signs, name in _SIGNS if all(sign in template_source for sign in signs)), ""
+    )
 
 
 def tool_names(tools: Tools) -> list[str]:

@@ -10,9 +10,12 @@ from typing import Any
 
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
+from mindspore_serving.llm.chat.harmony import harmony_grammar
+from mindspore_serving.llm.chat.section_grammars import call_rules, section_rule
 from mindspore_serving.llm.chat.tagged_grammar import tagged_rules
 from mindspore_serving.llm.chat.tool_formats import (
     GENERIC,
+    HARMONY,
     TOOL_FORMATS,
     ToolFormat,
     Tools,
@@ -23,6 +26,7 @@ from mindspore_serving.llm.chat.tool_formats import (
 from mindspore_serving.llm.grammar.source import answer_rule, regex_literal, whitespace_options
 
 MAX_CALLS = 32  # calls that a grammar allows in an answer
+_SPACE = "SPACE: /[ \\n]{0,4}/"
 _NEWLINE, _SEMICOLON = r'"\n"', '"; "'
 _PLUGIN = "<|plugin|>"  # InternLM's second marker, after the first
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -50,6 +54,9 @@ def tool_grammar(tool_format: str, tools: Tools, name: str | None, parallel: boo
             raise invalid_tools(f"tool_choice is {name!r}, expected one of {accepted}")
     if not functions:
         raise invalid_tools("a tool call is required, but there are no tools")
+    if tool_format == HARMONY:
+        schemas = [(function["name"], _schema(function)) for function in functions]
+        return harmony_grammar(schemas, None, must_call=True)
     rules = _head(tool_format, MAX_CALLS - 1 if parallel else 0)
     return Grammar("lark", "\n".join([*rules, *_calls(tool_format, functions)]) + "\n")
 
@@ -70,8 +77,11 @@ def auto_grammar(
     Raises InvalidField for a tool that is malformed, InvalidInputs for a schema that is no JSON.
     """
     functions = [function_of(tool) for tool in tools]
+    if tool_format == HARMONY:
+        schemas = [(function["name"], _schema(function)) for function in functions]
+        return harmony_grammar(schemas, form, must_call=False)
     row = TOOL_FORMATS[tool_format]
-    opening = json.dumps(row.begin.removesuffix(_PLUGIN))
+    opening = json.dumps(row.begin.removesuffix(_PLUGIN), ensure_ascii=False)
     if form is None:
         answer = f"form: TEXT\nopening[suffix={opening}]: TEXT\n{_text(row, functions)}"
     else:
@@ -86,6 +96,10 @@ def _text(row: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> str:
     """Return the rule of any text, except one that begins like a call without marker."""
     if not row.is_bare:
         return "TEXT: /(?s:.*)/"
+    if row.syntax:
+        names = "|".join(re.escape(item["name"]) for item in functions)
+        call = regex_literal(f"(?s:[ \\n]{{0,4}}\\[({names})\\(.*)")
+        return f"TEXT: /(?s:.*)/ & ~{call}"
     names = "|".join(re.escape(json.dumps(item["name"], ensure_ascii=False)) for item in functions)
     call = regex_literal(f'(?s:[ \\n]{{0,4}}\\{{"name": ({names}), "{row.arguments}": .*)')
     return f"TEXT: /(?s:.*)/ & ~{call}"
@@ -93,29 +107,32 @@ def _text(row: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> str:
 
 def _parts(tool_format: str, max_more: int, *, is_bare: bool) -> list[str]:
     """Return the rules around `call`, `opening`, which is the first marker, and `form`."""
+    row = TOOL_FORMATS[tool_format]
+    if row.is_section:
+        bare = "list | " if is_bare else ""
+        return [f"start: {bare}opening inside | form", *section_rule(row, max_more), _SPACE]
     bare = "SPACE calls | " if is_bare else ""
-    space = "SPACE: /[ \\n]{0,4}/"
     if tool_format == "internlm":
         return [
             f"start: opening inside {_repeat('begin inside', max_more)} | form",
             "inside: plugin SPACE call SPACE end",
-            *(space, *_markers(tool_format)),
+            *(_SPACE, *_markers(tool_format)),
         ]
     if tool_format == "mistral":
         calls = _several("call", 'SPACE "," SPACE', max_more)
         return [
             f"start: opening list | opening called {_repeat('begin called', max_more)} | form",
             f'list: SPACE "[" {calls} "]"',
-            *(space, *_markers(tool_format)),
+            *(_SPACE, *_markers(tool_format)),
         ]
     if tool_format == "llama3":
         calls = _several("call", '";" SPACE', max_more)
-        return [f"start: {bare}opening SPACE calls | form", f"calls: {calls}", space]
+        return [f"start: {bare}opening SPACE calls | form", f"calls: {calls}", _SPACE]
     return [
         f"start: opening inside {_repeat('SPACE begin inside', max_more)} | {bare}form",
         "inside: SPACE call SPACE end",
         "calls: call",
-        *(space, *_markers(tool_format)),
+        *(_SPACE, *_markers(tool_format)),
     ]
 
 
@@ -125,11 +142,17 @@ def _repeat(rules: str, max_more: int) -> str:
 
 def _head(tool_format: str, max_more: int) -> list[str]:
     """Return the rules around up to `max_more` + 1 calls, where the answer must be calls."""
-    if TOOL_FORMATS[tool_format].tags is not None:
+    row = TOOL_FORMATS[tool_format]
+    if row.is_section:
+        begin = f"begin: {json.dumps(row.begin, ensure_ascii=False)}"
+        inside = "list" if row.is_bare else "begin inside"
+        rules = section_rule(row, max_more)
+        return [f"start: {inside}", *rules, _SPACE, *[begin] * (not row.is_bare)]
+    if row.tags is not None or row.syntax:
         start = [
             f"start: {_several('block', 'SPACE', max_more)}",
             "block: begin SPACE call SPACE end",
-            "SPACE: /[ \\n]{0,4}/",
+            _SPACE,
         ]
     elif tool_format in ("hermes", GENERIC):
         start = [
@@ -175,10 +198,14 @@ def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str
         schemas = [(function["name"], _schema(function)) for function in functions]
         strict = frozenset(item["name"] for item in functions if item.get("strict") is True)
         return tagged_rules(row.tags, schemas, strict)
+    if row.named is not None or row.syntax:
+        schemas = [(function["name"], _schema(function)) for function in functions]
+        separator = "COMMA: /, ?/" if row.syntax == "python" else "COMMA: /,/"
+        return [*call_rules(row, schemas), *[separator] * bool(row.syntax)]
     key = row.arguments
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]
     for index, function in enumerate(functions):
-        begin = f'{{"name": {json.dumps(function["name"], ensure_ascii=False)}, "{key}": '
+        begin = f'{{"{row.name}": {json.dumps(function["name"], ensure_ascii=False)}, "{key}": '
         rules.append(f'call_{index}: {json.dumps(begin)} args_{index} "}}"')
         rules.append(f"args_{index}: %json {json.dumps(_schema(function))}")
     return rules + (_named(functions) if tool_format == "mistral" else [])

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import ToolCallDelta
+from mindspore_serving.llm.chat.deltas import PlainContent
 from mindspore_serving.llm.chat.json_reader import (
     Chars,
     HeldText,
@@ -25,7 +26,7 @@ from mindspore_serving.llm.chat.json_reader import (
     read_value,
 )
 from mindspore_serving.llm.chat.schema_fit import fits
-from mindspore_serving.llm.chat.tool_calls import KEYS, PlainContent
+from mindspore_serving.llm.chat.tool_calls import KEYS
 from mindspore_serving.llm.chat.tool_formats import Tools, function_of
 
 _FENCE = "```"

@@ -5,7 +5,7 @@ and is limited to 2 GiB. Knows neither MindSpore nor the meaning of the tensors.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
@@ -121,56 +121,3 @@ def _joined(name: str, parts: list[_Tensor]) -> StoredTensor:
     arrays = [np.frombuffer(part.content, np.uint8) for part in parts]
     bits: Any = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
     return StoredTensor(dtype, shape, bits.view(BITS[dtype]).reshape(shape))
-
-
-MINDFORMERS_EMBEDDING = "model.tok_embeddings.embedding_weight"  # no other library has this name
-MINDFORMERS_FUSED = (".attention.w_qkv.", ".feed_forward.w_gate_hidden.")
-MINDFORMERS = (
-    ("model.tok_embeddings.embedding_weight", "model.embed_tokens.weight"),
-    ("model.norm_out.", "model.norm."),
-    (".attention.wq.", ".self_attn.q_proj."),
-    (".attention.wk.", ".self_attn.k_proj."),
-    (".attention.wv.", ".self_attn.v_proj."),
-    (".attention.wo.", ".self_attn.o_proj."),
-    (".attention_norm.", ".input_layernorm."),
-    (".ffn_norm.", ".post_attention_layernorm."),
-    (".feed_forward.w1.", ".mlp.gate_proj."),
-    (".feed_forward.w2.", ".mlp.down_proj."),
-    (".feed_forward.w3.", ".mlp.up_proj."),
-)
-# Parameters of mindspore.nn.Embedding and LayerNorm, of which MindNLP builds its models.
-LEAVES = {"embedding_table": "weight", "gamma": "weight", "beta": "bias"}
-
-
-def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
-    """Map names of MindFormers, MindNLP or Hugging Face to those of Hugging Face.
-
-    Raises StartError for matrices that MindFormers has fused, and for two names that would become
-    the same.
-    """
-    names = list(names)
-    is_mindformers = MINDFORMERS_EMBEDDING in names
-    rename = _mindformers if is_mindformers else _mindnlp
-    renamed = {name: rename(name) for name in names}
-    origins: dict[str, str] = {}
-    for name, new in renamed.items():
-        if new in origins:
-            raise StartError(f"tensors {origins[new]!r} and {name!r} would both be named {new!r}")
-        origins[new] = name
-    return renamed
-
-
-def _mindformers(name: str) -> str:
-    if any(part in name for part in MINDFORMERS_FUSED):
-        raise StartError(
-            f"tensor {name!r} is fused, in an order that depends on its training; convert "
-            "the checkpoint with qkv_concat=False first"
-        )
-    for theirs, ours in MINDFORMERS:
-        name = name.replace(theirs, ours)
-    return name
-
-
-def _mindnlp(name: str) -> str:
-    stem, dot, leaf = name.rpartition(".")
-    return f"{stem}{dot}{LEAVES.get(leaf, leaf)}" if dot else name

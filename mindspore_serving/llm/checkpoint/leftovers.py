@@ -48,6 +48,7 @@ LEFTOVERS = (
     Leftover(r"(model\.)?mtp(_\w+)?\..*", "layers that predict more tokens"),
     Leftover(
         r"(.*\.)?((in|out)put_(scale|zero_point|global_scale)|(k|v|q|kv|prob|activation)_scale"
+        r"|kv_cache_(scale|offset)|(key|value)_(t_)?(scale|zp|offset)"
         r"|scale_ub|(weight_)?g_idx|weight_shape)",
         "scales of inputs and caches, which are not rounded, and sizes",
     ),

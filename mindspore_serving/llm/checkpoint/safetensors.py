@@ -70,6 +70,10 @@ class StoredTensor:
     shape: tuple[int, ...]
     bits: Array
 
+    def views(self) -> Iterator[Array]:
+        """Iterate over the arrays that view files."""
+        yield self.bits
+
 
 def prefault(arrays: Iterable[Array]) -> None:
     """Read the files that `arrays` view completely, instead of page by page at first use.

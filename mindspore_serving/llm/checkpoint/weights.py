@@ -15,13 +15,24 @@ import numpy.typing as npt
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import pickled
-from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
+from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
+from mindspore_serving.llm.checkpoint.derived import DerivedTensor
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
+from mindspore_serving.llm.checkpoint.mindformers.fused import split_fused
+from mindspore_serving.llm.checkpoint.mindformers.names import (
+    has_mindspore_names,
+    hugging_face_names,
+)
+from mindspore_serving.llm.checkpoint.mindformers.slices import find_ranks, read_slices
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
-from mindspore_serving.llm.checkpoint.quantized.methods import merge_quantized, read_config
+from mindspore_serving.llm.checkpoint.quantized.methods import (
+    merge_quantized,
+    read_config,
+    with_names,
+)
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import (
     INDEX,
@@ -37,6 +48,7 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+SLICES: dict[str, Read] = {".safetensors": read_safetensors, ".ckpt": read_ckpt}  # of ranks
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
 _SHOWN = 3  # max names of files in an error
@@ -61,8 +73,9 @@ class Checkpoint:
         """Map the weights of `directory`, which may be a GGUF file.
 
         Files are chosen in this order: those of model.safetensors.index.json, model.safetensors,
-        *.safetensors; MindSpore's *.ckpt, whose tensors get Hugging Face's names (`ckpt`);
-        pytorch_model*.bin (`pickled`). Raises StartError naming the file and the tensor that is
+        *.safetensors; slices in rank_0, rank_1, ... (`slices`); MindSpore's *.ckpt;
+        pytorch_model*.bin (`pickled`). Tensors with names of MindFormers or MindNLP get those of
+        Hugging Face (`mindformers`). Raises StartError naming the file and the tensor that is
         missing or broken.
         """
         directory = Path(directory)
@@ -73,6 +86,11 @@ class Checkpoint:
         else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         config = read_config(directory) or read_json(directory / CONFIG)
+        if has_mindspore_names(tensors):
+            names = hugging_face_names(tensors)
+            tensors = {new: tensors[name] for name, new in names.items()}
+            tensors = split_fused(tensors, config, str(directory))
+            config = with_names(config, names)
         return cls(directory, config, merge_quantized(config, tensors))
 
     @classmethod
@@ -93,7 +111,7 @@ class Checkpoint:
 
     def release(self) -> None:
         """Free the memory of the files; tensors are read from them again when they are used."""
-        release(stored.bits for stored in self._tensors.values())
+        release(view for stored in self._tensors.values() for view in stored.views())
 
     def names(self) -> list[str]:
         return list(self._tensors)
@@ -106,7 +124,9 @@ class Checkpoint:
         stored = self._tensors.get(name)
         if stored is None:
             raise StartError(f"{self.directory} has no tensor {name!r}, which its model needs")
-        if not stored.bits.flags.aligned:  # native code reads aligned memory
+        if (
+            not isinstance(stored, DerivedTensor) and not stored.bits.flags.aligned
+        ):  # native code reads aligned memory
             stored = self._tensors[name] = replace(stored, bits=stored.bits.copy())
         return stored
 
@@ -214,10 +234,12 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     files = _unindexed_files(directory)
     if files:
         return _read_all(files, read_safetensors)
+    ranks = find_ranks(directory, SLICES)
+    if ranks:
+        return read_slices(directory, ranks, SLICES)
     files = sorted(directory.glob("*.ckpt"))
     if files:
-        tensors = _read_all(files, read_ckpt)
-        return {new: tensors[name] for name, new in hugging_face_names(tensors).items()}
+        return _read_all(files, read_ckpt)
     if (directory / pickled.INDEX).exists():
         return _read_shards(directory / pickled.INDEX, pickled.read_pickled)
     files = pickled.find_pickled(directory)

@@ -21,7 +21,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.output_parser import Delta, OutputParser, PlainContent, Reasoning
 from mindspore_serving.llm.chat.reasoning_formats import as_requested, reason_first
-from mindspore_serving.llm.chat.tool_formats import tool_names
+from mindspore_serving.llm.chat.tool_formats import HARMONY, tool_names
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
 
 Tools = list[dict[str, Any]]
@@ -67,7 +67,8 @@ def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
     reasoning = as_requested(card.reasoning_format, request.template_options)
     try:
         grammar = _tool_grammar(request, tools, card.tool_format) if tools else request.grammar
-        grammar = grammar and reason_first(reasoning, grammar)
+        if grammar and not (tools and reasoning == HARMONY):  # its tool grammars have reasoning
+            grammar = reason_first(reasoning, grammar)
     except InvalidField:
         raise
     except InvalidInputs as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.foreign import mlserver, modelfile, torchserve, triton
+from mindspore_serving.servable.foreign import mlflow, mlserver, modelfile, torchserve, triton
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.loader import CONFIG_FILE
 
@@ -18,6 +18,7 @@ FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] 
     (modelfile.find, modelfile.read),
     (mlserver.find, mlserver.read),
     (torchserve.find, torchserve.read),
+    (mlflow.find, mlflow.read),
 )
 """For each server: find the description of a model at a path, "" if there is none; and read it."""
 

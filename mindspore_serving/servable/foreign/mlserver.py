@@ -20,11 +20,11 @@ _RUNTIMES: dict[str, tuple[str, tuple[str, ...]]] = {  # class -> format, files 
     ),
     "mlserver_xgboost.XGBoostModel": ("xgboost", ("model.bst", "model.json", "model.ubj")),
     "mlserver_lightgbm.LightGBMModel": ("lightgbm", ("model.bst", "model.txt")),
+    "mlserver_catboost.CatboostModel": ("catboost", ("model.cbm", "model.bin")),
 }
 _ADVICE = {
     "mlserver_mlflow": "serve the model file in the MLflow directory, such as model.pkl",
     "mlserver_huggingface": "serve the directory of the checkpoint: mindspore-serving serve DIR",
-    "mlserver_catboost": "save it by model.save_model('model.onnx', format='onnx')",
     "mlserver_alibi": "explainers and detectors are Python: call them in a servable_config.py",
 }
 _READ = ("name", "implementation", "max_batch_size", "max_batch_time", "parallel_workers")

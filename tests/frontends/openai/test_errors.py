@@ -316,6 +316,13 @@ async def test_fields_without_the_operators_permission_are_refused(
     assert (await again.post(path, {"model": "tiny", **prompt, field: value})).status_code == 200
 
 
+async def test_the_name_at_a_hub_selects_a_model():
+    server = Server(openai_routes, WHOLE)
+    for name, status in (("org/tiny", 200), ("org/tinny", 404), ("tiny/org", 404)):
+        reply = await server.post("/v1/completions", {"model": name, "prompt": "Hi"})
+        assert reply.status_code == status
+
+
 async def test_a_chat_template_that_the_operator_allows_reaches_the_model():
     server = Server(openai_routes, WHOLE)
     models = LanguageModels(server.inference, server.control, LanguageRules(allows_templates=True))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt import hugging_face_names, read_ckpt
+from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 
 # What mindspore.save_checkpoint wrote for {"ab": int8 [2] of 1, 2; "note": "h", a text}.
@@ -118,49 +118,3 @@ def test_a_tensor_in_two_files_is_refused(directory: Path) -> None:
         (directory / name).write_bytes(WRITTEN)
     with pytest.raises(StartError, match=r"'ab' is in rank_1\.ckpt and in another file"):
         Checkpoint.open(directory)
-
-
-def test_the_names_of_mindformers_become_those_of_hugging_face() -> None:
-    layer = "model.layers.3"
-    pairs = {
-        "model.tok_embeddings.embedding_weight": "model.embed_tokens.weight",
-        f"{layer}.attention.wq.weight": f"{layer}.self_attn.q_proj.weight",
-        f"{layer}.attention.wk.bias": f"{layer}.self_attn.k_proj.bias",
-        f"{layer}.attention.wv.weight": f"{layer}.self_attn.v_proj.weight",
-        f"{layer}.attention.wo.weight": f"{layer}.self_attn.o_proj.weight",
-        f"{layer}.attention_norm.weight": f"{layer}.input_layernorm.weight",
-        f"{layer}.ffn_norm.weight": f"{layer}.post_attention_layernorm.weight",
-        f"{layer}.feed_forward.w1.weight": f"{layer}.mlp.gate_proj.weight",
-        f"{layer}.feed_forward.w2.weight": f"{layer}.mlp.down_proj.weight",
-        f"{layer}.feed_forward.w3.weight": f"{layer}.mlp.up_proj.weight",
-        "model.norm_out.weight": "model.norm.weight",
-        "lm_head.weight": "lm_head.weight",
-    }
-    assert hugging_face_names(pairs) == pairs
-
-
-def test_the_names_of_mindspores_layers_become_those_of_hugging_face() -> None:
-    pairs = {
-        "model.embed_tokens.embedding_table": "model.embed_tokens.weight",
-        "h.0.ln_1.gamma": "h.0.ln_1.weight",
-        "h.0.ln_1.beta": "h.0.ln_1.bias",
-        "step": "step",
-    }
-    assert hugging_face_names(pairs) == pairs
-
-
-def test_internlm2_has_names_like_those_of_mindformers_and_keeps_them() -> None:
-    name = "model.layers.0.feed_forward.w1.weight"
-    assert hugging_face_names([name]) == {name: name}
-
-
-@pytest.mark.parametrize("name", ["attention.w_qkv", "feed_forward.w_gate_hidden"])
-def test_fused_matrices_of_mindformers_are_refused(name: str) -> None:
-    names = ["model.tok_embeddings.embedding_weight", f"model.layers.0.{name}.weight"]
-    with pytest.raises(StartError, match=f"{name}.weight' is fused"):
-        hugging_face_names(names)
-
-
-def test_names_that_become_the_same_are_refused() -> None:
-    with pytest.raises(StartError, match="'a.gamma' and 'a.weight' would both be named 'a.weight'"):
-        hugging_face_names(["a.gamma", "a.weight"])

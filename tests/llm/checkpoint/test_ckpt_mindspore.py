@@ -15,7 +15,6 @@ import mindspore
 from safetensors.torch import load_file
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.ckpt import MINDFORMERS
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
@@ -93,18 +92,12 @@ def test_an_encrypted_file_is_refused(directory: Path) -> None:
         Checkpoint.open(directory)
 
 
-@pytest.mark.parametrize("is_mindformers", [False, True])
 @pytest.mark.parametrize("runtime", ["torch", "openvino"])
-def test_a_model_in_a_ckpt_answers_as_the_reference(
-    tmp_path: Path, runtime: str, is_mindformers: bool
-) -> None:
+def test_a_model_in_a_ckpt_answers_as_the_reference(tmp_path: Path, runtime: str) -> None:
     if runtime == "openvino":
         pytest.importorskip("openvino")
     model = checkpoints.build("llama", tmp_path)
     arrays = {name: t.numpy() for name, t in load_file(model / "model.safetensors").items()}
-    if is_mindformers:
-        arrays = {_of_mindformers(name): array for name, array in arrays.items()}
-        assert "model.layers.0.feed_forward.w3.weight" in arrays
     target = tmp_path / "ckpt"
     target.mkdir()
     shutil.copy(model / "config.json", target)
@@ -130,9 +123,3 @@ def test_optimizer_states_in_a_ckpt_are_ignored_but_not_biases(tmp_path: Path, e
     else:
         with pytest.raises(StartError, match="does not have: 'lm_head.bias'"):
             open_definition(model)
-
-
-def _of_mindformers(name: str) -> str:
-    for theirs, ours in MINDFORMERS:
-        name = name.replace(ours, theirs)
-    return name

@@ -20,11 +20,12 @@ from mindspore_serving.llm.checkpoint.quantized.methods import (
 )
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
-from tests.llm.quantised_files import CASES, KEPT, Case, Written, gptq
+from tests.llm.quantised_files import CASES, KEPT, WIDENED, Case, Written, gptq
 
 pytestmark = pytest.mark.torch
 MODULE = "model.layers.0.mlp.up_proj"
 TYPES = {
+    np.dtype(np.float64): "F64",
     np.dtype(np.float32): "F32",
     np.dtype(np.float16): "F16",
     np.dtype(np.int32): "I32",
@@ -33,6 +34,7 @@ TYPES = {
     np.dtype(np.uint8): "U8",
 }
 Tensors = dict[str, StoredTensor]
+FLOAT = {f"{MODULE}.weight": "FLOAT", "other.weight": "W8A8"}
 
 
 def stored(value: Any) -> StoredTensor:
@@ -63,8 +65,8 @@ def config(case: Case, **changes: Any) -> dict[str, Any]:
 def read(tensors: Tensors, case: Case, **changes: Any) -> Packed | np.ndarray:
     """The one matrix that there is."""
     found = merge_quantized(config(case, **changes), tensors)
-    assert list(found) == [f"{MODULE}.weight"]
-    (matrix,) = found.values()
+    assert set(found) - {f"{MODULE}.bias"} == {f"{MODULE}.weight"}
+    matrix = found[f"{MODULE}.weight"]
     assert isinstance(matrix, QuantizedTensor)
     result = matrix.read()
     assert isinstance(result, Packed) == matrix.is_packed
@@ -80,8 +82,9 @@ def test_matrices_are_decoded_by_their_format(name: str) -> None:
     case = CASES[name]
     written = case.write(weight())
     found = read(tensors_of(written), case)
-    np.testing.assert_array_equal(floats(found), written.floats)
-    assert isinstance(found, Packed) == (name != "fp4")
+    is_divided = name in ("modelslim-w8a8", "golden-stick-a8w8-smooth")  # by scales of inputs
+    np.testing.assert_allclose(floats(found), written.floats, rtol=1e-6 * is_divided)
+    assert isinstance(found, Packed) == (name not in WIDENED)
     assert describe(config(case)).has_kernels == (name in KEPT)
 
 
@@ -200,6 +203,8 @@ def test_tensors_that_are_not_quantised_stay() -> None:
         ("compressed-fp8", "compressed-tensors FP8"),
         ("nf4", "bitsandbytes NF4"),
         ("llm-int8", "bitsandbytes int8, a scale per output"),
+        ("modelslim-w8a8", "ModelSlim W8A8"),
+        ("golden-stick-a16w4", "golden-stick W4A16"),
     ],
 )
 def test_a_format_is_told_in_words(name: str, words: str) -> None:
@@ -219,6 +224,43 @@ def test_quantisation_is_read_from_older_files(
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 64}))
     (tmp_path / file).write_text(json.dumps(options))
     assert describe(read_config(tmp_path)).text.startswith(f"{words}, groups of 128")
+
+
+@pytest.mark.parametrize(
+    ("file", "tool"),
+    [
+        ("quant_model_description.json", "ModelSlim"),
+        ("quant_model_description_w8a8.json", "ModelSlim"),
+        ("quantization_description.json", "golden-stick"),
+    ],
+)
+def test_quantisation_is_read_from_the_description_of_tensors(
+    tmp_path: Path, file: str, tool: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {}}))
+    types = {"a.weight": "W8A8", "a.bias": "FLOAT", "b.weight": "W8A8_DYNAMIC", "version": "1"}
+    types |= {"a.kv_cache_scale": "C8", "model_quant_type": "W8A8"}
+    (tmp_path / file).write_text(json.dumps({**types, "group_size": 0, "metadata": {}}))
+    assert describe(read_config(tmp_path)).text == f"{tool} W8A8, W8A8_DYNAMIC"
+
+
+@pytest.mark.parametrize("sign", [1, 0])
+def test_a_bias_is_taken_out_of_the_bias_of_rounded_inputs(sign: int) -> None:
+    """By hand: y = (x / 0.0625 - 7) W + quant_bias, times deq_scale; a zero bias stays zero."""
+    written = CASES["modelslim-w8a8"].write(weight())
+    bias = sign * np.linspace(-1, 1, 48)
+    deq_scale = written.tensors["deq_scale"].astype(np.float64)
+    written.tensors["quant_bias"] += np.rint(bias / deq_scale).astype(np.int32)
+    found = merge_quantized(config(CASES["modelslim-w8a8"]), tensors_of(written))
+    np.testing.assert_allclose(
+        found[f"{MODULE}.bias"].bits, bias, atol=sign * deq_scale.max() * 0.51
+    )
+
+
+def test_a_stored_bias_is_kept() -> None:
+    case = CASES["modelslim-w8a8"]
+    tensors = tensors_of(case.write(weight())) | {f"{MODULE}.bias": stored(np.ones(48))}
+    assert merge_quantized(config(case), tensors)[f"{MODULE}.bias"] is tensors[f"{MODULE}.bias"]
 
 
 def without(leaf: str) -> Callable[[Tensors], None]:
@@ -271,6 +313,15 @@ BROKEN = [
     ("nf4", without("weight.quant_state.bitsandbytes__nf4"), "quant_state.* is missing"),
     ("nf4", cut("weight.quant_state.bitsandbytes__nf4"), "quant_state.*expected a JSON object"),
     ("nf4-double", cut("weight.nested_absmax"), "weight.nested_absmax' is"),
+    ("modelslim-w8a16", without("weight_scale"), "up_proj.weight_scale' is missing"),
+    ("modelslim-w8a16", cut("weight_offset"), r"weight_offset' is \[48, 0\]: .* 48 x 1"),
+    ("modelslim-w8a16", put("weight", weight()), "weight' is F32, but W8A16 in quant_model_desc"),
+    ("modelslim-w8a8", without("input_scale"), "up_proj.input_scale' is missing"),
+    ("modelslim-w8a8", without("deq_scale"), "up_proj.deq_scale' is missing"),
+    ("modelslim-w8a8", cut("quant_bias"), r"quant_bias' is \[47\]: expected \[48\]"),
+    ("modelslim-w4a8", cut("weight_scale"), r"weight_scale' is \[48, 0\]: .*divide 64"),
+    ("golden-stick-a16w4", cut("weight_scale"), r"weight' is \[64, 24\]: expected two of 47"),
+    ("golden-stick-a8w8", cut("input_scale"), r"input_scale' is \[63\].*or \[64\]"),
     ("llm-int8", without("SCB"), "up_proj.SCB' is missing"),
     ("llm-int8", put("weight_format", np.uint8(1)), "weight_format'.*expected 0"),
 ]
@@ -302,6 +353,18 @@ def test_the_error_of_a_broken_matrix_names_the_tensor(
         ("fp8-block", {"weight_block_size": [0, 128]}, "weight_block_size.*sizes over 0"),
         ("fp8-block", {"weight_block_size": "128"}, "weight_block_size '128', expected two"),
         ("w4a16", {"format": "marlin-24"}, "group_0 has format 'marlin-24', expected one of"),
+        (
+            "modelslim-w8a8",
+            {"types": {}},
+            "'model.*weight' is I8, but of no type in quant_model_desc",
+        ),
+        (
+            "modelslim-w8a8",
+            {"types": FLOAT},
+            "'model.*weight' is I8, but FLOAT in quant_model_desc",
+        ),
+        ("modelslim-w8a8", {"types": {"a": "W2A2"}}, "type 'W2A2', expected one of W8A16, W8A8"),
+        ("modelslim-w8a8", {"types": None}, "'ascend', but there is no quant_model_description"),
         ("w4a16", {"config_groups": {}}, "without config_groups"),
         ("w4a16", {"config_groups": {"a": {"weights": None}}}, "whose a has no weights"),
         ("w4a16", {"config_groups": {"a": {"weights": {"num_bits": 2}}}}, "2 bits of type 'int'"),

@@ -60,6 +60,7 @@ def test_settings_of_the_server_are_named_with_our_options(tmp_path: Path) -> No
         ("mlserver_sklearn.SKLearnModel", "model.pickle", "sklearn"),
         ("mlserver_xgboost.XGBoostModel", "model.json", "xgboost"),
         ("mlserver_lightgbm.LightGBMModel", "model.bst", "lightgbm"),
+        ("mlserver_catboost.CatboostModel", "model.cbm", "catboost"),
     ],
 )
 def test_without_a_uri_the_usual_file_is_served(

@@ -6,9 +6,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_optional_json
 from mindspore_serving.llm.checkpoint.quantized import mxfp4
+from mindspore_serving.llm.checkpoint.quantized.ascend import (
+    ascend,
+    check_ascend,
+    find_description,
+    verify_ascend,
+)
 from mindspore_serving.llm.checkpoint.quantized.bitsandbytes import (
     bitsandbytes,
     check_bitsandbytes,
@@ -41,12 +48,14 @@ class QuantizationMethod:
     """A format.
 
     `check` returns a configuration's name, or refuses it. `build` makes a matrix from the tensors
-    of a module that has one of the `leaves`, with one of their dtypes if those are listed.
+    of a module that has one of the `leaves`, with one of their dtypes if those are listed. `verify`
+    refuses a checkpoint that contradicts the configuration.
     """
 
     check: Callable[[Config], FormatName]
     leaves: Mapping[str, tuple[str, ...]]
     build: Callable[[TensorParts, Config], QuantizedTensor] | None
+    verify: Callable[[Mapping[str, StoredTensor], Config], None] | None = None
 
 
 METHODS: dict[str, QuantizationMethod] = {
@@ -58,6 +67,7 @@ METHODS: dict[str, QuantizationMethod] = {
         check_compressed, {"weight_packed": (), "weight": ("I8", *KINDS)}, compressed
     ),
     "bitsandbytes": QuantizationMethod(check_bitsandbytes, {"weight": ("U8", "I8")}, bitsandbytes),
+    "ascend": QuantizationMethod(check_ascend, {"weight": ("I8",)}, ascend, verify_ascend),
     "mxfp4": QuantizationMethod(mxfp4.check_mxfp4, {}, None),
 }
 
@@ -65,7 +75,10 @@ METHODS: dict[str, QuantizationMethod] = {
 def read_config(directory: Path) -> dict[str, Any]:
     """Read config.json with the quantisation from another file; empty if there is none."""
     config = read_optional_json(directory / CONFIG)
-    if not config or quantization_of(config):
+    stated = quantization_of(config).get("quant_method")
+    if config and stated in (None, "ascend") and (description := find_description(directory)):
+        return {**config, "quantization_config": description}
+    if not config or stated is not None:
         return config
     for name, method in OLDER_FILES.items():
         options = read_optional_json(directory / name)
@@ -78,6 +91,15 @@ def quantization_of(config: Config) -> Config:
     """Return the quantisation in config.json, empty for floats."""
     options = config.get("quantization_config") or config.get("compression_config") or {}
     return options if isinstance(options, dict) else {"quant_method": options}
+
+
+def with_names(config: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return config.json with new names of the tensors whose types it has."""
+    options = quantization_of(config)
+    if not isinstance(options.get("types"), dict):
+        return config
+    types = {names.get(name, name): kind for name, kind in options["types"].items()}
+    return {**config, "quantization_config": {**options, "types": types}}
 
 
 def describe(config: Config) -> FormatName:
@@ -97,10 +119,12 @@ def merge_quantized(config: Config, tensors: Tensors) -> Tensors:
     Nothing is decoded. Raises StartError for an unsupported format, and naming a tensor that is
     missing or does not fit.
     """
-    if not describe(config).text:
+    options, name_of_format = quantization_of(config), describe(config)
+    method = METHODS.get(options.get("quant_method") or "")
+    if method is not None and method.verify is not None:
+        method.verify(tensors, options)
+    if method is None or not name_of_format.text:
         return tensors
-    options = quantization_of(config)
-    method = _method(options)
     result = dict(tensors)
     for name, stored in tensors.items():
         module, _, leaf = name.rpartition(".")
@@ -111,12 +135,24 @@ def merge_quantized(config: Config, tensors: Tensors) -> Tensors:
             matrix = method.build(parts, options)
             for taken in parts.taken:
                 del result[taken]
-            result[f"{module}.weight"] = matrix
+            result |= {f"{module}.weight": matrix, **parts.added}
         elif method.build is None and name.endswith(mxfp4.BLOCKS):
             stem = name.removesuffix(mxfp4.BLOCKS)
             result |= mxfp4.experts_of(stem, tensors)
             del result[name], result[stem + mxfp4.SCALES]
+    _log_widened(result, name_of_format)
     return result
+
+
+def _log_widened(tensors: Tensors, name: FormatName) -> None:
+    """Log matrices that have no form as integers, unless that is so of the whole format."""
+    matrices = {key: kept for key, kept in tensors.items() if isinstance(kept, QuantizedTensor)}
+    widened = [key for key, matrix in matrices.items() if not matrix.is_packed]
+    if name.has_kernels and widened:
+        log.warning(
+            "%d of %d matrices in %s are widened to floats, as their inputs have scales or groups "
+            "of their own: %r, ...", len(widened), len(matrices), name.text, widened[0],
+        )  # fmt: skip
 
 
 def _method(options: Config) -> QuantizationMethod:

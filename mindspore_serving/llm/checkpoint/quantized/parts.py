@@ -57,6 +57,7 @@ class TensorParts:
     def __init__(self, module: str, tensors: Mapping[str, StoredTensor]) -> None:
         self.module = module
         self.taken: set[str] = set()
+        self.added: dict[str, StoredTensor] = {}
         self._tensors = tensors
 
     def has(self, leaf: str) -> bool:
@@ -98,6 +99,10 @@ class TensorParts:
     def drop(self, *leaves: str) -> None:
         """Mark tensors as used that are not needed to compute with floats."""
         self.taken.update(f"{self.module}.{leaf}" for leaf in leaves if self.has(leaf))
+
+    def add(self, leaf: str, stored: StoredTensor) -> None:
+        """Add a tensor that others of the matrix contain."""
+        self.added[f"{self.module}.{leaf}"] = stored
 
     def wrong(self, leaf: str, expected: str) -> StartError:
         """Return the error for an existing tensor."""

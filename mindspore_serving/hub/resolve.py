@@ -1,0 +1,206 @@
+"""Names of models to paths on disk: the cache first if offline, else the source.
+
+The only place that turns what an operator writes into a download.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving import log
+from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
+from mindspore_serving.hub.reference import ANY, Reference, parse_reference
+from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
+from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
+from mindspore_serving.hub.sources import SOURCES
+
+ORDER = "MINDSPORE_SERVING_SOURCES"
+"""Environment variable: the schemes that have a bare ORG/NAME, in order, by commas."""
+
+_SHOWN = 5  # names in an error
+OFFLINE = "HF_HUB_OFFLINE"
+_DEFAULT_ORDER = "hf"
+_TRUE = ("1", "on", "yes", "true")
+
+
+_paths: dict[Reference, str] = {}  # what this process has resolved, which stays as it is
+
+
+def resolve(text: str, *, base: str = "", offline: bool | None = None) -> str:
+    """Return the path of what `text` names; a local path is returned unchanged.
+
+    A path is relative to `base`.  With `offline` (default: HF_HUB_OFFLINE) only downloads of
+    earlier runs are used.  In a process a name means the same path until it ends.
+    """
+    reference = parse_reference(text, base)
+    if reference is None:
+        return text
+    if reference not in _paths:
+        _paths[reference] = str(
+            download(reference, offline=is_offline() if offline is None else offline)
+        )
+    return _paths[reference]
+
+
+def resolve_prepared(text: str, base: str) -> str:
+    """Return the path of what `text` names, the download of an earlier process if there is one.
+
+    Workers use it: the server has resolved the name before it starts them.
+    """
+    try:
+        return resolve(text, base=base, offline=True)
+    except NotFound:
+        return resolve(text, base=base)
+
+
+def resolve_options(
+    options: Mapping[str, Any], resolve_path: Callable[[str], str] = resolve
+) -> dict[str, Any]:
+    """Return the options of a language model with the paths of its draft model and adapters."""
+    resolved = dict(options)
+    if isinstance(draft := options.get("draft"), str) and draft:
+        resolved["draft"] = resolve_path(draft)
+    if isinstance(adapters := options.get("adapters"), Mapping):
+        resolved["adapters"] = {
+            name: resolve_path(path) if isinstance(path, str) else path
+            for name, path in adapters.items()
+        }
+    return resolved
+
+
+def name_of(path: str) -> str:
+    """Return the name for clients of a path that this process has resolved; else ""."""
+    for reference, resolved in _paths.items():
+        if os.path.realpath(os.path.dirname(resolved)) == os.path.realpath(
+            os.path.dirname(path)
+        ) and os.path.basename(resolved) == os.path.basename(path):
+            return reference.title
+    return ""
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids the network."""
+    return os.environ.get(OFFLINE, "").lower() in _TRUE
+
+
+def source_order() -> list[str]:
+    """Return the schemes that are asked for a bare ORG/NAME."""
+    names = [name.strip() for name in os.environ.get(ORDER, _DEFAULT_ORDER).split(",")]
+    known = [name for name, row in SOURCES.items() if row.form == "repository"]
+    for name in names:
+        if name not in known:
+            raise InvalidInputs(
+                f"{ORDER} has {name!r}, expected some of {', '.join(known)} by commas"
+                f"{did_you_mean(name, known)}"
+            )
+    return names
+
+
+def download(reference: Reference, *, offline: bool = False) -> Path:
+    """Return the path of a model, downloaded if it has to be."""
+    schemes = source_order() if reference.scheme == ANY else [reference.scheme]
+    candidates = [replace(reference, scheme=scheme) for scheme in schemes]
+    if offline:
+        return _find_cached(reference, candidates)
+    if reference.scheme == ANY:
+        names = ", ".join(f"{scheme}://" for scheme in schemes)
+        log.tell(f"{reference} is no path here: looking in {names} ({ORDER} sets the order)")
+    errors: list[StartError | NotFound] = []
+    for candidate in candidates:
+        try:
+            return _download(candidate, open_source(candidate.scheme))
+        except (NotFound, Unreachable, NotInstalled) as error:
+            errors.append(error)
+    if len(errors) == 1:
+        raise errors[0]
+    raise StartError("; ".join(map(str, errors)))
+
+
+def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
+    names: list[str] = []
+    for candidate in candidates:
+        try:
+            source = open_source(candidate.scheme)
+        except NotInstalled:
+            if len(candidates) == 1:
+                raise
+            continue
+        path = source.find_cached(candidate)
+        if path is not None:
+            return _entry(path, candidate.file)
+        names += [model.reference.name for model in source.list_cached()]
+    names = sorted(set(names))
+    shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
+    known = did_you_mean(reference.name, names) or (f"; downloaded are {shown}" if names else "")
+    if reference.name in names:
+        known = "; what is there is of another revision or file, or not complete"
+    raise NotFound(
+        f"{reference} is not downloaded, and downloads are off (--offline, {OFFLINE}){known}"
+    )
+
+
+def _download(reference: Reference, source: Source) -> Path:
+    try:
+        listing = source.list_files(reference)
+    except Unreachable as error:
+        path = source.find_cached(reference)
+        if path is None:
+            raise
+        log.tell(f"{error}; using the download of an earlier run: {path}", is_warning=True)
+        return _entry(path, reference.file)
+    selection = (
+        Selection(listing.files)
+        if listing.is_whole
+        else select(listing.files, reference.file, str(reference))
+    )
+    log.tell(
+        f"{reference} at {listing.revision}: {len(selection.files)} files, "
+        f"{format_size(selection.size)}"
+    )
+    with _progress(selection.size) as report:
+        path = source.fetch(reference, listing, selection.files, report)
+    return path / selection.entry if selection.entry and path.is_dir() else path
+
+
+def _entry(path: Path, requested: str) -> Path:
+    """Return the path to serve of a download: its directory, or a file in it."""
+    if path.is_file():
+        return path
+    selection = find_complete(path, requested) or select(local_files(path), requested)
+    return path / selection.entry if selection.entry else path
+
+
+def format_size(size: float) -> str:
+    """Return bytes with a unit: "1.5 GB"."""
+    for unit in ("B", "KB", "MB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.4g} GB"
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Hold a progress bar on a terminal; else print a line for each tenth."""
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        with tqdm(total=total, unit="B", unit_scale=True, desc="Download", delay=0.5) as bar:
+            yield bar.update
+        return
+    done, tenths = 0, -1
+
+    def report(count: int) -> None:
+        nonlocal done, tenths
+        done += count
+        reached = done * 10 // total if total else 0
+        is_first = tenths < 0  # of files that are there
+        is_new, tenths = reached > tenths, max(reached, tenths)
+        if is_new and not is_first:
+            log.tell(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
+
+    yield report

@@ -1,0 +1,1 @@
+"""Checkpoints of MindFormers: their names, fused matrices, slices of ranks, and settings."""
