@@ -176,13 +176,16 @@ class _Reader:
         """Return a mapping in the form of the command line."""
         if not isinstance(node, yaml.MappingNode):
             self._fail(node, f"{name!r} should be {_KINDS['object']}")
-        pairs = {}
-        for key, value in node.value:
-            scalar = self._scalar(value, row.item_type, f"{name}.{key.value}")
-            pairs[str(key.value)] = scalar if isinstance(scalar, str) else json.dumps(scalar)
+        pairs = {
+            str(key.value): self._scalar(value, row.item_type, f"{name}.{key.value}")
+            for key, value in node.value
+        }
         if row.item_type != "scalar":
             return pairs
-        return tuple(f"{key}={text}" for key, text in pairs.items())
+        return tuple(
+            f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+            for key, value in pairs.items()
+        )
 
     def _list(self, node: yaml.Node, name: str) -> list[yaml.Node]:
         if not isinstance(node, yaml.SequenceNode):

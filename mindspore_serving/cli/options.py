@@ -56,9 +56,17 @@ def pairs(text: str) -> dict[str, str]:
     return values
 
 
+def axes(text: str) -> dict[str, int]:
+    """Parse NAME=NUMBER pairs that are separated by commas."""
+    try:
+        return {name: int(value) for name, value in pairs(text).items()}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=NUMBER,NAME=NUMBER") from None
+
+
 ids = numbers(int, "0,1,2")
 METAVARS = {int: "N", float: "SECONDS"}  # of other kinds FILE, if a row has none of its own
-_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs, dict[str, int]: pairs}
+_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs, dict[str, int]: axes}
 
 
 class _Once(argparse.Action):

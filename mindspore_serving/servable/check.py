@@ -176,14 +176,13 @@ def _check_dict(name: str, value: object, kind: Any) -> dict[str, Any]:
 
 
 def check_axes(name: str, value: object) -> dict[str, int]:
-    """Return a mapping of names to ints of at least -1, which may be texts."""
+    """Return a mapping of names to ints of at least -1."""
     if not isinstance(value, Mapping) or not all(
-        isinstance(key, str) and re.fullmatch(r"-1|[0-9]{1,2}", str(axis))
-        for key, axis in value.items()
+        isinstance(key, str) and type(axis) is int and axis >= -1 for key, axis in value.items()
     ):
         text = f"Parameter '{name}' should be a dict of axes by name, each -1 or more"
         raise InvalidInputs(f"{text}, but actually {value!r:.200}")
-    return {str(key): int(axis) for key, axis in value.items()}
+    return dict(value)
 
 
 def _typed(what: str, value: object, kind: "type[_T] | tuple[type[_T], ...]", expected: str) -> _T:

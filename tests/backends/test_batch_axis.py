@@ -116,3 +116,57 @@ def test_axis_beyond_the_rank_of_unknown_shapes_fails_the_request(path):
     spec, model = settle(path, batch_axis={**AXES, "rate": 5})
     ((outcome),) = run_model(model, spec, 0, [(X[0], STATE[:, 0], np.float32(1))])
     assert "batch_axis does not fit the shapes of the model" in str(outcome)
+
+
+def write_mindir(directory):
+    ms = pytest.importorskip("mindspore", reason="it writes the model")
+
+    class Recurrent(ms.nn.Cell):
+        def construct(self, x, state):
+            total = x.sum(1, keepdims=True)
+            return total, state + total
+
+    shapes = [None, 6], [2, None, 4]
+    inputs = [ms.Tensor(shape=shape, dtype=ms.float32) for shape in shapes]
+    ms.export(Recurrent(), *inputs, file_name=str(directory / "net"), file_format="MINDIR")
+    return directory / "net.mindir"
+
+
+def write_torch(directory):
+    torch = pytest.importorskip("torch", reason="it writes the model")
+
+    class Recurrent(torch.nn.Module):
+        def forward(self, x, state):
+            total = x.sum(1, keepdim=True)
+            return total, state + total
+
+    batch = torch.export.Dim("batch")
+    shapes = {"x": {0: batch}, "state": {1: batch}}
+    inputs = torch.zeros(3, 6), torch.zeros(2, 3, 4)
+    program = torch.export.export(Recurrent(), inputs, dynamic_shapes=shapes)
+    torch.export.save(program, directory / "net.pt2")
+    return directory / "net.pt2"
+
+
+@pytest.mark.parametrize(
+    ("model_format", "write"),
+    [
+        pytest.param("mindir", write_mindir, marks=pytest.mark.mindspore),
+        pytest.param("mindir_openvino", write_mindir, marks=pytest.mark.mindspore),
+        pytest.param("pytorch", write_torch, marks=pytest.mark.torch),
+    ],
+)
+def test_other_formats_are_decided_alike(tmp_path, model_format, write):
+    if model_format == "mindir_openvino":
+        pytest.importorskip("openvino")
+    path = str(write(tmp_path))
+    spec, model = settle(path, model_format)
+    assert spec.with_batch_dim is False
+    ((total, state),) = run_model(model, spec, 0, [(X, STATE)])
+    np.testing.assert_array_equal(total, [[15], [51]])
+    np.testing.assert_array_equal(state, STATE + total)
+    spec, model = settle(path, model_format, batch_axis={"state": 1, "output1": 1})
+    outcomes = run_model(model, spec, 0, [(X[i], STATE[:, i]) for i in range(2)])
+    for i, (total, state) in enumerate(outcomes):
+        np.testing.assert_array_equal(total, [15 + 36 * i])
+        np.testing.assert_array_equal(state, STATE[:, i] + total)
