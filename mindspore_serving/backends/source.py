@@ -20,6 +20,7 @@ _ARCHIVES = ("pytorch", "sklearn")  # formats that are archives, whatever their 
 _MAX_TEXT = 600  # characters of a runtime's message that are passed on
 _DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
 _TRIED = (32, 256)  # sizes of open dimensions of a model that refuses 1
+_MAX_TRIED = 1 << 18  # times as many elements as with dimensions of 1
 _MAX_OPEN = 6  # open dimensions that are tried one by one
 _reported: set[tuple[str, str]] = set()
 
@@ -170,7 +171,8 @@ def _trials(specs: Sequence[TensorSpec]) -> Iterator[list[Array]]:
     alone = [[axis] for axis in axes] if 1 < len(axes) <= _MAX_OPEN else []
     for size in _TRIED if axes else ():
         for chosen in (*alone, axes):
-            yield _zeros(specs, size, chosen)
+            if size ** len(chosen) <= _MAX_TRIED:
+                yield _zeros(specs, size, chosen)
 
 
 def _zeros(specs: Sequence[TensorSpec], size: int, axes: Sequence[tuple[int, int]]) -> list[Array]:

@@ -136,7 +136,7 @@ def unpack(path: str, directory: str) -> None:
         if name.lower().endswith(".zip"):
             with Archive(path) as archive:
                 members = archive.members()
-                _check_members(name, members, directory)
+                _check_members(path, members, directory)
                 for member, _ in members:
                     with _created(name, directory, member) as file:
                         archive.unpack(member, file.fileno())
@@ -162,7 +162,7 @@ def _unpack_tar(path: str, directory: str) -> None:
                 if member.issparse() or not (member.isfile() or member.isdir()):
                     raise StartError(f"{name}: member {member.name!r:.200} is not a file")
                 files += [] if member.isdir() else [member]
-            _check_members(name, [(file.name, file.size) for file in files], directory)
+            _check_members(path, [(file.name, file.size) for file in files], directory)
             for member in files:
                 source = archive.extractfile(member)
                 with _created(name, directory, member.name) as target:
@@ -187,8 +187,7 @@ class _LimitedReads:
 
 def _decompressed(path: str, target: str) -> str:
     """Write the content of a gzip file to `target`, within the limits, and return that."""
-    limit = max(_SMALL, MAX_RATIO * os.path.getsize(path))
-    limit = min(limit, shutil.disk_usage(os.path.dirname(target)).free)
+    limit = min(_limit(path), shutil.disk_usage(os.path.dirname(target)).free)
     with gzip.open(path) as source, open(target, "wb") as file:
         while chunk := source.read(_CHUNK):
             if file.tell() + len(chunk) > limit:
@@ -198,7 +197,8 @@ def _decompressed(path: str, target: str) -> str:
     return target
 
 
-def _check_members(name: str, members: list[tuple[str, int]], directory: str) -> None:
+def _check_members(path: str, members: list[tuple[str, int]], directory: str) -> None:
+    name = os.path.basename(path)
     for member, _ in members:
         parts = member.split("/")
         parts = parts[1:] if parts[0] == "." else parts
@@ -207,6 +207,13 @@ def _check_members(name: str, members: list[tuple[str, int]], directory: str) ->
     size, free = sum(size for _, size in members), shutil.disk_usage(directory).free
     if size > free:
         raise StartError(f"{name} has {size} bytes when it is unpacked, {free} are free")
+    if size > (limit := _limit(path)):  # members may share their compressed bytes
+        raise StartError(f"{name} has {size} bytes when it is unpacked, expected at most {limit}")
+
+
+def _limit(path: str) -> int:
+    """Return the limit of the bytes in an archive."""
+    return max(_SMALL, MAX_RATIO * os.path.getsize(path))
 
 
 def _created(name: str, directory: str, member: str) -> IO[bytes]:

@@ -1,5 +1,6 @@
 """Archives of model directories: what is found in them, and what is refused."""
 
+import copy
 import io
 import shutil
 import stat
@@ -104,6 +105,22 @@ def test_a_bomb_is_refused(tmp_path, suffix, text):
     path = write(tmp_path / f"net.{suffix}", {"net.onnx": bytes(20 << 20)})
     with pytest.raises(StartError, match=text):
         unpack(path, tmp_path / "out")
+
+
+def test_members_that_share_their_bytes_are_counted_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(archive, "_SMALL", 1 << 10)
+    monkeypatch.setattr(archive, "MAX_RATIO", 2)
+    path = tmp_path / "net.zip"
+    with zipfile.ZipFile(path, "w") as zipped:
+        zipped.writestr("0", bytes(3000))
+        (info,) = zipped.filelist
+        for number in range(1, 9):
+            same = copy.copy(info)
+            same.filename = str(number)
+            zipped.filelist.append(same)
+        zipped.NameToInfo = {each.filename: each for each in zipped.filelist}
+    with pytest.raises(StartError, match="has 27000 bytes when it is unpacked, expected at most"):
+        unpack(str(path), tmp_path / "out")
 
 
 @pytest.mark.parametrize("suffix", ["zip", "tar"])
