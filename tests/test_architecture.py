@@ -49,7 +49,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runtimes"}),
     frozenset({"engine", "chat", "images", "calibration"}),
     frozenset({"engines"}),
-    frozenset({"loader", "outputs"}),
+    frozenset({"loader", "outputs", "inspection"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
     frozenset({"upstream"}),

@@ -48,7 +48,7 @@ def check(spec: DeclaredModel, model: LoadedModel) -> LoadedModel:
 
     Raises StartError if they contradict each other, or if a run fails.
     """
-    if spec.inputs or spec.outputs:
+    if (spec.inputs or spec.outputs) and spec.factory is None:
         (signature, *_) = model.signature
         inputs = _matched("input", spec, spec.inputs, signature.inputs)
         outputs = _matched("output", spec, spec.outputs, signature.outputs)
@@ -67,6 +67,11 @@ def _matched(
     """Return the model's `tensors`, in its order, with names, dtypes and shapes of `described`."""
     if not described:
         return tensors
+    optional = [tensor for tensor in tensors if tensor.is_optional]
+    if optional and not {tensor.name for tensor in described} & {t.name for t in optional}:
+        required = tuple(tensor for tensor in tensors if not tensor.is_optional)
+        matched = iter(_matched(kind, spec, described, required))
+        return tuple(tensor if tensor.is_optional else next(matched) for tensor in tensors)
     names = [tensor.name for tensor in tensors]
     where = f"model '{spec.key}'"
     if kind == "input" and tensors and tensors[0].shape == (-1, len(described)) != (-1, 1):

@@ -20,6 +20,8 @@ ENTRY_POINTS = "mindspore_serving.backends"
 
 
 _CPU = (("cpu", ""),)
+_MINDSPORE_BUILDS = (("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), *_CPU)
+_TORCH_BUILDS = (("gpu", "lib/libtorch_cuda.so"), *_CPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ FORMATS = {
         "mindir:MindirBackend",
         "mindspore",
         "mindspore",
-        builds=(("ascend", "lib/plugin/*ascend*"), ("gpu", "lib/plugin/*gpu*"), *_CPU),
+        builds=_MINDSPORE_BUILDS,
     ),
     "mindir_openvino": ModelFormat("mindir_openvino:MindirOpenvinoBackend", "openvino", "lite"),
     "mindir_lite": ModelFormat(
@@ -73,8 +75,12 @@ FORMATS = {
             *_CPU,
         ),
     ),
-    "pytorch": ModelFormat(
-        "torch:TorchBackend", "torch", "torch", builds=(("gpu", "lib/libtorch_cuda.so"), *_CPU)
+    "pytorch": ModelFormat("torch:TorchBackend", "torch", "torch", builds=_TORCH_BUILDS),
+    "mindspore": ModelFormat(
+        "cell:CellBackend", "mindspore", "mindspore", builds=_MINDSPORE_BUILDS
+    ),
+    "pytorch_module": ModelFormat(
+        "torch_module:ModuleBackend", "torch", "torch", builds=_TORCH_BUILDS
     ),
     "python": ModelFormat("python:PythonBackend", builds=(("ascend", ""), ("gpu", ""), *_CPU)),
 }

@@ -27,7 +27,7 @@ from mindspore_serving.errors import StageFailed, StartError
 
 LOCK = threading.RLock()
 _applied: dict[str, Any] = {}
-_TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
+TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 
 
 class MindirBackend:
@@ -50,7 +50,7 @@ class MindirBackend:
         available = []
         for device in ("ascend", "gpu"):
             try:
-                if mindspore.hal.is_available(_TARGETS[device]):
+                if mindspore.hal.is_available(TARGETS[device]):
                     available.append(device)
             except (RuntimeError, ValueError):  # for a target that this build does not know
                 continue
@@ -72,9 +72,9 @@ class MindirBackend:
             os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
         mindspore = import_mindspore()
         with LOCK:
-            _set_device(mindspore, source)
+            set_device(mindspore, source)
             _meet_ranks(source, files)
-            _apply_options(mindspore, source)
+            apply_options(mindspore, source)
             cells = [
                 _load_cell(mindspore, source, path, file)
                 for path, file in zip(source.paths, files, strict=True)
@@ -86,7 +86,7 @@ class MindirBackend:
         with LOCK:
             try:
                 result = self._cells[subgraph](*self._tensors(inputs, subgraph))
-                return [_to_array(leaf) for leaf in _leaves(result)]
+                return [to_array(leaf) for leaf in _leaves(result)]
             except Exception as error:  # MindSpore raises every kind; all are this run's failure
                 raise StageFailed(error_text(error)) from error
 
@@ -170,8 +170,9 @@ def _meet_ranks(source: ModelSource, files: list[GraphFile]) -> None:
         ) from error
 
 
-def _set_device(mindspore: Any, source: ModelSource) -> None:
-    target = _TARGETS[source.device_type]
+def set_device(mindspore: Any, source: ModelSource) -> None:
+    """Choose the device of `source` for this process.  Raises StartError."""
+    target = TARGETS[source.device_type]
     device = (target,) if target == "CPU" else (target, source.device_id)
     try:
         mindspore.set_device(*device)
@@ -188,7 +189,7 @@ def _set_device(mindspore: Any, source: ModelSource) -> None:
         mindspore.runtime.launch_blocking()
 
 
-def _apply_options(mindspore: Any, source: ModelSource) -> None:
+def apply_options(mindspore: Any, source: ModelSource) -> None:
     """Apply the options for which MindSpore has a setting."""
     options = SourceOptions(source)
     if source.device_type == "cpu":
@@ -252,6 +253,7 @@ def _leaves(result: Any) -> list[Any]:
     return [result]
 
 
-def _to_array(leaf: Any) -> Array:
+def to_array(leaf: Any) -> Array:
+    """Convert a tensor or number of a result; bfloat16 becomes float32."""
     array: Array = leaf.asnumpy() if hasattr(leaf, "asnumpy") else np.asarray(leaf)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

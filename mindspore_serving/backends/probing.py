@@ -75,13 +75,14 @@ def _zeros(spec: DeclaredModel, signature: Signature) -> "Row | None":
     values = []
     for index, tensor in enumerate(signature.inputs):
         shape = instance_shape(spec, index, tensor)
-        if shape is None or tensor.dtype is None:
+        if tensor.zeros(shape) is None:
             return None
         tried = tensor.trial[-len(shape) :] if tensor.trial and shape else ()
-        sizes = tried or [abs(size) for size in shape]  # 1 for any
-        values.append(_value(tensor, sizes))
+        values.append(_value(tensor, tried or [abs(size) for size in shape or ()]))  # 1 for any
     return tuple(values)
 
 
 def _value(tensor: TensorSpec, shape: Sequence[int]) -> Array:
-    return np.full(shape, "", object) if tensor.dtype == TEXT else np.zeros(shape, tensor.dtype)
+    zeros = np.full(shape, "", object) if tensor.dtype == TEXT else tensor.zeros(shape)
+    assert zeros is not None
+    return zeros

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from mindspore_serving import file_check, log
 from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.core import dtype as dtypes
@@ -136,11 +134,11 @@ def warm_up(
     A model of fixed shapes must run.  If another one refuses open dimensions of 1, a few larger
     sizes are tried; the inputs get the shapes with which it ran.  If none fits, that is logged.
     """
-    if any(spec.dtype is None for spec in signature.inputs):
-        return signature
     is_static = all(spec.is_static for spec in signature.inputs)
     failure = ""
     for arrays in _trials(signature.inputs):
+        if arrays is None:
+            return signature
         try:
             results = run(arrays)
         except StageFailed as error:
@@ -155,11 +153,11 @@ def warm_up(
     return signature
 
 
-def _trials(specs: Sequence[TensorSpec]) -> Iterator[list[Array]]:
+def _trials(specs: Sequence[TensorSpec]) -> Iterator[list[Array] | None]:
     """Iterate over inputs of zeros: with open dimensions of 1, then with larger ones.
 
     A size is tried for each open dimension alone, then for all, but never for the first dimensions,
-    which are often batches.
+    which are often batches.  None if the model does not describe its inputs.
     """
     yield _zeros(specs, 1, [])
     axes = [
@@ -175,21 +173,24 @@ def _trials(specs: Sequence[TensorSpec]) -> Iterator[list[Array]]:
                 yield _zeros(specs, size, chosen)
 
 
-def _zeros(specs: Sequence[TensorSpec], size: int, axes: Sequence[tuple[int, int]]) -> list[Array]:
+def _zeros(
+    specs: Sequence[TensorSpec], size: int, axes: Sequence[tuple[int, int]]
+) -> list[Array] | None:
     """Return zeros with `size` for the open dimensions `axes`, (input, axis), 1 for the others.
 
-    An input of unknown rank is a scalar.
+    An input of unknown rank is a scalar.  None if a dtype is unknown.
     """
-    return [
-        np.zeros(
-            [
-                dim if dim >= 0 else size if (i, axis) in axes else 1
-                for axis, dim in enumerate(spec.shape or ())
-            ],
-            spec.dtype,
-        )
-        for i, spec in enumerate(specs)
-    ]
+    arrays: list[Array] = []
+    for i, spec in enumerate(specs):
+        shape = [
+            dim if dim >= 0 else size if (i, axis) in axes else 1
+            for axis, dim in enumerate(spec.shape or ())
+        ]
+        array = spec.zeros(shape)
+        if array is None:
+            return None
+        arrays.append(array)
+    return arrays
 
 
 def _tried(spec: TensorSpec, array: Array) -> TensorSpec:

@@ -40,8 +40,8 @@ class TorchBackend:
     def load(cls, source: ModelSource) -> "TorchBackend":
         """Load every file and warm up those with known shapes; TorchScript files have none."""
         check_files(source)
-        device = _device(source)
-        _apply_options(source)
+        device = device_of(source)
+        apply_options(source)
         programs = [load_program(source, path, device) for path in source.paths]
         signature = tuple(
             warm_up(
@@ -67,7 +67,8 @@ class TorchBackend:
             torch.cuda.empty_cache()
 
 
-def _device(source: ModelSource) -> str:
+def device_of(source: ModelSource) -> str:
+    """Return PyTorch's name of the device of `source`.  Raises StartError if it has none such."""
     import torch
 
     if source.device_type == "cpu":
@@ -86,7 +87,8 @@ def _device(source: ModelSource) -> str:
     return f"cuda:{source.device_id}"
 
 
-def _apply_options(source: ModelSource) -> None:
+def apply_options(source: ModelSource) -> None:
+    """Apply the number of threads, which is that of the process."""
     import torch
 
     options = SourceOptions(source)
@@ -102,13 +104,18 @@ def _run(program: ExportedProgram, inputs: Sequence[Array], device: str) -> list
 
     try:
         with torch.inference_mode():
-            tensors = [_tensor(array, device, program.writes_inputs) for array in inputs]
-            return [to_numpy(leaf) for leaf in pytree.tree_leaves(program.call(tensors))]
+            values = [
+                argument.value_of(
+                    array, lambda item: to_tensor(item, device, program.writes_inputs)
+                )
+                for argument, array in zip(program.arguments, inputs, strict=True)
+            ]
+            return [to_numpy(leaf) for leaf in pytree.tree_leaves(program.call(values))]
     except Exception as error:  # a program raises whatever it was written to raise
         raise StageFailed(error_text(error)) from error
 
 
-def _tensor(array: Array, device: str, must_copy: bool) -> Any:
+def to_tensor(array: Array, device: str, must_copy: bool) -> Any:
     """Return a tensor over the array's memory, or over a copy if the program may write to it.
 
     A read-only array is copied too: PyTorch has no read-only tensors.

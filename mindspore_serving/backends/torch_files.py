@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.backends.arguments import Argument, scalar
+from mindspore_serving.backends.arguments import call as call_arguments
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.backends.source import element_error, load_error
 from mindspore_serving.core.value import Signature, TensorSpec
@@ -23,16 +25,23 @@ from mindspore_serving.errors import StartError
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 _FORBID = "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 _PICKLED = "data/constants/opaque_obj"
+_SCALARS = {"IntType": int, "FloatType": float, "BoolType": bool, "NumberType": float}
+_SYMBOLS = {"SymIntArgument": int, "SymFloatArgument": float, "SymBoolArgument": bool}
 _environment = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class ExportedProgram:
-    """A loaded file: `call` takes tensors by position and returns the model's result."""
+    """A loaded file: `call` takes a value for each argument and returns the model's result."""
 
     call: Callable[[Sequence[Any]], Any]
-    signature: Signature
+    arguments: tuple[Argument, ...]
+    outputs: tuple[TensorSpec, ...]
     writes_inputs: bool
+
+    @property
+    def signature(self) -> Signature:
+        return Signature(tuple(argument.spec for argument in self.arguments), self.outputs)
 
 
 def load_program(source: ModelSource, path: str, device: str) -> ExportedProgram:
@@ -84,21 +93,29 @@ def _exported(source: ModelSource, path: str, device: str) -> ExportedProgram:
     if device != "cpu":
         program = move_to_device_pass(program, device)
     module, in_spec = program.module(), program.call_spec.in_spec
-    signature = _exported_signature(source, path, program)
+    entries = _exported_inputs(source, path, program)
     values = _values(program)
-    kinds = [values[spec.name].dtype for spec in signature.inputs]
 
-    def call(tensors: Sequence[Any]) -> Any:
-        typed = [
-            tensor.to(kind) for tensor, kind in zip(tensors, kinds, strict=True)
-        ]  # to bfloat16
-        args, kwargs = pytree.tree_unflatten(typed, in_spec)
+    def call(inputs: Sequence[Any]) -> Any:
+        remaining = iter(inputs)
+        filled = [
+            _typed(next(remaining), values[entry.spec.name]) if isinstance(entry, Argument)
+            else entry
+            for entry in entries
+        ]  # fmt: skip
+        args, kwargs = pytree.tree_unflatten(filled, in_spec)
         return module(*args, **kwargs)
 
     # Whether any operator works in place; its target is not traced.
     schemas = (getattr(node.target, "_schema", None) for node in program.graph.nodes)
     writes = any(schema is not None and schema.is_mutable for schema in schemas)
-    return ExportedProgram(call, signature, writes)
+    arguments = tuple(entry for entry in entries if isinstance(entry, Argument))
+    return ExportedProgram(call, arguments, _exported_outputs(program), writes)
+
+
+def _typed(value: Any, example: Any) -> Any:
+    """Return a tensor with the dtype of the program, which may be bfloat16; other values as is."""
+    return value.to(example.dtype) if hasattr(value, "dtype") else value
 
 
 def _refuse_objects(source: ModelSource, path: str) -> None:
@@ -132,26 +149,39 @@ def _values(program: Any) -> dict[str, Any]:
     return {node.name: node.meta.get("val") for node in program.graph.nodes}
 
 
-def _exported_signature(source: ModelSource, path: str, program: Any) -> Signature:
+def _exported_inputs(source: ModelSource, path: str, program: Any) -> list[Any]:
+    """Return what fills each input of the program: an `Argument`, or the constant of its export."""
+    from torch.export.graph_signature import ConstantArgument, InputKind
+
     values = _values(program)
-    inputs = []
-    for index, name in enumerate(program.graph_signature.user_inputs):
-        value = values.get(name)
-        spec = _spec(str(name), value)
+    entries: list[Any] = []
+    inputs = program.graph_signature.input_specs
+    for entry in (spec.arg for spec in inputs if spec.kind is InputKind.USER_INPUT):
+        if isinstance(entry, ConstantArgument):
+            entries.append(entry.value)
+            continue
+        kind = _SYMBOLS.get(type(entry).__name__)
+        if kind is not None:
+            entries.append(scalar(str(entry.name), kind))
+            continue
+        value = values.get(entry.name)
+        spec = _spec(str(entry.name), value)
         if spec is None or spec.dtype is None:
-            kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
-            raise element_error(source, path, index, name=str(name), kind=kind)
-        inputs.append(replace(spec, max_rows=_max_rows(program, value)))
+            shown = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+            raise element_error(source, path, len(entries), name=str(entry.name), kind=shown)
+        entries.append(Argument(replace(spec, max_rows=_max_rows(program, value))))
+    return entries
+
+
+def _exported_outputs(program: Any) -> tuple[TensorSpec, ...]:
+    values = _values(program)
     outputs = program.graph_signature.user_outputs
     names, spec = [f"output{i}" for i in range(len(outputs))], program.call_spec.out_spec
     if spec.type is dict and len(spec.context) == len(outputs):  # a flat dict of tensors
         names = [str(key) for key in spec.context]
-    return Signature(
-        tuple(inputs),
-        tuple(
-            _spec(name, values.get(node)) or TensorSpec(name, None, None)
-            for name, node in zip(names, outputs, strict=True)
-        ),
+    return tuple(
+        _spec(name, values.get(node)) or TensorSpec(name, None, None)
+        for name, node in zip(names, outputs, strict=True)
     )
 
 
@@ -189,18 +219,47 @@ def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:
         warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript itself is deprecated
         module = torch.jit.load(path, map_location=device).eval()
     schema = module.forward.schema
-    inputs = []
+    arguments = []
+    is_positional = True
     for index, argument in enumerate(schema.arguments[1:]):
-        kind = str(argument.type)
-        if kind != "Tensor" and not argument.has_default_value():
+        entry = _scripted_argument(argument)
+        if entry is not None:
+            arguments.append(replace(entry, is_positional=is_positional))
+        elif argument.has_default_value():
+            is_positional = False  # it is left at its default
+        else:
+            kind = str(argument.type)
             raise element_error(source, path, index, name=argument.name, kind=kind)
-        if kind == "Tensor":
-            inputs.append(TensorSpec(argument.name, None, None))
     names = [f"output{i}" for i in range(_count(schema.returns[0].type))]
     outputs = tuple(TensorSpec(name, None, None) for name in names)
-    return ExportedProgram(
-        lambda tensors: module(*tensors), Signature(tuple(inputs), outputs), True
+    reset = getattr(module, "reset_states", None)
+    takes_nothing = reset is not None and all(
+        argument.has_default_value() for argument in reset.schema.arguments[1:]
     )
+
+    def run(values: Sequence[Any]) -> Any:
+        if reset is not None and takes_nothing:
+            reset()  # a request does not depend on those before it
+        return call_arguments(module, arguments, values)
+
+    return ExportedProgram(run, tuple(arguments), outputs, True)
+
+
+def _scripted_argument(argument: Any) -> Argument | None:
+    """Return the argument of a TorchScript schema; None of another type than requests carry."""
+    kind = argument.type
+    may_be_none = kind.kind() == "OptionalType"
+    if may_be_none:
+        kind = kind.getElementType()
+    default = argument.default_value
+    is_optional = argument.has_default_value()
+    if kind.kind() == "TensorType" and default is None:
+        return Argument(TensorSpec(argument.name, None, None, is_optional=is_optional))
+    if kind.kind() in _SCALARS and (default is None or isinstance(default, int | float)):
+        return scalar(
+            argument.name, _SCALARS[kind.kind()], is_optional=is_optional, default=default
+        )
+    return None
 
 
 def _count(kind: Any) -> int:

@@ -5,6 +5,7 @@ if the model has one (`with_batch_dim`, `without_batch_dim_inputs`).
 """
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -46,6 +47,13 @@ def graph_batch_size(spec: DeclaredModel, signature: Signature) -> int:
         return 1
     batched = [tensor for i, tensor in enumerate(signature.inputs) if is_batched(spec, i)]
     return max((_first_dim(tensor) for tensor in batched), default=0)
+
+
+def without_arguments(spec: DeclaredModel, signature: Signature) -> DeclaredModel:
+    """Return `spec` with the scalar arguments of the model as inputs without a batch dimension."""
+    arguments = [i for i, tensor in enumerate(signature.inputs) if tensor.is_argument]
+    without = dict.fromkeys((*spec.without_batch_dim_inputs, *arguments))
+    return replace(spec, without_batch_dim_inputs=tuple(without)) if arguments else spec
 
 
 def max_rows(spec: DeclaredModel, signature: Signature) -> int:

@@ -29,8 +29,9 @@ def check_instance(spec: DeclaredModel, signature: Signature, instance: Sequence
 
     An array of another dtype is cast as far as `casting.cast` allows; one of another shape but the
     same size is reshaped.  If the model leaves dimensions open, the rank and the known dimensions
-    must match.  Raises InvalidInputs.
+    must match.  Optional inputs at the end may be left out.  Raises InvalidInputs.
     """
+    instance = (*instance, *_defaults(signature.inputs[len(instance) :]))
     count, expected = len(instance), len(signature.inputs)
     if count != expected:
         relation = f"{count} {'less' if count < expected else 'greater'}"
@@ -41,6 +42,13 @@ def check_instance(spec: DeclaredModel, signature: Signature, instance: Sequence
         )
         for i, (value, tensor) in enumerate(zip(instance, signature.inputs, strict=True))
     )
+
+
+def _defaults(tensors: Sequence[TensorSpec]) -> list[Array]:
+    """Return the defaults of inputs; nothing if one is not optional."""
+    values = [tensor.zeros(tensor.shape) for tensor in tensors if tensor.is_optional]
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(tensors) else []
 
 
 def instance_shape(spec: DeclaredModel, index: int, tensor: TensorSpec) -> tuple[int, ...] | None:

@@ -24,6 +24,7 @@ protocols of OpenAI, Anthropic, Ollama and TGI as well.
   mindspore-serving bench                measure how fast it answers
   mindspore-serving predict add predict '{"x": [1.0]}'      call a method
   mindspore-serving status               show which workers run, and where
+  mindspore-serving pull Qwen/Qwen3-0.6B      download a model; also list, show, remove
   mindspore-serving doctor               show what works on this machine
   mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
   mindspore-serving quantize llama/ llama-int8/     round a language model to 8 bits
@@ -126,6 +127,30 @@ This machine needs the servables and the same version of this package.  If the s
 workers here end too, and this machine joins again when the server is back.  After SIGTERM the
 workers finish their requests, and the server starts them elsewhere.
 """
+_PULL = """\
+Download a model by name, and print its path.  What is there already is not downloaded again, and a
+download that was interrupted is continued.
+
+  mindspore-serving pull Qwen/Qwen3-0.6B                   from Hugging Face
+  mindspore-serving pull hf://Qwen/Qwen3-0.6B@main
+  mindspore-serving pull hf://Qwen/Qwen3-0.6B-GGUF:Q8_0    a quantisation of several
+
+`serve` and `run` take the same names, and download what is missing.
+"""
+_REMOVE = """\
+Remove a downloaded model, in all revisions unless one is named, and say how much was freed:
+
+  mindspore-serving remove Qwen/Qwen3-0.6B
+  mindspore-serving remove hf://Qwen/Qwen3-0.6B@main --yes
+"""
+_SHOW = """\
+Show what a model is, its licence and size, and what this server would do with it: which runtime
+computes it, the memory that it needs, or why it is refused.
+
+  mindspore-serving show model.gguf
+  mindspore-serving show checkpoint/ --runtime torch
+  mindspore-serving show net.onnx --json
+"""
 _LOG_LEVEL = """\
 Show or set the log level of a running server and its workers: debug, info, warning or error.
 
@@ -133,7 +158,14 @@ Show or set the log level of a running server and its workers: debug, info, warn
 
 SIGUSR1 to the server's process also raises verbosity by one level, SIGUSR2 lowers it.
 """
-_MODELS = ("load", "unload", "models", "load-lora", "unload-lora")  # functions of one module
+_FUNCTIONS = {  # command -> module of `cli` and function, of modules with several
+    **{name: ("models", name) for name in ("load", "unload", "models")},
+    "load-lora": ("models", "load_lora"),
+    "unload-lora": ("models", "unload_lora"),
+    "pull": ("downloads", "pull"),
+    "list": ("downloads", "list_downloads"),
+    "remove": ("downloads", "remove"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +180,7 @@ class Command:
     @property
     def target(self) -> tuple[str, str]:
         """Module of `cli` and function that run it."""
-        name = self.name.replace("-", "_")
-        return ("models", name) if self.name in _MODELS else (name, "run")
+        return _FUNCTIONS.get(self.name, (self.name.replace("-", "_"), "run"))
 
 
 COMMANDS = (
@@ -159,6 +190,10 @@ COMMANDS = (
     Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
     Command("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
+    Command("pull", "download a model by name", _PULL, tool.PullSettings),
+    Command("list", "show the downloaded models", "", tool.ListSettings),
+    Command("remove", "remove a downloaded model", _REMOVE, tool.RemoveSettings),
+    Command("show", "show what a model is, and the memory that it needs", _SHOW, tool.ShowSettings),
     Command("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
     Command("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
     Command(

@@ -47,7 +47,7 @@ def _shown(row: OptionRow, value: Any) -> Any:
         return [HIDDEN_KEY for _ in value]
     if value and is_path(row, value):
         return _absolute(value)
-    if row.item_type == "scalar":
+    if row.item_type == "scalar" and isinstance(value, tuple):
         pairs = (text.partition("=") for text in value)
         return {name.replace("-", "_"): _scalar(value_text) for name, _, value_text in pairs}
     return list(value) if isinstance(value, tuple) else value

@@ -180,7 +180,7 @@ class _Reader:
             str(key.value): self._scalar(value, row.item_type, f"{name}.{key.value}")
             for key, value in node.value
         }
-        if row.item_type != "scalar":
+        if row.kind != list[str]:
             return pairs
         return tuple(
             f"{key}={value if isinstance(value, str) else json.dumps(value)}"

@@ -188,7 +188,10 @@ def _words(row: OptionRow, value: Any) -> list[str]:
     if row.kind == list[str] and not row.parse:
         return [word for text in value for word in (flag(row), text)]
     if isinstance(value, dict):
-        value = ",".join(f"{name}={text}" for name, text in value.items())
+        value = ",".join(
+            f"{name}={item if isinstance(item, str) else json.dumps(item)}"
+            for name, item in value.items()
+        )
     elif isinstance(value, tuple):
         value = ",".join(map(str, value))
     return [flag(row), str(value)]

@@ -14,12 +14,16 @@ _VERBS = {
     "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
     "run MODEL": ("generate", "complete"),
     "chat": ("ask", "talk", "prompt", "repl"),
-    "models": ("list", "ls", "show", "model"),
+    "models": ("model",),
+    "list": ("ls", "images"),
+    "pull NAME": ("download", "fetch"),
+    "remove NAME": ("rm", "delete"),
+    "show MODEL": ("inspect",),
     "status": ("ps", "health", "ready", "workers"),
     "bench": ("benchmark", "perf", "load-test", "perf_analyzer"),
     "predict": ("infer", "call", "request", "invoke"),
     "load": ("register", "add"),
-    "unload": ("rm", "remove", "delete", "unregister"),
+    "unload": ("unregister",),
     "convert": ("export",),
     "doctor": ("check", "info", "env", "collect-env", "devices"),
     "worker --join HOST:PORT": ("join",),
@@ -29,8 +33,6 @@ _VERBS = {
 _BY_VERB = {verb: command for command, verbs in _VERBS.items() for verb in verbs}
 _ADVICE = {  # of commands that have none of ours
     "stop": "Ctrl-C or SIGTERM ends `serve`; `unload NAME` unloads one servable",
-    "pull": "models are not downloaded: give `serve` or `run` a GGUF file, or the "
-    "directory of a checkpoint",
     "create": "nothing is copied: give `serve` or `run` the Modelfile, or the model's file or "
     "directory",
 }
@@ -115,6 +117,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-n": "--llm-option default_max_tokens={}",
         "--n-predict": "--llm-option default_max_tokens={}",
         "--predict": "--llm-option default_max_tokens={}",
+        "--reasoning-budget": "--llm-option default_thinking_token_budget={}",
         "--temp": "--llm-option default_temperature={}",
         "--top-k": "--llm-option default_top_k={}",
         "--top-p": "--llm-option default_top_p={}",

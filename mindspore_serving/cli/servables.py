@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mindspore_serving import server
+from mindspore_serving.cli import networks
 from mindspore_serving.cli.options import SERVE, flag, to_values
 from mindspore_serving.cli.preflight import check_interpreter, check_library
 from mindspore_serving.cli.settings import ENGINE, LANGUAGE, ServableSettings, ServeSettings
@@ -189,11 +190,13 @@ def _configs_of(
     if settings.upstream:
         options = _upstream_options(settings)
         return [_config(settings, (os.getcwd(), settings.name), 0, options)], []
+    network_configs = [_network_config(settings, path) for path in networks.of(settings)]
+    settings = networks.without(settings)
     locations, refused = _discover(settings)
-    if settings.name and len(locations) > 1:
-        raise InvalidInputs(f"--name is for one servable, {len(locations)} were found")
+    if settings.name and (count := len(locations) + len(network_configs)) > 1:
+        raise InvalidInputs(f"--name is for one servable, {count} were found")
     options = llm_options(settings)
-    configs = []
+    configs = network_configs
     for location in locations:
         model_options = options if is_language_model(os.path.join(*location)) else {}
         try:
@@ -265,10 +268,19 @@ def _config(
         "batch_axis": settings.batch_axis if is_bare else None,
         "python": _absolute(settings.python) if os.sep in settings.python else settings.python,
         "environment": _absolute(settings.environment),
+        "network": settings.network,
     }
     return server.ServableStartConfig(
         *location, version_number=version, llm_options=options, **values
     )
+
+
+def _network_config(settings: ServeSettings, path: str) -> server.ServableStartConfig:
+    """Return the configuration of a network in code, as net.py:Net."""
+    location, name = networks.locate(path)
+    check_interpreter(settings.python, settings.environment)
+    chosen = replace(settings, network=name, weights=_absolute(settings.weights))
+    return _config(chosen, location, 0, {})
 
 
 def _absolute(path: str) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.cli.options import option, positional
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.llm import catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,39 @@ class ConvertSettings:
 
     source: str = positional("MindIR file that is not encrypted", metavar="FILE.mindir")
     target: str = positional("file to write; the weights are written beside it", metavar="OUT.xml")
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """Settings of `mindspore-serving pull`."""
+
+    name: str = positional("name of a model, as ORG/NAME", metavar="NAME")
+
+
+@dataclass(frozen=True, slots=True)
+class ListSettings:
+    """Settings of `mindspore-serving list`."""
+
+    json: bool = option(False, "print the downloads as JSON, with sizes in bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveSettings:
+    """Settings of `mindspore-serving remove`."""
+
+    name: str = positional("name of a downloaded model, as ORG/NAME", metavar="NAME")
+    yes: bool = option(False, "remove it without a question")
+
+
+@dataclass(frozen=True, slots=True)
+class ShowSettings:
+    """Settings of `mindspore-serving show`."""
+
+    model: str = positional("file, directory or name of a model", metavar="MODEL")
+    runtime: str = option(
+        "openvino", "runtime of language models to judge for", choices=tuple(catalog.RUNTIMES)
+    )
+    json: bool = option(False, "print the card as JSON, with sizes in bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ def of_command(word: str) -> str:
     """Return what to write instead of a word that is no command."""
     if os.path.exists(word) or "/" in word or "." in word:
         return (
-            f"{word!r} is a path: write 'mindspore-serving serve {word}' to serve it, or "
+            f"{word!r} is a path or a name: write 'mindspore-serving serve {word}' to serve it, or "
             f"'mindspore-serving run {word}' to chat with it"
         )
     names = ", ".join(commands.BY_NAME)

@@ -44,10 +44,11 @@ class DeclaredModel:
     """Declared model: what to load and how to batch it; nothing is loaded yet.
 
     `files` are paths relative to the version directory, one per sub-graph; `factory` replaces them
-    for a model that is a Python function or class. `format` is lower case: "mindir", "onnx" or
-    another of declare_model. `backend` is "mindspore" or "openvino" for "mindir", "onnxruntime" or
-    "openvino" for "onnx", and "" for the default. With `allow_pickle` the operator allows that code
-    in the file runs. `member` is its name if the file is in an
+    for a model that is a Python function or class. Of a network, `files` are its weights, and
+    `factory` makes it of `arguments`, to run in `mode` ("" is the default). `format` is lower
+    case: "mindir", "onnx" or another of declare_model. `backend` is "mindspore" or "openvino" for
+    "mindir", "onnxruntime" or "openvino" for "onnx", and "" for the default. With `allow_pickle`
+    the operator allows that code in the file runs. `member` is its name if the file is in an
     archive. A run has at most `max_batch_size` instances; 0 is no limit. The model's
     tensors must agree with `inputs` and `outputs`, if there are any, and it returns those outputs.
     `with_batch_dim` None is decided by the loaded model's shapes; `no_batch_reason` is why they
@@ -68,6 +69,8 @@ class DeclaredModel:
     backend: str = ""
     allow_pickle: bool = False
     member: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    mode: str = ""
     max_batch_size: int = 0
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()

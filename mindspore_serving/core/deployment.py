@@ -64,6 +64,8 @@ class Deployment(ServableOptions):
     node_labels: Mapping[str, str] = field(default_factory=dict)
     batch_axis: Mapping[str, int] = field(default_factory=dict)
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of a network in code
+    inputs: Mapping[str, str] = field(default_factory=dict)
     enable_lite: bool = False
     gang: GangOptions | None = None  # of a distributed servable
     generation: int = 0

@@ -50,6 +50,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     sampling_source: str = ""
     sampling_cuts: tuple[str, ...] = ()
     default_max_tokens: int | None = None
+    thinking_token_budget: int | None = None  # of requests that have none
     adapter_paths: tuple[str, ...] = ()  # their directories
     can_score: bool = False
     labels: tuple[str, ...] = ()

@@ -112,7 +112,7 @@ class OptionRow:
     @property
     def item_type(self) -> str:
         """JSON type of the entries of an array or the values of an object; else ""."""
-        if self.metavar.startswith("NAME="):
+        if self.metavar.startswith("NAME=") or get_args(self.kind)[-1:] == (Any,):
             return "scalar"
         return _JSON_TYPES.get(get_args(self.kind)[-1], "string") if get_args(self.kind) else ""
 

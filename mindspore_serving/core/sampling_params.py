@@ -159,6 +159,16 @@ class SamplingParams:
         None, "the only tokens that are chosen; None: all"
     )
     skip_special_tokens: bool = param(True, "leave special tokens out of the text")
+    thinking_token_budget: int | None = param(
+        None,
+        "max tokens of reasoning, which is then ended, behind a sentence if one ends soon before; "
+        "None: no limit of its own",
+        at_least=0,
+        anthropic=None,
+        ollama=None,
+        tgi=None,
+        llm_serving=None,
+    )
 
     def __post_init__(self) -> None:
         for name, row in SAMPLING.items():

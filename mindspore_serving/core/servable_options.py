@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 
+from mindspore_serving.core.network import MODES, NetworkCode, parse_arguments, parse_inputs
 from mindspore_serving.core.params import param, rows_of
 
 _models: Any = partial(param, group="models")
@@ -248,11 +249,55 @@ class ServableOptions:
         metavar="AXES",
         page="backends.md#the-batch-dimension",
     )
+    network: str = param(
+        "",
+        "class of the Python file `servable_name`, or function that returns an object: an nn.Cell "
+        "of MindSpore or an nn.Module of PyTorch",
+        details="`serve` has it behind the file: net.py:Net. The file is run",
+        serve=None,
+    )
+    weights: str = _models(
+        "",
+        "weights of a network in code, net.py:Net: .ckpt, .safetensors, .pt or .pth",
+        default_text="the values of its constructor",
+        is_path=True,
+        page="networks.md",
+    )
+    arguments: Mapping[str, Any] | None = _models(
+        None,
+        "arguments of a network's constructor, as num_classes=10, or a JSON object",
+        metavar="ARGUMENTS",
+        parse=parse_arguments,
+        page="networks.md",
+    )
+    inputs: Mapping[str, str] | None = _models(
+        None,
+        "inputs of a network, as 'x=float32[-1,1,28,28]', or x=@FILE.npy, an example batch",
+        details="They are needed only where the code does not describe them. -1 is any size",
+        metavar="INPUTS",
+        parse=parse_inputs,
+        page="networks.md",
+    )
+    mode: str = _models(
+        "",
+        "compile a network of MindSpore to a graph, or run it as Python",
+        default_text="graph, if the shapes of its inputs are known",
+        choices=MODES,
+        page="networks.md",
+    )
 
     @property
     def name(self) -> str:
         """Name of the servable for clients."""
         return self.alias or self.servable_name
+
+    @property
+    def network_code(self) -> NetworkCode | None:
+        """Network of a Python file, if this is one."""
+        if not self.network:
+            return None
+        arguments, inputs = dict(self.arguments or {}), dict(self.inputs or {})
+        return NetworkCode(self.network, self.weights, arguments, inputs, self.mode)
 
 
 SERVABLE = rows_of(ServableOptions)

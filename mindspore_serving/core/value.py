@@ -1,5 +1,6 @@
 """Values of a method: an array, a text or bytes.  Knows neither wire nor models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,6 +40,9 @@ class TensorSpec:
     texts, of which an instance has one. `max_rows` is the limit of a dynamic first dimension; 0 if
     none is known. `example` is a likely value of an instance as JSON, such as a category that the
     model has learnt. `columns` are the names of the values of a row, if the model knows them.
+    A request may leave out an input that `is_optional`: it is `default` then, and None is an
+    argument None, which is an empty array on the way to the backend. All instances of a batch
+    share one value of an argument (`is_argument`): it has no batch dimension.
     `symbols` are the names of the dimensions, "" for those without one; () if there are none.
     `trial` is a shape with which the model has run, () if it has not.
     """
@@ -49,12 +53,26 @@ class TensorSpec:
     max_rows: int = 0
     example: str | float | list[float] | None = None
     columns: tuple[str, ...] = ()
+    is_argument: bool = False
+    is_optional: bool = False
+    default: float | None = None
     symbols: tuple[str, ...] = ()
     trial: tuple[int, ...] = ()
 
     @property
     def is_static(self) -> bool:
         return self.shape is not None and all(dim >= 0 for dim in self.shape)
+
+    def zeros(self, shape: Sequence[int] | None) -> "np.ndarray[Any, Any] | None":
+        """Return an array of zeros, the default of an optional input; None if it is unknown."""
+        if self.is_optional and self.default is None:
+            return np.empty(0, self.dtype)
+        if shape is None or self.dtype is None:
+            return None
+        array = np.zeros([abs(dim) for dim in shape], self.dtype)
+        if self.default is not None:
+            array[...] = self.default
+        return array
 
 
 @dataclass(frozen=True, slots=True)

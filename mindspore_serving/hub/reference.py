@@ -62,7 +62,7 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     model file.  Raises InvalidInputs for an unknown scheme or a malformed name.
     """
     match = _SCHEME.fullmatch(text)
-    if match and match[1].lower() in _OF_SERVERS and not _is_model_file(match[2]):
+    if match and match[1].lower() in _OF_SERVERS and not is_model_file(match[2]):
         return None
     if match:
         return _with_scheme(match[1].lower(), match[2], text)
@@ -75,7 +75,7 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
     return Reference(ANY, bare[1], bare[2] or "", bare[3] or "")
 
 
-def _is_model_file(address: str) -> bool:
+def is_model_file(address: str) -> bool:
     """Return whether an address ends as a model file does: others are those of servers."""
     path = re.split(r"[?#]", address)[0]
     return bool(_FILE_ENDINGS.fullmatch(os.path.splitext(path)[1]))

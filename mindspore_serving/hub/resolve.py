@@ -4,6 +4,7 @@ The only place that turns what an operator writes into a download.
 """
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
+from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
 from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
 from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
@@ -21,9 +22,9 @@ from mindspore_serving.hub.sources import SOURCES
 ORDER = "MINDSPORE_SERVING_SOURCES"
 """Environment variable: the schemes that have a bare ORG/NAME, in order, by commas."""
 
+_PINNED = re.compile(r"(sha256:)?([0-9a-f]{40}|[0-9a-f]{64})")  # revisions that cannot change
 _SHOWN = 5  # names in an error
 OFFLINE = "HF_HUB_OFFLINE"
-_DEFAULT_ORDER = "hf"
 _TRUE = ("1", "on", "yes", "true")
 
 
@@ -89,8 +90,10 @@ def is_offline() -> bool:
 
 def source_order() -> list[str]:
     """Return the schemes that are asked for a bare ORG/NAME."""
-    names = [name.strip() for name in os.environ.get(ORDER, _DEFAULT_ORDER).split(",")]
     known = [name for name, row in SOURCES.items() if row.form == "repository"]
+    if not (order := os.environ.get(ORDER)):
+        return known
+    names = [name.strip() for name in order.split(",")]
     for name in names:
         if name not in known:
             raise InvalidInputs(
@@ -108,16 +111,32 @@ def download(reference: Reference, *, offline: bool = False) -> Path:
         return _find_cached(reference, candidates)
     if reference.scheme == ANY:
         names = ", ".join(f"{scheme}://" for scheme in schemes)
-        log.tell(f"{reference} is no path here: looking in {names} ({ORDER} sets the order)")
-    errors: list[StartError | NotFound] = []
+        _say(f"{reference} is no path here: looking in {names} ({ORDER} sets the order)")
+    errors: list[ServingError] = []
     for candidate in candidates:
         try:
             return _download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             errors.append(error)
-    if len(errors) == 1:
-        raise errors[0]
-    raise StartError("; ".join(map(str, errors)))
+    raise _combined(errors, schemes)
+
+
+def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
+    """Return one error of those of all sources: a missing library counts if there is no other."""
+    pairs = [
+        pair for pair in zip(schemes, errors, strict=True) if type(pair[1]) is not NotInstalled
+    ]
+    if len(pairs) < 2:
+        return pairs[0][1] if pairs else errors[0]
+    if all(isinstance(error, Unreachable) for _, error in pairs):
+        remaining = " and ".join(f"{scheme}://" for scheme, _ in pairs[1:])
+        return Unreachable(f"{pairs[0][1]}; {remaining} cannot be reached either")
+    return NotFound("; ".join(str(error) for _, error in pairs))
+
+
+def _say(text: str) -> None:
+    """Print a line on stderr, which is no error of a log."""
+    log.tell(text, is_warning=True)
 
 
 def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
@@ -131,7 +150,7 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
             continue
         path = source.find_cached(candidate)
         if path is not None:
-            return _entry(path, candidate.file)
+            return entry_of(path, candidate.file)
         names += [model.reference.name for model in source.list_cached()]
     names = sorted(set(names))
     shown = ", ".join(names[:_SHOWN]) + ", ..." * (len(names) > _SHOWN)
@@ -144,29 +163,32 @@ def _find_cached(reference: Reference, candidates: Sequence[Reference]) -> Path:
 
 
 def _download(reference: Reference, source: Source) -> Path:
+    is_pinned = _PINNED.fullmatch(reference.revision)
+    if is_pinned and (path := source.find_cached(reference)):
+        return entry_of(path, reference.file)
     try:
         listing = source.list_files(reference)
     except Unreachable as error:
         path = source.find_cached(reference)
         if path is None:
             raise
-        log.tell(f"{error}; using the download of an earlier run: {path}", is_warning=True)
-        return _entry(path, reference.file)
+        _say(f"{error}; using the download of an earlier run: {path}")
+        return entry_of(path, reference.file)
     selection = (
         Selection(listing.files)
         if listing.is_whole
         else select(listing.files, reference.file, str(reference))
     )
-    log.tell(
+    _say(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}"
     )
-    with _progress(selection.size) as report:
+    with show_progress(selection.size) as report:
         path = source.fetch(reference, listing, selection.files, report)
     return path / selection.entry if selection.entry and path.is_dir() else path
 
 
-def _entry(path: Path, requested: str) -> Path:
+def entry_of(path: Path, requested: str) -> Path:
     """Return the path to serve of a download: its directory, or a file in it."""
     if path.is_file():
         return path
@@ -184,7 +206,7 @@ def format_size(size: float) -> str:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def show_progress(total: int) -> Iterator[Callable[[int], None]]:
     """Hold a progress bar on a terminal; else print a line for each tenth."""
     if sys.stderr.isatty():
         from tqdm import tqdm
@@ -201,6 +223,6 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
         is_first = tenths < 0  # of files that are there
         is_new, tenths = reached > tenths, max(reached, tenths)
         if is_new and not is_first:
-            log.tell(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
+            _say(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
 
     yield report

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code, printable
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, Message, Ready
@@ -176,6 +177,7 @@ class Setup(Message, frozen=True, tag=10):
     traces: TraceOptions | None = None  # where the spans of its own code are sent
     with_batch_dim: bool | None = None  # of a model without servable_config.py
     batch_axis: dict[str, int] = {}  # of one, too
+    network: NetworkCode | None = None  # of a Python file that the operator named
 
 
 class Work(Message, frozen=True, tag=11):

@@ -43,13 +43,13 @@ def _option(
     return param(default, meaning, **{**accepted, **dict.fromkeys(without)})
 
 
-def _sampling(name: str, otherwise: str = "") -> Any:
+def _sampling(name: str, otherwise: str = "", engines: Collection[str] = ENGINES) -> Any:
     """Return the row for the default of sampling parameter `name`, which has its range."""
     row = SAMPLING[name]
     otherwise = otherwise or f"the model's, or else {SERVER_SAMPLING.get(name, row.default):g}"
     meaning = f"`{name}` of requests that have none; None: {otherwise}"
     low: dict[str, Any] = {"over" if row.is_open else "at_least": row.low}
-    return _option(None, meaning, engines=ENGINES, has_encoders=False, at_most=row.high, **low)
+    return _option(None, meaning, engines=engines, has_encoders=False, at_most=row.high, **low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +254,7 @@ class EngineConfig:
     default_min_p: float | None = _sampling("min_p")
     default_repetition_penalty: float | None = _sampling("repetition_penalty")
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
+    default_thinking_token_budget: int | None = _sampling("thinking_token_budget", "none", ())
     system_message: str = _option(
         "", "system message of conversations that have none", engines=ENGINES, has_encoders=False
     )

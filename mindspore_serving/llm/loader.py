@@ -19,7 +19,8 @@ from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
 from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_options
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
     read_eos_ids,
@@ -43,7 +44,7 @@ from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
-from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
+from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class OpenedModel:
             "sampling_source": chosen.source,
             "sampling_cuts": chosen.cuts,
             "default_max_tokens": self.config.default_max_tokens,
+            "thinking_token_budget": self.config.default_thinking_token_budget,
         }
 
     def _reading(self) -> dict[str, Any]:
@@ -235,15 +237,16 @@ def open_ours(
 
 def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
     """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
-    directory = find_gguf(Path(path)) or Path(path)
+    directory = find_gguf(Path(path)) or directory_of(Path(path))
     if not directory.is_dir() and not is_gguf(directory):
         raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
-    tokenizer = Tokenizer.open(directory) if has_tokenizer(directory) else None
+    texts = text_directory(directory, TOKENIZER_FILES)
+    tokenizer = Tokenizer.open(texts) if has_tokenizer(texts) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None
     return {
         "directory": directory,
         "tokenizer": tokenizer,
-        "chat_template": ChatTemplate.open(directory, special_tokens),
+        "chat_template": ChatTemplate.open(texts, special_tokens),
         "recommended": read_recommended(directory) if config.generation_config == "auto" else {},
     }
 

@@ -98,4 +98,5 @@ def setup_of(
         traces,
         deployment.with_batch_dim,
         dict(deployment.batch_axis),
+        deployment.network_code,
     )

@@ -4,6 +4,7 @@ Accepted are FILE, NAME/FILE and NAME/VERSION/FILE. It finds the file and loads 
 """
 
 import os
+import re
 from collections.abc import Iterator
 
 from mindspore_serving import file_check
@@ -13,6 +14,7 @@ from mindspore_serving.hub.resolve import name_of
 from mindspore_serving.servable.model_files import SUFFIXES, ModelFile, find_models, recognize
 
 _SHOWN = 5  # max names of files in an error
+_PIECE = re.compile(r"-\d{5}-of-\d{5}\Z")
 
 
 def versions(root: str) -> list[int]:
@@ -27,11 +29,13 @@ def versions(root: str) -> list[int]:
 def file_alias(directory: str, name: str) -> str:
     """Return the name of a model file for clients, without its suffix; "" for a directory.
 
-    A model that was downloaded has the name that was given.
+    A model that was downloaded has the name that was given, and one in several files has no number
+    of a piece in its name.
     """
     if title := name_of(os.path.join(directory, name)):
         return title
-    return os.path.splitext(name)[0] if os.path.isfile(os.path.join(directory, name)) else ""
+    is_file = os.path.isfile(os.path.join(directory, name))
+    return _PIECE.sub("", os.path.splitext(name)[0]) if is_file else ""
 
 
 def is_bare(root: str, *, allow_pickle: bool = False) -> bool:
@@ -106,8 +110,10 @@ def why_not(root: str, version: int = 0, *, allow_pickle: bool = False) -> str:
         return "; ".join(texts)
     if os.path.isfile(root) and root.endswith(".py"):
         location = os.path.dirname(root)
+        name = os.path.basename(root)
+        network = f", or a network of this file by its class, as {name}:Net"
         return f"'{root}' is Python: serve the directory of a servable_config.py" + (
-            f", '{location}'" if os.path.basename(root) == "servable_config.py" else ""
+            f", '{location}'" if name == "servable_config.py" else network
         )
     if os.path.isfile(root):
         unknown = f"is not a known model file; known are {SUFFIXES}"

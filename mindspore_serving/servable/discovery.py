@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from mindspore_serving import errors, file_check
 from mindspore_serving.core.deployment import RefusedServable
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.hub.reference import is_model_file
 from mindspore_serving.servable import archive, bare
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.foreign import formats, torchserve
@@ -47,6 +48,12 @@ def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
         near = errors.did_you_mean(os.path.basename(path), _names(os.path.dirname(path)))
         if not near and re.fullmatch(r"[\w-]+/[\w.-]+", argument):  # as Qwen/Qwen3-0.6B
             near = f"; a repository of Hugging Face is written hf://{argument}"
+        if (
+            not near
+            and re.fullmatch(r"[\w-]+[\w.]*(:[\w.-]+)?", argument)
+            and not is_model_file(argument)
+        ):
+            near = f"; a model of Ollama's registry is written ollama://{argument}"
         raise StartError(f"There is no file or directory '{path}'{near}")
     try:
         return _discover(_directory_of(path), allow_pickle=allow_pickle)

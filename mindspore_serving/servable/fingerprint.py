@@ -13,17 +13,27 @@ _CACHE = "__pycache__"
 _SUFFIXES = (".py", ".pbtxt")  # of code, and of Triton's description
 
 
-def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fingerprint:
+def fingerprint(
+    servable_directory: str, servable_name: str, version: int, weights: str = ""
+) -> Fingerprint:
     """Return the fingerprint of the files that a worker of this version reads.
 
     They are Python code, config.pbtxt, and every file of the version's directory; every file of the
-    directory of a language model; or a model file alone. User code may write other files beside
-    them.
+    directory of a language model; or a model file alone. Of a network in code they are the Python
+    files of its directory, and its `weights`. User code may write other files beside them.
     """
     root = os.path.join(servable_directory, servable_name)
-    if os.path.isfile(root):  # a model file that is a servable
-        status = os.stat(root)
-        return frozenset({(servable_name, status.st_size, status.st_mtime_ns)})
+    if os.path.isfile(root):  # a model file that is a servable, or the code of a network
+        is_code = root.endswith(".py")
+        names = os.listdir(servable_directory) if is_code else [servable_name]
+        paths = [os.path.join(servable_directory, name) for name in names]
+        read = [path for path in paths if not is_code or path.endswith(".py")]
+        read += [weights] if weights else []
+        return frozenset(
+            (os.path.relpath(path, servable_directory), status.st_size, status.st_mtime_ns)
+            for path in read
+            if (status := _status(path)) is not None
+        )
     version_directory = os.path.join(root, str(version))
     is_bare = not os.path.isdir(version_directory) and not os.path.isfile(
         os.path.join(root, CONFIG_FILE)
@@ -40,6 +50,13 @@ def fingerprint(servable_directory: str, servable_name: str, version: int) -> Fi
                 path = os.path.relpath(entry.path, root)
                 files.append((path, status.st_size, status.st_mtime_ns))
     return frozenset(files)
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:  # it has just been removed
+        return None
 
 
 def _files(directory: str, version_directory: str) -> Iterator["os.DirEntry[str]"]:

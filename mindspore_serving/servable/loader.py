@@ -7,11 +7,11 @@ import importlib
 import os
 import re
 import sys
-import traceback
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 
 from mindspore_serving.core.declaration import Declaration
+from mindspore_serving.core.user_code import where
 from mindspore_serving.errors import StartError
 from mindspore_serving.servable.check import check_servable_name
 from mindspore_serving.servable.from_source import FromSource, compile_all
@@ -50,7 +50,7 @@ def load(servable_directory: str, servable_name: str) -> Declaration:
         except (Exception, SystemExit) as error:
             raise StartError(
                 f"import {servable_name}.servable_config failed, {error} "
-                f"({type(error).__name__}{_where(error, path)}){advise(error)}"
+                f"({type(error).__name__}{where(error, path)}){advise(error)}"
             ) from error
     if not declaration.methods and declaration.language is None and len(declaration.tasks) == 1:
         add_task_method(declaration, *declaration.tasks.values())
@@ -107,13 +107,3 @@ def _open_package(package: str, path: str) -> None:
     module = sys.modules[package] = module_from_spec(spec)
     if spec.loader is not None and spec.origin is not None:
         spec.loader.exec_module(module)
-
-
-def _where(error: BaseException, path: str) -> str:
-    """Return the innermost line of the servable's files on the way to `error`; "" if none is."""
-    if isinstance(error, SyntaxError) and (error.filename or "").startswith(path + os.sep):
-        return f", {error.filename}, line {error.lineno}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename.startswith(path + os.sep):
-            return f", {frame.filename}, line {frame.lineno}"
-    return ""

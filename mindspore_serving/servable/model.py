@@ -12,6 +12,7 @@ import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
+from mindspore_serving.core.network import MODES, parse_spec, spec_text
 from mindspore_serving.core.value import Value, to_value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, did_you_mean
 from mindspore_serving.servable.backend_choice import check_backend
@@ -25,6 +26,7 @@ from mindspore_serving.servable.check import (
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
 from mindspore_serving.servable.method_builder import current
+from mindspore_serving.servable.network_file import NETWORKS
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Runner: TypeAlias = Callable[[str, int, list[tuple[Value, ...]]], list[tuple[Array, ...]]]
@@ -40,6 +42,7 @@ _FORMATS = {
     "xgboost": "XGBoost",
     "lightgbm": "LightGBM",
     "catboost": "CatBoost",
+    "mindspore": "MindSpore",
     "python": "Python",
 }
 _runner: Runner | None = None
@@ -138,44 +141,44 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     backend: str | None = None,
     allow_pickle: bool = False,
     batch_axis: Mapping[str, int] | None = None,
+    weights: str = "",
+    arguments: Mapping[str, Any] | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    mode: str = "",
 ) -> Model:
     """Declare a model in servable_config.py; every worker that needs it loads it at start.
 
     Args:
         model_file: A file name in the version directory, or a tuple or list of distinct names:
-            the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class.
-        model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (a
-            torch.export .pt2 or a TorchScript file), "OpenVINO" (.xml, and TensorFlow, TensorFlow
-            Lite and Paddle files), "SKLearn", "XGBoost", "LightGBM", "CatBoost", "Python", or a
-            name that a package registers under the entry point group "mindspore_serving.backends".
-            Case does not matter.
-        with_batch_dim: Whether the first dimension of inputs and outputs counts instances; None:
-            the model's shapes decide.
+            the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class;
+            with "MindSpore" and "PyTorch" also that of a network.
+        model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (.pt2 or
+            TorchScript), "OpenVINO" (.xml, and TensorFlow, TensorFlow Lite and Paddle files),
+            "SKLearn", "XGBoost", "LightGBM", "CatBoost", "MindSpore" (a network), "Python", or a
+            name of entry point group "mindspore_serving.backends".  Case does not matter.
+        with_batch_dim: Whether first dimensions count instances; None: the model's shapes decide.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
         context: Threads, and options per type of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
-        backend: Library for a MindIR file, "mindspore" or "openvino", or for an ONNX file,
-            "onnxruntime" or "openvino".  Default: the first if it is installed, else OpenVINO.
-        batch_axis: The axis that counts instances by the name of an input or output, such as
-            {"state": 1}; -1 for an input without.  Default: 0 for all.
-        allow_pickle: Whether a scikit-learn model may be a pickle or joblib file.  Loading it runs
-            any code in it, so allow it only for files whose author you trust.
+        backend: "mindspore" or "openvino" for MindIR, "onnxruntime" or "openvino" for ONNX.
+        allow_pickle: Whether a scikit-learn model may be a pickle, which can run any code.
+        batch_axis: Axes that count instances, as {"state": 1}; -1 for an input without, default 0.
+        weights: Weights of a network in code, a file of the version directory.
+        arguments: Arguments of its class or function, by name.
+        inputs: Its inputs, as {"x": "float32[-1,28,28]"} with -1 for any size, or example batches.
+        mode: "graph" or "pynative", of a network of MindSpore.
 
-    Returns the model, for `add_stage` or to be called.
-
-    Raises RuntimeError for a wrong argument, a file used twice, and outside a servable_config.py.
+    Returns the model, a stage or callable.  Raises RuntimeError for a wrong argument or place.
     """
     declaration = current("declare_model")
     name = _checked_format(model_format)
     factory, files = _factory_or_files(model_file, name)
     key = factory.__name__ if factory is not None else ";".join(files)
     _check_unused(declaration, key, files)
+    network = _network(factory, name, weights, arguments=arguments, inputs=inputs, mode=mode)
+    code = {"key": key, "format": name, "files": files, "factory": factory} | network
     declaration.models[key] = DeclaredModel(
-        key=key,
-        format=name,
-        files=files,
-        factory=factory,
         with_batch_dim=_checked_batch_dim(with_batch_dim),
         without_batch_dim_inputs=_checked_indices(without_batch_dim_inputs),
         batch_axis=check_axes("batch_axis", batch_axis or {}),
@@ -183,8 +186,41 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),
         allow_pickle=check_bool("allow_pickle", allow_pickle),
+        **code,
     )
     return Model(key)
+
+
+def _network(
+    factory: Callable[..., Any] | None,
+    model_format: str,
+    weights: object,
+    *,
+    arguments: Mapping[str, Any] | None,
+    inputs: Mapping[str, Any] | None,
+    mode: object,
+) -> dict[str, Any]:
+    """Return the fields of a declaration that are of a network in code; none of other models."""
+    if factory is None or model_format not in NETWORKS:
+        if weights or arguments or inputs or mode:
+            raise InvalidInputs(
+                "Parameters 'weights', 'arguments', 'inputs' and 'mode' are for a network in code: "
+                "'model_file' is its class, and 'model_format' MindSpore or PyTorch"
+            )
+        return {}
+    if mode not in ("", *MODES):
+        raise InvalidInputs(f"Parameter 'mode' is {mode!r}, expected one of {', '.join(MODES)}")
+    texts = {
+        name: spec_text(value) if isinstance(value, np.ndarray) else str(value)
+        for name, value in (inputs or {}).items()
+    }
+    return {
+        "format": NETWORKS[model_format],
+        "files": (check_str("weights", weights),) if weights else (),
+        "arguments": dict(arguments or {}),
+        "inputs": tuple(parse_spec(name, text) for name, text in texts.items()),
+        "mode": mode,
+    }
 
 
 def _checked_format(model_format: object) -> str:
@@ -216,13 +252,14 @@ def _registered_formats() -> set[str]:
 def _factory_or_files(
     model_file: object, name: str
 ) -> tuple[Callable[..., Any] | None, tuple[str, ...]]:
-    if name != "python":
+    is_code = inspect.isfunction(model_file) or inspect.isclass(model_file)
+    if name not in ("python", "mindspore") and not (is_code and name in NETWORKS):
         return None, as_str_tuple("model_file", model_file)
-    if inspect.isfunction(model_file) or inspect.isclass(model_file):
+    if callable(model_file) and is_code:
         return model_file, ()
     raise InvalidInputs(
         "Parameter 'model_file' should be a Python function or class when 'model_format' is "
-        f"Python, but actually {type(model_file)}"
+        f"{_FORMATS[name]}, but actually {type(model_file)}"
     )
 
 

@@ -45,8 +45,10 @@ _NOT_SERVED = {
     ".json": "is of Paddle 3: write .pdmodel by FLAGS_enable_pir_api=0, or export ONNX",
     ".om": "is an offline model of Ascend, which is not run here: export the model as MindIR",
     ".ms": "is of MindSpore Lite: convert the model's source to MindIR or ONNX instead",
-    ".ckpt": "is a checkpoint, weights without their network: export MindIR by mindspore.export",
-    ".safetensors": "is weights without their network: give the directory that has its config.json",
+    ".ckpt": "is a checkpoint, weights without their network: serve its code by net.py:Net "
+    "--weights, or export MindIR by mindspore.export",
+    ".safetensors": "is weights without their network: give the directory that has its "
+    "config.json, or serve its code by net.py:Net --weights",
     ".h5": "is of Keras: write a SavedModel by model.export(directory)",
     ".keras": "is of Keras: write a SavedModel by model.export(directory)",
     ".mlmodel": "is of Core ML: export the model as ONNX",

@@ -13,15 +13,17 @@ from mindspore_serving import errors, file_check
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
+from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.servable import bare
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import check_servable_name
-from mindspore_serving.servable.foreign import formats, modelfile
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.language import bare_language
 from mindspore_serving.servable.loader import CONFIG_FILE, load
 from mindspore_serving.servable.model_files import SUFFIXES
+from mindspore_serving.servable.network_file import declare_network
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
@@ -37,6 +39,7 @@ def make_declaration(
     backend: str = "",
     with_batch_dim: bool | None = None,
     batch_axis: Mapping[str, int] | None = None,
+    network: NetworkCode | None = None,
 ) -> tuple[Declaration, int]:
     """Return the declaration of a servable, and the version to run.
 
@@ -44,17 +47,20 @@ def make_declaration(
     version 1. A bare model, and the directory of a language model with its `llm_options`, has no
     method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
     model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` and
-    `batch_axis` tell which axes count instances.
+    `batch_axis` tell which axes count instances. `network` is that of the operator's Python file.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
     InvalidInputs if the backend or the batch dimension does not apply.
     """
     options, axes = dict(llm_options or {}), dict(batch_axis or {})
-    set_axes = [f"batch_axis={axes!r}"] if axes else []
-    if with_batch_dim is not None:
-        set_axes.append(f"with_batch_dim={with_batch_dim}")
-    check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
+    set_axes = _batch_arguments(with_batch_dim, axes)
     root = os.path.join(servable_directory, servable_name)
+    if network is not None:
+        spec = replace(
+            declare_network(root, network), with_batch_dim=with_batch_dim, batch_axis=axes
+        )
+        return Declaration(servable_name, models={spec.key: spec}), 1
+    check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     if is_upstream(options) or is_language_model(root):
         if set_axes:
             raise InvalidInputs(
@@ -85,6 +91,13 @@ def make_declaration(
     return declaration, version
 
 
+def _batch_arguments(with_batch_dim: bool | None, axes: Mapping[str, int]) -> list[str]:
+    """Return the arguments of declare_model that set the batch dimension as the operator did."""
+    arguments = [f"batch_axis={axes!r}"] if axes else []
+    is_set = with_batch_dim is not None
+    return [*arguments, f"with_batch_dim={with_batch_dim}"] if is_set else arguments
+
+
 def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
     """Return the model of `root`, as the description of another server completes it."""
     described = formats.read(root)
@@ -102,9 +115,9 @@ def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
     It is a GGUF file, or a directory with a config.json that names an architecture, or with a GGUF
-    file and no config.json, or a Modelfile.
+    file and no config.json, or a file of another server that describes one.
     """
-    if modelfile.find(path):
+    if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     if os.path.isfile(path):
         return path.endswith(GGUF)
@@ -166,8 +179,11 @@ def check_servable(
     llm_options: Mapping[str, Any],
     *,
     allow_pickle: bool = False,
+    network: str = "",
 ) -> None:
     """Check that a servable exists and takes `llm_options`.
+
+    That of a `network`, which the operator named, is a Python file.
 
     Raises StartError without servable_config.py and bare model, or for options that do not apply.
     """
@@ -181,6 +197,8 @@ def check_servable(
         raise StartError(
             f"Check servable config failed, directory '{path}' not exist, {servable}{near}"
         )
+    if network and os.path.isfile(path):
+        return
     if not is_servable(path, allow_pickle=allow_pickle):
         raise StartError(
             f"Check servable config failed, file '{os.path.join(path, CONFIG_FILE)}' not exist, "
@@ -234,8 +252,8 @@ def model_paths(
     Raises StartError for a file outside the servable's directory or one that does not exist.
     """
     root = os.path.join(os.path.realpath(servable_directory), servable_name)
-    if os.path.isfile(root):
-        return (root,)  # a servable that is a model file
+    if os.path.isfile(root):  # a servable that is a model file, or the code of a network
+        return spec.files if spec.factory is not None else (root,)
     paths = []
     for file in spec.files:
         path = os.path.normpath(os.path.join(root, str(version), file))
@@ -279,7 +297,8 @@ def predict_method(
 
     It returns the outputs `output_names`; all if there are none.
     """
-    inputs = tuple(range(len(signature.inputs)))
+    names = _unique_names(signature.inputs, "x")
+    inputs = tuple(range(len(names)))
     outputs = tuple(range(len(inputs), len(inputs) + len(signature.outputs)))
     returned = [
         (name, slot)
@@ -291,10 +310,15 @@ def predict_method(
     stage = Stage(StageKind.MODEL, model_key, inputs, outputs, tag=f"Model '{model_key}'")
     return Method(
         name="predict",
-        inputs=_unique_names(signature.inputs, "x"),
+        inputs=names,
         outputs=tuple(name for name, _ in returned),
         stages=(stage,),
         returns=tuple(slot for _, slot in returned),
+        defaults={
+            name: value
+            for name, spec in zip(names, signature.inputs, strict=True)
+            if spec.is_optional and (value := spec.zeros(spec.shape)) is not None
+        },
     )
 
 

@@ -5,11 +5,12 @@ Checks arguments; of the file system it only looks at which directories exist.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import InvalidInputs
@@ -82,6 +83,7 @@ class ServableStartConfig(ServableOptions):
             theirs = dict(checked["llm_options"] or {})
             checked["llm_options"] = {**described.language_options, **theirs}
         check_language_options(checked["llm_options"])
+        checked["weights"] = _checked_weights(checked, name)
         checked["llm_options"] = resolve_options(checked["llm_options"])
         alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
@@ -117,6 +119,29 @@ class ServableStartConfig(ServableOptions):
 
 def _values(config: ServableOptions) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SERVABLE}
+
+
+def _checked_weights(values: Mapping[str, Any], name: str) -> str:
+    """Return the absolute path of a network's weights; "" if there are none.
+
+    Raises InvalidInputs for a network of a file that is no Python, and options without a network.
+    """
+    if values["network"]:
+        if not name.endswith(".py") or not values["network"].isidentifier():
+            raise InvalidInputs(
+                f"Parameter 'network' is {values['network']!r} of '{name}', expected a class or "
+                "function of a Python file"
+            )
+        for input_name, text in values["inputs"].items():
+            parse_spec(input_name, text)
+        return get_abs_path(values["weights"]) if values["weights"] else ""
+    for option in ("weights", "arguments", "inputs", "mode"):
+        if values[option]:
+            raise InvalidInputs(
+                f"Parameter '{option}' is for a network in code, but '{name}' is none: serve "
+                "net.py:Net, or set 'network' to the class of a Python file"
+            )
+    return ""
 
 
 def _check_device_type(device_type: str | None) -> str:
@@ -166,6 +191,7 @@ def merge_config(configs: Iterable[ServableStartConfig]) -> list[ServableStartCo
             config.servable_name,
             config.llm_options or {},
             allow_pickle=config.allow_pickle,
+            network=config.network,
         )
         path = os.path.join(config.servable_directory, config.servable_name)
         check_task_options(path, config.llm_options or {})

@@ -329,7 +329,9 @@ def add_fingerprints(deployments: Sequence[Deployment]) -> dict[str, list[Availa
     """Return `deployments` with the fingerprints of their files, by name."""
     available: dict[str, list[AvailableVersion]] = {}
     for entry in deployments:
-        files = fingerprint(entry.servable_directory, entry.servable_name, entry.version_number)
+        files = fingerprint(
+            entry.servable_directory, entry.servable_name, entry.version_number, entry.weights
+        )
         available.setdefault(entry.name, []).append(AvailableVersion(entry, files))
     return available
 

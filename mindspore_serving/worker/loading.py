@@ -84,6 +84,7 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         backend=setup.backend,
         with_batch_dim=setup.with_batch_dim,
         batch_axis=setup.batch_axis,
+        network=setup.network,
     )
     if declaration.language is not None and not declaration.methods:
         _add_default_method(declaration, declaration.language)
@@ -190,6 +191,7 @@ def _open_model(
         options=spec.options,
     )
     model = described.check(spec, backends.open_backend(source))
+    spec = assemble.without_arguments(spec, model.signature[0])
     is_bare = not servable.declaration.methods
     spec, model = batch_axis.settle(spec, model, can_probe=is_bare)
     servable.declaration.models[spec.key] = spec

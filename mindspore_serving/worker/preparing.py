@@ -123,11 +123,14 @@ def check_subgraph(key: str, subgraph: int, report: ModelReport | None) -> None:
 def _check_counts(stage: Stage, report: ModelReport) -> None:
     check_subgraph(stage.target, stage.subgraph, report)
     graph = report.graphs[stage.subgraph]
-    for kind, count, expected in (
-        ("inputs", len(stage.inputs), len(graph.inputs)),
-        ("outputs", len(stage.outputs), len(graph.outputs)),
+    num_required = sum(not spec.is_optional for spec in graph.inputs)
+    for kind, count, required, expected in (
+        ("inputs", len(stage.inputs), num_required, len(graph.inputs)),
+        ("outputs", len(stage.outputs), len(graph.outputs), len(graph.outputs)),
     ):
-        if count != expected and expected:  # 0: the model does not know before its first run
+        if (
+            not required <= count <= expected and expected
+        ):  # 0: the model does not know before its first run
             raise StartError(
                 f"The {kind} count {count} in register_method not equal to the count {expected} "
                 f"defined in model, model info: {stage.target}, subgraph: {stage.subgraph}"

@@ -81,7 +81,14 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     name = None if row is None else row.name
     if example is None and tensor.trial and sizes:  # other sizes may be refused
         example = examples.likely(tensor.name, name, tensor.trial[-len(sizes) :])
-    return ValueSpec(tensor.name, name, sizes, declared=example, columns=tensor.columns)
+    return ValueSpec(
+        tensor.name,
+        name,
+        sizes,
+        declared=example,
+        columns=tensor.columns,
+        is_optional=tensor.is_optional,
+    )
 
 
 def _named(name: str, spec: ValueSpec | None, method: Method | None = None) -> ValueSpec:

@@ -15,12 +15,18 @@ from mindspore_serving.cli.settings import (
     ServableSettings,
     ServeSettings,
 )
+from mindspore_serving.core import network
 from mindspore_serving.core.params import rows_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
 
 COMMANDS = commands.parsers(commands.parser())
-VALUES = {options.pairs: "zone=a", options.axes: "state=1"}
+VALUES = {
+    options.pairs: "zone=a",
+    options.axes: "state=1",
+    network.parse_arguments: "size=1",
+    network.parse_inputs: "x=float32[1]",
+}
 
 
 def optional(command):

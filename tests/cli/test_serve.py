@@ -260,12 +260,24 @@ def test_without_batch_dim_the_printed_call_has_whole_arrays_and_works(tmp_path:
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_torchscript_is_served_whatever_its_ending_is(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
+
+    class Scale(torch.nn.Module):
+        def forward(self, x: torch.Tensor, rate: int, gain: float = 0.5) -> torch.Tensor:
+            return x * rate * gain
+
     scripted = torch.jit.script(torch.nn.Hardtanh(0.0, 6.0))
     for name in ("net.jit", "copy.saved"):
         torch.jit.save(scripted, tmp_path / name)
+    torch.jit.save(torch.jit.script(Scale()), tmp_path / "scale.jit")
     port = str(free_port())
-    with serve(tmp_path, "net.jit", "copy.saved", "--http-port", port, "--no-grpc") as command:
+    files = ["net.jit", "copy.saved", "scale.jit"]
+    with serve(tmp_path, *files, "--http-port", port, "--no-grpc") as command:
         command.says(READY)
+        done = run(shlex.split(line_with(command, "/model/scale:predict")), tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"output0": 0.5}]}
+        call = [*SERVING, "predict", f"http://127.0.0.1:{port}", "scale", "predict"]
+        done = run([*call, '{"x": [1, 3], "rate": 4, "gain": 1.5}'], tmp_path)
+        assert json.loads(done.stdout) == {"instances": [{"output0": [6, 18]}]}
         for name in ("net", "copy"):
             call = [*SERVING, "predict", f"http://127.0.0.1:{port}", name, "predict"]
             done = run([*call, '{"input": [-2.5, 4.5, 9.5]}'], tmp_path)

@@ -14,7 +14,7 @@ from mindspore_serving.hub import resolve as resolving
 from mindspore_serving.hub import source
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.resolve import name_of, resolve
-from mindspore_serving.hub.source import Unreachable
+from mindspore_serving.hub.source import NotInstalled, Unreachable
 from mindspore_serving.hub.sources import hugging_face
 from mindspore_serving.hub.sources.hugging_face import HuggingFace
 from tests.hub.hugging_face_server import COMMIT, Hub, Repository
@@ -75,6 +75,14 @@ def test_the_cache_is_shared_with_the_library(hub: Hub, monkeypatch: pytest.Monk
     forget(monkeypatch)
     assert resolve("org/tiny") == path
     assert hub.log == ["GET /api/models/org/tiny?blobs=true"]
+
+
+def test_a_pinned_model_needs_the_hub_once(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = resolve(f"org/tiny@{COMMIT}")
+    hub.log.clear()
+    forget(monkeypatch)
+    assert resolve(f"org/tiny@{COMMIT}") == path
+    assert hub.log == []
 
 
 def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +304,20 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         "hf:// needs huggingface_hub, which is not installed; install it with: pip install "
         "'mindspore-serving[hub]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ([NotFound("no A")], "no A"),
+        ([Unreachable("A is away"), Unreachable("B")], "A is away; b:// cannot be reached either"),
+        ([NotFound("no A"), Unreachable("B is away")], "no A; B is away"),
+        ([NotInstalled("no library"), NotFound("no B")], "no B"),
+        ([NotInstalled("no library"), NotInstalled("none")], "no library"),
+    ],
+)
+def test_errors_of_several_sources_are_combined(errors: list[ServingError], text: str) -> None:
+    assert str(resolving._combined(errors, ["a", "b"][: len(errors)])) == text
 
 
 def test_an_order_of_sources_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

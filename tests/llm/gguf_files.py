@@ -26,10 +26,22 @@ HALVES = {
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
     "MXFP4": (),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
+    "IQ1_S": (0,),
+    "IQ1_M": (),
 }
 SIZES = {"Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24), "Q8_0": (32, 34)}
 SIZES |= {"Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176)}
 SIZES |= {"Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136), "MXFP4": (32, 17)}
+SIZES |= {"TQ1_0": (256, 54), "TQ2_0": (256, 66), "IQ2_XXS": (256, 66), "IQ2_XS": (256, 74)}
+SIZES |= {"IQ2_S": (256, 82), "IQ3_XXS": (256, 98), "IQ3_S": (256, 110), "IQ1_S": (256, 50)}
+SIZES |= {"IQ1_M": (256, 56)}
 KINDS = tuple(HALVES)
 
 
@@ -40,6 +52,8 @@ def random_blocks(kind: str, outputs: int, inputs: int, seed: int = 0) -> np.nda
     rows = rng.integers(0, 256, (outputs, inputs // block, num_bytes)).astype(np.uint8)
     if kind == "MXFP4":  # a power of two
         rows[:, :, 0] = rng.integers(117, 122, rows.shape[:2])
+    if kind == "IQ1_M":  # the high halves of 4 bytes are a float16, 0.0078125
+        rows[:, :, 49::2] = rows[:, :, 49::2] & 15 | np.array([0, 0, 0, 2], np.uint8) << 4
     for at in HALVES[kind]:
         scales = rng.uniform(0.001, 0.01, (outputs, inputs // block, 1)).astype(np.float16)
         rows[:, :, at : at + 2] = scales.view(np.uint8)
@@ -60,13 +74,14 @@ def write_model(
     tied: bool = False,
     packed: bool = False,
     tensors: Mapping[str, np.ndarray] | None = None,
+    tensors_per_file: int = 0,
 ) -> Path:
     """A tiny random model of llama.cpp's architecture `family`, its matrices of type `kind`.
 
     `extra` are further keys, or other values of some; `tensors` further tensors.  With `packed`
-    queries, keys and values are one tensor.
+    queries, keys and values are one tensor.  With `tensors_per_file` the model is in several files.
     """
-    writer = GGUFWriter(path, family)
+    writer = GGUFWriter(path, family, split_max_tensors=tensors_per_file)
     writer.add_block_count(LAYERS)
     writer.add_context_length(LENGTH)
     writer.add_embedding_length(HIDDEN)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from safetensors.numpy import load_file
 
 Arrays = dict[str, np.ndarray]
@@ -220,6 +221,80 @@ def slices(source: Path, target: Path) -> None:
             save(path, {**some, **notes}, format="safetensors")
 
 
+def settings_of(directory: Path) -> dict[str, Any]:
+    """MindFormers' settings of the model in `directory`."""
+    config = json.loads((directory / "config.json").read_text())
+    model = {
+        "type": "LlamaConfig",
+        "num_layers": config["num_hidden_layers"],
+        "num_heads": config["num_attention_heads"],
+        "n_kv_heads": config["num_key_value_heads"],
+        "hidden_size": config["hidden_size"],
+        "intermediate_size": config["intermediate_size"],
+        "vocab_size": config["vocab_size"],
+        "rms_norm_eps": config["rms_norm_eps"],
+        "seq_length": config["max_position_embeddings"],
+        "qkv_has_bias": True,
+        "attn_proj_has_bias": True,
+        "compute_dtype": "float16",
+        "eos_token_id": 2,
+        "do_sample": True,
+        "top_k": 3,
+        "top_p": 0.9,
+    }
+    return {"model": {"model_config": model, "arch": {"type": "LlamaForCausalLM"}}}
+
+
+def write_settings(target: Path, settings: Mapping[str, Any]) -> None:
+    (target / "predict_llama.yaml").write_text(yaml.safe_dump(dict(settings)))
+
+
+def predict_yaml(source: Path, target: Path) -> None:
+    """Weights in a directory of their own, and sizes in MindFormers' settings."""
+    arrays = renamed(copied(source, target), OLD_NAMES)
+    (target / "config.json").unlink()
+    save(target / "output" / "llama.ckpt", arrays)
+    parallel = {"data_parallel": 1, "model_parallel": 4}
+    paths = {"load_checkpoint": "output/llama.ckpt", "parallel_config": parallel}
+    write_settings(target, {**settings_of(source), **paths})
+
+
+def checkpoint_2(source: Path, target: Path) -> None:
+    """The last of two iterations: MCore's names, each rank with a part of the matrices."""
+    arrays = stacked_experts(renamed(copied(source, target), MCORE_NAMES))
+    arrays = fused(arrays, groups_of(source), in_turn=True, mcore=True)
+    directory = target / "iteration_00000010"
+    described, storage = {}, {}
+    ranks: list[Arrays] = [{}, {}]
+    for name, array in arrays.items():
+        axis = int(name.split(".")[-2] in ("linear_proj", "linear_fc2"))
+        is_cut = array.ndim == 2
+        parts = np.split(array, 2, axis) if is_cut else [array]
+        described[name] = {
+            "properties": {"dtype": "Float32", "replica_id": 0},
+            "global_shape": list(array.shape),
+            "axis_fragmentations": [2 if is_cut and i == axis else 1 for i in range(array.ndim)],
+            "layout": None,
+            "chunk": [
+                {"global_offset": [i], "local_shape": list(part.shape)}
+                for i, part in enumerate(parts)
+            ],
+        }
+        for i, part in enumerate(parts):
+            ranks[i][name] = np.ascontiguousarray(part)
+            file = f"model-{i:07d}-0000002.safetensors"
+            storage[str((name, (i,)))] = [{"file_name": file, "storage_rank": i, "rank_group": [i]}]
+    for i, some in enumerate(ranks):
+        save(directory / f"model-{i:07d}-0000002.safetensors", some, format="safetensors")
+        optimizer = {f"adam_m.{name}": array for name, array in some.items()}
+        save(directory / f"opt-{i:07d}-0000002.safetensors", optimizer, format="safetensors")
+    metadata = {"state_dict_metadata": described, "storage_data": storage}
+    (directory / "metadata.json").write_text(json.dumps(metadata))
+    (directory / "common.json").write_text(json.dumps({"global_step": 10, "ckpt_status": 0}))
+    (target / "iteration_00000005").mkdir()
+    (target / "latest_checkpointed_iteration.txt").write_text("10")
+
+
 FORMS: dict[str, Callable[[Path, Path], None]] = {
     "MindFormers' names": old_names,
     "MindFormers' names, fused": old_fused,
@@ -227,4 +302,6 @@ FORMS: dict[str, Callable[[Path, Path], None]] = {
     "MCore's names": mcore,
     "MCore's names, fused": mcore_fused,
     "Slices of ranks, with strategies": slices,
+    "`predict_*.yaml` instead of config.json": predict_yaml,
+    "Checkpoint 2.0": checkpoint_2,
 }

@@ -336,6 +336,11 @@ def test_discover_names_the_known_files(tmp_path):
         discover(str(tmp_path / "none"))
     with pytest.raises(StartError, match="is written hf://Qwen/Qwen3-0.6B"):
         discover("Qwen/Qwen3-0.6B")
+    for name in ("llama3.2", "qwen3:0.6b"):
+        with pytest.raises(StartError, match=f"is written ollama://{name}"):
+            discover(name)
+    with pytest.raises(StartError, match="There is no file or directory '[^']*/no.onnx'$"):
+        discover("no.onnx")
 
 
 def test_discover_proposes_a_path_of_nearly_the_name(make_servable, tmp_path):

@@ -107,7 +107,8 @@ def test_an_unknown_format_is_refused_with_those_that_are_known(declared):
         declared("'a', 'caffe'")
     text = str(caught.value)
     assert "model format can only be OM, MindIR or MindIR_Lite, case ignored" in text
-    assert "or ONNX, PyTorch, OpenVINO, SKLearn, XGBoost, LightGBM, CatBoost, Python" in text
+    formats = "or ONNX, PyTorch, OpenVINO, SKLearn, XGBoost, LightGBM, CatBoost, MindSpore, Python"
+    assert formats in text
     assert "but given 'caffe'" in text
 
 

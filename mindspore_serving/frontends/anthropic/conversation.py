@@ -99,7 +99,8 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
     if body.context_management is not None:
         yield "context_management"
     if body.thinking is not None:
-        names = ("budget_tokens", "display")
+        is_on = body.thinking.type == "enabled"
+        names = ("display",) if is_on else ("budget_tokens", "display")
         yield from (f"thinking.{name}" for name in names if getattr(body.thinking, name))
     blocks = [block for _, _, content in _turns(body) for block in _flatten(content)]
     if any(part.cache_control is not None for part in (body, *blocks, *(body.tools or ()))):

@@ -43,6 +43,14 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
     return options
 
 
+@translation("thinking", to="thinking_token_budget")
+def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
+    """Limit the thinking to `thinking.budget_tokens`."""
+    is_on = body.thinking and body.thinking.type == "enabled"
+    limit: int | None = body.thinking.budget_tokens if is_on else None
+    return limit
+
+
 @translation("output_config", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
     """Constrain the answer to the JSON schema of `output_config.format`."""
@@ -68,7 +76,7 @@ MESSAGES = Fields(
         ),
         FieldRefusal("container", "is not supported: the server runs no tools"),
     ),
-    translated=(template_options, grammar),
+    translated=(template_options, thinking_token_budget, grammar),
     ignored=(
         "diagnostics",
         "inference_geo",

@@ -50,6 +50,7 @@ CHAT = Fields(
         to.chat_max_tokens,
         to.chat_logprobs,
         to.prompt_logprobs,
+        to.thinking_token_budget,
         to.template_options,
         to.chat_template,
     ),

@@ -45,6 +45,13 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     return_token_ids: bool | None = None
 
 
+class ReasoningOptions(msgspec.Struct):
+    """Options of the reasoning of a chat, in OpenRouter's form."""
+
+    effort: str | None = None
+    max_tokens: Int | None = None
+
+
 @CHAT.extend
 class OpenAIChatRequest(OpenAIRequest, kw_only=True):
     """Body of /v1/chat/completions."""
@@ -57,6 +64,7 @@ class OpenAIChatRequest(OpenAIRequest, kw_only=True):
     tool_choice: str | ToolChoiceBody | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningOptions | None = None
     chat_template_kwargs: Object | None = None
     chat_template: str | None = None
     add_generation_prompt: bool | None = None

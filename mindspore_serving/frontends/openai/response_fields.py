@@ -58,6 +58,13 @@ def reasoning_effort(body: Any, _: ModelCard) -> str | None:
     return effort
 
 
+@translation("reasoning", to="thinking_token_budget")
+def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
+    """Limit the reasoning to `reasoning.max_tokens`."""
+    limit: int | None = body.reasoning.max_tokens if body.reasoning else None
+    return limit
+
+
 @translation("tools")
 def tools(body: Any, _: ModelCard) -> list[ChatTool]:
     """Offer functions, with name and parameters beside the type.
@@ -126,6 +133,7 @@ RESPONSES = Fields(
         logprobs,
         response_format,
         reasoning_effort,
+        thinking_token_budget,
         tools,
         tool_choice,
     ),

@@ -33,6 +33,7 @@ class ResponseReasoning(msgspec.Struct):
 
     effort: str | None = None
     summary: str | None = None
+    max_tokens: Int | None = None
 
 
 class ResponseTool(msgspec.Struct):

@@ -109,11 +109,21 @@ def chat_logprobs(body: Any, _: ModelCard) -> int | None:
 _TEMPLATE_FIELDS = ("add_generation_prompt", "continue_final_message", "documents")
 
 
-@translation("reasoning_effort", "chat_template_kwargs", *_TEMPLATE_FIELDS, to="template_options")
+@translation("thinking_token_budget", "reasoning")
+def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
+    """Limit the reasoning, also as `reasoning.max_tokens`."""
+    limit: int | None = body.thinking_token_budget
+    return body.reasoning.max_tokens if limit is None and body.reasoning else limit
+
+
+_REASONING_FIELDS = ("reasoning_effort", "reasoning")
+
+
+@translation(*_REASONING_FIELDS, "chat_template_kwargs", *_TEMPLATE_FIELDS, to="template_options")
 def template_options(body: Any, _: ModelCard) -> dict[str, Any]:
     """Set variables of the chat template; `"none"` also sets `enable_thinking` to false."""
     options: dict[str, Any] = {}
-    effort = body.reasoning_effort
+    effort = body.reasoning_effort or (body.reasoning.effort if body.reasoning else None)
     if effort is not None:
         options["reasoning_effort"] = effort
         if effort == "none":

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -154,10 +155,11 @@ def _write_ref(repository: Path, revision: str, commit: str) -> None:
     if revision == commit:
         return
     ref = repository / "refs" / revision
-    ref.parent.mkdir(parents=True, exist_ok=True)
     temporary = ref.with_name(f"{ref.name}.{os.getpid()}")
-    temporary.write_text(commit)
-    temporary.replace(ref)
+    with suppress(OSError):  # a cache may be read-only, and its files are complete
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(commit)
+        temporary.replace(ref)
 
 
 def _sha256(lfs: Any) -> str:

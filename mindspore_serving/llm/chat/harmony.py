@@ -19,6 +19,8 @@ _FUNCTIONS = "functions."
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", "<|start|>", "<|channel|>")
 _HEADERS = ("<|start|>", "<|channel|>", " to=")
+CLOSING = "<|end|><|start|>assistant<|channel|>final<|message|>"
+"""End of the reasoning, and the beginning of the final message."""
 _MAX_HEADER_CHARS = 1024
 _MAX_MESSAGES = 16  # that a grammar allows before the last
 _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")

@@ -14,6 +14,7 @@ from mindspore_serving.core.default_sampling import RECOMMENDED
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
+from mindspore_serving.llm.checkpoint.mindformers import settings
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 MAX_JSON_BYTES = 64 * 2**20
@@ -28,6 +29,11 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the object in `path`.  Raises StartError if it is missing or no JSON object."""
     if has_file(path):
         return read_file(path)
+    if settings.has_file(path):
+        built = settings.read_file(path)
+        if isinstance(built, dict):
+            return built
+        path = built
     value = load_json(path)
     if not isinstance(value, dict):
         raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
@@ -56,7 +62,8 @@ def load_json(path: Path) -> Any:
 
 def read_optional_json(path: Path) -> dict[str, Any]:
     """Read `path` as `read_json` does; return an empty object if it does not exist."""
-    return read_json(path) if has_file(path) or path.exists() else {}
+    is_file = has_file(path) or path.exists() or settings.has_file(path)
+    return read_json(path) if is_file else {}
 
 
 def read_eos_ids(directory: Path) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""A `tokenizer.model` of ranks in tiktoken's format: on each line a base64 token and its rank.
+"""A file of ranks in tiktoken's format: on each line a base64 token and its rank.
 
 The rank is the token's id, too. The file is read into the metadata that GGUF files have of
 byte-level tokenizers.

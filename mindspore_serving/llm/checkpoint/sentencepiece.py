@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import chatglm
+from mindspore_serving.llm.checkpoint import chatglm, vocabularies
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
     NORMAL,
     SPACE,
@@ -158,9 +158,15 @@ def _spaced(file: SentencePieceFile) -> Json:
 def tokenizer_from(directory: Path) -> Json:
     """Convert `directory`/tokenizer.model to tokenizer.json, with the tokens that other files add.
 
-    Raises StartError naming the file that is broken or not supported.
+    Without that, a tiktoken file of `vocabularies` is converted. Raises StartError naming the file
+    that is broken or not supported.
     """
     options = read_optional_json(directory / "tokenizer_config.json")
+    vocabulary = None if (directory / NAME).is_file() else vocabularies.find(directory)
+    if vocabulary is not None:
+        listed = chatglm.added_tokens(options)
+        result = vocabularies.tokenizer_from(vocabulary, options, listed)
+        return _with_added(result, directory, options)
     kind = str(options.get("tokenizer_class") or "").removesuffix("Fast")
     is_chatglm = chatglm.has_tokenizer(directory, options)
     if kind not in CLASSES and not is_chatglm:

@@ -18,13 +18,16 @@ from mindspore_serving.llm.checkpoint import pickled
 from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.derived import DerivedTensor
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.gguf.tensors import read_tensors
+from mindspore_serving.llm.checkpoint.mindformers.adapters import merge_adapters
+from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration, read_chunks
 from mindspore_serving.llm.checkpoint.mindformers.fused import split_fused
 from mindspore_serving.llm.checkpoint.mindformers.names import (
     has_mindspore_names,
     hugging_face_names,
 )
+from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights, read_adapter
 from mindspore_serving.llm.checkpoint.mindformers.slices import find_ranks, read_slices
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
@@ -48,6 +51,7 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
+CONSOLIDATED = "consolidated"  # weights with the names of their authors
 SLICES: dict[str, Read] = {".safetensors": read_safetensors, ".ckpt": read_ckpt}  # of ranks
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
@@ -66,14 +70,16 @@ class Checkpoint:
     ) -> None:
         self.directory = directory
         self.config = config
+        self.num_bytes = 0  # of all tensors in the files, by `open`
         self._tensors = tensors
 
     @classmethod
     def open(cls, directory: str | Path) -> "Checkpoint":
         """Map the weights of `directory`, which may be a GGUF file.
 
-        Files are chosen in this order: those of model.safetensors.index.json, model.safetensors,
-        *.safetensors; slices in rank_0, rank_1, ... (`slices`); MindSpore's *.ckpt;
+        Files are chosen in this order: chunks of the last iteration (`chunks`); those of
+        model.safetensors.index.json, model.safetensors, *.safetensors; slices in rank_0, rank_1,
+        ... (`slices`); MindSpore's *.ckpt;
         pytorch_model*.bin (`pickled`). Tensors with names of MindFormers or MindNLP get those of
         Hugging Face (`mindformers`). Raises StartError naming the file and the tensor that is
         missing or broken.
@@ -89,9 +95,13 @@ class Checkpoint:
         if has_mindspore_names(tensors):
             names = hugging_face_names(tensors)
             tensors = {new: tensors[name] for name, new in names.items()}
+            adapter = read_adapter(directory)
+            tensors = merge_adapters(tensors, adapter, str(directory), to_f32)
             tensors = split_fused(tensors, config, str(directory))
             config = with_names(config, names)
-        return cls(directory, config, merge_quantized(config, tensors))
+        checkpoint = cls(directory, config, merge_quantized(config, tensors))
+        checkpoint.num_bytes = sum(stored.bits.nbytes for stored in tensors.values())
+        return checkpoint
 
     @classmethod
     def of(
@@ -228,7 +238,10 @@ def from_bf16(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _read_files(directory: Path) -> dict[str, StoredTensor]:
+def _read_files(directory: Path, *, follows_settings: bool = True) -> dict[str, StoredTensor]:
+    iteration = find_iteration(directory)
+    if iteration is not None:
+        return read_chunks(iteration, read_safetensors)
     if (directory / INDEX).exists():
         return _read_shards(directory / INDEX, read_safetensors)
     files = _unindexed_files(directory)
@@ -245,10 +258,23 @@ def _read_files(directory: Path) -> dict[str, StoredTensor]:
     files = pickled.find_pickled(directory)
     if files:
         return _read_all(files, pickled.read_pickled)
+    other = find_weights(directory) if follows_settings else None
+    if other is not None:
+        return _read_named(other)
     raise StartError(
         f"{directory} has no *.safetensors, no MindSpore *.ckpt and no pytorch_model*.bin file"
         f"{file_check.unfinished(directory)}"
     )
+
+
+def _read_named(path: Path) -> dict[str, StoredTensor]:
+    """Read the file or directory of weights that settings name."""
+    if path.is_dir():
+        return _read_files(path, follows_settings=False)
+    read = SLICES.get(path.suffix)
+    if read is None:
+        raise StartError(f"{path} is no file of weights, expected {' or '.join(SLICES)}")
+    return read(path)
 
 
 def _unindexed_files(directory: Path) -> list[Path]:
@@ -256,6 +282,8 @@ def _unindexed_files(directory: Path) -> list[Path]:
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
     files = sorted(directory.glob("*.safetensors"))
+    named = [path for path in files if not path.name.startswith(CONSOLIDATED)]
+    files = named or files  # the same weights, with Mistral's names
     if files and (match := _SHARD.fullmatch(files[0].name)):
         total = min(int(match[2]), MAX_SHARDS)
         names = [f"{match[1]}{number:05}-of-{match[2]}{match[3]}" for number in range(1, total + 1)]

@@ -20,7 +20,8 @@ class CompletionState:
     """
 
     __slots__ = (
-        "_checker", "_row", "grammar", "draft_state", "index", "output_ids", "request", "sequence"
+        "_checker", "_row", "_thinking", "grammar", "draft_state", "index", "output_ids", "request",
+        "sequence"
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +38,7 @@ class CompletionState:
         grammar, ignores_eos = request.grammar, request.params.ignore_eos
         self.grammar = None if grammar is None else grammar.begin(allows_end=not ignores_eos)
         self.output_ids: list[int] = []
+        self._thinking = request.thinking.begin() if request.thinking else None
         self._checker = request.begin_text(index)
         self._row = SampleRow(
             params=request.params,
@@ -51,12 +53,18 @@ class CompletionState:
     def row(self) -> SampleRow:
         """Return the row to sample the next token from."""
         self._row.position = len(self.output_ids)
+        if self._thinking is not None:
+            self._row.forced = self._thinking.forced
         return self._row
 
     def draft_rows(self, draft_tokens: list[int]) -> list[SampleRow]:
         """Return the rows to sample from behind each of `draft_tokens`, if it is accepted."""
         row = self.row()
-        return [row.after(draft_tokens[:count]) for count in range(1, len(draft_tokens) + 1)]
+        rows = [row.after(draft_tokens[:count]) for count in range(1, len(draft_tokens) + 1)]
+        if self._thinking is not None:
+            for count, draft_row in enumerate(rows, 1):
+                draft_row.forced = self._thinking.after(draft_tokens[:count]).forced
+        return rows
 
     def write(self, token: Sampled) -> Generated:
         """Append the sampled token and return the output.
@@ -72,6 +80,8 @@ class CompletionState:
         if self.grammar is not None:
             generated = self._advance_grammar(self.grammar, token.token_id, generated)
         self.output_ids.append(token.token_id)
+        if self._thinking is not None:
+            self._thinking = self._thinking.after((token.token_id,))
         return generated
 
     def write_draft(self, sampled: list[Sampled], draft_tokens: Iterable[int]) -> Generated:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.thinking import ThinkingLimit
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
 from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
@@ -44,6 +45,7 @@ class GenerationRequest:
     cache_salt: str = ""
     adapter: int = 0
     grammar: CompiledGrammar | None = None  # of each completion
+    thinking: ThinkingLimit | None = None  # of each completion
     continues: bool = False
     open: set[int] = field(init=False)  # indices of the completions that are not finished
     num_to_fork: int = field(init=False)  # completions that begin when the prompt is computed
@@ -97,6 +99,7 @@ def make_request(
     cache_salt: str = "",
     adapter: int = 0,
     grammar: CompiledGrammar | None = None,
+    thinking: ThinkingLimit | None = None,
     continues: bool = False,
     bad_words_ids: list[list[int]] | None = None,
 ) -> GenerationRequest:
@@ -105,8 +108,9 @@ def make_request(
     A missing seed is drawn.  Lower `priority` runs first, equals in order of arrival.  Only
     requests with the same `cache_salt` share cached prompts.  `adapter` is the number of a LoRA
     adapter, 0 for none.  Each completion follows `grammar`, and ends with STOP when that is
-    complete.  With `continues` the text continues that of the prompt, and may begin with a space.
-    `bad_words_ids` are the tokens of `params.bad_words`, if they are encoded already.
+    complete; its reasoning keeps the limit `thinking`.  With `continues` the text continues that of
+    the prompt, and may begin with a space.  `bad_words_ids` are the tokens of `params.bad_words`,
+    if they are encoded already.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
@@ -135,6 +139,7 @@ def make_request(
         cache_salt=cache_salt,
         adapter=adapter,
         grammar=grammar,
+        thinking=thinking,
         continues=continues,
     )
 

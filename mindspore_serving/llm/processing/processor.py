@@ -38,6 +38,7 @@ from mindspore_serving.llm.processing.text_reader import (
     check_extent,
     with_tokenizer,
 )
+from mindspore_serving.llm.processing.thinking_limit import thinking_limit
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class Processor:
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
         }
+        thinking = thinking_limit(prompt, self._card, self._tokenizer)
+        if thinking is not None:
+            options["thinking"] = thinking
         if prompt.images:
             reader, tower = self._images, self._tower
             assert reader is not None

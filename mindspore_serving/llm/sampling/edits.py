@@ -35,6 +35,7 @@ class SampleRow:
         seed: 0 to 2**64 - 1.
         mask: tokens that a grammar allows; those past its end are forbidden.  None allows all.
         bad_words_ids: `params.bad_words` as tokens.
+        forced: the only token that may come, whatever else is set; None for no such token.
     """
 
     params: SamplingParams
@@ -45,6 +46,7 @@ class SampleRow:
     seed: int
     mask: Mask | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
+    forced: int | None = None
     _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -65,6 +67,7 @@ class SampleRow:
         params = self.params
         return bool(
             self.mask is not None
+            or self.forced is not None
             or params.allowed_token_ids is not None
             or params.logit_bias
             or self.bad_words_ids
@@ -74,6 +77,10 @@ class SampleRow:
 
     def edit(self, logits: Logits) -> None:
         """Change the row's `logits` [V] in place: penalties, biases, then bans."""
+        if self.forced is not None:
+            logits.fill(-np.inf)
+            logits[self.forced] = 0
+            return
         if _is_penalised(self.params):
             self._penalise(logits)
         for token_id, bias in self.params.logit_bias.items():

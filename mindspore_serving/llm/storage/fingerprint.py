@@ -14,10 +14,14 @@ from tempfile import mkstemp
 from typing import Any
 
 from mindspore_serving import log
+from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
+from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration
+from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights
 from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
 
 # Only files that a model is made from: others may change without changing the model.
-SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json")
+SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json", ".yaml")
+SLICES = ("rank_*/*", "strategy/*")  # of ranks, in directories of their own
 REMEMBERED = "checkpoints.json"
 _UNFINISHED = re.compile(rf"checkpoints\.(\w{{8}}{re.escape(UNFINISHED)}|[0-9]+)")
 _CHUNK = 8 << 20
@@ -41,12 +45,22 @@ def fingerprint(checkpoint: Path, directory: Path) -> bytes:
 
 
 def _files(checkpoint: Path) -> list[Path]:
-    if checkpoint.is_file():
-        return [checkpoint.absolute()]
+    """Return the files of a checkpoint, and those of weights that its settings name."""
+    other = find_weights(checkpoint)
+    return [*_files_in(checkpoint), *(_files_in(other) if other else ())]
+
+
+def _files_in(path: Path) -> list[Path]:
+    if path.is_file():
+        return [piece.absolute() for piece in pieces_of(path)]
+    iteration = find_iteration(path)
+    if iteration is not None and iteration != path:
+        return sorted([*_files_in(iteration), *(file.absolute() for file in path.glob("*.json"))])
+    slices = (file for part in SLICES for file in path.glob(part))
     return sorted(
-        path.absolute()
-        for path in checkpoint.iterdir()
-        if path.suffix in SUFFIXES and path.is_file()
+        file.absolute()
+        for file in (*path.iterdir(), *slices)
+        if file.suffix in SUFFIXES and file.is_file()
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import chatglm, sentencepiece
+from mindspore_serving.llm.checkpoint import chatglm, sentencepiece, vocabularies
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
@@ -26,6 +26,7 @@ from mindspore_serving.llm.tokenization.decoders import (
 )
 
 TOKENIZER = "tokenizer.json"
+TOKENIZER_FILES = (TOKENIZER, sentencepiece.NAME)
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -206,7 +207,10 @@ def _truncated_lengths(counts: Sequence[int], limit: int) -> list[int]:
 def has_tokenizer(directory: Path) -> bool:
     """Return whether the directory has a tokenizer of a known format."""
     path = directory / TOKENIZER
-    return path.is_file() or has_file(path) or (directory / sentencepiece.NAME).is_file()
+    is_json = path.is_file() or has_file(path)
+    return (
+        is_json or (directory / sentencepiece.NAME).is_file() or bool(vocabularies.find(directory))
+    )
 
 
 def _converted(path: Path) -> Config:

@@ -9,7 +9,14 @@ from typing import Any
 
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.errors import StartError
-from mindspore_serving.servable.foreign import mlflow, mlserver, modelfile, torchserve, triton
+from mindspore_serving.servable.foreign import (
+    mindformers,
+    mlflow,
+    mlserver,
+    modelfile,
+    torchserve,
+    triton,
+)
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.loader import CONFIG_FILE
 
@@ -18,6 +25,7 @@ FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] 
     (modelfile.find, modelfile.read),
     (mlserver.find, mlserver.read),
     (torchserve.find, torchserve.read),
+    (mindformers.find, mindformers.read),
     (mlflow.find, mlflow.read),
 )
 """For each server: find the description of a model at a path, "" if there is none; and read it."""
@@ -49,7 +57,12 @@ def language_model(path: str) -> ForeignModel | None:
 
     Only such a file is read.  Raises StartError as `read`.
     """
-    return read(path) if modelfile.find(path) else None
+    return read(path) if is_language_model(path) else None
+
+
+def is_language_model(path: str) -> bool:
+    """Return whether another server's file at `path` describes a language model; reads nothing."""
+    return bool(modelfile.find(path) or mindformers.find(path))
 
 
 def note(deployment: ServableOptions) -> str:

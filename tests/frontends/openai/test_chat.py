@@ -207,6 +207,16 @@ def test_no_effort_is_no_thinking(web):
     assert web.sent.template_options == {"reasoning_effort": "none", "enable_thinking": False}
 
 
+@pytest.mark.parametrize(
+    "fields", [{"thinking_token_budget": 64}, {"reasoning": {"max_tokens": 64, "effort": "low"}}]
+)
+def test_reasoning_is_limited_by_either_name_of_its_budget(web, fields):
+    web.chat(**fields)
+    assert web.sent.params.thinking_token_budget == 64
+    effort = {"reasoning_effort": "low"} if "reasoning" in fields else {}
+    assert web.sent.template_options == effort
+
+
 def test_an_adapter_is_asked_by_its_name(web):
     assert web.chat(model="tuned").json["model"] == "tuned"
     assert web.sent.adapter == "tuned"

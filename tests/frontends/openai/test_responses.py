@@ -387,6 +387,11 @@ def test_effort_is_told_to_the_template(web):
     assert found["reasoning"] == {"effort": "low", "summary": None}
 
 
+def test_reasoning_of_a_response_is_limited_by_max_tokens(web):
+    respond(web, reasoning={"max_tokens": 64})
+    assert web.sent.params.thinking_token_budget == 64
+
+
 def test_tools_are_told_to_the_template(thinker):
     respond(thinker, tools=[WEATHER], parallel_tool_calls=False)
     assert thinker.sent.tools == [

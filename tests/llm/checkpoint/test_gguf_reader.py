@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 from tests.llm.gguf_files import add_tensor, add_value, finish
 
 HUGE = 2**62
@@ -183,12 +184,6 @@ def test_changed_bytes_are_refused_or_read(
     except StartError:
         return
     assert all(len(tensor.rows) for tensor in file.tensors.values())
-
-
-def test_a_part_of_a_split_model_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "model-00001-of-00003.gguf", **{"split.count": 3})
-    with pytest.raises(StartError, match="one of 3 files of a split model; merge"):
-        GgufFile(path)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS, decode
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.packing import unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -21,7 +21,14 @@ from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from tests.llm.gguf_files import KINDS, add_tensor, dequantized, finish, random_blocks
 
 EXACT: dict[str, object] = {"INFERENCE_PRECISION_HINT": "f32", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-ROUNDED = ("Q5_1", "Q5_K", "Q6_K")  # once more, to int8, where inputs are rounded
+ROUNDED = (
+    "Q5_1",
+    "Q5_K",
+    "Q6_K",
+    "IQ2_XS",
+    "IQ2_S",
+    "IQ1_M",
+)  # once more, to int8, where inputs are rounded
 
 
 def test_every_type_with_blocks_is_tried() -> None:
@@ -98,7 +105,7 @@ def test_floats_are_read_as_they_are(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "name", "near"),
     [
-        (16, "IQ2_XXS", "Q2_K"),
+        (15, "Q8_K", "Q8_0"),
         (40, "NVFP4", "Q4_K"),
         (9, "Q8_1", "Q8_0"),
         (250, "number 250", "Q8_0"),

@@ -290,3 +290,12 @@ def test_variants_beside_the_whole_model_are_left_alone(directory):
     assert Checkpoint.open(directory).f32("a").tolist() == [1, 1]
     (directory / "model.safetensors").unlink()
     assert Checkpoint.open(directory).f32("a").tolist() == [0, 0]
+
+
+def test_consolidated_weights_beside_shards_are_left_alone(directory):
+    for number in (1, 2):
+        name = f"model-{number:05}-of-00002.safetensors"
+        numpy_library.save_file({f"a{number}": np.ones(2, np.float32)}, directory / name)
+    whole = {"tok_embeddings.weight": np.zeros(2, np.float32)}
+    numpy_library.save_file(whole, directory / "consolidated.safetensors")
+    assert Checkpoint.open(directory).names() == ["a1", "a2"]

@@ -10,7 +10,7 @@ import transformers
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.gguf.reader import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition

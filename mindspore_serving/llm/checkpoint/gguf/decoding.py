@@ -5,29 +5,20 @@ where the file has that. Knows no file and no runtime.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.llm.checkpoint.gguf.blocks import Bytes, DecodedBlocks, float16, float32
+from mindspore_serving.llm.checkpoint.gguf.grids import GRIDS
 from mindspore_serving.llm.checkpoint.gguf.types import BY_NAME
 from mindspore_serving.llm.checkpoint.packing import CHUNK, Packed, pack_nibbles
-
-Bytes: TypeAlias = npt.NDArray[Any]  # uint8
-Floats: TypeAlias = npt.NDArray[Any]
 
 # Values of the sixteen codes of IQ4_NL and IQ4_XS.
 CODEBOOK = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
-
-
-class DecodedBlocks(NamedTuple):
-    """Blocks [n, bytes] as integers [n, numbers], and scales and minimums [n, groups]."""
-
-    integers: npt.NDArray[Any]  # int8; with minimums uint8, before the centre is subtracted
-    scales: Floats
-    minimums: Floats | None = None
 
 
 class BlockFormat(NamedTuple):
@@ -69,15 +60,6 @@ def decode(kind: str, rows: Bytes, inputs: int) -> Packed:
     )  # fmt: skip
 
 
-def _float16(blocks: Bytes, at: int) -> Floats:
-    """Return the float16 at byte `at` of each block, [n, 1]."""
-    return np.ascontiguousarray(blocks[:, at : at + 2]).view(np.float16)
-
-
-def _float32(blocks: Bytes, at: int) -> npt.NDArray[np.float32]:
-    return _float16(blocks, at).astype(np.float32)
-
-
 def _nibbles(blocks: Bytes) -> Bytes:
     """Return the low nibbles of all bytes, and then the high ones."""
     return np.concatenate([blocks & 15, blocks >> 4], 1)
@@ -102,38 +84,38 @@ def _signed(integers: Bytes, zero: int) -> npt.NDArray[np.int8]:
 
 
 def _q4_0(blocks: Bytes) -> DecodedBlocks:
-    return DecodedBlocks(_signed(_nibbles(blocks[:, 2:]), 8), _float16(blocks, 0))
+    return DecodedBlocks(_signed(_nibbles(blocks[:, 2:]), 8), float16(blocks, 0))
 
 
 def _q4_1(blocks: Bytes) -> DecodedBlocks:
-    return DecodedBlocks(_nibbles(blocks[:, 4:]), _float16(blocks, 0), _float32(blocks, 2))
+    return DecodedBlocks(_nibbles(blocks[:, 4:]), float16(blocks, 0), float32(blocks, 2))
 
 
 def _q5_0(blocks: Bytes) -> DecodedBlocks:
     integers = _nibbles(blocks[:, 6:]) | _fifth_bits(blocks[:, 2:6])
-    return DecodedBlocks(_signed(integers, 16), _float16(blocks, 0))
+    return DecodedBlocks(_signed(integers, 16), float16(blocks, 0))
 
 
 def _q5_1(blocks: Bytes) -> DecodedBlocks:
     integers = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks[:, 4:8])
-    return DecodedBlocks(integers, _float16(blocks, 0), _float32(blocks, 2))
+    return DecodedBlocks(integers, float16(blocks, 0), float32(blocks, 2))
 
 
 def _q8_0(blocks: Bytes) -> DecodedBlocks:
-    return DecodedBlocks(blocks[:, 2:].view(np.int8), _float16(blocks, 0))
+    return DecodedBlocks(blocks[:, 2:].view(np.int8), float16(blocks, 0))
 
 
 def _q2_k(blocks: Bytes) -> DecodedBlocks:
     shares, integers = blocks[:, :16], _fields(blocks[:, 16:80], 2, 32)
     return DecodedBlocks(
-        integers, _float32(blocks, 80) * (shares & 15), -_float32(blocks, 82) * (shares >> 4)
+        integers, float32(blocks, 80) * (shares & 15), -float32(blocks, 82) * (shares >> 4)
     )
 
 
 def _q3_k(blocks: Bytes) -> DecodedBlocks:
     high, low = _fields(blocks[:, :32], 1, 32), _fields(blocks[:, 32:96], 2, 32)
     shares = _fields(blocks[:, 96:104], 4, 8) | _fields(blocks[:, 104:108], 2, 4) << 4
-    return DecodedBlocks(_signed(low | high << 2, 4), _float32(blocks, 108) * _signed(shares, 32))
+    return DecodedBlocks(_signed(low | high << 2, 4), float32(blocks, 108) * _signed(shares, 32))
 
 
 def _shares_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
@@ -146,34 +128,51 @@ def _shares_k(blocks: Bytes) -> tuple[Bytes, Bytes]:
 def _q4_k(blocks: Bytes) -> DecodedBlocks:
     scales, minimums = _shares_k(blocks[:, 4:16])
     integers = _fields(blocks[:, 16:], 4, 32)
-    return DecodedBlocks(integers, _float32(blocks, 0) * scales, -_float32(blocks, 2) * minimums)
+    return DecodedBlocks(integers, float32(blocks, 0) * scales, -float32(blocks, 2) * minimums)
 
 
 def _q5_k(blocks: Bytes) -> DecodedBlocks:
     scales, minimums = _shares_k(blocks[:, 4:16])
     integers = _fields(blocks[:, 48:], 4, 32) | _fields(blocks[:, 16:48], 1, 32) << 4
-    return DecodedBlocks(integers, _float32(blocks, 0) * scales, -_float32(blocks, 2) * minimums)
+    return DecodedBlocks(integers, float32(blocks, 0) * scales, -float32(blocks, 2) * minimums)
 
 
 def _q6_k(blocks: Bytes) -> DecodedBlocks:
     integers = _fields(blocks[:, :128], 4, 64) | _fields(blocks[:, 128:192], 2, 32) << 4
     shares = blocks[:, 192:208].view(np.int8)
-    return DecodedBlocks(_signed(integers, 32), _float32(blocks, 208) * shares)
+    return DecodedBlocks(_signed(integers, 32), float32(blocks, 208) * shares)
 
 
 def _iq4_nl(blocks: Bytes) -> DecodedBlocks:
-    return DecodedBlocks(CODEBOOK[_nibbles(blocks[:, 2:])], _float16(blocks, 0))
+    return DecodedBlocks(CODEBOOK[_nibbles(blocks[:, 2:])], float16(blocks, 0))
 
 
 def _iq4_xs(blocks: Bytes) -> DecodedBlocks:
     high, low = _fields(blocks[:, 2:4], 2, 1), _fields(blocks[:, 4:8], 4, 1)
     integers = CODEBOOK[_fields(blocks[:, 8:], 4, 16)]
-    return DecodedBlocks(integers, _float32(blocks, 0) * _signed(low | high << 4, 32))
+    return DecodedBlocks(integers, float32(blocks, 0) * _signed(low | high << 4, 32))
 
 
 def _mxfp4(blocks: Bytes) -> DecodedBlocks:
     powers = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 127)
     return DecodedBlocks(_nibbles(blocks[:, 1:]), powers)
+
+
+def _tq1_0(blocks: Bytes) -> DecodedBlocks:
+    """Decode five numbers of a byte, which is their number in base 3, times 256 / 243."""
+    parts = ((blocks[:, :32], 5), (blocks[:, 32:48], 5), (blocks[:, 48:52], 4))
+    digits = [
+        (part[:, None, :] * np.array([3**i for i in range(count)], np.uint8)[:, None]).reshape(
+            len(blocks), -1
+        )
+        for part, count in parts
+    ]
+    integers = (np.concatenate(digits, 1).astype(np.uint16) * 3 >> 8).astype(np.uint8)
+    return DecodedBlocks(_signed(integers, 1), float16(blocks, 52))
+
+
+def _tq2_0(blocks: Bytes) -> DecodedBlocks:
+    return DecodedBlocks(_signed(_fields(blocks[:, :64], 2, 32), 1), float16(blocks, 64))
 
 
 _F16, _F32 = np.float16, np.float32
@@ -191,4 +190,7 @@ FORMATS: dict[str, BlockFormat] = {
     "IQ4_NL": BlockFormat(8, 32, _F16, 0, _iq4_nl),
     "IQ4_XS": BlockFormat(8, 32, _F32, 0, _iq4_xs),
     "MXFP4": BlockFormat(4, 32, _F32, 0, _mxfp4, "f4e2m1"),
+    "TQ1_0": BlockFormat(4, 256, _F16, 0, _tq1_0),
+    "TQ2_0": BlockFormat(4, 256, _F16, 0, _tq2_0),
+    **{name: BlockFormat(8, row.group, _F32, 0, row.decode) for name, row in GRIDS.items()},
 }

@@ -10,7 +10,8 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
-from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import firsts, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
 
 SUFFIX = ".gguf"
@@ -43,14 +44,14 @@ SAMPLING = {
 def find_gguf(path: Path) -> Path | None:
     """Return the GGUF file that `path` means, None if there is none.
 
-    That is `path` itself, or the only one in a directory without other weights. Raises StartError
-    for several files.
+    That is `path` itself, or the only one in a directory without other weights, or the first of a
+    model in several files. Raises StartError for several models.
     """
     if is_gguf(path):
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    files = sorted(path.glob(f"*{SUFFIX}"))
+    files = firsts(sorted(path.glob(f"*{SUFFIX}")))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise StartError(f"{path} has several GGUF files ({names}): give the path of a single file")

@@ -9,7 +9,6 @@ import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -65,11 +64,6 @@ class GgufFile:
         self._at = self._num_texts = 0
         num_tensors, num_keys = self._read_head()
         self.metadata: dict[str, Any] = dict(self._keys(num_keys))
-        if self.metadata.get("split.count", 0) not in (0, 1):
-            raise StartError(
-                f"{path} is one of {self.metadata['split.count']} files of a split model; merge "
-                "them with `llama-gguf-split --merge`"
-            )
         self.tensors: dict[str, Blocks] = self._tensors(num_tensors)
 
     def array(self, key: str) -> list[Any]:
@@ -232,17 +226,3 @@ class GgufFile:
 
     def _broken(self, fault: str) -> StartError:
         return StartError(f"{self.path} has {fault}: it is truncated, damaged, or no GGUF file")
-
-
-def open_gguf(path: Path) -> GgufFile:
-    """Open a file, which is mapped once per process until it changes.  Raises StartError."""
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise StartError(f"{path} cannot be read: {error}") from None
-    return _opened(path.absolute(), stat.st_mtime_ns, stat.st_size)
-
-
-@lru_cache(maxsize=4)
-def _opened(path: Path, mtime_ns: int, size: int) -> GgufFile:
-    return GgufFile(path)

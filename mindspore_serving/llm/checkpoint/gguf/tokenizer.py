@@ -147,7 +147,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
         "normalizer": {"type": "NFC"} if name in COMPOSES else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*pieces, to_bytes]},
         "decoder": dict(to_bytes),
-        "model": _bpe(vocabulary, merges, ignore_merges=name in IGNORES_MERGES),
+        "model": _bpe(vocabulary, merges, ignore_merges=is_ranked or name in IGNORES_MERGES),
     }
 
 

@@ -34,23 +34,23 @@ TENSOR_TYPES: dict[int, TensorType] = {
     13: TensorType("Q5_K", 256, 176),
     14: TensorType("Q6_K", 256, 210),
     15: TensorType("Q8_K"),
-    16: TensorType("IQ2_XXS"),
-    17: TensorType("IQ2_XS"),
-    18: TensorType("IQ3_XXS"),
-    19: TensorType("IQ1_S"),
+    16: TensorType("IQ2_XXS", 256, 66),
+    17: TensorType("IQ2_XS", 256, 74),
+    18: TensorType("IQ3_XXS", 256, 98),
+    19: TensorType("IQ1_S", 256, 50),
     20: TensorType("IQ4_NL", 32, 18),
-    21: TensorType("IQ3_S"),
-    22: TensorType("IQ2_S"),
+    21: TensorType("IQ3_S", 256, 110),
+    22: TensorType("IQ2_S", 256, 82),
     23: TensorType("IQ4_XS", 256, 136),
     24: TensorType("I8"),
     25: TensorType("I16"),
     26: TensorType("I32"),
     27: TensorType("I64"),
     28: TensorType("F64", 1, 8),
-    29: TensorType("IQ1_M"),
+    29: TensorType("IQ1_M", 256, 56),
     30: TensorType("BF16", 1, 2),
-    34: TensorType("TQ1_0"),
-    35: TensorType("TQ2_0"),
+    34: TensorType("TQ1_0", 256, 54),
+    35: TensorType("TQ2_0", 256, 66),
     39: TensorType("MXFP4", 32, 17),
     40: TensorType("NVFP4"),
 }
@@ -61,9 +61,8 @@ def unsupported_type(label: str, kind: int) -> StartError:
     """Return the error for an unknown or unsupported type, with a similar supported one."""
     tensor_type = TENSOR_TYPES.get(kind)
     name = tensor_type.name if tensor_type else f"number {kind}"
-    near = {"IQ1": "Q2_K", "IQ2": "Q2_K", "IQ3": "Q3_K", "TQ1": "Q2_K", "TQ2": "Q2_K"}
     known = [row.name for row in TENSOR_TYPES.values() if row.is_supported]
-    best = near.get(name[:3], "Q4_K" if "FP4" in name else "Q8_0")
+    best = "Q4_K" if "FP4" in name else "Q8_0"
     return StartError(
         f"{label} has type {name}, which is not supported; use a file of this model in {best}, "
         f"or in any of {', '.join(known)}"

@@ -8,7 +8,7 @@ A tensor that several ranks hold may be in the file of one of them only.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -96,18 +96,17 @@ def _merged(
         return first
     if len(layout.axes) > len(first.shape):
         raise StartError(f"{label} is cut along {len(layout.axes)} axes, but has {first.shape}")
-    return _joined(label, first, parts, layout, begin)
+    return _joined(label, len(first.shape), parts, layout, begin)
 
 
 def _joined(
     label: str,
-    first: StoredTensor,
+    num_dims: int,
     parts: Mapping[int, StoredTensor],
     layout: ParameterLayout,
     begin: int,
 ) -> StoredTensor:
     """Return the tensor whose slices are `parts`, by the device of the stage."""
-    num_dims = len(first.shape)
     counts = layout.counts(num_dims)
     by_index: dict[tuple[int, ...], StoredTensor] = {}
     for device, part in parts.items():
@@ -120,17 +119,33 @@ def _joined(
             f"{label} lacks {prod(counts) - len(by_index)} of {prod(counts)} slices, those of "
             f"{shown}{', ...' * (len(absent) > _SHOWN)}"
         )
-    if len(by_index) == 1:
-        return next(iter(by_index.values()))
+    return join_parts(label, by_index, counts)
+
+
+def join_parts(
+    label: str, parts: Mapping[tuple[int, ...], StoredTensor], counts: Sequence[int]
+) -> StoredTensor:
+    """Return the tensor of equal `parts`, by their index along each axis.
+
+    `counts` are the numbers of parts along the axes. Raises StartError, which begins with `label`,
+    if one is missing.
+    """
+    if len(parts) != prod(counts):
+        raise StartError(f"{label} lacks {prod(counts) - len(parts)} of {prod(counts)} parts")
+    first = next(iter(parts.values()))
+    if len(parts) == 1:
+        return first
+    if any(part.dtype != first.dtype for part in parts.values()):
+        raise StartError(f"{label} has parts of different types")
     shape = tuple(size * count for size, count in zip(first.shape, counts, strict=True))
 
     def merge() -> Any:
         whole = np.empty(shape, first.bits.dtype)
-        for index, part in by_index.items():
+        for index, part in parts.items():
             whole[_window(index, first.shape)] = part.bits.reshape(first.shape)
         return whole
 
-    return DerivedTensor(first.dtype, shape, list(by_index.values()), merge)
+    return DerivedTensor(first.dtype, shape, list(parts.values()), merge)
 
 
 def _window(indices: Iterable[int], shape: tuple[int, ...]) -> tuple[slice, ...]:
