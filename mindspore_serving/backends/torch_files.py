@@ -209,7 +209,8 @@ def _spec(name: str, value: Any) -> TensorSpec | None:
         kind = None
     # `int` of a symbolic size would make it static.
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return TensorSpec(name, kind, shape)
+    symbols = tuple("" if isinstance(size, int) else str(size) for size in value.shape)
+    return TensorSpec(name, kind, shape, symbols=symbols)
 
 
 def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:

@@ -17,7 +17,9 @@ _REVISION = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,254}"
 _FILE = r"[A-Za-z0-9_][^\0-\x1f\\:@]{0,254}"
 _REPOSITORY = re.compile(rf"({_NAME})(?:@({_REVISION}))?(?::({_FILE}))?")
 _BARE = re.compile(rf"({_WORD}/{_WORD})(?:@({_REVISION}))?(?::({_FILE}))?")
-_TAGGED = re.compile(r"([^\s@]+?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?")
+_TAGGED = re.compile(
+    r"([^\s@/][^\s@]*?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?"
+)
 _PAGE = re.compile(  # of a repository, as a browser's address line has it
     rf"(?:huggingface\.co|hf\.co)/({_WORD}/{_WORD})/?"
     rf"(?:(?:tree|blob|resolve)/([^/]+)/?([^?#]*))?(?:[?#].*)?"

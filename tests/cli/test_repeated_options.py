@@ -15,12 +15,18 @@ from mindspore_serving.cli.settings import (
     ServableSettings,
     ServeSettings,
 )
+from mindspore_serving.core import network
 from mindspore_serving.core.params import rows_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
 
 COMMANDS = commands.parsers(commands.parser())
-VALUES = {options.pairs: "zone=a"}
+VALUES = {
+    options.pairs: "zone=a",
+    options.axes: "state=1",
+    network.parse_arguments: "size=1",
+    network.parse_inputs: "x=float32[1]",
+}
 
 
 def optional(command):
@@ -85,6 +91,7 @@ def test_an_option_given_twice_in_any_form_ends_the_command(given, capsys):
         ("--engine-option a=1 --engine-option a=1", "--engine-option has a twice"),
         ("--adapter a=x --adapter a=y", "--adapter has a twice"),
         ("--node-labels zone=a,zone=b", "'zone=a,zone=b' has zone twice"),
+        ("--batch-axis a=1,b=x", "'a=1,b=x': expected NAME=NUMBER,NAME=NUMBER"),
     ],
 )
 def test_a_name_given_twice_to_a_repeatable_option_is_refused(given, text, tmp_path, capsys):
