@@ -17,8 +17,8 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.hub.planning import PlannedDownload, plan_download
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.resolve import OFFLINE, combined, entry_of, is_offline, source_order
-from mindspore_serving.hub.selection import find_complete, is_weights
+from mindspore_serving.hub.resolve import OFFLINE, combined, is_offline, source_order
+from mindspore_serving.hub.selection import entry_of, find_complete, is_weights
 from mindspore_serving.hub.source import (
     CachedModel,
     NotInstalled,

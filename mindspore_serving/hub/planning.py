@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mindspore_serving.hub.reference import Reference
-from mindspore_serving.hub.selection import Selection, select
+from mindspore_serving.hub.selection import Selection, entry_of, select
 from mindspore_serving.hub.source import Listing, Source
 
 
@@ -25,6 +25,8 @@ class PlannedDownload:
         download. Raises ServingError.
         """
         path = self.source.fetch(self.reference, self.listing, self.selection.files, report)
+        if self.listing.is_whole:
+            return entry_of(path, self.reference.file)
         entry = self.selection.entry
         return path / entry if entry and path.is_dir() else path
 
