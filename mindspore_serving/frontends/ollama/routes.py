@@ -144,17 +144,13 @@ def _changing() -> tuple[HttpRoute, ...]:
             changing.create,
             "Make a model of another one, as lines of JSON unless `stream` is false",
             {JSON: answers.Pulled, LINES: STRING},
-            body=Body(
-                requests.CreateRequest,
-                {requests.CreateRequest: CREATE},
-                example={"model": "terse", "from": MODEL, "system": "Be brief.", "stream": False},
-            ),
+            body=Body(requests.CreateRequest, {requests.CreateRequest: CREATE}),
         ),
         _post(
             "/api/copy",
             changing.copy,
             "Give a model one more name",
-            body=Body(requests.CopyRequest, example={"source": MODEL, "destination": "copy"}),
+            body=Body(requests.CopyRequest),
         ),
         _route(
             "DELETE",
@@ -162,7 +158,7 @@ def _changing() -> tuple[HttpRoute, ...]:
             changing.delete,
             "Delete a model that clients have made",
             decodes=True,
-            body=Body(requests.ModelRequest, example=_MODEL),
+            body=Body(requests.ModelRequest),
         ),
         *(_refused("POST", f"/api/{name}", summary=_NO_FILES) for name in _REFUSED),
         *(_refused("HEAD", f"/api/{name}") for name in _REFUSED),
