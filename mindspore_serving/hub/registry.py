@@ -48,6 +48,7 @@ class Manifest:
     digest: str
     text: str
     layers: tuple[ImageLayer, ...]
+    config: ImageLayer | None = None  # of the image, which only Ollama's store needs
     licence: str = ""
 
 
@@ -115,7 +116,8 @@ def parse_manifest(text: str, what: str) -> Manifest:
     annotations = document.get("annotations")
     licence = annotations.get(_LICENCE, "") if isinstance(annotations, dict) else ""
     digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return Manifest(digest, text, tuple(_layer(row, what) for row in layers), str(licence))
+    config = _layer(document["config"], what) if document.get("config") else None
+    return Manifest(digest, text, tuple(_layer(row, what) for row in layers), config, str(licence))
 
 
 def _platform(manifests: Any, what: str) -> str:

@@ -14,6 +14,7 @@ from mindspore_serving.hub.source import Source, open_source
 from tests.hub.servers import FileServer, Reply
 
 WEIGHTS = b"GGUF" + bytes(2000)
+CONFIG = b'{"model_format": "gguf"}'
 MEDIA = "application/vnd.ollama.image."
 
 
@@ -32,11 +33,11 @@ def store(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def publish(server: FileServer, cdn: FileServer, name: str, **layers: bytes) -> str:
     """Publish layers as `library/tiny:1b` does; blobs lie on another host, as theirs do."""
     repository, _, tag = name.partition(":")
-    manifest = json.dumps(
-        {"schemaVersion": 2, "layers": [layer(kind, body) for kind, body in layers.items()]}
-    )
+    rows = [layer(kind, body) for kind, body in layers.items()]
+    config = {**layer("config", CONFIG), "mediaType": "application/vnd.docker.container.image.v1"}
+    manifest = json.dumps({"schemaVersion": 2, "config": config, "layers": rows})
     server.add(f"/v2/{repository}/manifests/{tag}", manifest.encode())
-    for body in layers.values():
+    for body in (CONFIG, *layers.values()):
         digest = hashlib.sha256(body).hexdigest()
         cdn.add(f"/{digest}", body)
         server.routes[f"/v2/{repository}/blobs/sha256:{digest}"] = Reply(
@@ -59,7 +60,8 @@ def test_a_model_is_pulled_into_the_store(server: FileServer, cdn: FileServer, s
     assert kept.read_text() == manifest
     blobs = {blob.name: blob.read_bytes() for blob in (store / "blobs").iterdir()}
     assert blobs == {
-        f"sha256-{hashlib.sha256(body).hexdigest()}": body for body in (WEIGHTS, *texts.values())
+        f"sha256-{hashlib.sha256(body).hexdigest()}": body
+        for body in (CONFIG, WEIGHTS, *texts.values())
     }
 
 
@@ -133,7 +135,8 @@ def test_a_wrong_layer_is_not_kept(server: FileServer, cdn: FileServer, store: P
     cdn.routes[f"/{hashlib.sha256(WEIGHTS).hexdigest()}"] = Reply(WEIGHTS[::-1])
     with pytest.raises(StartError, match="of ollama://tiny was downloaded with the SHA-256"):
         resolve("ollama://tiny")
-    assert not [path for path in store.rglob("*") if path.is_file()]
+    assert not list(store.rglob(f"sha256-{hashlib.sha256(WEIGHTS).hexdigest()}*"))
+    assert not (store / "manifests").exists()
 
 
 def test_a_missing_tag_is_named(server: FileServer, store: Path) -> None:
