@@ -10,7 +10,13 @@ from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.resolve import entry_of, select_files, source_order
+from mindspore_serving.hub.resolve import (
+    OFFLINE,
+    entry_of,
+    is_offline,
+    select_files,
+    source_order,
+)
 from mindspore_serving.hub.selection import Selection, find_complete, is_weights
 from mindspore_serving.hub.source import (
     CachedModel,
@@ -61,6 +67,8 @@ def find_download(reference: Reference) -> PlannedDownload:
 
     Raises ServingError: no source has it, or none answers.
     """
+    if is_offline():
+        raise StartError(f"{reference} cannot be downloaded: downloads are off ({OFFLINE})")
     faults: list[StartError | NotFound] = []
     for candidate in _candidates(reference):
         try:
@@ -101,6 +109,12 @@ def find_cached(reference: Reference) -> list[CachedModel]:
         near = did_you_mean(str(reference), names) or shown + more
         raise NotFound(f"{reference} is not downloaded{near}")
     return matches
+
+
+def is_cached(reference: Reference) -> bool:
+    """Return whether a revision of the model is downloaded, maybe in part."""
+    models = open_source(reference.scheme).list_cached()
+    return any(model.reference.name == reference.name for model in models)
 
 
 def find_path(reference: Reference) -> tuple[Reference, Path] | None:

@@ -79,13 +79,14 @@ class ServableStartConfig(ServableOptions):
         for option, row in SERVABLE.items():
             if option not in checked:
                 checked[option] = check_option(row, getattr(self, option))
+        alias = self.alias or file_alias(directory, name)
         if described is not None and described.language_options:
-            theirs = dict(checked["llm_options"] or {})
-            checked["llm_options"] = {**described.language_options, **theirs}
+            checked["llm_options"] = _completed(
+                described.language_options, checked["llm_options"] or {}, alias or name
+            )
         check_language_options(checked["llm_options"])
         checked["weights"] = _checked_weights(checked, name)
         checked["llm_options"] = resolve_options(checked["llm_options"])
-        alias = self.alias or file_alias(directory, name)
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else a name in PATH
             checked["python"] = _absolute(self.python)
@@ -115,6 +116,21 @@ class ServableStartConfig(ServableOptions):
                 f"Parameter 'max_workers' is {self.max_workers}, expected at most one for each of "
                 f"{len(devices)} 'device_ids'"
             )
+
+
+def _completed(
+    described: Mapping[str, Any], options: Mapping[str, Any], alias: str
+) -> dict[str, Any]:
+    """Return the options of a language model with those of its description, and both's adapters.
+
+    A described adapter with the name of the model, `alias`, is called NAME-lora.
+    """
+    adapters = {
+        f"{name}-lora" if name == alias else name: path
+        for name, path in described.get("adapters", {}).items()
+    }
+    adapters |= options.get("adapters") or {}
+    return {**described, **options, **({"adapters": adapters} if adapters else {})}
 
 
 def _values(config: ServableOptions) -> dict[str, Any]:

@@ -11,7 +11,10 @@ from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.hub.reference import parse_reference
 from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.hub.source import Source, open_source
+from mindspore_serving.llm.checkpoint.gguf.files import find_gguf
+from mindspore_serving.llm.checkpoint.model_files import read_recommended
 from tests.hub.servers import FileServer, Reply
+from tests.llm.gguf_files import write_model
 
 WEIGHTS = b"GGUF" + bytes(2000)
 CONFIG = b'{"model_format": "gguf"}'
@@ -63,6 +66,17 @@ def test_a_model_is_pulled_into_the_store(server: FileServer, cdn: FileServer, s
         f"sha256-{hashlib.sha256(body).hexdigest()}": body
         for body in (CONFIG, WEIGHTS, *texts.values())
     }
+
+
+def test_parameters_are_the_recommended_sampling(
+    server: FileServer, cdn: FileServer, store: Path, tmp_path: Path
+) -> None:
+    weights = write_model(tmp_path / "tiny.gguf").read_bytes()
+    params = b'{"temperature": 0.6, "repeat_penalty": 1.1, "stop": ["<|im_end|>"], "top_k": -5}'
+    publish(server, cdn, "library/tiny:1b", model=weights, params=params)
+    path = Path(resolve("ollama://tiny:1b"))
+    assert find_gguf(path) == path
+    assert read_recommended(path) == {"temperature": 0.6, "repetition_penalty": 1.1}
 
 
 def test_layers_in_the_store_are_not_downloaded(

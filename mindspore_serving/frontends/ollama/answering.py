@@ -22,7 +22,7 @@ from mindspore_serving.frontends.ollama.fields import (
     NO_IMAGES,
     to_params,
 )
-from mindspore_serving.frontends.ollama.models import without_tag
+from mindspore_serving.frontends.ollama.models import served_name
 from mindspore_serving.frontends.ollama.requests import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -37,7 +37,7 @@ from mindspore_serving.frontends.sse import EventStream
 
 async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
     """Answer a chat; without messages, report that the model is loaded."""
-    model = find_generator(state.models, without_tag(body.model))
+    model = find_generator(state.models, served_name(state, body.model))
     builder = OllamaAnswerBuilder(body.model or model.name, is_chat=True)
     common = _common(CHAT, body, model)
     if not body.messages:
@@ -56,7 +56,7 @@ async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Respo
 
 async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
     """Answer a prompt; without a prompt, report that the model is loaded."""
-    model = find_generator(state.models, without_tag(body.model))
+    model = find_generator(state.models, served_name(state, body.model))
     builder = OllamaAnswerBuilder(body.model or model.name, is_chat=False)
     common = _common(GENERATE, body, model)
     if not body.prompt:

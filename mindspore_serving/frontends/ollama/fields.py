@@ -152,6 +152,7 @@ def cut_end(body: Any, _: ModelCard) -> str:
 
 
 EMBED = Fields("ollama", translated=(cut_end,))
+CREATE = Fields("ollama", ignored=("license",))
 
 
 def to_params(

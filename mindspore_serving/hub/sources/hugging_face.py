@@ -90,7 +90,7 @@ class HuggingFace:
         snapshot = repository / "snapshots" / listing.revision
         missing = [file for file in files if not (snapshot / file.path).exists()]
         present = [file for file in files if file not in missing]
-        check_room(self._cache, sum(max(file.size, 0) for file in missing))
+        check_room(self._cache, sum(_remaining(repository, file) for file in missing))
         report(sum(max(file.size, 0) for file in present))
         pinned = replace(reference, revision=listing.revision)
         for is_second in (False, True):
@@ -147,6 +147,14 @@ class HuggingFace:
         """Return the names of repositories in the cache, without reading them."""
         paths = sorted(self._cache.glob("models--*")) if self._cache.is_dir() else []
         return [path.name.removeprefix("models--").replace("--", "/") for path in paths]
+
+
+def _remaining(repository: Path, file: RemoteFile) -> int:
+    """Return the bytes that are still to come of a file, which the cache may have in part."""
+    blob = repository / "blobs" / (file.sha256 or "none")  # a large file's ETag is its hash
+    partial_blob = blob.with_name(f"{blob.name}.incomplete")
+    sizes = [path.stat().st_size for path in (blob, partial_blob) if path.exists()]
+    return max(file.size - sum(sizes), 0)
 
 
 def _report(report: Callable[[int], None], is_stopped: Event, count: int) -> None:

@@ -14,6 +14,7 @@ from mindspore_serving.servable.foreign import (
     mlflow,
     mlserver,
     modelfile,
+    peft,
     torchserve,
     triton,
 )
@@ -23,6 +24,7 @@ from mindspore_serving.servable.loader import CONFIG_FILE
 FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] = (
     (triton.find, triton.read),
     (modelfile.find, modelfile.read),
+    (peft.find, peft.read),
     (mlserver.find, mlserver.read),
     (torchserve.find, torchserve.read),
     (mindformers.find, mindformers.read),
@@ -62,7 +64,7 @@ def language_model(path: str) -> ForeignModel | None:
 
 def is_language_model(path: str) -> bool:
     """Return whether another server's file at `path` describes a language model; reads nothing."""
-    return bool(modelfile.find(path) or mindformers.find(path))
+    return any(module.find(path) for module in (modelfile, mindformers, peft))
 
 
 def note(deployment: ServableOptions) -> str:
