@@ -5,6 +5,7 @@ Credentials go to the host that the source names: a redirect to another host is 
 
 import json
 import re
+import time
 from collections.abc import Callable, Generator, Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
@@ -20,6 +21,7 @@ from mindspore_serving.hub.source import Unreachable
 
 TIMEOUTS = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
 MAX_WAIT = 60.0  # seconds of Retry-After that a download waits
+MAX_SECONDS = 60.0  # of a small answer as a whole
 MAX_JSON = 32 << 20  # bytes of a list of files or a manifest
 _MAX_REDIRECTS = 8
 _CHUNK = 1 << 20
@@ -44,9 +46,11 @@ class HttpClient:
     ) -> tuple[bytes, Mapping[str, str]]:
         """Return a small body and its headers."""
         with self._answer("GET", url, what, {"Accept": accept or "*/*"}) as response:
-            body = bytearray()
+            body, deadline = bytearray(), time.monotonic() + MAX_SECONDS
             for chunk in _chunks(response, what):
                 body += chunk
+                if time.monotonic() > deadline:
+                    raise Interrupted(f"{_host(response.url)} sends {what} too slowly")
                 if len(body) > limit:
                     raise StartError(f"{_host(response.url)} sends over {limit} bytes for {what}")
             return bytes(body), response.headers
@@ -111,7 +115,7 @@ class HttpClient:
                     verb,
                     url,
                     headers={"User-Agent": f"mindspore-serving/{__version__}", **headers},
-                    auth=self._authorize,
+                    auth=self._authorize if self.authorization or self._cookie else None,
                     timeout=TIMEOUTS,
                     stream=True,
                     allow_redirects=True,
@@ -128,7 +132,7 @@ class HttpClient:
         return response
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Set the header; a function, as ~/.netrc would replace a header."""
+        """Set the headers; a function, as ~/.netrc, read if there are none, would replace them."""
         if self.authorization:
             request.headers["Authorization"] = self.authorization
         if self._cookie:
