@@ -100,7 +100,9 @@ def test_names_have_a_namespace_and_a_host(
     assert Path(resolve("ollama://me/tiny")).read_bytes() == WEIGHTS
     assert Path(resolve(f"ollama://{server.host}/me/tiny:latest")).read_bytes() == WEIGHTS
     assert (store / "manifests" / server.host / "me/tiny/latest").is_file()
-    names = [str(model.reference) for model in source().list_cached()]
+    models = source().list_cached()
+    assert {model.path.name for model in models} == {"model.gguf"}
+    names = [str(model.reference) for model in models]
     assert names == [f"ollama://{server.host}/me/tiny:latest", "ollama://me/tiny:latest"]
     with pytest.raises(InvalidInputs, match="has too many '/'"):
         resolve("ollama://a/b/c/d")

@@ -93,8 +93,7 @@ class Ollama:
             blobs = [blob for layer in _all_of(manifest) if (blob := _blob(layer)).is_file()]
             size = sum(blob.stat().st_size for blob in blobs)
             used = max((blob.stat().st_atime for blob in blobs), default=path.stat().st_mtime)
-            weights = [x for x in manifest.layers if x.media_type == f"{_MEDIA}model"]
-            served = _blob(weights[0]) if weights else path
+            served = self.find_cached(reference) or path
             models.append(CachedModel(reference, manifest.digest, served, size, used))
         return models
 
