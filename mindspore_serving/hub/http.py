@@ -6,7 +6,7 @@ Credentials go to the host that the source names: a redirect to another host is 
 import json
 import re
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import requests
 
 from mindspore_serving import __version__
-from mindspore_serving.errors import NotFound, ServingError, StartError
+from mindspore_serving.errors import NotFound, ServingError, StartError, did_you_mean
 from mindspore_serving.hub.download import Interrupted, OpenAt, RemoteContent
 from mindspore_serving.hub.source import Unreachable
 
@@ -82,8 +82,11 @@ class HttpClient:
                 response.close()
                 return open_at(0, "")
             match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            is_part = response.status_code == 206 and match is not None
             length = response.headers.get("Content-Length", "")
+            # ModelScope answers with a part by 200, so its length decides.
+            is_part = match is not None and (
+                response.status_code == 206 or length == _length_of_rest(match)
+            )
             total = match[2] if is_part and match else length
             start = int(match[1]) if is_part and match else 0
             if start not in (0, offset):
@@ -175,6 +178,19 @@ def parse_json(body: bytes, url: str) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Unreachable(f"{_host(url)} answers with what is no JSON: {error}") from error
+
+
+def _length_of_rest(match: re.Match[str]) -> str:
+    """Return the Content-Length of a part that reaches to the end of the file."""
+    return str(int(match[2]) - int(match[1])) if match[2].isdecimal() else "unknown"
+
+
+def near_names(name: str, search: Callable[[], Iterable[str]]) -> str:
+    """Return "; did you mean '...'?" for a misspelt name, if the search of its source answers."""
+    try:
+        return did_you_mean(name, search())
+    except (ServingError, AttributeError, TypeError, KeyError):  # no search, or of another form
+        return ""
 
 
 def validator_of(headers: Mapping[str, str]) -> str:

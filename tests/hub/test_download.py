@@ -92,6 +92,14 @@ def test_a_file_without_version_and_hash_starts_anew(server: FileServer, tmp_pat
     assert ranges(server) == ["", ""]
 
 
+def test_a_part_that_is_answered_by_200_is_appended(server: FileServer, tmp_path: Path) -> None:
+    reply = Reply(BODY, cuts=[1000], headers={"ETag": '"1"'})
+    rest = {"ETag": '"1"', "Content-Range": f"bytes 1000-{len(BODY) - 1}/{len(BODY)}"}
+    server.routes["/file"] = [reply, Reply(BODY[1000:], has_ranges=False, headers=rest)]
+    fetch(server, tmp_path / "file", size=len(BODY), sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+
+
 def test_a_server_without_ranges_is_read_again(server: FileServer, tmp_path: Path) -> None:
     server.add("/file", BODY, cuts=[1000], has_ranges=False)
     reported = fetch(server, tmp_path / "file", size=len(BODY))

@@ -269,6 +269,12 @@ def test_a_layer_that_is_no_tar_is_refused(server: FileServer, body: bytes) -> N
         resolve(server)
 
 
+def test_a_missing_tag_is_answered_with_the_tag_that_is_near(server: FileServer) -> None:
+    server.routes["/v2/team/net/tags/list"] = Reply(b'{"tags": ["v1.20", "latest"]}')
+    with pytest.raises(NotFound, match=r"has no oci://.*:lates; did you mean 'latest'\?$"):
+        resolve(server, tag="lates")
+
+
 def test_a_name_without_a_registry_is_refused() -> None:
     reference = parse_reference("oci://team/net:v1")
     assert reference is not None

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.hub.download import FileDownload, fetch_all, locked
+from mindspore_serving.hub.http import near_names
 from mindspore_serving.hub.records import read_record, recorded, remove_directory, write_record
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.registry import ImageLayer, Manifest, Repository
@@ -47,7 +48,11 @@ class Oci:
 
     def list_files(self, reference: Reference) -> Listing:
         """Return the layers of an image, all of which are needed."""
-        manifest = _repository(reference).manifest(reference.revision or _TAG, str(reference))
+        repository, tag = _repository(reference), reference.revision or _TAG
+        try:
+            manifest = repository.manifest(tag, str(reference))
+        except NotFound as error:
+            raise NotFound(f"{error}{near_names(tag, repository.tags)}") from error
         files = {x.sha256: RemoteFile(x.sha256, x.size, x.sha256) for x in manifest.layers}
         return Listing(manifest.digest, tuple(files.values()), manifest.licence, is_whole=True)
 
