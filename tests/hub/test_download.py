@@ -14,7 +14,7 @@ from mindspore_serving.hub.download import FileDownload, fetch_all
 from mindspore_serving.hub.http import HttpClient, retry_after
 from mindspore_serving.hub.source import Unreachable
 from tests.hub.servers import FileServer, Reply, Request
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 BODY = bytes(range(256)) * 2000
 SHA256 = hashlib.sha256(BODY).hexdigest()
@@ -289,14 +289,12 @@ def test_two_processes_download_a_file_once(server: FileServer, tmp_path: Path) 
         "fetch_all([FileDownload('model.onnx', Path(sys.argv[2]), opener)], lambda count: None)\n"
     )
     command = [sys.executable, "-c", program, f"{server.url}/file", str(tmp_path / "file")]
-    with (
-        subprocess.Popen(command) as first,
-        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as second,
-    ):
-        others: list[str] = []
-        hold.wait(0.5)  # both have begun, or the second begins later: once in either case
-        hold.set()
-        others += second.communicate(timeout=PATIENCE)
-        assert (first.wait(PATIENCE), second.returncode) == (0, 0), others
+    with subprocess.Popen(command) as first:
+        eventually(lambda: server.asked("/file"))  # so it holds the lock
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as second:
+            assert second.stderr is not None
+            assert "another process downloads model.onnx" in second.stderr.readline()
+            hold.set()
+            assert (first.wait(PATIENCE), second.wait(PATIENCE)) == (0, 0)
     assert (tmp_path / "file").read_bytes() == BODY
     assert len(server.asked("/file")) == 1
