@@ -78,6 +78,18 @@ def test_arguments_may_be_given_in_the_order_of_the_original(declared):
     assert spec.config_file == "lite.cfg"
 
 
+def test_the_batch_dimension_may_be_left_to_the_shapes_or_set_by_name(declared):
+    assert [spec.with_batch_dim for spec in declared("'a', 'ONNX', None")] == [None]
+    (spec,) = declared("'a', 'ONNX', batch_axis={'state': 1, 'rate': -1}")
+    assert spec.batch_axis == {"state": 1, "rate": -1}
+
+
+@pytest.mark.parametrize("axes", ["[1]", "{'state': -2}", "{'state': '1'}", "{1: 1}"])
+def test_axes_are_ints_by_name(declared, axes):
+    with pytest.raises(Exception, match="'batch_axis' should be a dict of axes by name"):
+        declared(f"'a', 'ONNX', batch_axis={axes}")
+
+
 def test_the_backend_of_a_mindir_may_be_chosen(declared):
     assert [spec.backend for spec in declared("'a', 'MindIR'")] == [""]
     for name in ("mindspore", "openvino"):
