@@ -21,6 +21,7 @@ from mindspore_serving.process.entry import turn_off_telemetry
 
 # Errors of arguments or a configuration file.  Their subclasses are errors of servers' answers.
 _WRONG = (InvalidInputs, InvalidField)
+_INSTEAD_OF_PATH = ("config", "upstream", "pull_prefixes")  # settings with which `serve` needs none
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +65,7 @@ def _parse(parser: CommandParser, words: list[str]) -> argparse.Namespace:
     if unknown:
         subparser.error(wrong_words.of_unknown(arguments.settings, unknown))
     is_empty = not arguments.paths if arguments.command == "serve" else False
-    if is_empty and "config" not in arguments and "upstream" not in arguments:
+    if is_empty and not any(name in arguments for name in _INSTEAD_OF_PATH):
         subparser.error("the following arguments are required: PATH, --upstream or --config")
     return arguments
 

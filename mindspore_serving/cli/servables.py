@@ -169,7 +169,7 @@ def _configs(
     refused = [servable for _, part in parts for servable in part]
     if not configs and refused:
         raise StartError(_joined(refused))
-    if not configs:
+    if not configs and not settings.pull_prefixes:  # else clients bring models
         raise InvalidInputs("nothing to serve: give a PATH, or 'servables' in --config")
     first: dict[str, str] = {}
     for config in configs:

@@ -44,7 +44,8 @@ def run(settings: ServeSettings) -> int:
     configs, refused = servables.find(settings)
     for servable in refused:
         log.tell(f"Not served: {servable}")
-    _say(f"Loading {len(configs)} servable{'s' * (len(configs) > 1)}:")
+    plural = "s" * (len(configs) != 1)
+    _say(f"Loading {len(configs)} servable{plural}{':' if configs else ': clients pull models'}")
     for config in configs:
         source = servables.url_of(config.llm_options or {}) or config.servable_directory
         _say(f"  {config.alias or config.servable_name}  from {source}")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from mindspore_serving.cli import servables
+from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.sources import SOURCES, SourceRow
@@ -79,3 +81,10 @@ def test_an_operator_names_a_source(prefix):
 
 def test_a_reference_is_within_its_own_text():
     assert is_within(Reference("hf", "a/b", "v1"), "hf://a/b@v1")
+
+
+def test_a_server_whose_clients_pull_models_needs_no_path():
+    settings = ServeSettings(paths=(), pull_prefixes=("hf://Qwen/",))
+    assert servables.find(settings) == ([], [])
+    with pytest.raises(InvalidInputs, match="nothing to serve"):
+        servables.find(ServeSettings(paths=()))
