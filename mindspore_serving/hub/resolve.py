@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mindspore_serving import log
@@ -27,8 +28,6 @@ _PINNED = re.compile(r"(sha256:)?([0-9a-f]{40}|[0-9a-f]{64})")  # revisions that
 _SHOWN = 5  # names in an error
 OFFLINE = "HF_HUB_OFFLINE"
 _TRUE = ("1", "on", "yes", "true")
-
-
 _paths: dict[Reference, str] = {}  # what this process has resolved, which stays as it is
 
 
@@ -48,7 +47,7 @@ def resolve(text: str, *, base: str = "", offline: bool | None = None) -> str:
     return _paths[reference]
 
 
-def resolve_prepared(text: str, base: str) -> str:
+def resolve_prepared(text: str, base: str = "") -> str:
     """Return the path of what `text` names, the download of an earlier process if there is one.
 
     Workers use it: the server has resolved the name before it starts them.
@@ -60,15 +59,17 @@ def resolve_prepared(text: str, base: str) -> str:
 
 
 def resolve_options(
-    options: Mapping[str, Any], resolve_path: Callable[[str], str] = resolve
+    options: Mapping[str, Any],
+    resolve_draft: Callable[[str], str] = resolve,
+    resolve_adapter: Callable[[str], str] = resolve,
 ) -> dict[str, Any]:
     """Return the options of a language model with the paths of its draft model and adapters."""
     resolved = dict(options)
     if isinstance(draft := options.get("draft"), str) and draft:
-        resolved["draft"] = resolve_path(draft)
+        resolved["draft"] = resolve_draft(draft)
     if isinstance(adapters := options.get("adapters"), Mapping):
         resolved["adapters"] = {
-            name: resolve_path(path) if isinstance(path, str) else path
+            name: resolve_adapter(path) if isinstance(path, str) else path
             for name, path in adapters.items()
         }
     return resolved
@@ -196,22 +197,29 @@ def format_size(size: float) -> str:
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Hold a progress bar on a terminal; else print a line for each tenth."""
+    """Hold a progress bar on a terminal, else a line for each tenth.  Threads may share it."""
+    lock = Lock()
     if sys.stderr.isatty():
         from tqdm import tqdm
 
         with tqdm(total=total, unit="B", unit_scale=True, desc="Download", delay=0.5) as bar:
-            yield bar.update
+
+            def update(count: int) -> None:
+                with lock:
+                    bar.update(count)
+
+            yield update
         return
     done, tenths = 0, -1
 
     def report(count: int) -> None:
         nonlocal done, tenths
-        done += count
-        reached = done * 10 // total if total else 0
-        is_first = tenths < 0  # of files that are there
-        is_new, tenths = reached > tenths, max(reached, tenths)
-        if is_new and not is_first:
-            _say(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
+        with lock:
+            done += count
+            reached = done * 10 // total if total else 0
+            is_first = tenths < 0  # of files that are there
+            is_new, tenths = reached > tenths, max(reached, tenths)
+            if is_new and not is_first:
+                _say(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
 
     yield report
