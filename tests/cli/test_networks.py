@@ -83,7 +83,7 @@ def test_code_is_never_taken_from_another_host():
     assert networks.of(ServeSettings(paths=["https://host/net.py:Net", "hf://me/net.py:Net"])) == []
 
 
-def test_code_of_a_model_hub_is_refused_though_it_is_on_this_machine(monkeypatch, directory):
+def test_code_that_was_downloaded_from_a_model_hub_is_refused(monkeypatch, directory):
     monkeypatch.setattr(config, "resolve", lambda *_, **__: str(directory / "net.py"))
     with pytest.raises(InvalidInputs, match="code in repositories is never run"):
         ServableStartConfig("hf://me/nets:net.py", "net.py", network="Net")
