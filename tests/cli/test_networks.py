@@ -71,6 +71,7 @@ def test_a_load_of_a_client_cannot_name_a_network():
         (["net.onnx"], {"weights": "net.ckpt"}, "--weights is for one network in code"),
         (["net.py:A", "net.py:B"], {"mode": "graph"}, "2 are served: write a configuration file"),
         (["nte.py:Net"], {}, "There is no file '.*nte.py'; did you mean 'net.py'"),
+        (["net.py:Net"], {"weights": "ten.ckpt"}, "There is no file '.*; did you mean 'net.ckpt'"),
         (["net.py:Net"], {"inputs": {"x": "float[2]"}}, "type 'float', which does not exist"),
     ],
 )
