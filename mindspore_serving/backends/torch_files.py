@@ -78,7 +78,8 @@ def _kind(source: ModelSource, path: str) -> str:
 def _refusal(what: str) -> str:
     return (
         f"it is {what}; accepted are files written by torch.export.save (.pt2) and by "
-        "torch.jit.save (TorchScript)"
+        "torch.jit.save (TorchScript); a state dictionary is served with its code by "
+        "serve net.py:Net --weights FILE"
     )
 
 

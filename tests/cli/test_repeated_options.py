@@ -15,7 +15,6 @@ from mindspore_serving.cli.settings import (
     ServableSettings,
     ServeSettings,
 )
-from mindspore_serving.core import network
 from mindspore_serving.core.params import rows_of
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
@@ -24,9 +23,8 @@ COMMANDS = commands.parsers(commands.parser())
 VALUES = {
     options.pairs: "zone=a",
     options.axes: "state=1",
-    network.parse_arguments: "size=1",
-    network.parse_inputs: "x=float32[1]",
 }
+VALUES_OF_FLAGS = {"--arguments": "size=1", "--inputs": "x=float32[1]"}
 
 
 def optional(command):
@@ -41,6 +39,7 @@ def words(action, flag):
     if action.nargs == 0:
         return [flag]
     value = str(action.choices[0]) if action.choices else VALUES.get(action.type, "1")
+    value = VALUES_OF_FLAGS.get(flag, value)
     return [flag, value]
 
 
