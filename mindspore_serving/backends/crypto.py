@@ -1,4 +1,4 @@
-"""Decryption of MindIR files.
+"""Decryption of MindIR files and checkpoints.
 
 A file is a sequence of blocks, all integers little-endian and 4 bytes wide:
 
@@ -43,8 +43,6 @@ def decrypt(content: bytes, key: bytes, mode: str) -> bytes:
     """
     if mode not in MAGIC:
         raise StartError(f"The dec_mode '{mode}' is not supported, accepted are {', '.join(MAGIC)}")
-    if len(key) not in _KEY_SIZES:
-        raise StartError(f"The dec_key has {len(key)} bytes, accepted are 16, 24 or 32")
     file_magic = int.from_bytes(content[:4], "little")
     if file_magic != MAGIC[mode]:
         actual = next((name for name, magic in MAGIC.items() if magic == file_magic), None)
@@ -53,8 +51,21 @@ def decrypt(content: bytes, key: bytes, mode: str) -> bytes:
             if actual is None
             else f"it is encrypted with {actual}, but the dec_mode is {mode}"
         )
+    return b"".join(decrypt_blocks(memoryview(content), key, mode))
+
+
+def mode_of(head: bytes) -> str:
+    """Return the mode of an encrypted file that starts with `head`."""
+    magic = int.from_bytes(head[:4], "little")
+    return next(mode for mode, number in MAGIC.items() if number == magic)
+
+
+def decrypt_blocks(content: memoryview, key: bytes, mode: str) -> Iterator[bytes]:
+    """Iterate over the decrypted blocks of a file; errors are those of `decrypt`."""
+    if len(key) not in _KEY_SIZES:
+        raise StartError(f"The dec_key has {len(key)} bytes, accepted are 16, 24 or 32")
     open_block = _gcm(key) if mode == "AES-GCM" else _cbc(key)
-    return b"".join(open_block(block) for block in _blocks(memoryview(content), mode))
+    return (open_block(block) for block in _blocks(content, mode))
 
 
 def _blocks(view: memoryview, mode: str) -> Iterator[_Block]:

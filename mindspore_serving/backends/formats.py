@@ -55,6 +55,7 @@ FORMATS = {
         distributions=("mindspore-lite", "mindspore_lite"),
         builds=(("ascend", "lib/*ascend*"), ("gpu", "lib/*tensorrt*"), *_CPU),
     ),
+    "mindir_lite_openvino": ModelFormat("lite_openvino:LiteOpenvinoBackend", "openvino", "lite"),
     "openvino": ModelFormat("openvino:OpenvinoBackend", "openvino", "lite"),
     "onnx_openvino": ModelFormat("openvino:OpenvinoBackend", "openvino", "lite"),
     "sklearn": ModelFormat("sklearn:SklearnBackend", "sklearn", "sklearn", ("scikit-learn",)),
@@ -87,6 +88,7 @@ FORMATS = {
 
 BACKENDS = {
     "mindir": {"mindspore": "mindir", "openvino": "mindir_openvino"},
+    "mindir_lite": {"mindspore_lite": "mindir_lite", "openvino": "mindir_lite_openvino"},
     "onnx": {"onnxruntime": "onnx", "openvino": "onnx_openvino"},
 }
 """Format -> backend, as a model declares them -> the row that runs it; the first is preferred."""

@@ -1,4 +1,4 @@
-"""MindIR and converted models through MindSpore Lite, one file per model."""
+"""MindIR and Lite models (.ms) through MindSpore Lite, one file per model."""
 
 import importlib
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class MindirLiteBackend:
         try:
             model.build_from_file(
                 path,
-                lite.ModelType.MINDIR,
+                _kind(lite, path),
                 _context(lite, source, options),
                 config_path=options.take("config_file") or "",
                 **key,
@@ -77,6 +77,13 @@ class MindirLiteBackend:
 
     def close(self) -> None:
         self._model = None
+
+
+def _kind(lite: Any, path: str) -> Any:
+    """Return the kind of a file by its first bytes."""
+    with open(path, "rb") as file:
+        is_lite = file.read(8)[4:] == b"MSL2"
+    return lite.ModelType.MINDIR_LITE if is_lite else lite.ModelType.MINDIR
 
 
 def _context(lite: Any, source: ModelSource, options: SourceOptions) -> Any:

@@ -84,8 +84,8 @@ to float16, which processors without bfloat16 read faster.  TARGET is again a ch
 when it is complete.
 """
 _CONVERT = """\
-Write a MindIR file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.  This
-needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  It cannot write ONNX.
+Write a MindIR or Lite file as OpenVINO IR: the graph as OUT.xml, the weights in float32 as OUT.bin.
+This needs OpenVINO (pip install 'mindspore-serving[lite]'), not MindSpore.  It cannot write ONNX.
 """
 _CHAT = """\
 Talk with a language model of a running server.  With --prompt, or text on the standard input, one
@@ -195,7 +195,9 @@ COMMANDS = (
     Command("remove", "remove a downloaded model", _REMOVE, tool.RemoveSettings),
     Command("show", "show what a model is, and the memory that it needs", _SHOW, tool.ShowSettings),
     Command("quantize", "round a language model's weights", _QUANTIZE, tool.QuantizeSettings),
-    Command("convert", "write a MindIR file as OpenVINO IR", _CONVERT, tool.ConvertSettings),
+    Command(
+        "convert", "write a MindIR or Lite file as OpenVINO IR", _CONVERT, tool.ConvertSettings
+    ),
     Command(
         "worker", "run workers on this machine for a server elsewhere", _WORKER, node.WorkerSettings
     ),

@@ -1,9 +1,10 @@
-"""`mindspore-serving convert`: write a MindIR file as OpenVINO IR, for other tools."""
+"""`mindspore-serving convert`: write a MindIR or Lite file as OpenVINO IR, for other tools."""
 
 from pathlib import Path
 
 from mindspore_serving.backends import formats
 from mindspore_serving.backends.base import ModelSource
+from mindspore_serving.backends.lite_openvino import open_lite_model
 from mindspore_serving.backends.mindir_signature import read_graph_file
 from mindspore_serving.backends.source import check_files
 from mindspore_serving.cli.tool_settings import ConvertSettings
@@ -26,7 +27,10 @@ def run(settings: ConvertSettings) -> int:
     path = str(Path(resolve(settings.source)).absolute())
     source = ModelSource(DeclaredModel(key=settings.source, format=_FORMAT), (path,))
     check_files(source)
-    model, _weights = open_model(source, path, read_graph_file(source, path))
+    if path.endswith(".ms"):
+        model = open_lite_model(source, path)
+    else:
+        model, _weights = open_model(source, path, read_graph_file(source, path))
     openvino.save_model(model, str(target), compress_to_fp16=False)
     print(f"written: {target} and {target.with_suffix('.bin')}")
     return 0

@@ -38,7 +38,7 @@ class QuantizeSettings:
 class ConvertSettings:
     """Settings of `mindspore-serving convert`."""
 
-    source: str = positional("MindIR file that is not encrypted", metavar="FILE.mindir")
+    source: str = positional("MindIR file that is not encrypted, or Lite file", metavar="FILE")
     target: str = positional("file to write; the weights are written beside it", metavar="OUT.xml")
 
 

@@ -5,13 +5,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from mindspore_serving.core import dtype as dtypes
-from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import InvalidInputs, did_you_mean
+
+if TYPE_CHECKING:  # the command line shows its help without numpy
+    import numpy as np
+
+    from mindspore_serving.core.value import TensorSpec
 
 GRAPH, PYNATIVE = MODES = ("graph", "pynative")
 EXPECTED = "expected a type and a shape, as float32[-1,1,28,28], where -1 is any size"
@@ -36,11 +37,14 @@ class NetworkCode:
     mode: str = ""
 
 
-def parse_spec(name: str, text: str) -> TensorSpec:
+def parse_spec(name: str, text: str) -> "TensorSpec":
     """Return the spec of input `name`; `text` is as float32[-1,1,28,28], or float64[] of a scalar.
 
     Raises InvalidInputs.
     """
+    from mindspore_serving.core import dtype as dtypes
+    from mindspore_serving.core.value import TensorSpec
+
     match = _SPEC.fullmatch(text)
     known = [row.name for row in dtypes.TABLE if row.numpy is not None]
     try:
@@ -96,6 +100,8 @@ def parse_inputs(text: str) -> dict[str, str]:
 
 def _example(path: str) -> str:
     """Return the spec of the array in a .npy file, of which only the header is read."""
+    import numpy as np
+
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:

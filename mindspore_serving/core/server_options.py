@@ -85,6 +85,14 @@ class ServerOptions:
         serve="allow_lora_loading",
         page="adapters.md",
     )
+    pull_prefixes: tuple[str, ...] = _security(
+        (),
+        "let clients download models whose names begin so, as ollama:// or hf://Qwen/",
+        details="By Ollama's protocol they also create, copy and delete models then",
+        metavar="PREFIX",
+        serve="allow_pulling",
+        page="ollama.md#models-of-clients",
+    )
     client_shared_memory: bool = _security(
         False,
         "let clients of protocol v2 pass tensors in shared memory of this machine",

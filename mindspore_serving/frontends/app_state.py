@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from mindspore_serving.core.client_models import ClientModelStore
 from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.response_store import ResponseStore
@@ -12,7 +13,7 @@ class AppState:
     """State behind the routes of one HTTP server: models, limits and control.
 
     `max_body` is in bytes.  Models can be loaded and unloaded only with a `repository`, adapters
-    only with `adapters`.
+    only with `adapters`, and made by clients only with `client_models`.
     """
 
     models: LanguageModels
@@ -21,4 +22,5 @@ class AppState:
     max_body: int
     repository: ModelControl | None = None
     adapters: AdapterControl | None = None
+    client_models: ClientModelStore | None = None
     responses: ResponseStore = field(default_factory=ResponseStore)

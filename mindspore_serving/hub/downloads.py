@@ -10,8 +10,14 @@ from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.resolve import entry_of, source_order
-from mindspore_serving.hub.selection import Selection, find_complete, is_weights, select
+from mindspore_serving.hub.resolve import (
+    OFFLINE,
+    entry_of,
+    is_offline,
+    select_files,
+    source_order,
+)
+from mindspore_serving.hub.selection import Selection, find_complete, is_weights
 from mindspore_serving.hub.source import (
     CachedModel,
     Listing,
@@ -41,6 +47,8 @@ class PlannedDownload:
         download. Raises ServingError.
         """
         path = self.source.fetch(self.reference, self.listing, self.selection.files, report)
+        if self.listing.is_whole:
+            return entry_of(path, "")
         entry = self.selection.entry
         return path / entry if entry and path.is_dir() else path
 
@@ -59,12 +67,14 @@ def find_download(reference: Reference) -> PlannedDownload:
 
     Raises ServingError: no source has it, or none answers.
     """
+    if is_offline():
+        raise StartError(f"{reference} cannot be downloaded: downloads are off ({OFFLINE})")
     faults: list[StartError | NotFound] = []
     for candidate in _candidates(reference):
         try:
             source = open_source(candidate.scheme)
             listing = source.list_files(candidate)
-            selection = select(listing.files, candidate.file, str(candidate))
+            selection = select_files(listing, candidate)
             return PlannedDownload(candidate, listing, selection, source)
         except (NotFound, Unreachable, NotInstalled) as error:
             faults.append(error)
@@ -99,6 +109,12 @@ def find_cached(reference: Reference) -> list[CachedModel]:
         near = did_you_mean(str(reference), names) or shown + more
         raise NotFound(f"{reference} is not downloaded{near}")
     return matches
+
+
+def is_cached(reference: Reference) -> bool:
+    """Return whether a revision of the model is downloaded, maybe in part."""
+    models = open_source(reference.scheme).list_cached()
+    return any(model.reference.name == reference.name for model in models)
 
 
 def find_path(reference: Reference) -> tuple[Reference, Path] | None:

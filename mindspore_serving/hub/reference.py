@@ -17,7 +17,9 @@ _REVISION = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,254}"
 _FILE = r"[A-Za-z0-9_][^\0-\x1f\\:@]{0,254}"
 _REPOSITORY = re.compile(rf"({_NAME})(?:@({_REVISION}))?(?::({_FILE}))?")
 _BARE = re.compile(rf"({_WORD}/{_WORD})(?:@({_REVISION}))?(?::({_FILE}))?")
-_TAGGED = re.compile(r"([^\s@]+?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?")
+_TAGGED = re.compile(
+    r"([^\s@/][^\s@]*?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?"
+)
 _PAGE = re.compile(  # of a repository, as a browser's address line has it
     rf"(?:huggingface\.co|hf\.co)/({_WORD}/{_WORD})/?"
     rf"(?:(?:tree|blob|resolve)/([^/]+)/?([^?#]*))?(?:[?#].*)?"
@@ -98,8 +100,10 @@ def _with_scheme(scheme: str, rest: str, text: str) -> Reference:
             f"{did_you_mean(scheme, SOURCES)}"
         )
     if row.form == "url":
-        if not rest.strip("/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
-            raise InvalidInputs(f"{text!r} is no address, expected {row.meaning.partition(':')[0]}")
+        if rest[:1] in ("", "/") or re.search(r"[\0-\x20\x7f]", rest) or "/../" in f"/{rest}/":
+            raise InvalidInputs(
+                f"{text!r} is no address, expected {row.meaning.partition(': ')[0]}"
+            )
         return Reference(scheme, rest)
     pattern = _REPOSITORY if row.form == "repository" else _TAGGED
     match = pattern.fullmatch(rest)

@@ -15,8 +15,8 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, did_you_mean
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
-from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
+from mindspore_serving.hub.selection import Selection, find_complete, select
+from mindspore_serving.hub.source import Listing, NotInstalled, Source, Unreachable, open_source
 from mindspore_serving.hub.sources import SOURCES
 
 ORDER = "MINDSPORE_SERVING_SOURCES"
@@ -174,26 +174,30 @@ def _download(reference: Reference, source: Source) -> Path:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
         return entry_of(path, reference.file)
-    selection = (
-        Selection(listing.files)
-        if listing.is_whole
-        else select(listing.files, reference.file, str(reference))
-    )
+    selection = select_files(listing, reference)
+    licence = listing.licence if listing.licence.isprintable() else ""
     _say(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
-        f"{format_size(selection.size)}"
+        f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
     with show_progress(selection.size) as report:
         path = source.fetch(reference, listing, selection.files, report)
+    if listing.is_whole:
+        return entry_of(path, reference.file)
     return path / selection.entry if selection.entry and path.is_dir() else path
+
+
+def select_files(listing: Listing, reference: Reference) -> Selection:
+    """Return what to download of a listing.  Raises NotFound if there is nothing to serve."""
+    if listing.is_whole:
+        return Selection(listing.files)
+    return select(listing.files, reference.file, str(reference))
 
 
 def entry_of(path: Path, requested: str) -> Path:
     """Return the path to serve of a download: its directory, or a file in it."""
-    if path.is_file():
-        return path
-    selection = find_complete(path, requested) or select(local_files(path), requested)
-    return path / selection.entry if selection.entry else path
+    selection = None if path.is_file() else find_complete(path, requested)
+    return path / selection.entry if selection and selection.entry else path
 
 
 def format_size(size: float) -> str:

@@ -107,7 +107,7 @@ def open_source(scheme: str) -> Source:
         from mindspore_serving import extras  # which reads the metadata of packages
 
         raise NotInstalled(
-            f"{scheme}:// needs {row.package}, which is not installed; "
+            f"{scheme}:// needs {error.name or row.package}, which is not installed; "
             f"install it with: {extras.command('hub')}"
         ) from None
 

@@ -5,6 +5,7 @@ from queue import Empty, SimpleQueue
 from threading import Event, Thread
 from typing import TypeVar
 
+NAME = "hub"  # of the threads
 T = TypeVar("T")
 
 
@@ -21,7 +22,7 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         except BaseException as error:
             results.put((None, error))
 
-    Thread(target=run, daemon=True).start()
+    Thread(target=run, daemon=True, name=NAME).start()
     try:
         result, error = results.get(timeout=seconds)
     except Empty:
@@ -55,7 +56,7 @@ def run_all(calls: Sequence[Callable[[], None]], count: int, is_stopped: Event) 
 
     try:
         for _ in range(min(count, len(calls))):
-            Thread(target=work, daemon=True).start()
+            Thread(target=work, daemon=True, name=NAME).start()
         for _ in calls:
             error = results.get()
             if error is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 _HEAD = 4096  # bytes, which distinguish files with the same suffix
 _SUFFIXES = {
     ".mindir": "mindir",
+    ".ms": "mindir_lite",
     ".onnx": "onnx",
     ".pt2": "pytorch",
     ".pt": "pytorch",
@@ -44,7 +45,6 @@ PICKLE_TEXT = (
 _NOT_SERVED = {
     ".json": "is of Paddle 3: write .pdmodel by FLAGS_enable_pir_api=0, or export ONNX",
     ".om": "is an offline model of Ascend, which is not run here: export the model as MindIR",
-    ".ms": "is of MindSpore Lite: convert the model's source to MindIR or ONNX instead",
     ".ckpt": "is a checkpoint, weights without their network: serve its code by net.py:Net "
     "--weights, or export MindIR by mindspore.export",
     ".safetensors": "is weights without their network: give the directory that has its "

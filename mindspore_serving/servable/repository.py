@@ -5,6 +5,7 @@ It finds and checks versions, files and servables. User code runs only through `
 
 import json
 import os
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
@@ -28,6 +29,8 @@ from mindspore_serving.servable.network_file import declare_network
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
 MISTRAL_CONFIG = "params.json"  # of a language model in the format of Mistral
+# Names of files and directories with weights of a language model.
+_IS_WEIGHTS = re.compile(r".*\.safetensors|rank_\d+|latest_checkpointed_iteration\.txt")
 
 
 def make_declaration(
@@ -140,7 +143,7 @@ def why_no_language_model(path: str) -> str:
     if not os.path.isdir(path) or os.path.isfile(os.path.join(path, CONFIG_FILE)):
         return ""
     if not os.path.isfile(file):
-        weights = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+        weights = sorted(filter(_IS_WEIGHTS.fullmatch, os.listdir(path)))
         return f"it has {weights[0]}, but no {MODEL_CONFIG}: download that too" if weights else ""
     try:
         config = _load_model_config(path)

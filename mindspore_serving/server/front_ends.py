@@ -14,6 +14,7 @@ from mindspore_serving.frontends.chat.models import LanguageRules
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.origins import ANY
+from mindspore_serving.hub.sources import SOURCES
 from mindspore_serving.servable import check
 from mindspore_serving.server.ssl_config import SSLConfig
 
@@ -71,6 +72,7 @@ class FrontEndOptions(ServerOptions):
         language_limits: LanguageLimits | None = None,
         allow_origins: Sequence[str] = (),
         lora_directories: Sequence[str] = (),
+        pull_prefixes: Sequence[str] = (),
         allowed_hosts: Sequence[str] = (),
         **options: Any,
     ) -> "FrontEndOptions":
@@ -86,6 +88,7 @@ class FrontEndOptions(ServerOptions):
             allowed_hosts=to_hosts(allowed_hosts),
             allow_origins=to_origins(allow_origins),
             lora_directories=to_directories(lora_directories),
+            pull_prefixes=to_prefixes(pull_prefixes),
             **options,
         )
 
@@ -154,3 +157,17 @@ def to_directories(directories: Sequence[str]) -> tuple[str, ...]:
                 f"Parameter 'lora_directories' has '{path}', expected directories that exist"
             )
     return tuple(os.path.realpath(path) for path in paths)
+
+
+def to_prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
+    """Check beginnings of names that clients may download.  Raises InvalidInputs."""
+    texts: tuple[str, ...] = check.check_option(SERVER["pull_prefixes"], prefixes)
+    for text in texts:
+        scheme, separator, _ = text.partition("://")
+        if not separator or scheme not in SOURCES:
+            known = ", ".join(f"{name}://" for name in SOURCES)
+            raise InvalidInputs(
+                f"Parameter 'pull_prefixes' has {text!r}, expected a source and the beginning of a "
+                f"name, as hf://Qwen/; sources are {known} (serve: --allow-pulling)"
+            )
+    return texts

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -141,6 +142,19 @@ class ModelRepository:
         if not self._deployed_versions(name):
             raise NotFound(f"Servable '{name[:MAX_SHOWN]}' is not loaded")
         await self._to_the_end(self._unload(name, seconds))
+
+    async def remove(self, name: str) -> None:
+        """Unload a servable of `add`, if it is loaded, and serve it no more."""
+        self._added.pop(name, None)
+        with suppress(NotFound):
+            await self.unload(name)
+        self._unloaded.discard(name)
+        self._forget_failure(name)
+
+    def find(self, name: str) -> Deployment | None:
+        """Return the newest deployed version of `name`; None if there is none."""
+        versions = self._deployed_versions(name)
+        return versions[max(versions)] if versions else None
 
     async def index(self) -> list[ModelState]:
         """Return the state of deployed, available and invalid versions, see `ModelControl`."""

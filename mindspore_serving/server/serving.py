@@ -47,6 +47,7 @@ from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.master.master import Master
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import MasterAdapterControl
+from mindspore_serving.server.client_models import MasterClientModels
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
@@ -313,7 +314,15 @@ class Serving:
         models = LanguageModels(inference, control, options.language)
         repository = ClientModelControl(self.repository, is_allowed=options.allow_loading)
         adapters = self.adapter_control(options.lora_directories)
-        return AppState(models, inference, control, options.max_message, repository, adapters)
+        return AppState(
+            models,
+            inference,
+            control,
+            options.max_message,
+            repository,
+            adapters,
+            MasterClientModels(self.repository, options.pull_prefixes),
+        )
 
     def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
         """Return the page of current metrics."""

@@ -171,6 +171,7 @@ def start_restful_server(
     front_ends: int = 1,
     vllm_metrics: bool = False,
     lora_directories: Sequence[str] = (),
+    pull_prefixes: Sequence[str] = (),
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 

@@ -36,12 +36,15 @@ def open_language(
     if spec.engine == UPSTREAM:
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
+    from mindspore_serving.llm.checkpoint.encrypted import set_key
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import open_model
     from mindspore_serving.llm.models import is_encoder
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
 
+    if setup.dec_key is not None:
+        set_key(setup.dec_key)
     options = dict(spec.options)
     embeds_only = is_encoder(find_config(Path(spec.path)))
     options.setdefault("max_num_waiting", MAX_PROMPTS if embeds_only else MAX_WAITING)

@@ -1,11 +1,14 @@
-"""`mindspore-serving convert` writes a MindIR file as OpenVINO IR."""
+"""`mindspore-serving convert` writes a MindIR or Lite file as OpenVINO IR."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_serving.cli import main
+
+FILES = Path(__file__).parents[1] / "mindir" / "lite"
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -52,3 +55,12 @@ def test_a_file_that_is_no_mindir_is_refused(tmp_path, capsys):
     (tmp_path / "other.mindir").write_bytes(b"what is this?")
     assert main(["convert", str(tmp_path / "other.mindir"), str(tmp_path / "out.xml")]) == 1
     assert "not MindIR" in capsys.readouterr().err
+
+
+def test_a_lite_file_is_written_as_openvino_ir(tmp_path):
+    openvino = pytest.importorskip("openvino")
+    source, target = FILES / "shapes.ms", tmp_path / "net.xml"
+    assert main(["convert", str(source), str(target)]) == 0
+    model = openvino.Core().compile_model(target, "CPU")
+    (y,) = model([np.ones((2, 3, 4), np.float32)]).values()
+    assert y.shape == (2, 4)

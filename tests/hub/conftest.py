@@ -1,5 +1,6 @@
 """Servers of the sources' protocols for the tests, and empty caches."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,8 +9,10 @@ from huggingface_hub import constants
 
 from mindspore_serving.hub import download
 from mindspore_serving.hub import resolve as resolving
+from mindspore_serving.hub.threads import NAME
 from tests.hub.hugging_face_server import Hub, hugging_face
 from tests.hub.servers import FileServer
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +22,20 @@ def hub_server() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def hub(hub_server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+def hub(hub_server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """The hub without repositories and faults; the library's variables name it."""
     hub_server.__init__(url=hub_server.url, cdn=hub_server.cdn)  # type: ignore[misc]
     monkeypatch.setenv("HF_ENDPOINT", hub_server.url)
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "")  # --offline sets it
-    for name in ("HF_TOKEN", "MINDSPORE_SERVING_SOURCES"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MINDSPORE_SERVING_SOURCES", "hf")
+    monkeypatch.delenv("HF_TOKEN", raising=False)
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr(resolving, "_paths", {})
-    return hub_server
+    yield hub_server
+    for thread in threading.enumerate():  # downloads that an error has stopped
+        if thread.name == NAME:
+            thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,10 @@ def test_only_the_needed_files_are_downloaded(hub: Hub, tmp_path: Path) -> None:
 
 def test_the_revision_is_pinned_and_printed(capsys: pytest.CaptureFixture[str]) -> None:
     resolve("hf://org/tiny")
-    assert f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB" in capsys.readouterr().err
+    assert (
+        f"hf://org/tiny at {COMMIT}: 4 files, 10.3 KB, licence apache-2.0\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_process_resolves_a_name_once(hub: Hub) -> None:
@@ -97,6 +100,20 @@ def test_offline_finds_earlier_downloads(hub: Hub, monkeypatch: pytest.MonkeyPat
     assert hub.log == []
 
 
+def test_offline_finds_a_model_whose_branch_another_program_moved(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path(resolve("org/tiny"))
+    (path.parents[1] / "refs/main").write_text("f" * 40)
+    (path.parent / ("f" * 40)).mkdir()
+    (path.parent / ("f" * 40) / "config.json").write_text("{}")
+    forget(monkeypatch)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert resolve("org/tiny") == str(path)
+    with pytest.raises(NotFound):
+        resolve("org/tiny@main")
+
+
 def test_a_hub_that_is_away_is_replaced_by_the_cache(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +154,8 @@ def test_a_later_run_continues_a_download(hub: Hub, monkeypatch: pytest.MonkeyPa
         resolve("org/tiny")
     assert HuggingFace().find_cached(Reference("hf", "org/tiny")) is None
     hub.log.clear()
+    free = SimpleNamespace(free=len(WEIGHTS) - 3000)
+    monkeypatch.setattr(source.shutil, "disk_usage", lambda _: free)
     path = Path(resolve("org/tiny"))
     assert (path / "model.safetensors").read_bytes() == WEIGHTS
     assert [line for line in hub.log if "bytes=3000-" in line]

@@ -1,11 +1,15 @@
 """Names of models, and what is a path instead."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub.reference import ANY, Reference, located, parse_reference
+from mindspore_serving.hub.sources import SOURCES
 
 
 @pytest.mark.parametrize(
@@ -59,12 +63,24 @@ def test_a_path_that_exists_is_a_path(tmp_path: Path, monkeypatch: pytest.Monkey
         ("hf://a/b:../x", "is no name of a model"),
         ("hf://a/b:x/../../y", "is no name of a model"),
         ("hf://", "is no name of a model"),
+        ("https:///a.onnx", "is no address, expected https://HOST/PATH"),
+        ("https://h/../a.onnx", "is no address"),
     ],
 )
 def test_a_malformed_name_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidInputs) as error:
         parse_reference(text)
     assert problem in str(error.value)
+
+
+@given(st.text("aZ0:/@.-_#?~%\\ \n\0é", max_size=40), st.sampled_from(["", *SOURCES, "x"]))
+def test_hostile_names_are_parsed_or_refused(text: str, scheme: str) -> None:
+    with suppress(InvalidInputs):
+        reference = parse_reference(f"{scheme}://{text}" if scheme else text)
+        if reference is not None:
+            assert ".." not in reference.name.split("/")
+            assert ".." not in reference.revision.split("/")
+            assert not reference.name.startswith("/")
 
 
 def test_the_title_of_a_model_names_a_servable() -> None:

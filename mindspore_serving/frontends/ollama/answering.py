@@ -22,7 +22,7 @@ from mindspore_serving.frontends.ollama.fields import (
     NO_IMAGES,
     to_params,
 )
-from mindspore_serving.frontends.ollama.models import without_tag
+from mindspore_serving.frontends.ollama.models import served_name
 from mindspore_serving.frontends.ollama.requests import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -37,7 +37,7 @@ from mindspore_serving.frontends.sse import EventStream
 
 async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Response:
     """Answer a chat; without messages, report that the model is loaded."""
-    model = find_generator(state.models, without_tag(body.model))
+    model = find_generator(state.models, served_name(state, body.model))
     builder = OllamaAnswerBuilder(body.model or model.name, is_chat=True)
     common = _common(CHAT, body, model)
     if not body.messages:
@@ -56,7 +56,7 @@ async def chat(state: AppState, http: Request, body: OllamaChatRequest) -> Respo
 
 async def generate(state: AppState, http: Request, body: OllamaGenerateRequest) -> Response:
     """Answer a prompt; without a prompt, report that the model is loaded."""
-    model = find_generator(state.models, without_tag(body.model))
+    model = find_generator(state.models, served_name(state, body.model))
     builder = OllamaAnswerBuilder(body.model or model.name, is_chat=False)
     common = _common(GENERATE, body, model)
     if not body.prompt:
@@ -105,9 +105,10 @@ def _to_request(
 ) -> Generate:
     """Return the request for a prompt.
 
-    It is a chat unless it is raw, or the model has no chat template.  Raises InvalidField.
+    It is a chat unless it is raw, has a suffix, or the model has no chat template.  Raises
+    InvalidField.
     """
-    if not body.raw and model.card.has_chat_template:
+    if not body.raw and not body.suffix and model.card.has_chat_template:
         messages = [
             ChatMessage("user", to_content("images", body.prompt or "", body.images, model.card))
         ]
@@ -118,9 +119,10 @@ def _to_request(
         raise InvalidField("images", f"{NO_IMAGES} in a raw prompt")
     if body.system:
         raise InvalidField(
-            "system", "is set, but the prompt is raw or the model has no chat template"
+            "system",
+            "is set, but the prompt is raw, has a suffix, or the model has no chat template",
         )
-    return Generate(prompt=body.prompt, **common)
+    return Generate(prompt=body.prompt, suffix=body.suffix or "", **common)
 
 
 def _common(fields: Fields, body: OllamaGenerationRequest, model: ServedModel) -> dict[str, Any]:

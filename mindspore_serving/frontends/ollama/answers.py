@@ -84,7 +84,7 @@ class OllamaDetails(msgspec.Struct):
 
 
 class ListedModel(msgspec.Struct, kw_only=True):
-    """A model; `size` is unknown, and only running models have the last three fields."""
+    """A model; `size` is 0 if unknown, and only running models have the last three fields."""
 
     name: str
     model: str
@@ -113,12 +113,17 @@ class OllamaModelDetails(msgspec.Struct):
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str
+    license: str | UnsetType = UNSET
+    system: str | UnsetType = UNSET
 
 
 class Pulled(msgspec.Struct):
-    """Progress of /api/pull."""
+    """Step of /api/pull and /api/create; sizes are in bytes."""
 
     status: str
+    digest: str | UnsetType = UNSET
+    total: int | UnsetType = UNSET
+    completed: int | UnsetType = UNSET
 
 
 class Version(msgspec.Struct):

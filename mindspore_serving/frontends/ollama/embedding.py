@@ -18,7 +18,7 @@ from mindspore_serving.frontends.chat.vectors import (
 from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.ollama.answers import OllamaEmbeddings, Vector
 from mindspore_serving.frontends.ollama.fields import EMBED
-from mindspore_serving.frontends.ollama.models import without_tag
+from mindspore_serving.frontends.ollama.models import served_name
 from mindspore_serving.frontends.ollama.requests import EmbeddingsRequest, OllamaEmbedRequest
 from mindspore_serving.frontends.request_options import request_options_of
 
@@ -26,7 +26,7 @@ from mindspore_serving.frontends.request_options import request_options_of
 async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> OllamaEmbeddings:
     """Return the vectors of `input`, in its order; an empty list without input."""
     began = time.monotonic_ns()
-    model = find_embedder(state.models, without_tag(body.model))
+    model = find_embedder(state.models, served_name(state, body.model))
     check_dimensions(body.dimensions, model)
     rows: list[Any] = []
     count = 0
@@ -49,7 +49,7 @@ async def embed(state: AppState, http: Request, body: OllamaEmbedRequest) -> Oll
 
 async def embed_prompt(state: AppState, http: Request, body: EmbeddingsRequest) -> Vector:
     """Return the vector of `prompt`; an empty one without a prompt."""
-    model = find_embedder(state.models, without_tag(body.model))
+    model = find_embedder(state.models, served_name(state, body.model))
     if not body.prompt:
         return Vector([])
     with renaming_fields("prompt", EMBED, body):

@@ -137,9 +137,6 @@ CHAT = Fields("ollama", translated=(*_BOTH, drop_turns), ignored=("shift",))
 GENERATE = Fields(
     "ollama",
     refused=(
-        FieldRefusal(
-            "suffix", "is not supported: models continue the prompt, they do not fill in the middle"
-        ),
         FieldRefusal("template", "is not supported: send the complete prompt, and raw: true"),
         FieldRefusal("context", "is not supported: send the conversation to /api/chat"),
     ),
@@ -155,6 +152,7 @@ def cut_end(body: Any, _: ModelCard) -> str:
 
 
 EMBED = Fields("ollama", translated=(cut_end,))
+CREATE = Fields("ollama", ignored=("license",))
 
 
 def to_params(

@@ -41,6 +41,29 @@ class PullRequest(ModelRequest, kw_only=True):
     insecure: bool | None = None
 
 
+class CreateRequest(ModelRequest, kw_only=True, rename={"from_": "from"}):
+    """Body of /api/create; older clients send a `modelfile`."""
+
+    from_: str | None = None
+    parameters: Object | None = None
+    system: str | None = None
+    modelfile: str | None = None
+    stream: bool | None = None
+    license: Any = None
+    template: str | None = None
+    files: Object | None = None
+    adapters: Object | None = None
+    messages: list[Any] | None = None
+    quantize: str | None = None
+
+
+class CopyRequest(msgspec.Struct, kw_only=True):
+    """Body of /api/copy."""
+
+    source: str
+    destination: str
+
+
 class OllamaRequest(msgspec.Struct, kw_only=True):
     """Fields that every request to a model may have."""
 

@@ -2,10 +2,18 @@
 
 from functools import partial
 
-from mindspore_serving.frontends.ollama import answering, answers, embedding, models, requests
+from mindspore_serving.frontends.ollama import (
+    answering,
+    answers,
+    changing,
+    embedding,
+    models,
+    requests,
+)
 from mindspore_serving.frontends.ollama.errors import to_response
 from mindspore_serving.frontends.ollama.fields import (
     CHAT,
+    CREATE,
     EMBED,
     GENERATE,
     OPTIONS,
@@ -31,13 +39,13 @@ PROTOCOL = HttpProtocol(
 )
 _MODEL = {"model": MODEL}
 _HELLO = {"model": MODEL, "options": {"num_predict": 8}}
-_CHANGING = ("push", "create", "copy", "blobs/{digest}")
+_REFUSED = ("push", "blobs/{digest}")
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _get = partial(_route, "GET")
 _post = partial(_route, "POST", decodes=True)
 _ask = partial(_post, find_ignored=find_ignored)
-_CHANGED = "Always 403: clients cannot change the models"
+_NO_FILES = "Always 403: clients send no files of models"
 _refused = partial(_route, handler=models.refuse_change)
 
 
@@ -119,17 +127,46 @@ def _about_models() -> tuple[HttpRoute, ...]:
             {JSON: answers.OllamaModelDetails},
             body=Body(requests.ModelRequest, example=_MODEL),
         ),
-        _post(
-            "/api/pull",
-            models.pull,
-            "Confirm that a model is served, as lines of JSON unless `stream` is false; else 403",
-            {JSON: answers.Pulled, LINES: STRING},
-            body=Body(requests.PullRequest, example={**_MODEL, "stream": False}),
-        ),
-        *(_refused("POST", f"/api/{name}", summary=_CHANGED) for name in _CHANGING),
-        *(_refused("HEAD", f"/api/{name}") for name in _CHANGING),
-        _refused("DELETE", "/api/delete", summary=_CHANGED),
     )
 
 
-ROUTES = (*_generating(), *_embedding(), *_about_models())
+def _changing() -> tuple[HttpRoute, ...]:
+    return (
+        _post(
+            "/api/pull",
+            changing.pull,
+            "Download a model and serve it, as lines of JSON unless `stream` is false",
+            {JSON: answers.Pulled, LINES: STRING},
+            body=Body(requests.PullRequest, example={**_MODEL, "stream": False}),
+        ),
+        _post(
+            "/api/create",
+            changing.create,
+            "Make a model of another one, as lines of JSON unless `stream` is false",
+            {JSON: answers.Pulled, LINES: STRING},
+            body=Body(
+                requests.CreateRequest,
+                {requests.CreateRequest: CREATE},
+                example={"model": "terse", "from": MODEL, "system": "Be brief.", "stream": False},
+            ),
+        ),
+        _post(
+            "/api/copy",
+            changing.copy,
+            "Give a model one more name",
+            body=Body(requests.CopyRequest, example={"source": MODEL, "destination": "copy"}),
+        ),
+        _route(
+            "DELETE",
+            "/api/delete",
+            changing.delete,
+            "Delete a model that clients have made",
+            decodes=True,
+            body=Body(requests.ModelRequest, example=_MODEL),
+        ),
+        *(_refused("POST", f"/api/{name}", summary=_NO_FILES) for name in _REFUSED),
+        *(_refused("HEAD", f"/api/{name}") for name in _REFUSED),
+    )
+
+
+ROUTES = (*_generating(), *_embedding(), *_about_models(), *_changing())

@@ -69,12 +69,7 @@ CHAT = Fields(
 
 COMPLETIONS = Fields(
     "openai",
-    refused=(
-        *not_supported(
-            suffix="models continue the prompt and cannot fill in the middle; leave it out"
-        ),
-        *_REFUSED,
-    ),
+    refused=(*_REFUSED,),
     translated=(
         *_TRANSLATED,
         to.completion_max_tokens,

@@ -77,6 +77,7 @@ class CompletionRequest(OpenAIRequest, kw_only=True):
     """Body of /v1/completions."""
 
     prompt: str | list[str | Int | list[Int]]
+    suffix: str | None = None
     best_of: Int | None = None
     logprobs: Int | None = None
     add_special_tokens: bool | None = None

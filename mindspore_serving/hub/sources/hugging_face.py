@@ -63,13 +63,20 @@ class HuggingFace:
         return Listing(commit, tuple(files), str(card.get("license") or ""))
 
     def find_cached(self, reference: Reference) -> Path | None:
-        """Return the snapshot of the revision, if it has all that the model needs."""
+        """Return the snapshot of the revision, if it has all that the model needs.
+
+        Without a revision it is that of the default branch, or else the latest complete one:
+        other programs may have moved the branch for a single file.
+        """
         repository = self._repository(reference)
         revision = reference.revision or constants.DEFAULT_REVISION
         ref = repository / "refs" / revision
-        commit = ref.read_text().strip() if ref.is_file() else revision
-        snapshot = repository / "snapshots" / commit
-        return snapshot if find_complete(snapshot, reference.file) else None
+        snapshots = [repository / "snapshots" / (_read(ref) or revision)]
+        if not reference.revision:
+            later = (repository / "snapshots").glob("*")
+            snapshots += sorted(later, key=lambda path: path.stat().st_mtime, reverse=True)
+        complete = (path for path in snapshots if find_complete(path, reference.file))
+        return next(complete, None)
 
     def fetch(
         self,
@@ -83,7 +90,7 @@ class HuggingFace:
         snapshot = repository / "snapshots" / listing.revision
         missing = [file for file in files if not (snapshot / file.path).exists()]
         present = [file for file in files if file not in missing]
-        check_room(self._cache, sum(max(file.size, 0) for file in missing))
+        check_room(self._cache, sum(_remaining(repository, file) for file in missing))
         report(sum(max(file.size, 0) for file in present))
         pinned = replace(reference, revision=listing.revision)
         for is_second in (False, True):
@@ -142,11 +149,24 @@ class HuggingFace:
         return [path.name.removeprefix("models--").replace("--", "/") for path in paths]
 
 
+def _remaining(repository: Path, file: RemoteFile) -> int:
+    """Return the bytes that are still to come of a file, which the cache may have in part."""
+    blob = repository / "blobs" / (file.sha256 or "none")  # a large file's ETag is its hash
+    partial_blob = blob.with_name(f"{blob.name}.incomplete")
+    sizes = [path.stat().st_size for path in (blob, partial_blob) if path.exists()]
+    return max(file.size - sum(sizes), 0)
+
+
 def _report(report: Callable[[int], None], is_stopped: Event, count: int) -> None:
     """Report bytes of a download that goes on.  Raises Cancelled when another has failed."""
     if is_stopped.is_set():
         raise Cancelled("the download was stopped")
     report(count)
+
+
+def _read(ref: Path) -> str:
+    """Return the commit in a file of the cache; "" if there is none."""
+    return ref.read_text().strip() if ref.is_file() else ""
 
 
 def _write_ref(repository: Path, revision: str, commit: str) -> None:

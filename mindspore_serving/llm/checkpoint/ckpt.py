@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import file_check
+from mindspore_serving.backends.crypto import is_encrypted
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.encrypted import decrypted
 from mindspore_serving.llm.checkpoint.safetensors import BITS, StoredTensor
 from mindspore_serving.mindir.wire import Damaged, fields_of, read, repeated, single
 
@@ -26,7 +28,6 @@ _WIDE = [(word, bits) for word in ("Float", "Int", "UInt") for bits in (64, 32, 
 TYPES = {f"{word}{bits}": f"{word[0]}{bits}" for word, bits in _WIDE}
 TYPES |= {"Int8": "I8", "UInt8": "U8", "BFloat16": "BF16", "Bool": "BOOL"}
 TEXT = "str"  # tensor_type of an entry that is text, such as a note by the writer
-ENCRYPTED = b"\xd8\x5e\x3a\x7f"  # first bytes of an encrypted file
 CRC_MARK, CRC_BYTES = b"crc_num", 10  # they end a file with a checksum, which is big-endian
 MAX_ENTRIES = 2**20
 MAX_DIMS = 32
@@ -80,11 +81,12 @@ def _content(path: Path) -> memoryview:
         raise StartError(f"{path} {why}")
     mapped: npt.NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
     view = memoryview(mapped.view(np.ndarray))  # type: ignore[arg-type]
-    if view[:4] == ENCRYPTED:
-        raise StartError(f"{path} is encrypted; save it again without enc_key")
     end = len(view) - len(CRC_MARK) - CRC_BYTES
     tail = bytes(view[max(end, 0) :])
-    if end < 0 or not tail.startswith(CRC_MARK):
+    has_checksum = end >= 0 and tail.startswith(CRC_MARK)
+    if is_encrypted(bytes(view[:4])):  # MindSpore writes 0 as its checksum
+        return decrypted(path, view[:end] if has_checksum else view)
+    if not has_checksum:
         return view
     if zlib.crc32(view[:end]) != int.from_bytes(tail[len(CRC_MARK) :], "big"):
         raise StartError(f"{path} is damaged: its checksum does not match")

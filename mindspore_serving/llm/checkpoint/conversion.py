@@ -18,6 +18,11 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG
 
 WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".msgpack", ".onnx")
 NOT_COPIED = (*WEIGHTS, ".index.json")
+# Names of files that describe the weights of the source, or stand in for config.json.
+DESCRIPTIONS = (
+    *("metadata.json", "common.json", "latest_checkpointed_iteration.txt", "predict_*.yaml"),
+    *("quantization_description.json", "quant_model_description*.json", "*strategy*.json"),
+)
 
 
 def check_is_new(target: Path) -> None:
@@ -40,7 +45,8 @@ def new_directory(target: Path) -> Iterator[Path]:
 def write_other_files(source: Path, directory: Path, config: Mapping[str, Any]) -> None:
     """Write `config` as config.json, and copy the files of `source` except its weights."""
     for path in source.iterdir():
-        if path.is_file() and not path.name.endswith(NOT_COPIED) and path.name != CONFIG:
+        is_of_weights = path.name.endswith(NOT_COPIED) or any(map(path.match, DESCRIPTIONS))
+        if path.is_file() and not is_of_weights and path.name != CONFIG:
             shutil.copyfile(path, directory / path.name)
     (directory / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
 

@@ -45,6 +45,7 @@ LEFTOVERS = (
         r"(.*\.)?(attn|attention|self_attention|crossattention)\.(bias|masked_bias|causal_mask)",
         "masks of attention", dims=(4,),
     ),
+    Leftover(r".*norm\.module\.(weight|bias)", "copies of norms"),
     Leftover(r"(model\.)?mtp(_\w+)?\..*", "layers that predict more tokens"),
     Leftover(
         r"(.*\.)?((in|out)put_(scale|zero_point|global_scale)|(k|v|q|kv|prob|activation)_scale"

@@ -31,6 +31,7 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
+from mindspore_serving.llm.processing.infill import infill_end_ids, infill_ids
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
 from mindspore_serving.llm.processing.text_reader import (
@@ -125,6 +126,9 @@ class Processor:
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
+        if request.suffix:
+            ends = infill_end_ids(self._with_tokenizer())
+            params = replace(params, stop_token_ids=[*params.stop_token_ids, *ends])
         words = params.bad_words
         bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
         return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, images)
@@ -232,7 +236,11 @@ class Processor:
         """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
-        if isinstance(request.prompt, list) and request.messages is None:
+        if request.suffix:
+            text = self._check_infill(request)
+            check_extent(text + request.suffix, self._card)
+            ids = infill_ids(self._with_tokenizer(), text, request.suffix)
+        elif isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
         else:
             if request.drop_turns and request.messages:
@@ -253,6 +261,14 @@ class Processor:
             raise RequestRefused(Refused("empty", text))
         self._check_length(len(ids))
         return text, ids, images.of(request.messages)
+
+    def _check_infill(self, request: Generate) -> str:
+        """Return the text before the middle.  Raises InvalidField if there can be no middle."""
+        if not isinstance(request.prompt, str) or request.messages is not None:
+            raise InvalidField("suffix", "is set, expected a prompt that is text with it")
+        if request.truncate is not None:
+            raise InvalidField("suffix", "is set, expected no truncation of the prompt with it")
+        return request.prompt
 
     def _read_images(self, request: Generate | Tokenize) -> ImagePrompt:
         markdown = request.markdown if isinstance(request, Generate) else ""

@@ -21,7 +21,7 @@ from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_aban
 
 # Only files that a model is made from: others may change without changing the model.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json", ".yaml")
-SLICES = ("rank_*/*", "strategy/*")  # of ranks, in directories of their own
+SLICES = ("rank_*/*", "*strategy/*")  # of ranks, in directories of their own
 REMEMBERED = "checkpoints.json"
 _UNFINISHED = re.compile(rf"checkpoints\.(\w{{8}}{re.escape(UNFINISHED)}|[0-9]+)")
 _CHUNK = 8 << 20

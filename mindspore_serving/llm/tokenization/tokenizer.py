@@ -165,6 +165,12 @@ class Tokenizer:
         """Return the token as the vocabulary spells it, None for an unknown id."""
         return cast("str | None", self._inner.id_to_token(token_id))
 
+    def bos_ids(self) -> list[int]:
+        """Return the token that the model's texts begin with, none if they have none."""
+        ids = self.encode("")
+        bos_id = self.token_id(self.special_tokens.get("bos_token", ""))
+        return ids[:1] if ids and ids[0] == bos_id else []
+
     def token_id(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary spells it, None for an unknown token."""
         return cast("int | None", self._inner.token_to_id(token))

@@ -43,6 +43,8 @@ def to_body(request: Generate, model: str, options: UpstreamOptions) -> tuple[st
         body |= _tools(request) | _template(request, options)
         return CHAT, msgspec.json.encode(body)
     body["prompt"] = request.prompt
+    if request.suffix:
+        body["suffix"] = request.suffix
     return COMPLETIONS, msgspec.json.encode(body)
 
 

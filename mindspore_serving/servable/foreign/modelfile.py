@@ -124,6 +124,16 @@ def _unquoted(text: str) -> str:
     return text[1:-1] if is_quoted else text
 
 
+def parameter_options(name: str, value: object) -> dict[str, Any]:
+    """Return the option of the engine for a parameter; {} for one that has no effect.
+
+    Raises StartError for a value that is no number.
+    """
+    options: dict[str, Any] = {}
+    _add_parameter(options, f"{name} {value}", "parameters")
+    return options
+
+
 def _add_parameter(options: dict[str, Any], text: str, where: str) -> list[str]:
     """Add an option for a parameter; return its name if it has no effect."""
     name, _, value = text.partition(" ")

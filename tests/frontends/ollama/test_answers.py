@@ -151,7 +151,6 @@ def test_unsupported_fields_of_a_chat_are_refused(fields, text, web):
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"suffix": "x"}, "suffix is not supported"),
         ({"template": "{{ .Prompt }}"}, "template is not supported"),
         ({"context": [1, 2]}, "context is not supported"),
         ({"images": ["aGk="]}, "images is not supported: the model reads no images"),
@@ -251,3 +250,8 @@ def test_open_webui_gets_all_its_answers(web):
     assert len(web.call("POST", "/api/embed", body).json["embeddings"]) == 2
     unload = {"model": "toy:latest", "keep_alive": 0, "prompt": ""}
     assert web.call("POST", "/api/generate", unload).status == 403
+
+
+def test_suffix_of_a_prompt_makes_no_chat(web):
+    generate(web, prompt="def f(", suffix="return x")
+    assert (web.sent.prompt, web.sent.suffix, web.sent.messages) == ("def f(", "return x", None)

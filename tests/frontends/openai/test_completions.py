@@ -300,11 +300,11 @@ def test_a_stream_cannot_choose_the_best(web):
     assert web.complete(n=2, best_of=2, stream=False).status == 200
 
 
-def test_text_inside_is_refused_with_the_reason(web):
-    answer = web.complete(suffix="x")
-    assert (answer.status, answer.error["param"]) == (400, "suffix")
-    assert "fill in the middle" in answer.error["message"]
-    assert web.complete(suffix="").status == 200
+def test_suffix_is_the_text_behind_the_answer(web):
+    assert web.complete(prompt="def f(", suffix="return x").status == 200
+    assert (web.sent.prompt, web.sent.suffix) == ("def f(", "return x")
+    web.complete()
+    assert web.sent.suffix == ""
 
 
 def test_special_tokens_around_the_prompt_can_be_left_out(web):

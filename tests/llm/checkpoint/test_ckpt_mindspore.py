@@ -15,6 +15,7 @@ import mindspore
 from safetensors.torch import load_file
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.encrypted import KEY
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
@@ -86,9 +87,39 @@ def test_a_damaged_file_with_a_checksum_is_refused(directory: Path) -> None:
         Checkpoint.open(directory)
 
 
-def test_an_encrypted_file_is_refused(directory: Path) -> None:
-    save(directory / "a.ckpt", {"w": np.zeros(4, np.float32)}, enc_key=b"0123456789abcdef")
-    with pytest.raises(StartError, match="is encrypted"):
+SECRET = b"0123456789abcdef"
+
+
+@pytest.mark.parametrize("key", [SECRET.decode(), f"hex:{SECRET.hex()}"])
+@pytest.mark.parametrize("crc_check", [False, True])
+@pytest.mark.parametrize("mode", ["AES-GCM", "AES-CBC"])
+def test_an_encrypted_file_is_read_with_the_key_of_the_environment(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, mode: str, crc_check: bool, key: str
+) -> None:
+    arrays = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "v": np.ones(2, np.int8)}
+    options = {"enc_key": SECRET, "enc_mode": mode, "crc_check": crc_check}
+    save(directory / "a.ckpt", arrays, **options)
+    monkeypatch.setenv(KEY, key)
+    checkpoint = Checkpoint.open(directory)
+    np.testing.assert_array_equal(checkpoint.f32("w"), arrays["w"])
+    assert checkpoint.raw("v")[2].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("", "a.ckpt is encrypted; set the environment variable MINDSPORE_SERVING_DEC_KEY to"),
+        ("0123456789abcdeX", "a.ckpt: it cannot be decrypted: the dec_key is wrong"),
+        ("short", "a.ckpt: The dec_key has 5 bytes, accepted are 16, 24 or 32"),
+        ("hex:xy", "MINDSPORE_SERVING_DEC_KEY begins with hex:, expected hexadecimal digits"),
+    ],
+)
+def test_an_encrypted_file_with_another_key_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, key: str, problem: str
+) -> None:
+    save(directory / "a.ckpt", {"w": np.zeros(4, np.float32)}, enc_key=SECRET)
+    monkeypatch.setenv(KEY, key)
+    with pytest.raises(StartError, match=problem):
         Checkpoint.open(directory)
 
 

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints, mindspore_forms
@@ -86,6 +87,13 @@ def test_the_table_of_the_documentation_has_the_forms_and_runtimes_tested() -> N
     lines = page[page.index(head) :].splitlines()[2:]
     rows = lines[: lines.index("")]
     assert rows == [f"| {form} |{' equal |' * len(RUNTIMES)}" for form in FORMS]
+
+
+@pytest.mark.parametrize("form", ["Checkpoint 2.0", "`predict_*.yaml` instead of config.json"])
+def test_a_form_can_be_quantised(forms: dict[str, Path], tmp_path: Path, form: str) -> None:
+    quantize(forms[form], tmp_path / "int8", "int8")
+    checkpoint = Checkpoint.open(tmp_path / "int8")
+    assert checkpoint.packed("model.layers.0.self_attn.q_proj.weight") is not None
 
 
 def changed(directory: Path, target: Path, **settings: object) -> Path:

@@ -263,6 +263,33 @@ def test_a_stored_bias_is_kept() -> None:
     assert merge_quantized(config(case), tensors)[f"{MODULE}.bias"] is tensors[f"{MODULE}.bias"]
 
 
+@pytest.mark.parametrize("real", [0.0, 1.0])
+@pytest.mark.parametrize("is_float", [False, True])
+def test_biases_of_norms_move_into_the_matrices_behind(real: float, is_float: bool) -> None:
+    """By hand: W (x + shift) + bias, where the file's bias is the real one less W shift."""
+    shift = np.random.default_rng(1).normal(0, 2, 64).astype(np.float32)
+    layer, tensors, case = "model.layers.0", dict[str, StoredTensor](), CASES["modelslim-w8a8"]
+    tensors[f"{layer}.post_attention_layernorm.bias"] = stored(shift)
+    tensors[f"{layer}.post_attention_layernorm.weight"] = stored(np.ones(64, np.float32))
+    tensors[f"{layer}.mlp.gate_proj.weight"] = stored(weight())
+    tensors[f"{layer}.mlp.gate_proj.bias"] = stored((real - weight() @ shift).astype(np.float32))
+    written = case.write(weight())
+    deq_scale = written.tensors["deq_scale"]
+    written.tensors["quant_bias"] += np.rint((real - weight() @ shift) / deq_scale).astype(np.int32)
+    tensors |= tensors_of(written)
+    if is_float:  # the other matrix, too
+        tensors = {n: t for n, t in tensors.items() if not n.startswith(MODULE)}
+        tensors[f"{MODULE}.weight"] = tensors[f"{layer}.mlp.gate_proj.weight"]
+        tensors[f"{MODULE}.bias"] = tensors[f"{layer}.mlp.gate_proj.bias"]
+    types = {f"{MODULE}.weight": "FLOAT" if is_float else "W8A8", "other.weight": "W8A8"}
+    found = merge_quantized(config(case, types=types), tensors)
+    assert f"{layer}.post_attention_layernorm.bias" not in found
+    for module in (MODULE, f"{layer}.mlp.gate_proj"):
+        expected = np.full(48, real)
+        atol = 0.001 + np.abs(shift).sum() * 0.51 * deq_scale.max() / 0.0625
+        np.testing.assert_allclose(found[f"{module}.bias"].bits, expected, atol=atol * bool(real))
+
+
 def without(leaf: str) -> Callable[[Tensors], None]:
     return lambda tensors: tensors.__delitem__(f"{MODULE}.{leaf}")
 

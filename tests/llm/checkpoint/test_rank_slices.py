@@ -1,5 +1,6 @@
 """Slices of ranks are merged as MindSpore merges them, and incomplete ones are refused."""
 
+import json
 import os
 import shutil
 import tracemalloc
@@ -159,6 +160,33 @@ def test_a_merged_strategy_has_all_stages(tmp_path: Path) -> None:
         0: {"a", "b0"},
         1: {"a", "b1"},
     }
+
+
+def test_strategies_in_json_and_protobuf_are_equal(tmp_path: Path) -> None:
+    """MindSpore's converter of JSON is the reference."""
+    names = [name for name, layout in LAYOUTS.items() if "nested" not in name]
+    items = {}
+    for name in names:
+        devices, tensor_map, step, size = LAYOUTS[name]
+        items[name] = {"dev_matrix": devices, "tensor_map": tensor_map, "param_split_shape": []}
+        items[name] |= {"field": 0, "opt_weight_shard_step": step, "opt_weight_shard_size": size}
+    content = {"current_stage": 0, "parallel_layout_item": items}
+    content["parallel_strategy_item"] = {"MatMul-op0": {"stage": 1, "parallel_strategy": {}}}
+    path = tmp_path / "strategy.json"
+    path.write_text(json.dumps(content))
+    theirs = mindspore.build_searched_strategy(str(path))
+    ours = read_strategies([path])[1]
+    assert set(theirs) == set(ours) == set(names)
+    write_strategy(tmp_path / "a.ckpt", 1, {name: LAYOUTS[name] for name in names})
+    assert ours == read_strategies([tmp_path / "a.ckpt"])[1]
+
+
+@pytest.mark.parametrize("item", [{"dev_matrix": "a"}, [], {"dev_matrix": [2], "tensor_map": 0}])
+def test_a_damaged_strategy_in_json_is_refused(tmp_path: Path, item: object) -> None:
+    path = tmp_path / "strategy.json"
+    path.write_text(json.dumps({"parallel_layout_item": {"a": item}, "parallel_strategy_item": {}}))
+    with pytest.raises(StartError, match="strategy.json is damaged, or no strategy file"):
+        read_strategies([path])
 
 
 def test_only_the_tensor_in_use_is_in_memory(tmp_path: Path) -> None:

@@ -27,7 +27,11 @@ from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 Tensors: TypeAlias = dict[str, StoredTensor]
 Read: TypeAlias = Callable[[Path], Tensors]
 
-STRATEGIES = ("strategy/*.ckpt", "../strategy/*.ckpt", "*strategy*.ckpt")
+STRATEGIES = tuple(
+    f"{directory}.{suffix}"
+    for suffix in ("ckpt", "json")
+    for directory in ("*strategy/*", "../*strategy/*", "*strategy*")
+)
 MAX_RANKS = 4096  # of which files are mapped
 _RANK = re.compile(r"rank_(\d{1,5})")
 _SHOWN = 4

@@ -1,7 +1,7 @@
 """MindSpore's strategy files: which part of each parameter a rank of parallel training holds.
 
-A strategy file is a protobuf message with the layout of each
-parameter of one pipeline stage; a merged one has those of all stages, as 1-name for stage 1.
+A strategy file is a protobuf message, or JSON, with the layout of
+each parameter of one pipeline stage; a merged one has those of all stages, as 1-name for stage 1.
 Knows no tensor's content.
 """
 
@@ -10,8 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import load_json
 from mindspore_serving.mindir.wire import Damaged, read, repeated, single
 
 MAX_BYTES = 256 * 2**20
@@ -132,17 +134,63 @@ def read_strategies(paths: Iterable[Path]) -> ParameterLayouts:
         if content in seen:
             continue
         seen.add(content)
+        is_json = path.suffix == ".json"
         try:
-            for stage, name, layout in _layouts(content):
+            message = (
+                _of_json(load_json(path)) if is_json else read(_StrategyMap, memoryview(content))
+            )
+            for stage, name, layout in _layouts(message):
                 stages.setdefault(stage, {}).setdefault(name, layout)
         except Damaged as error:
             raise StartError(f"{path} is damaged, or no strategy file: {error.why}") from None
     return stages
 
 
-def _layouts(content: bytes) -> Iterator[tuple[int, str, ParameterLayout]]:
+def _of_json(value: Any) -> _StrategyMap:
+    """Return the message that a strategy in JSON stands for."""
+    items, operators = (
+        _object(_object(value).get(f"parallel_{part}_item")) for part in ("layout", "strategy")
+    )
+    result = _StrategyMap()
+    for operator in list(operators.values())[:1]:
+        parts = _StrategyParts(_size(_object(operator).get("stage")))
+        result.strategies.append(_StrategyItem(parts))
+    for name, item in items.items():
+        fields = _object(item)
+        maps = fields.get("tensor_map")
+        is_nested = isinstance(maps, list) and any(isinstance(axis, list) for axis in maps)
+        layouts = _Layouts(
+            devices=[_Dims(_sizes(fields.get("dev_matrix")))],
+            tensor_map=[_Dims(_sizes(m if isinstance(m, list) else [m])) for m in maps]
+            if isinstance(maps, list) and is_nested
+            else [_Dims(_sizes(maps))],
+            field=_size(fields.get("field")),
+            optimizer_size=_size(fields.get("opt_weight_shard_size")),
+        )
+        result.layouts.append(_LayoutItem(name, layouts))
+    return result
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise Damaged(f"{str(value)[:50]!r} is no object")
+    return value
+
+
+def _sizes(value: Any) -> list[int]:
+    if not isinstance(value, list):
+        raise Damaged(f"{str(value)[:50]!r} is no list of sizes")
+    return [_size(size) for size in value]
+
+
+def _size(value: Any) -> int:
+    if type(value) is not int or not -1 <= value < 2**31:
+        raise Damaged(f"{str(value)[:50]!r} is no size")
+    return value
+
+
+def _layouts(message: _StrategyMap) -> Iterator[tuple[int, str, ParameterLayout]]:
     """Iterate over (stage, name of the parameter, layout)."""
-    message = read(_StrategyMap, memoryview(content))
     parts = message.strategies[0].parts if message.strategies else None
     file_stage = parts.stage if parts else 0
     for item in message.layouts:

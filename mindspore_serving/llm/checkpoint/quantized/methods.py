@@ -26,6 +26,7 @@ from mindspore_serving.llm.checkpoint.quantized.compressed_tensors import (
 )
 from mindspore_serving.llm.checkpoint.quantized.float8 import KINDS, check_fp8, fp8
 from mindspore_serving.llm.checkpoint.quantized.gptq import awq, check_awq, check_gptq, gptq
+from mindspore_serving.llm.checkpoint.quantized.norm_biases import fold_norm_biases
 from mindspore_serving.llm.checkpoint.quantized.parts import (
     FormatName,
     QuantizedTensor,
@@ -49,13 +50,14 @@ class QuantizationMethod:
 
     `check` returns a configuration's name, or refuses it. `build` makes a matrix from the tensors
     of a module that has one of the `leaves`, with one of their dtypes if those are listed. `verify`
-    refuses a checkpoint that contradicts the configuration.
+    refuses a checkpoint that contradicts the configuration, and `finish` changes the other tensors.
     """
 
     check: Callable[[Config], FormatName]
     leaves: Mapping[str, tuple[str, ...]]
     build: Callable[[TensorParts, Config], QuantizedTensor] | None
     verify: Callable[[Mapping[str, StoredTensor], Config], None] | None = None
+    finish: Callable[[Tensors], Tensors] | None = None
 
 
 METHODS: dict[str, QuantizationMethod] = {
@@ -67,7 +69,9 @@ METHODS: dict[str, QuantizationMethod] = {
         check_compressed, {"weight_packed": (), "weight": ("I8", *KINDS)}, compressed
     ),
     "bitsandbytes": QuantizationMethod(check_bitsandbytes, {"weight": ("U8", "I8")}, bitsandbytes),
-    "ascend": QuantizationMethod(check_ascend, {"weight": ("I8",)}, ascend, verify_ascend),
+    "ascend": QuantizationMethod(
+        check_ascend, {"weight": ("I8",)}, ascend, verify_ascend, fold_norm_biases
+    ),
     "mxfp4": QuantizationMethod(mxfp4.check_mxfp4, {}, None),
 }
 
@@ -141,7 +145,7 @@ def merge_quantized(config: Config, tensors: Tensors) -> Tensors:
             result |= mxfp4.experts_of(stem, tensors)
             del result[name], result[stem + mxfp4.SCALES]
     _log_widened(result, name_of_format)
-    return result
+    return result if method.finish is None else method.finish(result)
 
 
 def _log_widened(tensors: Tensors, name: FormatName) -> None:

@@ -1,0 +1,84 @@
+"""Prompts that fill in the middle: a prefix and a suffix, around a gap that the model writes.
+
+A code model has tokens for the parts. Knows no requests.
+"""
+
+from dataclasses import dataclass
+
+from mindspore_serving.errors import InvalidField
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+_PREFIX, _SUFFIX = "{prefix}", "{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class InfillForm:
+    """Order of a prompt's parts: tokens, and the places of prefix and suffix."""
+
+    models: str
+    parts: tuple[str, ...]
+    end: str = ""  # token that ends the middle, beside the model's end tokens
+
+    @property
+    def tokens(self) -> list[str]:
+        """Tokens by which the form is recognized in a vocabulary."""
+        return [part for part in self.parts if part not in (_PREFIX, _SUFFIX)]
+
+
+INFILL_FORMS = (
+    InfillForm(
+        "Qwen2.5-Coder, Qwen3-Coder, CodeGemma",
+        ("<|fim_prefix|>", _PREFIX, "<|fim_suffix|>", _SUFFIX, "<|fim_middle|>"),
+    ),
+    InfillForm(
+        "StarCoder, StarCoder 2, Granite",
+        ("<fim_prefix>", _PREFIX, "<fim_suffix>", _SUFFIX, "<fim_middle>"),
+    ),
+    InfillForm("SantaCoder", ("<fim-prefix>", _PREFIX, "<fim-suffix>", _SUFFIX, "<fim-middle>")),
+    InfillForm(
+        "DeepSeek-Coder, DeepSeek V2 and V3",
+        ("<｜fim▁begin｜>", _PREFIX, "<｜fim▁hole｜>", _SUFFIX, "<｜fim▁end｜>"),
+    ),
+    InfillForm("Code Llama", ("▁<PRE>", _PREFIX, "▁<SUF>", _SUFFIX, "▁<MID>"), end="▁<EOT>"),
+    InfillForm("Codestral", ("[SUFFIX]", _SUFFIX, "[PREFIX]", _PREFIX)),
+)
+"""Forms by their tokens; the first whose tokens are all in the vocabulary is taken."""
+
+
+def find_infill_form(tokenizer: Tokenizer) -> InfillForm | None:
+    """Return the form that the vocabulary of a model shows, None for no form."""
+    for form in INFILL_FORMS:
+        if all(tokenizer.token_id(token) is not None for token in form.tokens):
+            return form
+    return None
+
+
+def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
+    """Return the tokens of a prompt whose answer stands between `prefix` and `suffix`.
+
+    Raises InvalidField if the model has no tokens for it.
+    """
+    form = find_infill_form(tokenizer)
+    if form is None:
+        raise InvalidField(
+            "suffix",
+            "is set, but the vocabulary of this model has no tokens to fill in the middle: leave "
+            "it out, or serve a code model",
+        )
+    texts = {_PREFIX: prefix, _SUFFIX: suffix}
+    ids = tokenizer.bos_ids()
+    for part in form.parts:
+        if part in texts:
+            ids += tokenizer.encode(texts[part], add_special=False)
+        else:
+            token_id = tokenizer.token_id(part)
+            assert token_id is not None
+            ids.append(token_id)
+    return ids
+
+
+def infill_end_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that end a middle, beside the model's own end tokens."""
+    form = find_infill_form(tokenizer)
+    end = tokenizer.token_id(form.end) if form and form.end else None
+    return [] if end is None else [end]

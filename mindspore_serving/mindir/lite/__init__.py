@@ -1,0 +1,1 @@
+"""MindSpore Lite files (.ms): FlatBuffers of a graph, which becomes an OpenVINO model."""
