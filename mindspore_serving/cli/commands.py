@@ -48,8 +48,9 @@ PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .p
 (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
 .cbm (CatBoost), .gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with
 one model file in it or in NAME/1/, with servable_config.py and model files in NAME/1/, with
-config.pbtxt (Triton), model-settings.json (MLServer), MLmodel (MLflow) or Modelfile (Ollama), or
-with any number of these directories.  A name is ORG/NAME, hf://ORG/NAME@REVISION or ORG/NAME:Q8_0.
+config.pbtxt (Triton), model-settings.json (MLServer), MLmodel (MLflow), predict_*.yaml
+(MindFormers) or Modelfile (Ollama), or with any number of these directories.  A name is ORG/NAME,
+hf://ORG/NAME@REVISION or ORG/NAME:Q8_0.
 The newest version of each is served; what cannot be served is named, and left out.
 """
 _RUN = """\

@@ -131,7 +131,20 @@ def _parsing(row: OptionRow) -> dict[str, Any]:
         shown["metavar"] = metavar
     if row.kind in (int, float) and not row.parse:
         return {"action": _Once, "type": _number(row), **shown}
-    return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
+    parse = _checked(row.parse) if row.parse else _PARSERS.get(row.kind)
+    return {"action": _Once, "type": parse, **shown}
+
+
+def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `parse` with its errors as those of an argument, which argparse shows."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except InvalidInputs as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def _number(row: OptionRow) -> Callable[[str], Any]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, did_you_mean
+from mindspore_serving.hub.planning import plan_download
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.selection import Selection, find_complete, select
-from mindspore_serving.hub.source import Listing, NotInstalled, Source, Unreachable, open_source
+from mindspore_serving.hub.selection import entry_of
+from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
 from mindspore_serving.hub.sources import SOURCES
 
 ORDER = "MINDSPORE_SERVING_SOURCES"
@@ -118,10 +119,10 @@ def download(reference: Reference, *, offline: bool = False) -> Path:
             return _download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             errors.append(error)
-    raise _combined(errors, schemes)
+    raise combined(errors, schemes)
 
 
-def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
+def combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
     """Return one error of those of all sources: a missing library counts if there is no other."""
     pairs = [
         pair for pair in zip(schemes, errors, strict=True) if type(pair[1]) is not NotInstalled
@@ -167,37 +168,21 @@ def _download(reference: Reference, source: Source) -> Path:
     if is_pinned and (path := source.find_cached(reference)):
         return entry_of(path, reference.file)
     try:
-        listing = source.list_files(reference)
+        download = plan_download(reference, source)
     except Unreachable as error:
         path = source.find_cached(reference)
         if path is None:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
         return entry_of(path, reference.file)
-    selection = select_files(listing, reference)
+    listing, selection = download.listing, download.selection
     licence = listing.licence if listing.licence.isprintable() else ""
     _say(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
     with show_progress(selection.size) as report:
-        path = source.fetch(reference, listing, selection.files, report)
-    if listing.is_whole:
-        return entry_of(path, reference.file)
-    return path / selection.entry if selection.entry and path.is_dir() else path
-
-
-def select_files(listing: Listing, reference: Reference) -> Selection:
-    """Return what to download of a listing.  Raises NotFound if there is nothing to serve."""
-    if listing.is_whole:
-        return Selection(listing.files)
-    return select(listing.files, reference.file, str(reference))
-
-
-def entry_of(path: Path, requested: str) -> Path:
-    """Return the path to serve of a download: its directory, or a file in it."""
-    selection = None if path.is_file() else find_complete(path, requested)
-    return path / selection.entry if selection and selection.entry else path
+        return download.fetch(report)
 
 
 def format_size(size: float) -> str:

@@ -101,6 +101,12 @@ def find_complete(directory: Path, requested: str = "") -> Selection | None:
     return None if missing_parts(selection.files) else selection
 
 
+def entry_of(path: Path, requested: str) -> Path:
+    """Return the path to serve of a download: its directory, or a file in it."""
+    selection = None if path.is_file() else find_complete(path, requested)
+    return path / selection.entry if selection and selection.entry else path
+
+
 def is_weights(file: RemoteFile) -> bool:
     """Return whether a file is not one of settings, which are small and downloaded first."""
     return not _SETTINGS.fullmatch(file.path)

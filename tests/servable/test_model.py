@@ -36,6 +36,34 @@ def test_a_file_and_a_format_are_enough(declared):
     assert spec.factory is None
 
 
+def test_a_network_is_a_class_with_weights(declared):
+    before = "class Net: pass\n"
+    call = "Net, 'PyTorch', weights='net.pt', inputs={'x': 'float32[-1,2]'}, arguments={'n': 3}"
+    (spec,) = declared(call, before=before)
+    assert (spec.key, spec.format, spec.files) == ("Net", "pytorch_module", ("net.pt",))
+    assert (spec.factory.__name__, spec.arguments, spec.inputs[0].shape) == (
+        "Net",
+        {"n": 3},
+        (-1, 2),
+    )
+    (spec,) = declared("Net, 'MindSpore', mode='pynative'", before=before)
+    assert (spec.format, spec.files, spec.mode) == ("mindspore", (), "pynative")
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("'a.onnx', 'ONNX', weights='net.pt'", "are for a network in code"),
+        ("Net, 'MindSpore', mode='eager'", "'mode' is 'eager', expected one of graph, pynative"),
+        ("'net.ckpt', 'MindSpore'", "should be a Python function or class"),
+        ("Net, 'MindSpore', inputs={'x': 'float'}", "described by 'float', expected a type and a"),
+    ],
+)
+def test_a_wrong_network_is_refused(declared, call, problem):
+    with pytest.raises(RuntimeError, match=problem):
+        declared(call, before="class Net: pass\n")
+
+
 def test_several_files_are_the_graphs_of_a_model(declared):
     (spec,) = declared("['a.mindir', 'b.mindir'], 'MindIR'")
     assert spec.key == "a.mindir;b.mindir"

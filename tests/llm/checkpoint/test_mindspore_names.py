@@ -43,3 +43,26 @@ def test_internlm2_has_names_like_those_of_mindformers_and_keeps_them() -> None:
 def test_names_that_become_the_same_are_refused() -> None:
     with pytest.raises(StartError, match="'a.gamma' and 'a.weight' would both be named 'a.weight'"):
         hugging_face_names(["a.gamma", "a.weight"])
+
+
+def test_mcore_has_other_names_in_models_with_latent_attention() -> None:
+    attention, layer = "decoder.layers.1.self_attention", "model.layers.1"
+    pairs = {
+        "embedding.word_embeddings.weight": "model.embed_tokens.weight",
+        f"{attention}.linear_q_down_proj.weight": f"{layer}.self_attn.q_a_proj.weight",
+        f"{attention}.q_layernorm.weight": f"{layer}.self_attn.q_a_layernorm.weight",
+        f"{attention}.linear_q_up_proj.weight": f"{layer}.self_attn.q_b_proj.weight",
+        f"{attention}.linear_kv_down_proj.weight": f"{layer}.self_attn.kv_a_proj_with_mqa.weight",
+        f"{attention}.kv_layernorm.weight": f"{layer}.self_attn.kv_a_layernorm.weight",
+        f"{attention}.linear_kv_up_proj.weight": f"{layer}.self_attn.kv_b_proj.weight",
+        "decoder.layers.1.mlp.router.weight.weight": f"{layer}.mlp.gate.weight",
+        "decoder.layers.1.mlp.router.expert_bias": f"{layer}.mlp.gate.e_score_correction_bias",
+        "decoder.layers.1.mlp.shared_experts.linear_fc2.weight": (
+            f"{layer}.mlp.shared_experts.down_proj.weight"
+        ),
+        "decoder.transformer.mlp.hidden.weight": "mtp.transformer.mlp.up_proj.weight",
+        "output_layer.weight": "lm_head.weight",
+    }
+    assert hugging_face_names(pairs) == pairs
+    prefixed = {f"model.{theirs}": ours for theirs, ours in pairs.items()}
+    assert hugging_face_names(prefixed) == prefixed
