@@ -46,6 +46,8 @@ def _of_module(name: str) -> str:
         return did_you_mean(last, dir(package)) if package else ""
     if near := get_close_matches(top, sys.stdlib_module_names, 1, _NEAR):
         return f"; did you mean {near[0]!r}?"
+    from mindspore_serving import extras  # reads metadata of packages: slow to import
+
     return f"; {extras.advice(name)} (with the pip of {sys.executable})"
 
 
