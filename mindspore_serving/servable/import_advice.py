@@ -37,8 +37,6 @@ def advise(error: BaseException) -> str:
 
 def _of_module(name: str) -> str:
     """Return how to install a module, in the environment of this process."""
-    from mindspore_serving import extras  # which reads the metadata of packages
-
     top = name.partition(".")[0]
     if top == _OURS:
         parent, _, last = name.rpartition(".")
