@@ -432,6 +432,7 @@ FIRST_FILES = {
     "change how batches are formed": "class Batcher",
     "change what happens when a worker dies": "def decide_retry",
     "add an operator of MindIR": "OPERATORS",
+    "add a source of models by name": "SOURCES: dict[str, SourceRow]",
     "add an option of servables": "class ServableOptions",
 }
 

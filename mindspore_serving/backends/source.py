@@ -194,7 +194,8 @@ def _zeros(
 
 
 def _tried(spec: TensorSpec, array: Array) -> TensorSpec:
-    return spec if spec.shape is None or spec.is_static else replace(spec, trial=array.shape)
+    is_known = spec.shape is not None and array.ndim == len(spec.shape)
+    return replace(spec, trial=array.shape) if is_known and not spec.is_static else spec
 
 
 def _completed(

@@ -42,10 +42,15 @@ def locate(path: str) -> tuple[tuple[str, str], str]:
     """
     match = _CODE.fullmatch(path)
     assert match is not None
-    directory, file = os.path.split(os.path.abspath(os.path.expanduser(match["file"])))
-    if not os.path.isfile(os.path.join(directory, file)):
-        names = os.listdir(directory) if os.path.isdir(directory) else []
-        raise StartError(
-            f"There is no file '{os.path.join(directory, file)}'{did_you_mean(file, names)}"
-        )
+    directory, file = os.path.split(check_file(match["file"]))
     return (directory, file), match["name"]
+
+
+def check_file(path: str) -> str:
+    """Return `path` as an absolute path.  Raises StartError if there is no such file."""
+    absolute = os.path.abspath(os.path.expanduser(path))
+    if not os.path.isfile(absolute):
+        directory, file = os.path.split(absolute)
+        names = os.listdir(directory) if os.path.isdir(directory) else []
+        raise StartError(f"There is no file '{absolute}'{did_you_mean(file, names)}")
+    return absolute

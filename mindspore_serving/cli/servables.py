@@ -278,8 +278,9 @@ def _config(
 def _network_config(settings: ServeSettings, path: str) -> server.ServableStartConfig:
     """Return the configuration of a network in code, as net.py:Net."""
     location, name = networks.locate(path)
+    weights = networks.check_file(settings.weights) if settings.weights else ""
     check_interpreter(settings.python, settings.environment)
-    chosen = replace(settings, network=name, weights=_absolute(settings.weights))
+    chosen = replace(settings, network=name, weights=weights)
     return _config(chosen, location, 0, {})
 
 

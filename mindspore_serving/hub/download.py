@@ -9,7 +9,6 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from mindspore_serving.hub.source import (
     check_room,
     sha256_of,
 )
+from mindspore_serving.hub.threads import run_all
 
 BACKOFF = 0.5  # seconds before the second attempt; each further wait is twice as long
 ATTEMPTS = 5  # in a row that bring no byte
@@ -83,14 +83,7 @@ def fetch_all(downloads: Sequence[FileDownload], report: Callable[[int], None]) 
         directory.mkdir(parents=True, exist_ok=True)
     check_room(downloads[0].target.parent, sum(map(_remaining, downloads)))
     stop = threading.Event()
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        jobs = [pool.submit(_Fetch(download, report, stop).run) for download in downloads]
-        try:
-            for job in _as_they_fail(jobs):
-                job.result()
-        finally:  # also after Ctrl-C
-            stop.set()
-            pool.shutdown(cancel_futures=True)
+    run_all([_Fetch(download, report, stop).run for download in downloads], _WORKERS, stop)
 
 
 def fetch_in_order(
@@ -135,12 +128,6 @@ def write_atomically(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     temporary.write_text(text)
     temporary.replace(path)
-
-
-def _as_they_fail(jobs: Sequence[Future[None]]) -> Iterator[Future[None]]:
-    done, rest = wait(jobs, return_when="FIRST_EXCEPTION")
-    yield from done
-    yield from rest
 
 
 def _remaining(download: FileDownload) -> int:

@@ -5,7 +5,8 @@ Credentials go to the host that the source names: a redirect to another host is 
 
 import json
 import re
-from collections.abc import Callable, Generator, Mapping
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
 from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -14,12 +15,13 @@ from urllib.parse import urlsplit
 import requests
 
 from mindspore_serving import __version__
-from mindspore_serving.errors import NotFound, ServingError, StartError
+from mindspore_serving.errors import NotFound, ServingError, StartError, did_you_mean
 from mindspore_serving.hub.download import Interrupted, OpenAt, RemoteContent
 from mindspore_serving.hub.source import Unreachable
 
 TIMEOUTS = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
 MAX_WAIT = 60.0  # seconds of Retry-After that a download waits
+MAX_SECONDS = 60.0  # of a small answer as a whole
 MAX_JSON = 32 << 20  # bytes of a list of files or a manifest
 _MAX_REDIRECTS = 8
 _CHUNK = 1 << 20
@@ -44,9 +46,11 @@ class HttpClient:
     ) -> tuple[bytes, Mapping[str, str]]:
         """Return a small body and its headers."""
         with self._answer("GET", url, what, {"Accept": accept or "*/*"}) as response:
-            body = bytearray()
+            body, deadline = bytearray(), time.monotonic() + MAX_SECONDS
             for chunk in _chunks(response, what):
                 body += chunk
+                if time.monotonic() > deadline:
+                    raise Interrupted(f"{_host(response.url)} sends {what} too slowly")
                 if len(body) > limit:
                     raise StartError(f"{_host(response.url)} sends over {limit} bytes for {what}")
             return bytes(body), response.headers
@@ -78,8 +82,11 @@ class HttpClient:
                 response.close()
                 return open_at(0, "")
             match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
-            is_part = response.status_code == 206 and match is not None
             length = response.headers.get("Content-Length", "")
+            # ModelScope answers with a part by 200, so its length decides.
+            is_part = match is not None and (
+                response.status_code == 206 or length == _length_of_rest(match)
+            )
             total = match[2] if is_part and match else length
             start = int(match[1]) if is_part and match else 0
             if start not in (0, offset):
@@ -111,7 +118,7 @@ class HttpClient:
                     verb,
                     url,
                     headers={"User-Agent": f"mindspore-serving/{__version__}", **headers},
-                    auth=self._authorize,
+                    auth=self._authorize if self.authorization or self._cookie else None,
                     timeout=TIMEOUTS,
                     stream=True,
                     allow_redirects=True,
@@ -128,7 +135,7 @@ class HttpClient:
         return response
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Set the header; a function, as ~/.netrc would replace a header."""
+        """Set the headers; a function, as ~/.netrc, read if there are none, would replace them."""
         if self.authorization:
             request.headers["Authorization"] = self.authorization
         if self._cookie:
@@ -171,6 +178,19 @@ def parse_json(body: bytes, url: str) -> Any:
         return json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Unreachable(f"{_host(url)} answers with what is no JSON: {error}") from error
+
+
+def _length_of_rest(match: re.Match[str]) -> str:
+    """Return the Content-Length of a part that reaches to the end of the file."""
+    return str(int(match[2]) - int(match[1])) if match[2].isdecimal() else "unknown"
+
+
+def near_names(name: str, search: Callable[[], Iterable[str]]) -> str:
+    """Return "; did you mean '...'?" for a misspelt name, if the search of its source answers."""
+    try:
+        return did_you_mean(name, search())
+    except (ServingError, AttributeError, TypeError, KeyError):  # no search, or of another form
+        return ""
 
 
 def validator_of(headers: Mapping[str, str]) -> str:

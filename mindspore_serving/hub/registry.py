@@ -48,6 +48,7 @@ class Manifest:
     digest: str
     text: str
     layers: tuple[ImageLayer, ...]
+    config: ImageLayer | None = None  # of the image, which only Ollama's store needs
     licence: str = ""
 
 
@@ -73,6 +74,11 @@ class Repository:
             raise StartError(f"{self._host} sends for {what} the manifest {manifest.digest}")
         return manifest
 
+    def tags(self) -> list[str]:
+        """Return the tags of the repository."""
+        answer = self._get_json("tags/list", f"the tags of {self._name}")
+        return [str(tag) for tag in answer["tags"]]
+
     def open_at(self, layer: ImageLayer, what: str) -> OpenAt:
         """Return the function that downloads a layer from an offset on."""
         return self._client.open_at(f"{self._url}/blobs/sha256:{layer.sha256}", what)
@@ -82,8 +88,14 @@ class Repository:
         return self._client.get(f"{self._url}/blobs/sha256:{layer.sha256}", what, limit=limit)[0]
 
     def _get(self, tag: str, what: str) -> bytes:
-        url = f"{self._url}/manifests/{quote(tag, safe=':')}"
-        accept = ", ".join(MANIFESTS)
+        return self._get_with_token(f"manifests/{quote(tag, safe=':')}", what)
+
+    def _get_json(self, path: str, what: str) -> Any:
+        return parse_json(self._get_with_token(path, what), self._url)
+
+    def _get_with_token(self, path: str, what: str) -> bytes:
+        """Return an answer; if the registry wants a token, it is fetched first."""
+        url, accept = f"{self._url}/{path}", ", ".join((*MANIFESTS, "application/json"))
         try:
             return self._client.get(url, what, accept=accept)[0]
         except CredentialsRefused as error:
@@ -115,7 +127,8 @@ def parse_manifest(text: str, what: str) -> Manifest:
     annotations = document.get("annotations")
     licence = annotations.get(_LICENCE, "") if isinstance(annotations, dict) else ""
     digest = f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-    return Manifest(digest, text, tuple(_layer(row, what) for row in layers), str(licence))
+    config = _layer(document["config"], what) if document.get("config") else None
+    return Manifest(digest, text, tuple(_layer(row, what) for row in layers), config, str(licence))
 
 
 def _platform(manifests: Any, what: str) -> str:

@@ -37,8 +37,6 @@ def advise(error: BaseException) -> str:
 
 def _of_module(name: str) -> str:
     """Return how to install a module, in the environment of this process."""
-    from mindspore_serving import extras  # which reads the metadata of packages
-
     top = name.partition(".")[0]
     if top == _OURS:
         parent, _, last = name.rpartition(".")
@@ -46,6 +44,8 @@ def _of_module(name: str) -> str:
         return did_you_mean(last, dir(package)) if package else ""
     if near := get_close_matches(top, sys.stdlib_module_names, 1, _NEAR):
         return f"; did you mean {near[0]!r}?"
+    from mindspore_serving import extras  # reads metadata of packages: slow to import
+
     return f"; {extras.advice(name)} (with the pip of {sys.executable})"
 
 

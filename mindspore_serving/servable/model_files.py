@@ -53,7 +53,7 @@ _NOT_SERVED = {
     ".keras": "is of Keras: write a SavedModel by model.export(directory)",
     ".mlmodel": "is of Core ML: export the model as ONNX",
     ".engine": "is built by TensorRT for one GPU: serve the ONNX file that it was made of",
-    ".pmml": "is PMML: export the model as ONNX",
+    ".pmml": "is PMML, which libraries run with Java or in part: export the model as ONNX",
     ".pdiparams": "is weights of Paddle without their network, which is in a .pdmodel file",
 }
 

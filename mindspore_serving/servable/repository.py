@@ -28,6 +28,7 @@ from mindspore_serving.servable.network_file import declare_network
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
+MISTRAL_CONFIG = "params.json"  # of a language model in the format of Mistral
 # Names of files and directories with weights of a language model.
 _IS_WEIGHTS = re.compile(r".*\.safetensors|rank_\d+|latest_checkpointed_iteration\.txt")
 
@@ -117,8 +118,8 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
-    It is a GGUF file, or a directory with a config.json that names an architecture, or with a GGUF
-    file and no config.json, or a file of another server that describes one.
+    It is a GGUF file, or a directory with a config.json that names an architecture, or without one
+    and with a GGUF file or Mistral's params.json, or a file of another server that describes one.
     """
     if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
@@ -127,7 +128,8 @@ def is_language_model(path: str) -> bool:
     config = os.path.join(path, MODEL_CONFIG)
     if os.path.isdir(path) and not os.path.isfile(config):
         names = os.listdir(path)
-        return CONFIG_FILE not in names and any(name.endswith(GGUF) for name in names)
+        has_model = any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names
+        return CONFIG_FILE not in names and has_model
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE))
     return not has_config and "architectures" in read_model_config(path)
 

@@ -85,7 +85,7 @@ class ServableStartConfig(ServableOptions):
                 described.language_options, checked["llm_options"] or {}, alias or name
             )
         check_language_options(checked["llm_options"])
-        checked["weights"] = _checked_weights(checked, name)
+        checked["weights"] = _checked_weights(checked, name, self.servable_directory)
         checked["llm_options"] = resolve_options(checked["llm_options"])
         checked["alias"] = check_servable_name("alias", alias) if alias else ""
         if os.sep in self.python:  # else a name in PATH
@@ -137,12 +137,17 @@ def _values(config: ServableOptions) -> dict[str, Any]:
     return {name: getattr(config, name) for name in SERVABLE}
 
 
-def _checked_weights(values: Mapping[str, Any], name: str) -> str:
+def _checked_weights(values: Mapping[str, Any], name: str, directory: str) -> str:
     """Return the absolute path of a network's weights; "" if there are none.
 
     Raises InvalidInputs for a network of a file that is no Python, and options without a network.
     """
     if values["network"]:
+        if parse_reference(directory, _base()):
+            raise InvalidInputs(
+                f"Parameter 'network' is for code of this machine, but the servable is of a model "
+                f"hub, '{directory}': code in repositories is never run"
+            )
         if not name.endswith(".py") or not values["network"].isidentifier():
             raise InvalidInputs(
                 f"Parameter 'network' is {values['network']!r} of '{name}', expected a class or "

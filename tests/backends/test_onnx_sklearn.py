@@ -130,3 +130,45 @@ def test_texts_are_refused_by_name_where_openvino_runs_the_file(opened, tmp_path
     write_identity(tmp_path / "text.onnx", ["N", 1], ["N", 1])
     with pytest.raises(StartError, match="input 0 'x' is of type string, which requests cannot"):
         opened("onnx_openvino", tmp_path / "text.onnx")
+
+
+@pytest.fixture(scope="module")
+def houses():
+    """A pipeline over columns of texts and numbers, and its rows."""
+    from sklearn.compose import ColumnTransformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    rows = np.empty((12, 3), object)
+    rows[:, 0], rows[:, 1] = ["red", "blue", "green", "red"] * 3, np.arange(12.0)
+    rows[:, 2] = np.linspace(0, 3, 12)
+    parts = [("texts", OneHotEncoder(), [0]), ("scaled", StandardScaler(), [1, 2])]
+    labels = np.array(["low", "mid", "high"])[np.arange(12) // 4]
+    return make_pipeline(ColumnTransformer(parts), LogisticRegression()).fit(rows, labels), rows
+
+
+@pytest.mark.parametrize("zipmap", [True, "columns"])
+def test_columns_are_inputs_and_outputs_are_labels_and_probabilities(
+    houses, opened, tmp_path, zipmap
+):
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.linear_model import LogisticRegression
+
+    model, rows = houses
+    kinds = {"colour": StringTensorType, "age": FloatTensorType, "size": FloatTensorType}
+    types = [(name, kind([None, 1])) for name, kind in kinds.items()]
+    options = {LogisticRegression: {"zipmap": zipmap}}
+    onnx = skl2onnx.convert_sklearn(model, initial_types=types, options=options)
+    (tmp_path / "houses.onnx").write_bytes(onnx.SerializeToString())
+    backend = opened("onnx", tmp_path / "houses.onnx")
+    assert [spec.name for spec in backend.signature[0].inputs] == ["colour", "age", "size"]
+    instances = [(row[0], np.float32(row[1]), np.float32(row[2])) for row in rows]
+    results = outcomes(backend, instances)
+    assert [result[0] for result in results] == list(model.predict(rows))
+    expected = model.predict_proba(rows)
+    if zipmap == "columns":  # an output for each class
+        found = np.array([[float(value) for value in result[1:]] for result in results])
+    else:
+        found = np.array([result[1] for result in results])
+    np.testing.assert_allclose(found, expected, atol=1e-5)

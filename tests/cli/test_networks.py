@@ -13,7 +13,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.frontends.v2.load_config import to_changes
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.fingerprint import fingerprint
-from mindspore_serving.server import ServableStartConfig
+from mindspore_serving.server import ServableStartConfig, config
 from mindspore_serving.server.config import to_deployments
 
 
@@ -71,6 +71,7 @@ def test_a_load_of_a_client_cannot_name_a_network():
         (["net.onnx"], {"weights": "net.ckpt"}, "--weights is for one network in code"),
         (["net.py:A", "net.py:B"], {"mode": "graph"}, "2 are served: write a configuration file"),
         (["nte.py:Net"], {}, "There is no file '.*nte.py'; did you mean 'net.py'"),
+        (["net.py:Net"], {"weights": "ten.ckpt"}, "There is no file '.*; did you mean 'net.ckpt'"),
         (["net.py:Net"], {"inputs": {"x": "float[2]"}}, "type 'float', which does not exist"),
     ],
 )
@@ -81,6 +82,12 @@ def test_a_wrong_path_or_option_of_a_network_is_refused(directory, paths, option
 
 def test_code_is_never_taken_from_another_host():
     assert networks.of(ServeSettings(paths=["https://host/net.py:Net", "hf://me/net.py:Net"])) == []
+
+
+def test_code_that_was_downloaded_from_a_model_hub_is_refused(monkeypatch, directory):
+    monkeypatch.setattr(config, "resolve", lambda *_, **__: str(directory / "net.py"))
+    with pytest.raises(InvalidInputs, match="code in repositories is never run"):
+        ServableStartConfig("hf://me/nets:net.py", "net.py", network="Net")
 
 
 def test_options_of_networks_need_a_network(directory):

@@ -141,6 +141,15 @@ def test_an_unknown_revision_is_answered_with_those_near(
         resolve("ms://Qwen/Tiny@mster")
 
 
+def test_a_misspelt_name_is_answered_with_the_name_that_is_near(server: FileServer) -> None:
+    found = {"success": True, "data": {"models": [{"id": "Qwen/Tiny"}, {"id": "a/b"}]}}
+    server.routes["/openapi/v1/models"] = Reply(json.dumps(found).encode())
+    with pytest.raises(NotFound, match=r"has no ms://Qwen/Tony; did you mean 'Qwen/Tiny'\?$"):
+        resolve("ms://Qwen/Tony")
+    (asked,) = server.asked("/openapi/v1/models")
+    assert asked.path == "/openapi/v1/models?search=Tony&page_size=20"
+
+
 @pytest.mark.parametrize(
     ("status", "text"),
     [

@@ -139,6 +139,12 @@ def test_directories_without_end_are_refused(
         open_source("modelers").list_files(Reference("modelers", "Qwen/Tiny"))
 
 
+def test_a_misspelt_name_is_answered_with_the_name_that_is_near(server: FileServer) -> None:
+    server.routes["/api/v1/model"] = data({"models": [{"owner": "Qwen", "name": "Tiny"}]})
+    with pytest.raises(NotFound, match=r"has no modelers://Qwen/Tony; did you mean 'Qwen/Tiny'"):
+        resolve("modelers://Qwen/Tony")
+
+
 @pytest.mark.parametrize(
     ("status", "text"), [(401, "set OPENMIND_HUB_TOKEN"), (404, "has no modelers://a/b")]
 )

@@ -100,6 +100,15 @@ def test_a_layer_that_is_a_file_is_named_by_its_title(server: FileServer) -> Non
     assert resolve(server).name == "net.onnx"
 
 
+@pytest.mark.parametrize("title", ["../x", "a/../../x", "a\0b"])
+def test_a_hostile_title_is_refused(server: FileServer, tmp_path: Path, title: str) -> None:
+    titles = {"org.opencontainers.image.title": title}
+    publish(server, b"onnx", media="application/octet-stream", annotations=titles)
+    with pytest.raises(StartError, match="is no tar|behind a link"):
+        resolve(server)
+    assert not list(tmp_path.rglob("x"))
+
+
 def test_a_moved_tag_is_unpacked_again(server: FileServer) -> None:
     publish(server, layer([("models/net.onnx", b"old")]))
     resolve(server)
@@ -201,6 +210,8 @@ HOSTILE: dict[str, tuple[list[Entry], str]] = {
         "has a link out of /models",
     ),
     "hard link": ([link("models/a", "etc/passwd", tarfile.LNKTYPE)], "has a link out of /models"),
+    "models is a link": ([link("models", "etc")], "has a /models that is no directory"),
+    "missing hard link": ([link("models/a", "models/b", tarfile.LNKTYPE)], "is no tar"),
     "nothing in models": ([("etc/x", b"x")], "has no directory /models"),
     "only a device": ([link("models/null", "", tarfile.CHRTYPE)], "has no directory /models"),
 }
@@ -256,6 +267,12 @@ def test_a_layer_that_is_no_tar_is_refused(server: FileServer, body: bytes) -> N
     publish(server, body)
     with pytest.raises(StartError, match=r"\(application/vnd.oci.image.layer.*\) is no tar"):
         resolve(server)
+
+
+def test_a_missing_tag_is_answered_with_the_tag_that_is_near(server: FileServer) -> None:
+    server.routes["/v2/team/net/tags/list"] = Reply(b'{"tags": ["v1.20", "latest"]}')
+    with pytest.raises(NotFound, match=r"has no oci://.*:lates; did you mean 'latest'\?$"):
+        resolve(server, tag="lates")
 
 
 def test_a_name_without_a_registry_is_refused() -> None:

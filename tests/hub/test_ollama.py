@@ -11,9 +11,13 @@ from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.hub.reference import parse_reference
 from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.hub.source import Source, open_source
+from mindspore_serving.llm.checkpoint.gguf.files import find_gguf
+from mindspore_serving.llm.checkpoint.model_files import read_recommended
 from tests.hub.servers import FileServer, Reply
+from tests.llm.gguf_files import write_model
 
 WEIGHTS = b"GGUF" + bytes(2000)
+CONFIG = b'{"model_format": "gguf"}'
 MEDIA = "application/vnd.ollama.image."
 
 
@@ -32,11 +36,11 @@ def store(server: FileServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def publish(server: FileServer, cdn: FileServer, name: str, **layers: bytes) -> str:
     """Publish layers as `library/tiny:1b` does; blobs lie on another host, as theirs do."""
     repository, _, tag = name.partition(":")
-    manifest = json.dumps(
-        {"schemaVersion": 2, "layers": [layer(kind, body) for kind, body in layers.items()]}
-    )
+    rows = [layer(kind, body) for kind, body in layers.items()]
+    config = {**layer("config", CONFIG), "mediaType": "application/vnd.docker.container.image.v1"}
+    manifest = json.dumps({"schemaVersion": 2, "config": config, "layers": rows})
     server.add(f"/v2/{repository}/manifests/{tag}", manifest.encode())
-    for body in layers.values():
+    for body in (CONFIG, *layers.values()):
         digest = hashlib.sha256(body).hexdigest()
         cdn.add(f"/{digest}", body)
         server.routes[f"/v2/{repository}/blobs/sha256:{digest}"] = Reply(
@@ -59,8 +63,20 @@ def test_a_model_is_pulled_into_the_store(server: FileServer, cdn: FileServer, s
     assert kept.read_text() == manifest
     blobs = {blob.name: blob.read_bytes() for blob in (store / "blobs").iterdir()}
     assert blobs == {
-        f"sha256-{hashlib.sha256(body).hexdigest()}": body for body in (WEIGHTS, *texts.values())
+        f"sha256-{hashlib.sha256(body).hexdigest()}": body
+        for body in (CONFIG, WEIGHTS, *texts.values())
     }
+
+
+def test_parameters_are_the_recommended_sampling(
+    server: FileServer, cdn: FileServer, store: Path, tmp_path: Path
+) -> None:
+    weights = write_model(tmp_path / "tiny.gguf").read_bytes()
+    params = b'{"temperature": 0.6, "repeat_penalty": 1.1, "stop": ["<|im_end|>"], "top_k": -5}'
+    publish(server, cdn, "library/tiny:1b", model=weights, params=params)
+    path = Path(resolve("ollama://tiny:1b"))
+    assert find_gguf(path) == path
+    assert read_recommended(path) == {"temperature": 0.6, "repetition_penalty": 1.1}
 
 
 def test_layers_in_the_store_are_not_downloaded(
@@ -84,7 +100,9 @@ def test_names_have_a_namespace_and_a_host(
     assert Path(resolve("ollama://me/tiny")).read_bytes() == WEIGHTS
     assert Path(resolve(f"ollama://{server.host}/me/tiny:latest")).read_bytes() == WEIGHTS
     assert (store / "manifests" / server.host / "me/tiny/latest").is_file()
-    names = [str(model.reference) for model in source().list_cached()]
+    models = source().list_cached()
+    assert {model.path.name for model in models} == {"model.gguf"}
+    names = [str(model.reference) for model in models]
     assert names == [f"ollama://{server.host}/me/tiny:latest", "ollama://me/tiny:latest"]
     with pytest.raises(InvalidInputs, match="has too many '/'"):
         resolve("ollama://a/b/c/d")
@@ -133,7 +151,8 @@ def test_a_wrong_layer_is_not_kept(server: FileServer, cdn: FileServer, store: P
     cdn.routes[f"/{hashlib.sha256(WEIGHTS).hexdigest()}"] = Reply(WEIGHTS[::-1])
     with pytest.raises(StartError, match="of ollama://tiny was downloaded with the SHA-256"):
         resolve("ollama://tiny")
-    assert not [path for path in store.rglob("*") if path.is_file()]
+    assert not list(store.rglob(f"sha256-{hashlib.sha256(WEIGHTS).hexdigest()}*"))
+    assert not (store / "manifests").exists()
 
 
 def test_a_missing_tag_is_named(server: FileServer, store: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub.reference import ANY, Reference, located, parse_reference
 from mindspore_serving.hub.sources import SOURCES
+from tests.e2e.harness import ROOT
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,9 @@ def test_hostile_names_are_parsed_or_refused(text: str, scheme: str) -> None:
 def test_the_title_of_a_model_names_a_servable() -> None:
     assert Reference("hf", "Qwen/Qwen3-0.6B").title == "Qwen3-0.6B"
     assert Reference(ANY, "a/b", "v1", "Q8_0").title == "b"
+
+
+@pytest.mark.parametrize("page", ["docs/models_by_name.md", "docs/zh/models_by_name.md"])
+def test_the_page_names_each_source(page: str) -> None:
+    text = (ROOT / page).read_text()
+    assert [scheme for scheme in SOURCES if f"`{scheme}://" not in text] == []

@@ -1,5 +1,6 @@
 """Model files at an address, by names as operators write them."""
 
+import base64
 import hashlib
 from pathlib import Path
 
@@ -66,6 +67,20 @@ def test_an_address_that_refuses_head_is_downloaded(server: FileServer) -> None:
     file = Reply(BODY, headers={"ETag": '"1"'})
     server.routes["/net.onnx"] = lambda asked: Reply(status=403) if asked.verb == "HEAD" else file
     assert Path(resolve(f"{server.url}/net.onnx")).read_bytes() == BODY
+
+
+def test_credentials_come_from_netrc_and_not_from_the_address(
+    server: FileServer, tmp_path: Path
+) -> None:
+    (tmp_path / "none").write_text("machine 127.0.0.1 login me password secret\n")
+    (tmp_path / "none").chmod(0o600)
+    server.add("/net.onnx", BODY)
+    resolve(f"{server.url}/net.onnx")
+    assert {request.headers["authorization"] for request in server.requests} == {
+        f"Basic {base64.b64encode(b'me:secret').decode()}"
+    }
+    with pytest.raises(InvalidInputs, match="^an address has no credentials; write those"):
+        resolve(f"http://me:secret@{server.host}/net.onnx")
 
 
 def test_a_missing_file_is_named(server: FileServer) -> None:

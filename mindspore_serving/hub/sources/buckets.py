@@ -34,6 +34,7 @@ _MAX_OBJECTS = 10_000  # below one name
 _CHUNK = 1 << 20
 _WAITS = {"timeout": "1 day", "connect_timeout": "8 seconds", "read_timeout": "30 seconds"}
 _RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}  # the download has more
+_ROLES = "169.254.169.254"  # where clouds tell machines their credentials
 _REFUSED = (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
 
 
@@ -155,6 +156,8 @@ class BucketSource:
         if isinstance(error, _REFUSED):
             return StartError(f"{subject} is refused: no or wrong credentials; {self.advice}")
         text = re.split(r"\n\nDebug source|\n", str(error))[0][:300]
+        if _ROLES in text:
+            text = "no variable or file has credentials, and this machine has no role of the cloud"
         return Interrupted(f"{subject} cannot be read: {text}; {self.advice}")
 
     def _directory(self, reference: Reference) -> Path:

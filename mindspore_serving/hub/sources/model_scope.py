@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from mindspore_serving.errors import NotFound, StartError, did_you_mean
 from mindspore_serving.hub.download import FileDownload, fetch_in_order
-from mindspore_serving.hub.http import HttpClient
+from mindspore_serving.hub.http import HttpClient, near_names
 from mindspore_serving.hub.records import recent_use, remove_directory, size_of
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.selection import find_complete
@@ -41,7 +41,11 @@ class ModelScope:
 
     def list_files(self, reference: Reference) -> Listing:
         """Return the files of a repository at the commit that its revision is now."""
-        model = self._get(reference, "")
+        try:
+            model = self._get(reference, "")
+        except NotFound as error:
+            near = near_names(reference.name, lambda: self._search(reference))
+            raise NotFound(f"{error}{near}") from error
         revision = reference.revision or _DEFAULT_REVISION
         listing = self._list(reference, revision, "")
         files = listing.get("Files")
@@ -134,6 +138,13 @@ class ModelScope:
                 entries += self._list(reference, revision, root).get("Files") or []
         unique = {str(entry.get("Path")): entry for entry in entries}
         return (entry for entry in unique.values() if entry.get("Type") != "tree")
+
+    def _search(self, reference: Reference) -> list[str]:
+        """Return the names that the hub finds by the last part of a name."""
+        query = urlencode({"search": reference.name.rpartition("/")[2], "page_size": 20})
+        url = f"{self._endpoint}/openapi/v1/models?{query}"
+        rows = self._client.get_json(url, "the search")["data"]["models"]
+        return [str(row["id"]) for row in rows]
 
     def _revisions(self, reference: Reference) -> list[str]:
         answer = self._get(reference, "/revisions").get("RevisionMap") or {}

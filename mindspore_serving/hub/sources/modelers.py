@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 
 from mindspore_serving.errors import NotFound, StartError
 from mindspore_serving.hub.download import FileDownload, fetch_in_order, write_atomically
-from mindspore_serving.hub.http import HttpClient
+from mindspore_serving.hub.http import HttpClient, near_names
 from mindspore_serving.hub.records import recent_use, remove_directory, size_of
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.selection import find_complete
@@ -35,7 +35,11 @@ class Modelers:
 
     def list_files(self, reference: Reference) -> Listing:
         """Return the files of a repository at the commit that its revision is now."""
-        model = self._get(reference, "model", ref=reference.revision or _DEFAULT_REVISION)
+        try:
+            model = self._get(reference, "model", ref=reference.revision or _DEFAULT_REVISION)
+        except NotFound as error:
+            near = near_names(reference.name, lambda: self._models_of_owner(reference))
+            raise NotFound(f"{error}{near}") from error
         root, files = self._list(reference)
         last = root.get("last_commit")
         commit = str(((last or {}).get("commit") or {}).get("commit_sha") or "")
@@ -136,6 +140,11 @@ class Modelers:
             message = str(answer.get("msg"))[:200] if isinstance(answer, dict) else "no object"
             raise StartError(f"{self._endpoint} answers to {reference}: {message}")
         return data
+
+    def _models_of_owner(self, reference: Reference) -> list[str]:
+        query = urlencode({"owner": reference.name.partition("/")[0], "count_per_page": 100})
+        answer = self._client.get_json(f"{self._endpoint}/api/v1/model?{query}", "the list")
+        return [f"{row['owner']}/{row['name']}" for row in answer["data"]["models"]]
 
     def _list(self, reference: Reference) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Return the answer for the root, and the files of all directories."""

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
 from mindspore_serving.hub.download import FileDownload, fetch_all, locked
+from mindspore_serving.hub.http import near_names
 from mindspore_serving.hub.records import read_record, recorded, remove_directory, write_record
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.registry import ImageLayer, Manifest, Repository
@@ -27,9 +28,9 @@ from mindspore_serving.hub.source import (
 
 ROOT = "models"  # directory of images that has the model
 _TAG = "latest"
-_MAX_ENTRIES = 100_000
-_MAX_RATIO = 50  # unpacked bytes for each byte of a layer
-_FREE_BYTES = 64 << 20  # unpacked bytes that every layer may have
+_MAX_ENTRIES = 100_000  # of an image
+_MAX_RATIO = 50  # unpacked bytes for each byte of the layers
+_FREE_BYTES = 64 << 20  # unpacked bytes that every image may have
 _MAX_HEADER = 1 << 20  # bytes of long names and attributes of one entry
 _EXTENDED = (
     tarfile.XHDTYPE,
@@ -47,7 +48,11 @@ class Oci:
 
     def list_files(self, reference: Reference) -> Listing:
         """Return the layers of an image, all of which are needed."""
-        manifest = _repository(reference).manifest(reference.revision or _TAG, str(reference))
+        repository, tag = _repository(reference), reference.revision or _TAG
+        try:
+            manifest = repository.manifest(tag, str(reference))
+        except NotFound as error:
+            raise NotFound(f"{error}{near_names(tag, repository.tags)}") from error
         files = {x.sha256: RemoteFile(x.sha256, x.size, x.sha256) for x in manifest.layers}
         return Listing(manifest.digest, tuple(files.values()), manifest.licence, is_whole=True)
 
@@ -141,8 +146,11 @@ def _unpack(manifest: Manifest, layers: Path, target: Path, name: str) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".unpacking-") as temporary:
         root = Path(temporary, ROOT)
         root.mkdir()
+        unpacking = _Unpacking(
+            root, name, sum({x.sha256: x.size for x in manifest.layers}.values())
+        )
         for layer in manifest.layers:
-            _Unpacking(layer, root, name).run(layers / layer.sha256)
+            unpacking.run(layer, layers / layer.sha256)
         if not any(root.iterdir()):
             raise NotFound(f"{name} has no directory /{ROOT}, where KServe's modelcars have models")
         for path in root.rglob("*"):
@@ -168,36 +176,37 @@ class _Header(tarfile.TarInfo):
 
 
 class _Unpacking:
-    """Files of one layer below /models, added to those of the layers before."""
+    """Files of layers below /models, each added to those of the layers before."""
 
-    def __init__(self, layer: ImageLayer, root: Path, name: str) -> None:
-        self._layer = layer
+    def __init__(self, root: Path, image: str, size: int) -> None:
         self._root = root
-        self._name = f"layer {layer.sha256[:12]} of {name}"
-        self._remaining = layer.size * _MAX_RATIO + _FREE_BYTES
+        self._image = self._name = image
+        self._remaining = size * _MAX_RATIO + _FREE_BYTES
+        self._entries = 0
 
-    def run(self, path: Path) -> None:
+    def run(self, layer: ImageLayer, path: Path) -> None:
         """Unpack a tar file, which may be compressed by gzip; a titled file is copied."""
-        if "tar" not in self._layer.media_type and self._layer.title:
-            shutil.copyfile(path, self._target(f"{ROOT}/{self._layer.title}", exist_ok=True))
-            return
-        mode = "r|gz" if _is_gzip(path) else "r|"
+        self._name = f"layer {layer.sha256[:12]} of {self._image}"
         try:
+            if "tar" not in layer.media_type and layer.title:
+                self._spend(layer.size)
+                shutil.copyfile(path, self._target(f"{ROOT}/{layer.title}", exist_ok=False))
+                return
+            mode = "r|gz" if _is_gzip(path) else "r|"
             with tarfile.open(path, mode, tarinfo=_Header) as archive:  # type: ignore[call-overload]
-                for count, member in enumerate(archive):
-                    if count >= _MAX_ENTRIES:
-                        raise StartError(f"{self._name} has over {_MAX_ENTRIES} entries")
+                for member in archive:
                     self._spend(member.size)
                     self._add(archive, member)
         except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
-            raise StartError(
-                f"{self._name} ({self._layer.media_type}) is no tar: {error}"
-            ) from error
+            raise StartError(f"{self._name} ({layer.media_type}) is no tar: {error}") from error
 
     def _spend(self, size: int) -> None:
+        self._entries += 1
+        if self._entries > _MAX_ENTRIES:
+            raise StartError(f"{self._image} has over {_MAX_ENTRIES} entries")
         self._remaining -= size
         if size < 0 or self._remaining < 0:
-            raise StartError(f"{self._name} unpacks to over {_MAX_RATIO} times its size")
+            raise StartError(f"{self._image} unpacks to over {_MAX_RATIO} times its size")
         check_room(self._root, size)
 
     def _add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
@@ -206,6 +215,8 @@ class _Unpacking:
             raise StartError(f"{self._name} has a file {member.name!r}, which is no contained path")
         if parts[:1] != [ROOT]:
             return
+        if len(parts) == 1 and not member.isdir():
+            raise StartError(f"{self._name} has a /{ROOT} that is no directory")
         if member.islnk() and self._parts(member.linkname)[:1] != [ROOT]:
             raise StartError(f"{self._name} has a link out of /{ROOT}: {member.name}")
         if parts[-1].startswith(_WHITEOUT):

@@ -34,7 +34,7 @@ class Ollama:
         """Return the layers of a tag, and remember its manifest for the download."""
         manifest = _repository(reference).manifest(_tag(reference), str(reference))
         _check(manifest, reference)
-        files = [RemoteFile(f"sha256-{x.sha256}", x.size, x.sha256) for x in manifest.layers]
+        files = [RemoteFile(f"sha256-{x.sha256}", x.size, x.sha256) for x in _all_of(manifest)]
         unique = {file.path: file for file in files}
         self._manifest = manifest
         return Listing(manifest.digest, tuple(unique.values()), is_whole=True)
@@ -47,7 +47,7 @@ class Ollama:
             _check(manifest, reference)
         except (OSError, ValueError, StartError, NotFound):
             return None
-        if not all(_blob(layer).is_file() for layer in manifest.layers):
+        if not all(_blob(layer).is_file() for layer in _all_of(manifest)):
             return None
         return _linked(reference, manifest)
 
@@ -60,7 +60,7 @@ class Ollama:
     ) -> Path:
         """Download the layers that the store lacks, then write the manifest."""
         manifest, repository = self._manifest, _repository(reference)
-        layers = {layer.sha256: layer for layer in manifest.layers}
+        layers = {layer.sha256: layer for layer in _all_of(manifest)}
         try:
             fetch_all(
                 [
@@ -90,11 +90,10 @@ class Ollama:
             manifest = _read(path)
             if manifest is None:
                 continue
-            blobs = [blob for layer in manifest.layers if (blob := _blob(layer)).is_file()]
+            blobs = [blob for layer in _all_of(manifest) if (blob := _blob(layer)).is_file()]
             size = sum(blob.stat().st_size for blob in blobs)
             used = max((blob.stat().st_atime for blob in blobs), default=path.stat().st_mtime)
-            weights = [x for x in manifest.layers if x.media_type == f"{_MEDIA}model"]
-            served = _blob(weights[0]) if weights else path
+            served = self.find_cached(reference) or path
             models.append(CachedModel(reference, manifest.digest, served, size, used))
         return models
 
@@ -122,7 +121,7 @@ def _remove(path: Path, manifest: Manifest) -> int:
     path.unlink()
     remaining = "".join(other.read_text(errors="replace") for other, _ in _manifests())
     freed = remove_directory(_links(manifest))
-    for layer in manifest.layers:
+    for layer in _all_of(manifest):
         blob = _blob(layer)
         if layer.sha256 not in remaining and blob.is_file():
             freed += blob.stat().st_size
@@ -182,6 +181,11 @@ def _check(manifest: Manifest, reference: Reference) -> None:
     if kinds.count("model") != 1:
         shown = ", ".join(sorted(set(kinds)))
         raise NotFound(f"{reference} has {kinds.count('model')} GGUF files, expected 1: {shown}")
+
+
+def _all_of(manifest: Manifest) -> list[ImageLayer]:
+    """Return the layers and the configuration of an image, all of which Ollama's store has."""
+    return [*manifest.layers, *([manifest.config] if manifest.config else [])]
 
 
 def _links(manifest: Manifest) -> Path:

@@ -71,6 +71,10 @@ class Web:
     def _url(self, reference: Reference) -> tuple[str, str]:
         """Return the address, and the SHA-256 that #sha256=... behind it names."""
         url, _, fragment = f"{self.scheme}://{reference.name}".partition("#")
+        if "@" in urlsplit(url).netloc:
+            raise InvalidInputs(
+                "an address has no credentials; write those of its host to ~/.netrc"
+            )
         match = _SHA256.fullmatch(fragment)
         if fragment and not match:
             raise InvalidInputs(f"{reference} ends with #{fragment}, expected #sha256=HEX")

@@ -13,6 +13,7 @@ from mindspore_serving import file_check, log
 from mindspore_serving.core.default_sampling import RECOMMENDED
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.checkpoint import mistral
 from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 from mindspore_serving.llm.checkpoint.mindformers import settings
 
@@ -29,6 +30,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read the object in `path`.  Raises StartError if it is missing or no JSON object."""
     if has_file(path):
         return read_file(path)
+    if mistral.has_file(path):
+        return mistral.read_file(path)
     if settings.has_file(path):
         built = settings.read_file(path)
         if isinstance(built, dict):
@@ -62,7 +65,8 @@ def load_json(path: Path) -> Any:
 
 def read_optional_json(path: Path) -> dict[str, Any]:
     """Read `path` as `read_json` does; return an empty object if it does not exist."""
-    is_file = has_file(path) or path.exists() or settings.has_file(path)
+    is_made = has_file(path) or settings.has_file(path) or mistral.has_file(path)
+    is_file = path.exists() or is_made
     return read_json(path) if is_file else {}
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import pickled
+from mindspore_serving.llm.checkpoint import mistral, pickled
 from mindspore_serving.llm.checkpoint.ckpt import read_ckpt
 from mindspore_serving.llm.checkpoint.derived import DerivedTensor
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
@@ -51,7 +51,6 @@ Read: TypeAlias = Callable[[Path], dict[str, StoredTensor]]
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
-CONSOLIDATED = "consolidated"  # weights with the names of their authors
 SLICES: dict[str, Read] = {".safetensors": read_safetensors, ".ckpt": read_ckpt}  # of ranks
 MAX_SHARDS = 10_000
 _SHARD = re.compile(r"(.*-)(?:\d{5})-of-(\d{5})(\.safetensors)")
@@ -79,10 +78,9 @@ class Checkpoint:
 
         Files are chosen in this order: chunks of the last iteration (`chunks`); those of
         model.safetensors.index.json, model.safetensors, *.safetensors; slices in rank_0, rank_1,
-        ... (`slices`); MindSpore's *.ckpt;
-        pytorch_model*.bin (`pickled`). Tensors with names of MindFormers or MindNLP get those of
-        Hugging Face (`mindformers`). Raises StartError naming the file and the tensor that is
-        missing or broken.
+        ... (`slices`); MindSpore's *.ckpt; pytorch_model*.bin (`pickled`). Tensors with names of
+        MindFormers, MindNLP (`mindformers`) or Mistral (`mistral`) get those of Hugging Face.
+        Raises StartError naming the file and the tensor that is missing or broken.
         """
         directory = Path(directory)
         if is_gguf(directory):
@@ -92,6 +90,8 @@ class Checkpoint:
         else:
             raise StartError(f"{directory} is not a directory; expected one with config.json")
         config = read_config(directory) or read_json(directory / CONFIG)
+        if mistral.is_consolidated(tensors):
+            tensors = mistral.hugging_face_tensors(tensors, config, str(directory))
         if has_mindspore_names(tensors):
             names = hugging_face_names(tensors)
             tensors = {new: tensors[name] for name, new in names.items()}
@@ -282,7 +282,7 @@ def _unindexed_files(directory: Path) -> list[Path]:
     if (directory / SINGLE_FILE).exists():
         return [directory / SINGLE_FILE]  # other files are variants (model.fp16.safetensors)
     files = sorted(directory.glob("*.safetensors"))
-    named = [path for path in files if not path.name.startswith(CONSOLIDATED)]
+    named = [path for path in files if not path.name.startswith(mistral.WEIGHTS)]
     files = named or files  # the same weights, with Mistral's names
     if files and (match := _SHARD.fullmatch(files[0].name)):
         total = min(int(match[2]), MAX_SHARDS)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import chatglm, sentencepiece, vocabularies
+from mindspore_serving.llm.checkpoint import chatglm, mistral, sentencepiece, vocabularies
 from mindspore_serving.llm.checkpoint.gguf.files import has_file
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
@@ -213,7 +213,7 @@ def _truncated_lengths(counts: Sequence[int], limit: int) -> list[int]:
 def has_tokenizer(directory: Path) -> bool:
     """Return whether the directory has a tokenizer of a known format."""
     path = directory / TOKENIZER
-    is_json = path.is_file() or has_file(path)
+    is_json = path.is_file() or has_file(path) or mistral.has_file(path)
     return (
         is_json or (directory / sentencepiece.NAME).is_file() or bool(vocabularies.find(directory))
     )
@@ -221,7 +221,8 @@ def has_tokenizer(directory: Path) -> bool:
 
 def _converted(path: Path) -> Config:
     """Build tokenizer.json from the metadata of a GGUF file, or from tokenizer.model."""
-    return read_json(path) if has_file(path) else sentencepiece.tokenizer_from(path.parent)
+    is_made = has_file(path) or mistral.has_file(path)
+    return read_json(path) if is_made else sentencepiece.tokenizer_from(path.parent)
 
 
 def _flatten(config: Config) -> list[Config]:

@@ -4,6 +4,7 @@ The path of such a file is that of the GGUF file followed by its name: `model.gg
 Knows the meaning of keys; each file is built when it is read.
 """
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,10 @@ SAMPLING = {
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
 }
+# The same of Ollama's models.
+PARAMETERS = {name: name for name in SAMPLING} | {"repetition_penalty": "repeat_penalty"}
+PARAMETERS_FILE = "params.json"
+_MAX_PARAMETERS = 1 << 16  # bytes
 
 
 def find_gguf(path: Path) -> Path | None:
@@ -114,7 +119,18 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
         if value is not None and not isinstance(value, UnreadArray):
             # Undo the rounding to float32: 0.949999988 is 0.95.
             config[name] = float(f"{value:.6g}") if isinstance(value, float) else value
-    return config
+    return config | _read_parameters(file.path.with_name(PARAMETERS_FILE))
+
+
+def _read_parameters(path: Path) -> dict[str, Any]:
+    """Return the recommended sampling of a model of Ollama, which lies beside its GGUF file."""
+    try:
+        parameters = json.loads(path.read_bytes()[:_MAX_PARAMETERS])
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(parameters, dict):
+        return {}
+    return {name: parameters[key] for name, key in PARAMETERS.items() if key in parameters}
 
 
 def _token_id(file: GgufFile, key: str, count: int) -> int | None:
