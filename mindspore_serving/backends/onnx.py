@@ -127,6 +127,8 @@ def _session(source: ModelSource, path: str, settings: Any) -> Any:
 
 
 def _warm(source: ModelSource, path: str, session: Any) -> Signature:
+    import onnxruntime
+
     inputs, outputs = session.get_inputs(), session.get_outputs()
     signature = Signature(tuple(map(_spec, inputs)), tuple(map(_spec, outputs)))
     for index, (spec, node) in enumerate(zip(signature.inputs, inputs, strict=True)):
@@ -153,8 +155,10 @@ def _warm(source: ModelSource, path: str, session: Any) -> Signature:
                 source, path, f"{problem}, replies carry one: export an output for each column"
             )
     names = [spec.name for spec in signature.inputs]
+    quiet = onnxruntime.RunOptions()
+    quiet.log_severity_level = 4  # that sizes are refused is no error while some are tried
     return warm_up(
-        lambda arrays: _run(session, dict(zip(names, arrays, strict=True))),
+        lambda arrays: _run(session, dict(zip(names, arrays, strict=True)), quiet),
         check_signature(source, path, signature),
         source,
         path,
@@ -174,13 +178,14 @@ def _spec(node: Any) -> TensorSpec:
     dtype = np.dtype(_ELEMENTS[element]) if element in _ELEMENTS else None
     if is_zipmap:
         return TensorSpec(node.name, dtype, (-1, -1))
-    dims = (dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
-    return TensorSpec(node.name, dtype, tuple(dims) if node.shape else None)
+    dims = tuple(dim if isinstance(dim, int) and dim >= 0 else -1 for dim in node.shape)
+    symbols = tuple(dim if isinstance(dim, str) else "" for dim in node.shape)
+    return TensorSpec(node.name, dtype, dims or None, symbols=symbols)
 
 
-def _run(session: Any, feed: dict[str, Array]) -> list[Array]:
+def _run(session: Any, feed: dict[str, Array], options: Any = None) -> list[Array]:
     try:
-        results: list[Any] = session.run(None, feed)
+        results: list[Any] = session.run(None, feed, options)
     except Exception as error:
         raise StageFailed(error_text(error)) from error
     return [_array(result) for result in results]

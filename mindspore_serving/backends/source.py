@@ -4,7 +4,8 @@ Knows no runtime.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mindspore_serving import file_check, log
@@ -16,6 +17,9 @@ from mindspore_serving.errors import StageFailed, StartError
 _ARCHIVES = ("pytorch", "sklearn")  # formats that are archives, whatever their suffix
 _MAX_TEXT = 600  # characters of a runtime's message that are passed on
 _DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
+_TRIED = (32, 256)  # sizes of open dimensions of a model that refuses 1
+_MAX_TRIED = 1 << 18  # times as many elements as with dimensions of 1
+_MAX_OPEN = 6  # open dimensions that are tried one by one
 _reported: set[tuple[str, str]] = set()
 
 
@@ -125,33 +129,72 @@ def warm_up(
     source: ModelSource,
     path: str,
 ) -> Signature:
-    """Run once on zeros (unknown dimensions 1) and fill in outputs that the file does not describe.
+    """Run once on zeros and fill in outputs that the file does not describe.
 
-    A model of fixed shapes must run; if another model refuses dimensions of 1, that is logged.
+    A model of fixed shapes must run.  If another one refuses open dimensions of 1, a few larger
+    sizes are tried; the inputs get the shapes with which it ran.  If none fits, that is logged.
     """
-    inputs = _zeros(signature.inputs)
-    if inputs is None:
-        return signature
     is_static = all(spec.is_static for spec in signature.inputs)
-    try:
-        results = run(inputs)
-    except StageFailed as error:
-        if is_static:
-            raise load_error(source, path, f"it does not run on zeros: {error}") from error
-        shapes = [array.shape for array in inputs]
-        log.warning("Model file '%s' is not warmed up, shapes %s: %s", path, shapes, error)
-        return signature
-    return Signature(signature.inputs, _completed(signature.outputs, results, is_static))
+    failure = ""
+    for arrays in _trials(signature.inputs):
+        if arrays is None:
+            return signature
+        try:
+            results = run(arrays)
+        except StageFailed as error:
+            if is_static:
+                raise load_error(source, path, f"it does not run on zeros: {error}") from error
+            shapes = [array.shape for array in arrays]
+            failure = failure or f"shapes {shapes}: {error}"
+            continue
+        inputs = tuple(map(_tried, signature.inputs, arrays))
+        return Signature(inputs, _completed(signature.outputs, results, is_static))
+    log.warning("Model file '%s' is not warmed up, %s", path, failure)
+    return signature
 
 
-def _zeros(specs: Iterable[TensorSpec]) -> list[Array] | None:
+def _trials(specs: Sequence[TensorSpec]) -> Iterator[list[Array] | None]:
+    """Iterate over inputs of zeros: with open dimensions of 1, then with larger ones.
+
+    A size is tried for each open dimension alone, then for all, but never for the first dimensions,
+    which are often batches.  None if the model does not describe its inputs.
+    """
+    yield _zeros(specs, 1, [])
+    axes = [
+        (i, axis)
+        for i, spec in enumerate(specs)
+        for axis, size in enumerate(spec.shape or ())
+        if size < 0 and axis > 0
+    ]
+    alone = [[axis] for axis in axes] if 1 < len(axes) <= _MAX_OPEN else []
+    for size in _TRIED if axes else ():
+        for chosen in (*alone, axes):
+            if size ** len(chosen) <= _MAX_TRIED:
+                yield _zeros(specs, size, chosen)
+
+
+def _zeros(
+    specs: Sequence[TensorSpec], size: int, axes: Sequence[tuple[int, int]]
+) -> list[Array] | None:
+    """Return zeros with `size` for the open dimensions `axes`, (input, axis), 1 for the others.
+
+    An input of unknown rank is a scalar.  None if a dtype is unknown.
+    """
     arrays: list[Array] = []
-    for spec in specs:
-        array = spec.zeros(spec.shape)
+    for i, spec in enumerate(specs):
+        shape = [
+            dim if dim >= 0 else size if (i, axis) in axes else 1
+            for axis, dim in enumerate(spec.shape or ())
+        ]
+        array = spec.zeros(shape)
         if array is None:
             return None
         arrays.append(array)
     return arrays
+
+
+def _tried(spec: TensorSpec, array: Array) -> TensorSpec:
+    return spec if spec.shape is None or spec.is_static else replace(spec, trial=array.shape)
 
 
 def _completed(
@@ -160,10 +203,10 @@ def _completed(
     if len(specs) != len(results):  # the file does not have the number of outputs
         specs = tuple(TensorSpec(f"output{i}", None, None) for i in range(len(results)))
     return tuple(
-        TensorSpec(
-            spec.name,
-            spec.dtype if spec.dtype is not None else result.dtype,
-            result.shape if spec.shape is None and is_static else spec.shape,
+        replace(
+            spec,
+            dtype=spec.dtype if spec.dtype is not None else result.dtype,
+            shape=result.shape if spec.shape is None and is_static else spec.shape,
         )
         for spec, result in zip(specs, results, strict=True)
     )

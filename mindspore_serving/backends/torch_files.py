@@ -78,7 +78,8 @@ def _kind(source: ModelSource, path: str) -> str:
 def _refusal(what: str) -> str:
     return (
         f"it is {what}; accepted are files written by torch.export.save (.pt2) and by "
-        "torch.jit.save (TorchScript)"
+        "torch.jit.save (TorchScript); a state dictionary is served with its code by "
+        "serve net.py:Net --weights FILE"
     )
 
 
@@ -208,7 +209,8 @@ def _spec(name: str, value: Any) -> TensorSpec | None:
         kind = None
     # `int` of a symbolic size would make it static.
     shape = tuple(size if isinstance(size, int) else -1 for size in value.shape)
-    return TensorSpec(name, kind, shape)
+    symbols = tuple("" if isinstance(size, int) else str(size) for size in value.shape)
+    return TensorSpec(name, kind, shape, symbols=symbols)
 
 
 def _scripted(source: ModelSource, path: str, device: str) -> ExportedProgram:

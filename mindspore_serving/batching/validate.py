@@ -60,7 +60,7 @@ def instance_shape(spec: DeclaredModel, index: int, tensor: TensorSpec) -> tuple
 
 def is_batched(spec: DeclaredModel, index: int) -> bool:
     """Return whether input `index` has a batch dimension."""
-    return spec.with_batch_dim and index not in spec.without_batch_dim_inputs
+    return bool(spec.with_batch_dim) and index not in spec.without_batch_dim_inputs
 
 
 def _array(index: int, value: Value, tensor: TensorSpec, shape: tuple[int, ...] | None) -> Array:

@@ -41,10 +41,11 @@ Serve models over REST and gRPC until Ctrl-C.
   mindspore-serving serve llama/ --quantization int8      a checkpoint of a language model
   mindspore-serving serve Qwen/Qwen3-0.6B                 a name: see docs models_by_name
   mindspore-serving serve net.mindir --name net           a model file; also .onnx, .pt2, ...
+  mindspore-serving serve net.py:Net --weights net.ckpt   the code of a network and its weights
   mindspore-serving serve models/ --poll 10               every servable in models/, and new ones
   mindspore-serving serve --config server.yaml            with settings per servable
 
-PATH is a model file: .mindir, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
+PATH is a model file: .mindir, .ms, .onnx, .pt2 or .pt (PyTorch), .xml (OpenVINO), .pb or .tflite
 (TensorFlow), .pdmodel (Paddle), .skops (scikit-learn), .json or .ubj (XGBoost), .txt (LightGBM),
 .cbm (CatBoost), .gguf, .mar (TorchServe); or a directory: with config.json and *.safetensors, with
 one model file in it or in NAME/1/, with servable_config.py and model files in NAME/1/, with

@@ -11,9 +11,10 @@ from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.tool_settings import ListSettings, PullSettings, RemoveSettings
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub import downloads
-from mindspore_serving.hub.downloads import PlannedDownload
+from mindspore_serving.hub.planning import PlannedDownload
 from mindspore_serving.hub.resolve import format_size, show_progress
 from mindspore_serving.hub.source import CachedModel
+from mindspore_serving.servable.licence import to_line
 
 _HEADER = ("name", "revision", "size", "last used", "format")
 _PINNED = 12  # characters of a revision in a table
@@ -24,10 +25,11 @@ def pull(settings: PullSettings) -> int:
     """Download a model, and print its path; return 0.  Raises ServingError."""
     download = downloads.find_download(downloads.parse_name(settings.name))
     selection = download.selection
-    log.tell(
+    text = (
         f"{download.reference} at {download.listing.revision}: "
         f"{', '.join(_shown_files(download))}; {format_size(selection.size)}"
     )
+    log.tell(to_line(text), is_warning=True)
     with show_progress(selection.size) as report:
         path = download.fetch(report)
     print(path)
@@ -57,7 +59,7 @@ def list_downloads(settings: ListSettings) -> int:
             model.revision[:_PINNED],
             format_size(model.size),
             _age(now - model.used),
-            downloads.format_of(model.path) or "incomplete",
+            downloads.format_of(model) or "incomplete",
         )
         for model in models
     ]
@@ -73,7 +75,7 @@ def _as_json(model: CachedModel) -> dict[str, Any]:
         "path": str(model.path),
         "size_bytes": model.size,
         "last_used": int(model.used),
-        "format": downloads.format_of(model.path) or None,
+        "format": downloads.format_of(model) or None,
     }
 
 

@@ -56,9 +56,17 @@ def pairs(text: str) -> dict[str, str]:
     return values
 
 
+def axes(text: str) -> dict[str, int]:
+    """Parse NAME=NUMBER pairs that are separated by commas."""
+    try:
+        return {name: int(value) for name, value in pairs(text).items()}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=NUMBER,NAME=NUMBER") from None
+
+
 ids = numbers(int, "0,1,2")
 METAVARS = {int: "N", float: "SECONDS"}  # of other kinds FILE, if a row has none of its own
-_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs}
+_PARSERS: dict[Any, Any] = {list[int]: ids, dict[str, str]: pairs, dict[str, int]: axes}
 
 
 class _Once(argparse.Action):
@@ -122,7 +130,7 @@ def add_options(parser: CommandParser, kind: _Kind) -> None:
 def _parsing(row: OptionRow) -> dict[str, Any]:
     """Return the arguments of `add_argument` that say how an option is parsed."""
     if row.kind is bool:
-        return {"action": _Switch if row.default else _Flag}
+        return {"action": _Flag if row.default is False else _Switch}
     metavar = row.metavar or METAVARS.get(row.kind, "FILE")
     if row.kind == list[str] and not row.parse:
         return {"action": "append", "metavar": metavar}
@@ -131,7 +139,20 @@ def _parsing(row: OptionRow) -> dict[str, Any]:
         shown["metavar"] = metavar
     if row.kind in (int, float) and not row.parse:
         return {"action": _Once, "type": _number(row), **shown}
-    return {"action": _Once, "type": row.parse or _PARSERS.get(row.kind), **shown}
+    parse = _checked(row.parse) if row.parse else _PARSERS.get(row.kind)
+    return {"action": _Once, "type": parse, **shown}
+
+
+def _checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Return `parse` with its errors as those of an argument, which argparse shows."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except InvalidInputs as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 def _number(row: OptionRow) -> Callable[[str], Any]:

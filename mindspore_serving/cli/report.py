@@ -93,6 +93,8 @@ def _lines(
             yield from _language_lines(reach, name, card, is_only=is_only)
         for method, names in servable["methods"].items():
             yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
+            if "batch" in names:
+                yield f"    batch: {names['batch']}"
             yield f"    {call_line(reach, name, method, names['input_specs'])}"
     yield ""
     yield from _file_line(reach, servables)

@@ -264,7 +264,8 @@ def _config(
     values |= {
         "device_ids": settings.device_ids or (None if workers else 0),
         "backend": settings.backend if is_bare else "",
-        "with_batch_dim": settings.with_batch_dim or not is_bare,
+        "with_batch_dim": settings.with_batch_dim if is_bare else None,
+        "batch_axis": settings.batch_axis if is_bare else None,
         "python": _absolute(settings.python) if os.sep in settings.python else settings.python,
         "environment": _absolute(settings.environment),
         "network": settings.network,

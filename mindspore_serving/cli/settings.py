@@ -370,8 +370,8 @@ class ServeSettings(ServerSettings, ServableSettings):
     """Settings of `mindspore-serving serve`."""
 
     paths: Sequence[str] = positional(
-        "servable, model file or checkpoint, or a directory of these; or a model by its name, as "
-        "ORG/NAME",
+        "servable, model file or checkpoint, a directory or archive of these; or a model by its "
+        "name, as ORG/NAME",
         metavar="PATH",
         nargs="*",
     )

@@ -34,7 +34,7 @@ from mindspore_serving.llm.inspection import (
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.foreign import formats as foreign
-from mindspore_serving.servable.licence import find_licence
+from mindspore_serving.servable.licence import find_licence, shorten_line, to_line
 from mindspore_serving.servable.loader import CONFIG_FILE
 
 _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
@@ -61,7 +61,7 @@ def run(settings: ShowSettings) -> int:
         return 0
     width = max(len(label) for label, _ in _rows(card))
     for label, text in _rows(card):
-        print(f"{label:{width}}  {text}")
+        print(f"{label:{width}}  {to_line(text)}")
     return 0
 
 
@@ -97,7 +97,7 @@ def describe_name(reference: Reference, runtime: str) -> Card:
         "name": str(download.reference),
         "revision": download.listing.revision,
         "path": "",
-        "licence": download.listing.licence,
+        "licence": shorten_line(download.listing.licence),
         "size_bytes": download.selection.size,
         "num_files": len(files),
     }

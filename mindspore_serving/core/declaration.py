@@ -51,14 +51,19 @@ class DeclaredModel:
     the operator allows that code in the file runs. `member` is its name if the file is in an
     archive. A run has at most `max_batch_size` instances; 0 is no limit. The model's
     tensors must agree with `inputs` and `outputs`, if there are any, and it returns those outputs.
+    `with_batch_dim` None is decided by the loaded model's shapes; `no_batch_reason` is why they
+    have no batch dimension then. `batch_axis` has the axis that counts instances of inputs and
+    outputs by name, -1 for an input without; it is 0 for the others.
     """
 
     key: str
     format: str
     files: tuple[str, ...] = ()
     factory: Callable[..., Any] | None = None
-    with_batch_dim: bool = True
+    with_batch_dim: bool | None = True
     without_batch_dim_inputs: tuple[int, ...] = ()
+    batch_axis: Mapping[str, int] = field(default_factory=dict)
+    no_batch_reason: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config_file: str | None = None
     backend: str = ""

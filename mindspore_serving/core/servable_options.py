@@ -232,12 +232,22 @@ class ServableOptions:
         metavar="DIR",
         page="engines.md#an-interpreter",
     )
-    with_batch_dim: bool = _models(
-        True,
+    with_batch_dim: bool | None = _models(
+        None,
         "the first axis of a model's inputs and outputs counts instances",
-        details="Only for model files without servable_config.py; if False, a run has one instance",
+        default_text="decided by its shapes",
+        details="Only for model files without servable_config.py; if False, a run has one instance "
+        "of whole tensors",
         serve="batch_dim",
-        page="backends.md#a-model-file-alone",
+        page="backends.md#the-batch-dimension",
+    )
+    batch_axis: Mapping[str, int] | None = _models(
+        None,
+        "axis that counts instances, by input and output, as state=1,rate=-1",
+        details="0 for those that are not named, -1 for an input without. Only for model files "
+        "without servable_config.py",
+        metavar="AXES",
+        page="backends.md#the-batch-dimension",
     )
     network: str = param(
         "",

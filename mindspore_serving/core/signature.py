@@ -47,12 +47,14 @@ class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
     """Inputs and outputs of a method, or of one graph of a model.
 
     There are no outputs if their number is unknown before a run.  Tensors of protocol v2 have a
-    first dimension that counts instances if it `is_batched`; else a request has one instance.
+    first dimension that counts instances if it `is_batched`; else a request has one instance with
+    whole tensors, for `no_batch_reason` if that was decided by the model's shapes.
     """
 
     inputs: tuple[ValueSpec, ...] = ()
     outputs: tuple[ValueSpec, ...] = ()
     is_batched: bool = True
+    no_batch_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ class ServableSignature:
     version: int
     versions: tuple[int, ...]
     methods: Mapping[str, InstanceSignature]
+
+
+def describe_batch(signature: InstanceSignature) -> str:
+    """Return a line about requests of several instances; "" if tensors can be stacked."""
+    if signature.is_batched:
+        return ""
+    reason = signature.no_batch_reason or "set by with_batch_dim"
+    return f"none, a run has whole tensors: {reason}"
 
 
 def describe_inputs(specs: Iterable[ValueSpec]) -> list[dict[str, Any]]:

@@ -43,6 +43,8 @@ class TensorSpec:
     A request may leave out an input that `is_optional`: it is `default` then, and None is an
     argument None, which is an empty array on the way to the backend. All instances of a batch
     share one value of an argument (`is_argument`): it has no batch dimension.
+    `symbols` are the names of the dimensions, "" for those without one; () if there are none.
+    `trial` is a shape with which the model has run, () if it has not.
     """
 
     name: str
@@ -54,6 +56,8 @@ class TensorSpec:
     is_argument: bool = False
     is_optional: bool = False
     default: float | None = None
+    symbols: tuple[str, ...] = ()
+    trial: tuple[int, ...] = ()
 
     @property
     def is_static(self) -> bool:

@@ -1,6 +1,6 @@
 """Downloads that resume, are checked by hash, and are safe in several processes at once.
 
-It knows no source: `open_at` of a `Download` has the bytes from an offset on.
+It knows no source: `open_at` of a `FileDownload` has the bytes from an offset on.
 """
 
 import hashlib
@@ -17,11 +17,19 @@ from typing import BinaryIO, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.hub.source import Unreachable, cache_directory, check_room, sha256_of
+from mindspore_serving.hub.selection import is_weights
+from mindspore_serving.hub.source import (
+    RemoteFile,
+    Unreachable,
+    cache_directory,
+    check_room,
+    sha256_of,
+)
 
 BACKOFF = 0.5  # seconds before the second attempt; each further wait is twice as long
 ATTEMPTS = 5  # in a row that bring no byte
 _WORKERS = 8  # files downloaded at the same time
+_LARGE = 1 << 30  # bytes of a file whose hash takes seconds
 _RESERVE = 1 << 30  # bytes of the disk that a file of unknown size must leave free
 
 
@@ -54,7 +62,7 @@ class Interrupted(Unreachable):
 
 
 @dataclass(frozen=True, slots=True)
-class Download:
+class FileDownload:
     """File to download: its name in errors, its path, and what its bytes must be."""
 
     name: str
@@ -64,31 +72,55 @@ class Download:
     sha256: str = ""  # hex; "" if the source does not tell
 
 
-def fetch_all(downloads: Sequence[Download], report: Callable[[int], None]) -> None:
+def fetch_all(downloads: Sequence[FileDownload], report: Callable[[int], None]) -> None:
     """Download files that are missing, several at once; present ones are reported at once.
 
     The first error ends the others at their next chunk; their partial files stay, to be resumed.
     """
     if not downloads:
         return
-    missing = []
-    for download in downloads:
-        if _is_present(download):
-            report(max(download.size, 0))
-        else:
-            missing.append(download)
-    for directory in {download.target.parent for download in missing}:
+    for directory in {download.target.parent for download in downloads}:
         directory.mkdir(parents=True, exist_ok=True)
-    check_room(downloads[0].target.parent, sum(_remaining(download) for download in missing))
+    check_room(downloads[0].target.parent, sum(map(_remaining, downloads)))
     stop = threading.Event()
     with ThreadPoolExecutor(_WORKERS) as pool:
-        jobs = [pool.submit(_Fetch(download, report, stop).run) for download in missing]
+        jobs = [pool.submit(_Fetch(download, report, stop).run) for download in downloads]
         try:
             for job in _as_they_fail(jobs):
                 job.result()
         finally:  # also after Ctrl-C
             stop.set()
             pool.shutdown(cancel_futures=True)
+
+
+def fetch_in_order(
+    downloads: Sequence[FileDownload], files: Sequence[RemoteFile], report: Callable[[int], None]
+) -> None:
+    """Download settings first, then weights: a directory with all weights is complete."""
+    if downloads:
+        check_room(downloads[0].target.parent, sum(map(_remaining, downloads)))
+    for is_second in (False, True):
+        pairs = zip(downloads, files, strict=True)
+        fetch_all([download for download, file in pairs if is_weights(file) == is_second], report)
+
+
+@contextmanager
+def locked(target: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a path, for which other processes that download `name` wait."""
+    from filelock import FileLock, Timeout
+
+    path = record_of(target).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.tell(f"another process downloads {name}; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def record_of(path: Path) -> Path:
@@ -111,16 +143,21 @@ def _as_they_fail(jobs: Sequence[Future[None]]) -> Iterator[Future[None]]:
     yield from rest
 
 
-def _remaining(download: Download) -> int:
-    partial = _partial(download.target)
-    return max(0, download.size - (partial.stat().st_size if partial.exists() else 0))
+def _remaining(download: FileDownload) -> int:
+    """Return the bytes that are missing, by the sizes of what is there."""
+    sizes = [
+        path.stat().st_size
+        for path in (download.target, _partial(download.target))
+        if path.exists()
+    ]
+    return max(0, download.size - max(sizes, default=0))
 
 
 def _partial(target: Path) -> Path:
     return target.with_name(f"{target.name}.incomplete")
 
 
-def _is_present(download: Download) -> bool:
+def _is_present(download: FileDownload) -> bool:
     """Return whether a complete file is there; its hash is computed once, and noted."""
     target = download.target
     if not target.is_file() or download.size not in (-1, target.stat().st_size):
@@ -129,6 +166,8 @@ def _is_present(download: Download) -> bool:
         return True
     if _noted(target) == download.sha256:
         return True
+    if target.stat().st_size > _LARGE:
+        log.tell(f"{download.name} is there; computing its SHA-256, once")
     return sha256_of(target) == download.sha256 and _note(target, download.sha256)
 
 
@@ -154,7 +193,7 @@ class _Fetch:
     """Download of one file."""
 
     def __init__(
-        self, download: Download, report: Callable[[int], None], stop: threading.Event
+        self, download: FileDownload, report: Callable[[int], None], stop: threading.Event
     ) -> None:
         self._download = download
         self._partial = _partial(download.target)
@@ -167,7 +206,10 @@ class _Fetch:
         """Download the file, unless another process did so while this one waited for it."""
         if self._stop.is_set():
             return
-        with _locked(self._download):
+        if _is_present(self._download):
+            self._tell(self._download.target.stat().st_size)
+            return
+        with locked(self._download.target, self._download.name):
             if _is_present(self._download):
                 self._tell(self._download.target.stat().st_size)
                 return
@@ -270,22 +312,3 @@ class _Fetch:
     def _check_stopped(self) -> None:
         if self._stop.is_set():
             raise StartError(f"the download of {self._download.name} was stopped")
-
-
-@contextmanager
-def _locked(download: Download) -> Iterator[None]:
-    """Hold the file's lock, which other processes that download it wait for."""
-    from filelock import FileLock, Timeout
-
-    path = record_of(download.target).with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.tell(f"another process downloads {download.name}; waiting for it")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

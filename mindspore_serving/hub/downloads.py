@@ -4,45 +4,31 @@ A download is found first, by the network: the source that has the model, the re
 means now, and the files to fetch.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from mindspore_serving.errors import InvalidInputs, NotFound, StartError, did_you_mean
+from mindspore_serving.errors import (
+    InvalidInputs,
+    NotFound,
+    ServingError,
+    StartError,
+    did_you_mean,
+)
+from mindspore_serving.hub.planning import PlannedDownload, plan_download
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.resolve import OFFLINE, entry_of, is_offline, source_order
-from mindspore_serving.hub.selection import Selection, find_complete, is_weights, select
+from mindspore_serving.hub.resolve import OFFLINE, combined, is_offline, source_order
+from mindspore_serving.hub.selection import entry_of, find_complete, is_weights
 from mindspore_serving.hub.source import (
     CachedModel,
-    Listing,
     NotInstalled,
-    Source,
     Unreachable,
     open_source,
 )
 from mindspore_serving.hub.sources import SOURCES
 
+_TAG = "latest"  # of a name without a tag
 _SHOWN = 5  # names in an error
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedDownload:
-    """Files of a model at a pinned revision; the scheme of `reference` is known."""
-
-    reference: Reference
-    listing: Listing
-    selection: Selection
-    source: Source = field(repr=False)
-
-    def fetch(self, report: Callable[[int], None]) -> Path:
-        """Download what is missing; return the path to serve.
-
-        `report` gets increments of bytes, from any thread; an error that it raises stops the
-        download. Raises ServingError.
-        """
-        path = self.source.fetch(self.reference, self.listing, self.selection.files, report)
-        entry = self.selection.entry
-        return path / entry if entry and path.is_dir() else path
 
 
 def parse_name(text: str) -> Reference:
@@ -61,16 +47,14 @@ def find_download(reference: Reference) -> PlannedDownload:
     """
     if is_offline():
         raise StartError(f"{reference} cannot be downloaded: downloads are off ({OFFLINE})")
-    faults: list[StartError | NotFound] = []
-    for candidate in _candidates(reference):
+    faults: list[ServingError] = []
+    candidates = _candidates(reference)
+    for candidate in candidates:
         try:
-            source = open_source(candidate.scheme)
-            listing = source.list_files(candidate)
-            selection = select(listing.files, candidate.file, str(candidate))
-            return PlannedDownload(candidate, listing, selection, source)
+            return plan_download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             faults.append(error)
-    raise faults[0] if len(faults) == 1 else StartError("; ".join(map(str, faults)))
+    raise combined(faults, [candidate.scheme for candidate in candidates])
 
 
 def list_cached() -> list[CachedModel]:
@@ -85,7 +69,7 @@ def list_cached() -> list[CachedModel]:
 
 
 def find_cached(reference: Reference) -> list[CachedModel]:
-    """Return the downloads that `reference` means: all revisions unless it names one.
+    """Return the downloads that `reference` means: all commits of a repository unless it names one.
 
     Raises NotFound naming what is near.
     """
@@ -106,7 +90,7 @@ def find_cached(reference: Reference) -> list[CachedModel]:
 def is_cached(reference: Reference) -> bool:
     """Return whether a revision of the model is downloaded, maybe in part."""
     models = open_source(reference.scheme).list_cached()
-    return any(model.reference.name == reference.name for model in models)
+    return any(_is_meant(model, replace(reference, file="")) for model in models)
 
 
 def find_path(reference: Reference) -> tuple[Reference, Path] | None:
@@ -125,20 +109,27 @@ def remove(models: Sequence[CachedModel]) -> int:
     """Remove downloads; return the bytes freed.  Raises ServingError."""
     freed = 0
     for model in models:
-        pinned = replace(model.reference, revision=model.revision)
-        freed += open_source(model.reference.scheme).remove_cached(pinned)
+        freed += open_source(model.reference.scheme).remove_cached(_pinned(model))
     return freed
 
 
-def format_of(path: Path) -> str:
+def format_of(model: CachedModel) -> str:
     """Return the endings of a download's weights, as "safetensors"; "" if files are missing."""
-    if path.is_file():
-        return path.suffix.removeprefix(".")
+    path = open_source(model.reference.scheme).find_cached(_pinned(model))
+    if path is None or path.is_file():
+        return path.suffix.removeprefix(".") if path else ""
     selection = find_complete(path)
     if selection is None:
         return ""
     endings = {Path(file.path).suffix for file in selection.files if is_weights(file)}
     return ", ".join(sorted(ending.removeprefix(".") for ending in endings))
+
+
+def _pinned(model: CachedModel) -> Reference:
+    """Return the reference of a download: of a repository at its commit."""
+    reference = model.reference
+    is_repository = SOURCES[reference.scheme].form == "repository"
+    return replace(reference, revision=model.revision) if is_repository else reference
 
 
 def _candidates(reference: Reference) -> list[Reference]:
@@ -149,5 +140,7 @@ def _candidates(reference: Reference) -> list[Reference]:
 def _is_meant(model: CachedModel, reference: Reference) -> bool:
     if model.reference.name != reference.name:
         return False
-    revision = reference.revision
-    return not revision or revision in (model.revision, model.reference.revision)
+    revision, actual = reference.revision, model.reference.revision
+    if SOURCES[model.reference.scheme].form == "tagged":
+        return (revision or _TAG) in (model.revision, actual or _TAG)
+    return not revision or revision in (model.revision, actual)

@@ -18,7 +18,7 @@ from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.hub.download import Interrupted, OpenAt, RemoteContent
 from mindspore_serving.hub.source import Unreachable
 
-TIMEOUTS = (8.0, 30.0)  # seconds to connect, and between two pieces of an answer
+TIMEOUTS = (5.0, 30.0)  # seconds to connect, and between two pieces of an answer
 MAX_WAIT = 60.0  # seconds of Retry-After that a download waits
 MAX_JSON = 32 << 20  # bytes of a list of files or a manifest
 _MAX_REDIRECTS = 8
@@ -30,8 +30,9 @@ _RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 class HttpClient:
     """Requests to one source: its `Authorization` header, and what to do if it refuses."""
 
-    def __init__(self, authorization: str = "", *, advice: str = "") -> None:
+    def __init__(self, authorization: str = "", *, cookie: str = "", advice: str = "") -> None:
         self.authorization = authorization
+        self._cookie = cookie
         self._advice = advice
 
     def get_json(self, url: str, what: str, *, accept: str = "") -> Any:
@@ -130,6 +131,8 @@ class HttpClient:
         """Set the header; a function, as ~/.netrc would replace a header."""
         if self.authorization:
             request.headers["Authorization"] = self.authorization
+        if self._cookie:
+            request.headers["Cookie"] = self._cookie
         return request
 
     def _refused(self, response: requests.Response, what: str) -> ServingError:

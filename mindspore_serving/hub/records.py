@@ -21,7 +21,7 @@ def read_record(directory: Path) -> dict[str, object]:
     return record if isinstance(record, dict) else {}
 
 
-def write_record(directory: Path, reference: Reference, listing: Listing, **more: str) -> None:
+def write_record(directory: Path, reference: Reference, listing: Listing, **more: object) -> None:
     """Note whose download a directory is, and that it is complete."""
     names = {"scheme": reference.scheme, "name": reference.name, "tag": reference.revision}
     record = {**names, "revision": listing.revision, "licence": listing.licence, **more}
@@ -35,11 +35,15 @@ def recorded(scheme: str) -> list[CachedModel]:
         record = read_record(path.parent)
         if record.get("name"):
             reference = Reference(scheme, str(record["name"]), str(record.get("tag", "")))
-            size = size_of(path.parent)
-            used = max(file.stat().st_atime for file in path.parent.iterdir())
-            revision = str(record.get("revision", ""))
-            models.append(CachedModel(reference, revision, path.parent, size, used))
+            revision, size = str(record.get("revision", "")), size_of(path.parent)
+            used, served = recent_use(path.parent), path.parent / str(record.get("entry", ""))
+            models.append(CachedModel(reference, revision, served, size, used))
     return models
+
+
+def recent_use(directory: Path) -> float:
+    """Return when a file in a directory was read last, in seconds since 1970."""
+    return max((file.stat().st_atime for file in directory.iterdir()), default=0.0)
 
 
 def size_of(directory: Path) -> int:

@@ -10,6 +10,7 @@ from mindspore_serving.hub.sources import SOURCES
 ANY = ""  # scheme of a bare ORG/NAME: the sources are asked in order
 
 _OF_SERVERS = ("http", "grpc")  # schemes of servers that run
+_HOSTS = ("hf.co/", "huggingface.co/")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _WORD = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}"
 _NAME = rf"{_WORD}(?:/{_WORD})?"
@@ -17,7 +18,9 @@ _REVISION = r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,254}"
 _FILE = r"[A-Za-z0-9_][^\0-\x1f\\:@]{0,254}"
 _REPOSITORY = re.compile(rf"({_NAME})(?:@({_REVISION}))?(?::({_FILE}))?")
 _BARE = re.compile(rf"({_WORD}/{_WORD})(?:@({_REVISION}))?(?::({_FILE}))?")
-_TAGGED = re.compile(r"([^\s@]+?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?")
+_TAGGED = re.compile(
+    r"([^\s@/][^\s@]*?)(?::([A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@([a-z0-9]+:\w+))?"
+)
 _PAGE = re.compile(  # of a repository, as a browser's address line has it
     rf"(?:huggingface\.co|hf\.co)/({_WORD}/{_WORD})/?"
     rf"(?:(?:tree|blob|resolve)/([^/]+)/?([^?#]*))?(?:[?#].*)?"
@@ -66,6 +69,8 @@ def parse_reference(text: str, base: str = "") -> Reference | None:
         return None
     if match:
         return _with_scheme(match[1].lower(), match[2], text)
+    if text.startswith(_HOSTS) and not os.path.lexists(os.path.join(base, text)):
+        return _with_scheme("hf", text.partition("/")[2], text)  # as Ollama writes it
     bare = _BARE.fullmatch(text)
     path = os.path.join(base, text)
     if not bare or os.path.lexists(path) or os.path.isdir(os.path.dirname(path)):

@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs, NotFound, ServingError, did_you_mean
+from mindspore_serving.hub.planning import plan_download
 from mindspore_serving.hub.reference import ANY, Reference, parse_reference
-from mindspore_serving.hub.selection import Selection, find_complete, local_files, select
+from mindspore_serving.hub.selection import entry_of
 from mindspore_serving.hub.source import NotInstalled, Source, Unreachable, open_source
 from mindspore_serving.hub.sources import SOURCES
 
@@ -26,8 +28,6 @@ _PINNED = re.compile(r"(sha256:)?([0-9a-f]{40}|[0-9a-f]{64})")  # revisions that
 _SHOWN = 5  # names in an error
 OFFLINE = "HF_HUB_OFFLINE"
 _TRUE = ("1", "on", "yes", "true")
-
-
 _paths: dict[Reference, str] = {}  # what this process has resolved, which stays as it is
 
 
@@ -47,7 +47,7 @@ def resolve(text: str, *, base: str = "", offline: bool | None = None) -> str:
     return _paths[reference]
 
 
-def resolve_prepared(text: str, base: str) -> str:
+def resolve_prepared(text: str, base: str = "") -> str:
     """Return the path of what `text` names, the download of an earlier process if there is one.
 
     Workers use it: the server has resolved the name before it starts them.
@@ -59,15 +59,17 @@ def resolve_prepared(text: str, base: str) -> str:
 
 
 def resolve_options(
-    options: Mapping[str, Any], resolve_path: Callable[[str], str] = resolve
+    options: Mapping[str, Any],
+    resolve_draft: Callable[[str], str] = resolve,
+    resolve_adapter: Callable[[str], str] = resolve,
 ) -> dict[str, Any]:
     """Return the options of a language model with the paths of its draft model and adapters."""
     resolved = dict(options)
     if isinstance(draft := options.get("draft"), str) and draft:
-        resolved["draft"] = resolve_path(draft)
+        resolved["draft"] = resolve_draft(draft)
     if isinstance(adapters := options.get("adapters"), Mapping):
         resolved["adapters"] = {
-            name: resolve_path(path) if isinstance(path, str) else path
+            name: resolve_adapter(path) if isinstance(path, str) else path
             for name, path in adapters.items()
         }
     return resolved
@@ -118,10 +120,10 @@ def download(reference: Reference, *, offline: bool = False) -> Path:
             return _download(candidate, open_source(candidate.scheme))
         except (NotFound, Unreachable, NotInstalled) as error:
             errors.append(error)
-    raise _combined(errors, schemes)
+    raise combined(errors, schemes)
 
 
-def _combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
+def combined(errors: Sequence[ServingError], schemes: Sequence[str]) -> ServingError:
     """Return one error of those of all sources: a missing library counts if there is no other."""
     pairs = [
         pair for pair in zip(schemes, errors, strict=True) if type(pair[1]) is not NotInstalled
@@ -167,34 +169,21 @@ def _download(reference: Reference, source: Source) -> Path:
     if is_pinned and (path := source.find_cached(reference)):
         return entry_of(path, reference.file)
     try:
-        listing = source.list_files(reference)
+        download = plan_download(reference, source)
     except Unreachable as error:
         path = source.find_cached(reference)
         if path is None:
             raise
         _say(f"{error}; using the download of an earlier run: {path}")
         return entry_of(path, reference.file)
-    selection = (
-        Selection(listing.files)
-        if listing.is_whole
-        else select(listing.files, reference.file, str(reference))
-    )
+    listing, selection = download.listing, download.selection
     licence = listing.licence if listing.licence.isprintable() else ""
     _say(
         f"{reference} at {listing.revision}: {len(selection.files)} files, "
         f"{format_size(selection.size)}" + (f", licence {licence}" if licence else "")
     )
     with show_progress(selection.size) as report:
-        path = source.fetch(reference, listing, selection.files, report)
-    return path / selection.entry if selection.entry and path.is_dir() else path
-
-
-def entry_of(path: Path, requested: str) -> Path:
-    """Return the path to serve of a download: its directory, or a file in it."""
-    if path.is_file():
-        return path
-    selection = find_complete(path, requested) or select(local_files(path), requested)
-    return path / selection.entry if selection.entry else path
+        return download.fetch(report)
 
 
 def format_size(size: float) -> str:
@@ -208,22 +197,29 @@ def format_size(size: float) -> str:
 
 @contextmanager
 def show_progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Hold a progress bar on a terminal; else print a line for each tenth."""
+    """Hold a progress bar on a terminal, else a line for each tenth.  Threads may share it."""
+    lock = Lock()
     if sys.stderr.isatty():
         from tqdm import tqdm
 
         with tqdm(total=total, unit="B", unit_scale=True, desc="Download", delay=0.5) as bar:
-            yield bar.update
+
+            def update(count: int) -> None:
+                with lock:
+                    bar.update(count)
+
+            yield update
         return
     done, tenths = 0, -1
 
     def report(count: int) -> None:
         nonlocal done, tenths
-        done += count
-        reached = done * 10 // total if total else 0
-        is_first = tenths < 0  # of files that are there
-        is_new, tenths = reached > tenths, max(reached, tenths)
-        if is_new and not is_first:
-            _say(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
+        with lock:
+            done += count
+            reached = done * 10 // total if total else 0
+            is_first = tenths < 0  # of files that are there
+            is_new, tenths = reached > tenths, max(reached, tenths)
+            if is_new and not is_first:
+                _say(f"downloaded {tenths * 10}%: {format_size(done)} of {format_size(total)}")
 
     yield report

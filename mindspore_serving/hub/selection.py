@@ -3,20 +3,21 @@
 Weights come in one format: safetensors before others.  Code is never chosen.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mindspore_serving.errors import NotFound, did_you_mean
+from mindspore_serving.errors import InvalidInputs, NotFound, did_you_mean
 from mindspore_serving.hub.source import RemoteFile
 
 DEFAULT_QUANTISATION = "Q4_K_M"
 # Quantisations of GGUF to take if the default is missing, best first.
 _QUANTISATIONS = (DEFAULT_QUANTISATION, "Q4_K_S", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4")
 _PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
-_MAX_PARTS = 10_000
 # Endings of files that are served by their own paths.
 _GRAPHS = (
     *(".gguf", ".onnx", ".mindir", ".xml", ".tflite", ".pt2", ".pdmodel", ".skops", ".ubj"),
@@ -72,11 +73,16 @@ def select(files: Sequence[RemoteFile], requested: str = "", name: str = "the mo
 
 
 def missing_parts(files: Iterable[RemoteFile]) -> list[str]:
-    """Return the paths of parts (-00001-of-00003) that `files` lack."""
-    paths = {file.path for file in files}
-    missing: list[str] = []
-    for path in sorted(paths):
-        missing += [part for part in _parts_of(path) if part not in paths and part not in missing]
+    """Return the first part (-00002-of-00003) that is missing of each split file."""
+    numbers: dict[tuple[str, ...], set[int]] = {}
+    for file in files:
+        if match := _PART.fullmatch(file.path):
+            numbers.setdefault((match[1], match[3], match[4]), set()).add(int(match[2]))
+    missing = []
+    for (stem, total, ending), present in sorted(numbers.items()):
+        number = next(count for count in itertools.count(1) if count not in present)
+        if number <= int(total):
+            missing.append(f"{stem}-{number:05}-of-{total}{ending}")
     return missing
 
 
@@ -86,8 +92,8 @@ def local_files(directory: Path) -> list[RemoteFile]:
     for folder, _, names in os.walk(directory):
         for name in names:
             path = Path(folder, name)
-            if path.is_file():
-                relative = path.relative_to(directory).as_posix()
+            relative = path.relative_to(directory).as_posix()
+            with suppress(InvalidInputs, OSError):  # an odd name, and a link that leads nowhere
                 matches.append(RemoteFile(relative, path.stat().st_size))
     return sorted(matches, key=lambda file: file.path)
 
@@ -99,6 +105,12 @@ def find_complete(directory: Path, requested: str = "") -> Selection | None:
     except NotFound:
         return None
     return None if missing_parts(selection.files) else selection
+
+
+def entry_of(path: Path, requested: str) -> Path:
+    """Return the path to serve of a download: its directory, or a file in it."""
+    selection = None if path.is_file() else find_complete(path, requested)
+    return path / selection.entry if selection and selection.entry else path
 
 
 def is_weights(file: RemoteFile) -> bool:
@@ -165,9 +177,8 @@ def _with_companions(
     files: Sequence[RemoteFile], weights: Sequence[RemoteFile]
 ) -> list[RemoteFile]:
     """Add the other parts of split files, and the external data of ONNX, MindIR and OpenVINO."""
-    chosen = {file.path for file in weights}
+    chosen = {_whole(file.path) for file in weights}
     for path in tuple(chosen):
-        chosen.update(_parts_of(path))
         stem = os.path.splitext(path)[0]
         chosen.update(f"{path}{ending}" for ending in ("_data", ".data"))
         if path.endswith(".xml"):
@@ -182,19 +193,16 @@ def _with_companions(
     return [
         file
         for file in files
-        if file.path in chosen
-        or any(file.path.startswith(f"{path}_data_") for path in chosen if path.endswith(".onnx"))
+        if _whole(file.path) in chosen
+        or re.sub(r"(\.onnx)_data_\d+", r"\1", file.path) in chosen
         or (folders and file.path.startswith(folders))
     ]
 
 
-def _parts_of(path: str) -> list[str]:
-    """Return the paths of all parts of a split file, [] if `path` is no part."""
+def _whole(path: str) -> str:
+    """Return the path without the number of a part, which all parts of a file share."""
     match = _PART.fullmatch(path)
-    if not match:
-        return []
-    count = min(int(match[3]), _MAX_PARTS)
-    return [f"{match[1]}-{part:05}-of-{match[3]}{match[4]}" for part in range(1, count + 1)]
+    return f"{match[1]}-of-{match[3]}{match[4]}" if match else path
 
 
 def _with_settings(

@@ -175,7 +175,8 @@ class Setup(Message, frozen=True, tag=10):
     backend: str = ""  # of a model without servable_config.py
     name: str = ""  # what clients call the servable
     traces: TraceOptions | None = None  # where the spans of its own code are sent
-    with_batch_dim: bool = True  # of a model without servable_config.py
+    with_batch_dim: bool | None = None  # of a model without servable_config.py
+    batch_axis: dict[str, int] = {}  # of one, too
     network: NetworkCode | None = None  # of a Python file that the operator named
 
 

@@ -97,5 +97,6 @@ def setup_of(
         deployment.name,
         traces,
         deployment.with_batch_dim,
+        dict(deployment.batch_axis),
         deployment.network_code,
     )

@@ -35,12 +35,18 @@ def describe(service: ServableService) -> dict[str, Any]:
                 "outputs": report.outputs,
                 "input_specs": signatures.describe_inputs(report.signature.inputs),
                 "output_specs": signatures.describe(report.signature.outputs),
+                **_batch(report.signature),
             }
             for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
         **(_described(service.card) if service.card else {}),
     }
+
+
+def _batch(signature: signatures.InstanceSignature) -> dict[str, str]:
+    text = signatures.describe_batch(signature)
+    return {"batch": text} if text else {}
 
 
 def _described(card: ModelCard) -> dict[str, Any]:

@@ -149,7 +149,7 @@ def check_option(row: OptionRow, value: object) -> Any:
             f"{did_you_mean(str(value), row.choices)}"
         )
     if kind is bool:
-        return check_bool(name, value)
+        return None if value is None and row.is_nullable else check_bool(name, value)
     if kind is int:
         high = None if row.high == _INFINITE else int(row.high)
         return check_int(name, value, int(row.low), high)
@@ -163,6 +163,8 @@ def check_option(row: OptionRow, value: object) -> Any:
 
 
 def _check_dict(name: str, value: object, kind: Any) -> dict[str, Any]:
+    if kind is int:
+        return check_axes(name, value)
     is_text = kind is str
     if not isinstance(value, Mapping) or not all(
         isinstance(key, str) and (isinstance(item, str) or not is_text)
@@ -170,6 +172,16 @@ def _check_dict(name: str, value: object, kind: Any) -> dict[str, Any]:
     ):
         accepted = "a dict of str" if is_text else "a dict with str keys"
         raise InvalidInputs(f"Parameter '{name}' should be {accepted}, but actually {value!r}")
+    return dict(value)
+
+
+def check_axes(name: str, value: object) -> dict[str, int]:
+    """Return a mapping of names to ints of at least -1."""
+    if not isinstance(value, Mapping) or not all(
+        isinstance(key, str) and type(axis) is int and axis >= -1 for key, axis in value.items()
+    ):
+        text = f"Parameter '{name}' should be a dict of axes by name, each -1 or more"
+        raise InvalidInputs(f"{text}, but actually {value!r:.200}")
     return dict(value)
 
 

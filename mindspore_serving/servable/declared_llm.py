@@ -5,6 +5,7 @@ model is cut, and whether an option is misspelt.
 """
 
 import ast
+import os
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -50,9 +51,13 @@ def declared_options(path: str) -> list[DeclaredOptions]:
     ]
 
 
-def declared_paths(path: str) -> list[str]:
-    """Return the literal paths or names of models and adapters at the top level of a file."""
-    values: list[Any] = []
+def declared_paths(path: str) -> list[tuple[str, str]]:
+    """Return the literal paths or names of models at the top level of a file.
+
+    Each has the directory that it is relative to: "", the working directory, for adapters.
+    """
+    values: list[tuple[Any, str]] = []
+    directory = os.path.dirname(path)
     for node in _parse(path).body:
         call = getattr(node, "value", None)
         if not isinstance(call, ast.Call) or _name_of(call) not in (
@@ -63,9 +68,10 @@ def declared_paths(path: str) -> list[str]:
         arguments = {str(keyword.arg): keyword.value for keyword in call.keywords}
         nodes = [*call.args[:1], arguments.get("path"), arguments.get("draft")]
         adapters = arguments.get("adapters")
-        nodes += adapters.values if isinstance(adapters, ast.Dict) else []
-        values += [node.value for node in nodes if isinstance(node, ast.Constant)]
-    return [value for value in values if isinstance(value, str)]
+        nodes_of_adapters = adapters.values if isinstance(adapters, ast.Dict) else []
+        values += [(node.value, directory) for node in nodes if isinstance(node, ast.Constant)]
+        values += [(node.value, "") for node in nodes_of_adapters if isinstance(node, ast.Constant)]
+    return [value for value in values if isinstance(value[0], str)]
 
 
 def _parse(path: str) -> ast.Module:

@@ -2,17 +2,19 @@
 
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 
 from mindspore_serving import errors, file_check
 from mindspore_serving.core.deployment import RefusedServable
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.hub.reference import is_model_file
-from mindspore_serving.servable import bare
+from mindspore_serving.servable import archive, bare
 from mindspore_serving.servable.check import check_servable_name
-from mindspore_serving.servable.foreign import torchserve
+from mindspore_serving.servable.foreign import formats, torchserve
 from mindspore_serving.servable.loader import CONFIG_FILE
-from mindspore_serving.servable.model_files import SUFFIXES, find_models
+from mindspore_serving.servable.model_files import SUFFIXES, find_models, recognize
 from mindspore_serving.servable.repository import (
     MODEL_CONFIG,
     is_language_model,
@@ -21,6 +23,7 @@ from mindspore_serving.servable.repository import (
 )
 
 _SHOWN = 5  # max reasons in an error
+_unpacked: dict[str, TemporaryDirectory[str]] = {}  # by archive; removed when the process ends
 _BESIDE = "lies beside directories of servables: give its own path to serve it"
 
 
@@ -34,6 +37,9 @@ class DiscoveredServables:
 
 def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
     """Return the servables at `path`: itself one, or those in it, by name.
+
+    An archive stands for its directory: it is unpacked once, to a temporary directory that is
+    removed when the process ends.
 
     Raises StartError if there is none, InvalidInputs if `path` has a name that cannot be served.
     """
@@ -50,9 +56,23 @@ def discover(path: str, *, allow_pickle: bool = False) -> DiscoveredServables:
             near = f"; a model of Ollama's registry is written ollama://{argument}"
         raise StartError(f"There is no file or directory '{path}'{near}")
     try:
-        return _discover(path, allow_pickle=allow_pickle)
+        return _discover(_directory_of(path), allow_pickle=allow_pickle)
     except OSError as error:
         raise StartError(f"'{path}' cannot be read: {error}") from None
+
+
+def _directory_of(path: str) -> str:
+    """Return the directory of an unpacked archive, named after it; `path` if it is none."""
+    name = archive.stem(path) if os.path.isfile(path) and not recognize(path, is_named=True) else ""
+    if not name:
+        return path
+    if path not in _unpacked:
+        directory = TemporaryDirectory(prefix="mindspore-serving-")
+        root = os.path.join(directory.name, name)
+        os.mkdir(root)
+        archive.unpack(path, root)
+        _unpacked[path] = directory
+    return os.path.join(_unpacked[path].name, name)
 
 
 def _discover(path: str, *, allow_pickle: bool) -> DiscoveredServables:
@@ -63,6 +83,8 @@ def _discover(path: str, *, allow_pickle: bool) -> DiscoveredServables:
     )
     if inside.servables:
         return inside
+    if is_itself and (files := _several_files(path, allow_pickle=allow_pickle)):
+        return _by_file(path, files)
     if is_itself:
         directory, name = os.path.split(path)
         return DiscoveredServables([(directory, check_servable_name("servable_name", name))], [])
@@ -73,6 +95,30 @@ def _has_files_beside(path: str) -> bool:
     """Return whether it is a servable only by a model file in it, so others can be beside that."""
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE)) or is_language_model(path)
     return not has_config and not bare.versions(path)
+
+
+def _several_files(path: str, *, allow_pickle: bool) -> list[str]:
+    """Return the model files of a directory of several, none of which is the directory's."""
+    if not os.path.isdir(path) or not _has_files_beside(path) or formats.is_described(path):
+        return []
+    names = [file.name for file in find_models(path, allow_pickle=allow_pickle) if file.format]
+    is_named = [os.path.splitext(name)[0] for name in names].count("model") == 1
+    return names if len(names) > 1 and not is_named else []
+
+
+def _by_file(directory: str, names: list[str]) -> DiscoveredServables:
+    """Return each file as a servable of its name, but none of several that have the same."""
+    discovered = DiscoveredServables([], [])
+    counts = Counter(os.path.splitext(name)[0] for name in names)
+    for name in names:
+        stem = os.path.splitext(name)[0]
+        if counts[stem] == 1:
+            _add(discovered, directory, name)
+            continue
+        same = " and ".join(other for other in names if os.path.splitext(other)[0] == stem)
+        reason = f"{same} would all be called {stem!r}: give the path of one, or rename the others"
+        discovered.refused.append(RefusedServable("", f"{name}: {reason}"))
+    return discovered
 
 
 def _inside(directory: str, *, allow_pickle: bool) -> DiscoveredServables:

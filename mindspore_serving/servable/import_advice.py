@@ -9,7 +9,6 @@ import sys
 from difflib import get_close_matches
 from typing import Any
 
-from mindspore_serving import extras
 from mindspore_serving.errors import did_you_mean
 
 _KEYWORD = re.compile(r"(?:\w+\.)?(\w+)\(\) got an unexpected keyword argument '(\w+)'")
@@ -38,6 +37,8 @@ def advise(error: BaseException) -> str:
 
 def _of_module(name: str) -> str:
     """Return how to install a module, in the environment of this process."""
+    from mindspore_serving import extras  # which reads the metadata of packages
+
     top = name.partition(".")[0]
     if top == _OURS:
         parent, _, last = name.rpartition(".")

@@ -106,7 +106,8 @@ def bare_language(location: str, name: str, options: dict[str, Any]) -> Declarat
 
 def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
     """Return `options` with the path of the draft model relative to `directory`."""
-    options = resolve_options(options, partial(resolve_prepared, base=directory))
+    relative = partial(resolve_prepared, base=directory)
+    options = resolve_options(options, relative, resolve_prepared)
     if options.get("draft") is None:
         return options
     return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}

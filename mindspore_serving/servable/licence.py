@@ -55,8 +55,13 @@ def licence_of(card: str) -> str:
 
 def shorten_line(text: str) -> str:
     """Return a text from a file as it may be printed: on one line, and not too long."""
-    printable = "".join(char if char.isprintable() else " " for char in text).strip()
-    return printable if len(printable) <= _MAX_LENGTH else printable[:_MAX_LENGTH] + "…"
+    line = to_line(text).strip()
+    return line if len(line) <= _MAX_LENGTH else line[:_MAX_LENGTH] + "…"
+
+
+def to_line(text: str) -> str:
+    """Return `text` with spaces for line breaks and for what controls a terminal."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _head(path: Path) -> str:

@@ -19,6 +19,7 @@ from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import (
     as_int_tuple,
     as_str_tuple,
+    check_axes,
     check_bool,
     check_int,
     check_str,
@@ -131,7 +132,7 @@ class Model:
 def declare_model(  # noqa: PLR0917  (the order is the original's)
     model_file: str | Sequence[str] | Callable[..., Any],
     model_format: str,
-    with_batch_dim: bool = True,
+    with_batch_dim: bool | None = True,
     options: AclOptions | GpuOptions | None = None,
     without_batch_dim_inputs: int | Sequence[int] | None = None,
     context: Context | None = None,
@@ -139,6 +140,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     *,
     backend: str | None = None,
     allow_pickle: bool = False,
+    batch_axis: Mapping[str, int] | None = None,
     weights: str = "",
     arguments: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -154,20 +156,20 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
             TorchScript), "OpenVINO" (.xml, and TensorFlow, TensorFlow Lite and Paddle files),
             "SKLearn", "XGBoost", "LightGBM", "CatBoost", "MindSpore" (a network), "Python", or a
             name of entry point group "mindspore_serving.backends".  Case does not matter.
-        with_batch_dim: Whether the first dimension of inputs and outputs counts instances.
+        with_batch_dim: Whether first dimensions count instances; None: the model's shapes decide.
         options: Deprecated, use `context`.
         without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
         context: Threads, and options per type of device.
         config_file: A configuration file for the backend; relative to the servable's directory.
         backend: "mindspore" or "openvino" for MindIR, "onnxruntime" or "openvino" for ONNX.
         allow_pickle: Whether a scikit-learn model may be a pickle, which can run any code.
+        batch_axis: Axes that count instances, as {"state": 1}; -1 for an input without, default 0.
         weights: Weights of a network in code, a file of the version directory.
         arguments: Arguments of its class or function, by name.
         inputs: Its inputs, as {"x": "float32[-1,28,28]"} with -1 for any size, or example batches.
         mode: "graph" or "pynative", of a network of MindSpore.
 
-    Returns the model, for `add_stage` or to be called.  Raises RuntimeError for a wrong argument, a
-    file used twice, and outside a servable_config.py.
+    Returns the model, a stage or callable.  Raises RuntimeError for a wrong argument or place.
     """
     declaration = current("declare_model")
     name = _checked_format(model_format)
@@ -175,12 +177,11 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     key = factory.__name__ if factory is not None else ";".join(files)
     _check_unused(declaration, key, files)
     network = _network(factory, name, weights, arguments=arguments, inputs=inputs, mode=mode)
-    without = () if without_batch_dim_inputs is None else without_batch_dim_inputs
-    code = {"format": name, "files": files, "factory": factory} | network
+    code = {"key": key, "format": name, "files": files, "factory": factory} | network
     declaration.models[key] = DeclaredModel(
-        key=key,
-        with_batch_dim=check_bool("with_batch_dim", with_batch_dim),
-        without_batch_dim_inputs=as_int_tuple("without_batch_dim_inputs", without, 0),
+        with_batch_dim=_checked_batch_dim(with_batch_dim),
+        without_batch_dim_inputs=_checked_indices(without_batch_dim_inputs),
+        batch_axis=check_axes("batch_axis", batch_axis or {}),
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),
@@ -232,6 +233,14 @@ def _checked_format(model_format: object) -> str:
         "Parameter 'model_format' is wrong: model format can only be OM, MindIR or MindIR_Lite, "
         f"case ignored, or {', '.join(known[3:])}, but given '{text}'{did_you_mean(text, known)}"
     )
+
+
+def _checked_batch_dim(value: object) -> bool | None:
+    return None if value is None else check_bool("with_batch_dim", value)
+
+
+def _checked_indices(value: object) -> tuple[int, ...]:
+    return () if value is None else as_int_tuple("without_batch_dim_inputs", value, 0)
 
 
 def _registered_formats() -> set[str]:

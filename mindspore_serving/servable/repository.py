@@ -40,7 +40,8 @@ def make_declaration(
     *,
     allow_pickle: bool = False,
     backend: str = "",
-    with_batch_dim: bool = True,
+    with_batch_dim: bool | None = None,
+    batch_axis: Mapping[str, int] | None = None,
     network: NetworkCode | None = None,
 ) -> tuple[Declaration, int]:
     """Return the declaration of a servable, and the version to run.
@@ -48,30 +49,31 @@ def make_declaration(
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1. A bare model, and the directory of a language model with its `llm_options`, has no
     method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
-    model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` tells that
-    its first axes count instances. `network` is that of a Python file of the operator.
+    model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` and
+    `batch_axis` tell which axes count instances. `network` is that of the operator's Python file.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
-    InvalidInputs if the backend or `with_batch_dim` does not apply.
+    InvalidInputs if the backend or the batch dimension does not apply.
     """
-    options = dict(llm_options or {})
+    options, axes = dict(llm_options or {}), dict(batch_axis or {})
+    set_axes = _batch_arguments(with_batch_dim, axes)
     root = os.path.join(servable_directory, servable_name)
     if network is not None:
-        spec = replace(declare_network(root, network), with_batch_dim=with_batch_dim)
+        spec = replace(
+            declare_network(root, network), with_batch_dim=with_batch_dim, batch_axis=axes
+        )
         return Declaration(servable_name, models={spec.key: spec}), 1
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     if is_upstream(options) or is_language_model(root):
-        if not with_batch_dim:
+        if set_axes:
             raise InvalidInputs(
-                f"servable '{servable_name}' is a language model, so with_batch_dim=False does "
-                "not apply"
+                f"servable '{servable_name}' is a language model, so {set_axes[0]} does not apply"
             )
         described = None if is_upstream(options) else formats.language_model(root)
         location = described.language_path if described is not None else root
         return bare_language(location, servable_name, options), version or 1
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
-        if backend or not with_batch_dim:
-            argument = f"backend='{backend}'" if backend else "with_batch_dim=False"
+        for argument in [f"backend='{backend}'"] * bool(backend) + set_axes:
             raise InvalidInputs(
                 f"servable '{servable_name}' has a servable_config.py: set this there, by "
                 f"declare_model(..., {argument})"
@@ -84,12 +86,19 @@ def make_declaration(
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare_model(root, version, allow_pickle=allow_pickle)
         backend = check_backend(backend, spec.format)
-        spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim)
+        spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim, batch_axis=axes)
         declaration = Declaration(servable_name, models={spec.key: spec})
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)
         config_path(servable_directory, servable_name, model)
     return declaration, version
+
+
+def _batch_arguments(with_batch_dim: bool | None, axes: Mapping[str, int]) -> list[str]:
+    """Return the arguments of declare_model that set the batch dimension as the operator did."""
+    arguments = [f"batch_axis={axes!r}"] if axes else []
+    is_set = with_batch_dim is not None
+    return [*arguments, f"with_batch_dim={with_batch_dim}"] if is_set else arguments
 
 
 def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:

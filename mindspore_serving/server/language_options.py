@@ -3,7 +3,6 @@
 Checks that need the model's files, or the library of another engine, are left to the worker.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -59,8 +58,8 @@ def check_declared_options(path: str) -> None:
                 _check(call.literals)
         except ServingError as error:
             raise StartError(f"{path}, line {call.line}: {error}") from None
-    for name in declared_paths(path):
-        resolve(name, base=os.path.dirname(path))
+    for name, base in declared_paths(path):
+        resolve(name, base=base)
 
 
 def _check(options: Mapping[str, Any]) -> None:

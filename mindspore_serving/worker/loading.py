@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import cast
 
 from mindspore_serving import backends, loading, log
-from mindspore_serving.backends import described
+from mindspore_serving.backends import batch_axis, described
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
 from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
@@ -29,7 +29,7 @@ from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import pipeline, repository
-from mindspore_serving.servable.foreign.archive import unpacked
+from mindspore_serving.servable.archive import unpacked
 from mindspore_serving.servable.language import add_generate
 from mindspore_serving.worker import nested, signatures
 from mindspore_serving.worker.job import Outcome
@@ -83,6 +83,7 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         allow_pickle=setup.allow_pickle,
         backend=setup.backend,
         with_batch_dim=setup.with_batch_dim,
+        batch_axis=setup.batch_axis,
         network=setup.network,
     )
     if declaration.language is not None and not declaration.methods:
@@ -191,6 +192,8 @@ def _open_model(
     )
     model = described.check(spec, backends.open_backend(source))
     spec = assemble.without_arguments(spec, model.signature[0])
+    is_bare = not servable.declaration.methods
+    spec, model = batch_axis.settle(spec, model, can_probe=is_bare)
     servable.declaration.models[spec.key] = spec
     _add_model(servable, spec, model)
 

@@ -36,8 +36,8 @@ def of_model(spec: DeclaredModel, signature: Signature) -> InstanceSignature:
     outputs = [
         _to_spec(tensor, tensor.shape and tensor.shape[start:]) for tensor in signature.outputs
     ]
-    is_batched = spec.with_batch_dim or not spec.inputs  # those of a file alone always are
-    return InstanceSignature(tuple(inputs), tuple(outputs), is_batched)
+    is_batched = bool(spec.with_batch_dim)
+    return InstanceSignature(tuple(inputs), tuple(outputs), is_batched, spec.no_batch_reason)
 
 
 def of_method(
@@ -56,13 +56,15 @@ def of_method(
     known |= _prompts(method, has_tokenizer=has_tokenizer)
     for stage in method.stages:
         known.update(_outputs(stage, models))
+    graphs = [_graph(stage, models) for stage in method.stages] or [InstanceSignature()]
     return InstanceSignature(
         tuple(_named(name, known.get(slot), method) for slot, name in enumerate(method.inputs)),
         tuple(
             _named(name, known.get(slot))
             for name, slot in zip(method.outputs, method.returns, strict=True)
         ),
-        is_batched=all(_graph(stage, models).is_batched for stage in method.stages),
+        is_batched=any(graph.is_batched for graph in graphs),
+        no_batch_reason="; ".join(filter(None, (graph.no_batch_reason for graph in graphs))),
     )
 
 
@@ -76,9 +78,12 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
     row = None if tensor.dtype is None else dtypes.BY_SPEC.get(tensor.dtype)
     sizes = None if shape is None else tuple(None if size < 0 else size for size in shape)
     example = None if tensor.example is None else Example(tensor.example)
+    name = None if row is None else row.name
+    if example is None and tensor.trial and sizes:  # other sizes may be refused
+        example = examples.likely(tensor.name, name, tensor.trial[-len(sizes) :])
     return ValueSpec(
         tensor.name,
-        None if row is None else row.name,
+        name,
         sizes,
         declared=example,
         columns=tensor.columns,

@@ -74,6 +74,11 @@ class Tied(nn.Module):
         return self.second(self.first(x))
 
 
+class Square(nn.Module):
+    def forward(self, x):
+        return x.T @ x
+
+
 class NoNetwork:
     pass
 

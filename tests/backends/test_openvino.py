@@ -140,7 +140,11 @@ def test_onnx_on_openvino_answers_as_onnx_runtime_does(onnx, opened):
         ours = opened("onnx_openvino", onnx / f"{name}.onnx")
         other = opened("onnx", onnx / f"{name}.onnx")
         assert [spec.name for spec in ours.signature[0].outputs] == ["sum", "difference"]
-        assert ours.signature[0].inputs == other.signature[0].inputs
+        shapes = [
+            [(spec.name, spec.dtype, spec.shape) for spec in backend.signature[0].inputs]
+            for backend in (ours, other)
+        ]
+        assert shapes[0] == shapes[1]
         pair = [np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((3, 2), np.float32)]
         for one, two in zip(ours.run(pair), other.run(pair), strict=True):
             np.testing.assert_array_equal(one, two)

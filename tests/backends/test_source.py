@@ -70,6 +70,33 @@ def test_an_open_model_may_refuse_the_smallest_shapes(source, warnings_logged):
     assert warnings_logged == ["Model file 'a' is not warmed up, shapes [(1, 1)]: too small"]
 
 
+def test_larger_sizes_are_tried_for_open_dimensions_but_the_first(source):
+    tried = []
+
+    def run(arrays):
+        tried.append(arrays[0].shape)
+        if arrays[0].shape[-1] < 200:
+            raise StageFailed("too small")
+        return [arrays[0]]
+
+    known = warm_up(run, signature((-1, 3, -1)), source("onnx", "a"), "a")
+    assert tried == [(1, 3, 1), (1, 3, 32), (1, 3, 256)]
+    assert known.inputs[0].trial == (1, 3, 256)
+    assert known.inputs[0].shape == (-1, 3, -1)
+
+
+def test_sizes_that_take_much_memory_are_not_tried(source, warnings_logged):
+    tried = []
+
+    def run(arrays):
+        tried.append(arrays[0].size)
+        raise StageFailed("too small")
+
+    warm_up(run, signature((-1,) * 6), source("onnx", "a"), "a")
+    assert max(tried) == 256
+    assert len(tried) == 11
+
+
 def test_options_of_the_chosen_device_count_and_the_sources_own_win(source, warnings_logged):
     devices = [
         {"device_type": "cpu", "precision_mode": "fp16"},

@@ -67,7 +67,10 @@ def test_a_module_tells_inputs_and_outputs_by_type_hints(opened):
     x, scale = signature.inputs
     assert (x.name, x.dtype, x.shape) == ("x", np.float32, (-1, 3))
     assert (scale.name, scale.dtype, scale.default) == ("scale", np.float64, 1.0)
-    assert [output.name for output in signature.outputs] == ["scores", "features"]
+    assert [(output.name, output.shape) for output in signature.outputs] == [
+        ("scores", (-1, 4)),
+        ("features", (-1, 5)),
+    ]
 
 
 def test_an_optional_tensor_that_is_described_is_an_input(opened):
@@ -118,6 +121,16 @@ def test_a_pickle_is_not_run(directory, opened, tmp_path):
 def test_an_input_that_is_no_parameter_is_refused(opened):
     with pytest.raises(StartError, match=r"input 'z' is described, but is no parameter: it has x,"):
         opened(inputs={"z": "float32[1]"})
+
+
+def test_an_output_that_is_no_batch_keeps_its_shape(opened):
+    (signature,) = opened("Square", inputs={"x": "float32[-1,3]"}).signature
+    assert [output.shape for output in signature.outputs] == [(3, 3)]
+
+
+def test_sizes_that_a_module_refuses_are_explained(opened):
+    with pytest.raises(StartError, match="sizes of 1 for its open dimensions, as the log says"):
+        opened(inputs={"x": "float32[-1,-1]"})
 
 
 def test_an_error_of_forward_is_that_of_the_request(opened):

@@ -25,6 +25,7 @@ api_key: ["secret-key", 'another "key"']
 api_key_file: keys.txt
 limit: {head_timeout: 10, max_header_fields: 50}
 node_labels: {zone: a, disk: ssd}
+batch_axis: {state: 1, rate: -1}
 restart_policy: limited
 llm_option:
   kv_cache_memory: 2e9
@@ -62,6 +63,7 @@ def test_a_file_has_the_options_of_serve_and_settings_of_servables(read, tmp_pat
         "api_key_file": str(tmp_path / "keys.txt"),
         "limit": ("head_timeout=10", "max_header_fields=50"),
         "node_labels": {"zone": "a", "disk": "ssd"},
+        "batch_axis": {"state": 1, "rate": -1},
         "restart_policy": "limited",
         "llm_option": ("kv_cache_memory=2000000000.0", "enable_prefix_caching=false"),
         "servables": (

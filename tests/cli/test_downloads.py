@@ -9,7 +9,9 @@ import pytest
 from mindspore_serving.cli import downloads as commands
 from mindspore_serving.cli import main
 from tests.e2e.harness import ROOT
+from tests.hub.servers import FileServer
 from tests.hub.shelf import put_on_shelf
+from tests.hub.test_ollama import WEIGHTS, publish
 
 TINY = ROOT / "examples/tiny_llm/model"
 NAME = "acme/tiny"
@@ -127,3 +129,16 @@ def test_show_of_a_downloaded_name_is_that_of_its_path(capsys) -> None:
 )
 def test_ages_have_a_single_unit(seconds, text) -> None:
     assert commands._age(seconds) == text
+
+
+def test_a_tag_of_ollama_is_listed_and_removed_alone(capsys, shelf, monkeypatch) -> None:
+    with FileServer().running() as server:
+        monkeypatch.setenv("OLLAMA_MODELS", str(shelf / "ollama"))
+        monkeypatch.setenv("MINDSPORE_SERVING_OLLAMA_REGISTRY", server.url)
+        for tag in ("latest", "1b"):
+            publish(server, server, f"library/tiny:{tag}", model=WEIGHTS + tag.encode())
+            output(capsys, "pull", f"ollama://tiny:{tag}")
+    formats = {model["name"]: model["format"] for model in listed(capsys)}
+    assert formats == {"ollama://tiny:latest": "gguf", "ollama://tiny:1b": "gguf"}
+    output(capsys, "remove", "ollama://tiny", "--yes")
+    assert [model["name"] for model in listed(capsys)] == ["ollama://tiny:1b"]

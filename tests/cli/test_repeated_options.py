@@ -20,7 +20,11 @@ from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import OPTIONS
 
 COMMANDS = commands.parsers(commands.parser())
-VALUES = {options.pairs: "zone=a"}
+VALUES = {
+    options.pairs: "zone=a",
+    options.axes: "state=1",
+}
+VALUES_OF_FLAGS = {"--arguments": "size=1", "--inputs": "x=float32[1]"}
 
 
 def optional(command):
@@ -35,6 +39,7 @@ def words(action, flag):
     if action.nargs == 0:
         return [flag]
     value = str(action.choices[0]) if action.choices else VALUES.get(action.type, "1")
+    value = VALUES_OF_FLAGS.get(flag, value)
     return [flag, value]
 
 
@@ -85,6 +90,7 @@ def test_an_option_given_twice_in_any_form_ends_the_command(given, capsys):
         ("--engine-option a=1 --engine-option a=1", "--engine-option has a twice"),
         ("--adapter a=x --adapter a=y", "--adapter has a twice"),
         ("--node-labels zone=a,zone=b", "'zone=a,zone=b' has zone twice"),
+        ("--batch-axis a=1,b=x", "'a=1,b=x': expected NAME=NUMBER,NAME=NUMBER"),
     ],
 )
 def test_a_name_given_twice_to_a_repeatable_option_is_refused(given, text, tmp_path, capsys):

@@ -233,7 +233,8 @@ def test_an_error_of_a_model_without_batch_axis_names_the_option(
     write_words(tmp_path)
     write_swap(tmp_path / "swap.onnx")
     port = str(free_port())
-    with serve(tmp_path, "words", "swap.onnx", "--http-port", port, "--no-grpc") as command:
+    paths = ["words", "swap.onnx", "--batch-dim"]
+    with serve(tmp_path, *paths, "--http-port", port, "--no-grpc") as command:
         command.says(READY)
         assert "Not served: swap: " in line_with(command, "serve --no-batch-dim")
         assert "/model/swap:predict" not in command.text  # no call that would fail
@@ -243,12 +244,13 @@ def test_an_error_of_a_model_without_batch_axis_names_the_option(
 @pytest.mark.onnx
 def test_without_batch_dim_the_printed_call_has_whole_arrays_and_works(tmp_path: Path) -> None:
     write_swap(tmp_path / "swap.onnx")
-    options = ["--no-batch-dim", "--http-port", str(free_port()), "--no-grpc"]
+    options = ["--log-level", "info", "--http-port", str(free_port()), "--no-grpc"]
     with serve(tmp_path, "swap.onnx", *options) as command:
         command.says(READY)
+        assert "'M' is the first of input 'x', but number 2" in line_with(command, "batch: none")
         done = run([*shlex.split(line_with(command, "/model/swap:predict")), "-s"], tmp_path)
         assert json.loads(done.stdout) == {"instances": [{"y": [[1], [1], [1]]}]}
-        where = f"http://127.0.0.1:{options[2]}"
+        where = f"http://127.0.0.1:{options[3]}"
         body = '{"x": [[1, 2, 3], [4, 5, 6]]}'
         done = run([*SERVING, "predict", where, "swap", "predict", body], tmp_path)
         assert json.loads(done.stdout) == {"instances": [{"y": [[1, 4], [2, 5], [3, 6]]}]}

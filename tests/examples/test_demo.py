@@ -58,6 +58,7 @@ def test_a_port_in_use_is_named_and_nothing_stays_behind(demo, printed):
     eventually(lambda: demo.processes() == [])
 
 
+@pytest.mark.long
 def test_serve_stays_until_ctrl_c_and_exits_cleanly(demo, printed):
     with demo.serve() as process:
         # The server, two workers of add, one each of the others that are installed.

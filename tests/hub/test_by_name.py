@@ -99,7 +99,9 @@ def test_a_start_up_script_takes_a_name(novels: Path) -> None:
 CONFIG = """
 from mindspore_serving.server import register
 
-register.declare_llm("hf://tiny/novels", draft="tiny/novels")
+register.declare_llm(
+    "hf://tiny/novels", draft="tiny/novels", adapters={"style": "tiny/style", "sql": "loras/sql"}
+)
 """
 
 
@@ -107,6 +109,7 @@ def test_a_declared_model_is_downloaded_before_a_worker_starts(
     hub: Hub, tmp_path: Path, novels: Path
 ) -> None:
     (tmp_path / "writer").mkdir()
+    (tmp_path / "loras").mkdir()  # so that loras/sql is no name
     (tmp_path / "writer/servable_config.py").write_text(CONFIG)
     merge_config([server.ServableStartConfig(str(tmp_path), "writer")])
     assert (novels / "model.safetensors").exists()
@@ -114,12 +117,15 @@ def test_a_declared_model_is_downloaded_before_a_worker_starts(
     language = load(str(tmp_path), "writer").language
     assert language is not None
     assert language.path == language.options["draft"] == str(novels)
+    assert Path(language.options["adapters"]["style"]).name == COMMIT
+    assert language.options["adapters"]["sql"] == "loras/sql"
     assert hub.log == []
 
 
 def test_a_directory_beside_a_servable_is_no_name(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "writer/tiny").mkdir(parents=True)
-    text = CONFIG.replace("hf://tiny/novels", "tiny/novels")
+    text = CONFIG.replace("hf://tiny/novels", "tiny/novels").replace("tiny/style", "loras/style")
+    (tmp_path / "loras").mkdir()
     (tmp_path / "writer/servable_config.py").write_text(text)
     language = load(str(tmp_path), "writer").language
     assert language is not None

@@ -10,7 +10,7 @@ import pytest
 
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.hub import download, http
-from mindspore_serving.hub.download import Download, fetch_all
+from mindspore_serving.hub.download import FileDownload, fetch_all
 from mindspore_serving.hub.http import HttpClient, retry_after
 from mindspore_serving.hub.source import Unreachable
 from tests.hub.servers import FileServer, Reply, Request
@@ -25,7 +25,7 @@ def fetch(server: FileServer, target: Path, **more: object) -> list[int]:
     reported: list[int] = []
     client = HttpClient("Bearer secret", advice="set TOKEN")
     opener = client.open_at(f"{server.url}/file", "model.onnx")
-    fetch_all([Download("model.onnx", target, opener, **more)], reported.append)  # type: ignore[arg-type]
+    fetch_all([FileDownload("model.onnx", target, opener, **more)], reported.append)  # type: ignore[arg-type]
     return reported
 
 
@@ -236,7 +236,7 @@ def test_files_are_downloaded_at_the_same_time(server: FileServer, tmp_path: Pat
     server.routes = {"/a": answer, "/b": answer}
     client = HttpClient()
     fetch_all(
-        [Download(n, tmp_path / n, client.open_at(f"{server.url}/{n}", n)) for n in "ab"],
+        [FileDownload(n, tmp_path / n, client.open_at(f"{server.url}/{n}", n)) for n in "ab"],
         lambda count: None,
     )
     assert [(tmp_path / name).read_text() for name in "ab"] == ["/a", "/b"]
@@ -255,7 +255,7 @@ def test_the_first_error_ends_the_other_downloads(server: FileServer, tmp_path: 
     names = ["slow", "missing"]
     with pytest.raises(NotFound, match="has no missing"):
         fetch_all(
-            [Download(n, tmp_path / n, client.open_at(f"{server.url}/{n}", n)) for n in names],
+            [FileDownload(n, tmp_path / n, client.open_at(f"{server.url}/{n}", n)) for n in names],
             lambda count: None,
         )
     assert not (tmp_path / "slow").exists()
@@ -266,10 +266,10 @@ def test_two_processes_download_a_file_once(server: FileServer, tmp_path: Path) 
     server.add("/file", BODY, hold=hold)
     program = (
         "import sys; from pathlib import Path\n"
-        "from mindspore_serving.hub.download import Download, fetch_all\n"
+        "from mindspore_serving.hub.download import FileDownload, fetch_all\n"
         "from mindspore_serving.hub.http import HttpClient\n"
         "opener = HttpClient().open_at(sys.argv[1], 'model.onnx')\n"
-        "fetch_all([Download('model.onnx', Path(sys.argv[2]), opener)], lambda count: None)\n"
+        "fetch_all([FileDownload('model.onnx', Path(sys.argv[2]), opener)], lambda count: None)\n"
     )
     command = [sys.executable, "-c", program, f"{server.url}/file", str(tmp_path / "file")]
     with (

@@ -336,7 +336,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_errors_of_several_sources_are_combined(errors: list[ServingError], text: str) -> None:
-    assert str(resolving._combined(errors, ["a", "b"][: len(errors)])) == text
+    assert str(resolving.combined(errors, ["a", "b"][: len(errors)])) == text
 
 
 def test_an_order_of_sources_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from mindspore_serving.hub.sources import SOURCES
         ("hf://gpt2", Reference("hf", "gpt2")),
         ("HF://a/b@refs/pr/1", Reference("hf", "a/b", "refs/pr/1")),
         ("hf://a/b@main:Q4_K_M", Reference("hf", "a/b", "main", "Q4_K_M")),
+        ("hf.co/a/b:Q8_0", Reference("hf", "a/b", "", "Q8_0")),
         ("https://huggingface.co/a/b", Reference("hf", "a/b")),
         ("https://hf.co/a/b/tree/v1", Reference("hf", "a/b", "v1")),
         (

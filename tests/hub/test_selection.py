@@ -152,6 +152,14 @@ def test_missing_parts_are_named() -> None:
     parts = ["m-00001-of-00003.safetensors", "m-00003-of-00003.safetensors"]
     assert missing_parts(files(parts)) == ["m-00002-of-00003.safetensors"]
     assert missing_parts(files("model.safetensors")) == []
+    assert missing_parts(files(f"m-{part:05}-of-99999.gguf" for part in range(1, 3000))) == [
+        "m-03000-of-99999.gguf"
+    ]
+
+
+def test_shards_of_onnx_data_belong_to_their_model() -> None:
+    paths = "config.json onnx/model.onnx onnx/model.onnx_data onnx/model.onnx_data_1"
+    assert chosen(f"{paths} onnx/model_q4.onnx_data_1") == (set(paths.split()), "onnx/model.onnx")
 
 
 @given(st.lists(st.text("ab./-_0123456789ofgutsrn", min_size=1, max_size=30), max_size=20))

@@ -79,7 +79,8 @@ def test_a_directory_with_a_model_file_is_a_servable(servable, file, model_forma
     assert version == 1
     assert declaration.methods == {}
     inside = file if place else f"../{file}"
-    assert declaration.models == {file: DeclaredModel(file, model_format, (inside,))}
+    spec = DeclaredModel(file, model_format, (inside,), with_batch_dim=None)
+    assert declaration.models == {file: spec}
     (path,) = repository.model_paths(servable.directory, "tiny", 1, declaration.models[file])
     assert path == str(servable.path / place / file)
 
@@ -130,6 +131,30 @@ def test_two_bare_models_in_a_version_are_refused(servable):
     assert "There is more than one model in" in refused(servable)
 
 
+def test_a_directory_of_several_files_is_a_servable_for_each(make_servable, tmp_path):
+    write(make_servable("zoo"), "a.onnx", "b.pt2", "forest.json", "labels.txt", "config.json")
+    found = discover(str(tmp_path / "zoo"))
+    assert found.servables == of(tmp_path / "zoo", "a.onnx", "b.pt2", "forest.json")
+    assert not found.refused
+
+
+def test_of_several_files_with_the_same_stem_none_is_served(make_servable, tmp_path):
+    write(make_servable("zoo"), "a.onnx", "a.pt2", "b.onnx")
+    found = discover(str(tmp_path / "zoo"))
+    assert found.servables == of(tmp_path / "zoo", "b.onnx")
+    assert [str(refused) for refused in found.refused] == [
+        f"{name}: a.onnx and a.pt2 would all be called 'a': give the path of one, or rename the "
+        "others"
+        for name in ("a.onnx", "a.pt2")
+    ]
+
+
+@pytest.mark.parametrize("more", ["model.onnx", "1/model.onnx", "config.pbtxt"])
+def test_a_directory_of_several_files_may_be_a_servable_itself(make_servable, tmp_path, more):
+    write(make_servable("zoo"), "a.onnx", "b.onnx", more)
+    assert discover(str(tmp_path / "zoo")).servables == of(tmp_path, "zoo")
+
+
 def test_two_bare_models_with_the_name_model_are_refused(servable):
     servable.add("1/model.onnx", "1/model.pt2")
     assert "There is more than one model in" in refused(servable)
@@ -166,8 +191,8 @@ def test_a_pickle_is_a_model_if_the_operator_allows_pickles(servable):
     servable.add("1/model.pkl")
     place = (servable.directory, servable.name)
     declaration, _ = repository.make_declaration(*place, allow_pickle=True)
-    expected = DeclaredModel("model.pkl", "sklearn", ("model.pkl",), allow_pickle=True)
-    assert list(declaration.models.values()) == [expected]
+    spec = declaration.models["model.pkl"]
+    assert (spec.format, spec.allow_pickle) == ("sklearn", True)
     assert discover(servable.directory, allow_pickle=True).servables == of(*place)
 
 

@@ -36,6 +36,34 @@ def test_a_file_and_a_format_are_enough(declared):
     assert spec.factory is None
 
 
+def test_a_network_is_a_class_with_weights(declared):
+    before = "class Net: pass\n"
+    call = "Net, 'PyTorch', weights='net.pt', inputs={'x': 'float32[-1,2]'}, arguments={'n': 3}"
+    (spec,) = declared(call, before=before)
+    assert (spec.key, spec.format, spec.files) == ("Net", "pytorch_module", ("net.pt",))
+    assert (spec.factory.__name__, spec.arguments, spec.inputs[0].shape) == (
+        "Net",
+        {"n": 3},
+        (-1, 2),
+    )
+    (spec,) = declared("Net, 'MindSpore', mode='pynative'", before=before)
+    assert (spec.format, spec.files, spec.mode) == ("mindspore", (), "pynative")
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ("'a.onnx', 'ONNX', weights='net.pt'", "are for a network in code"),
+        ("Net, 'MindSpore', mode='eager'", "'mode' is 'eager', expected one of graph, pynative"),
+        ("'net.ckpt', 'MindSpore'", "should be a Python function or class"),
+        ("Net, 'MindSpore', inputs={'x': 'float'}", "described by 'float', expected a type and a"),
+    ],
+)
+def test_a_wrong_network_is_refused(declared, call, problem):
+    with pytest.raises(RuntimeError, match=problem):
+        declared(call, before="class Net: pass\n")
+
+
 def test_several_files_are_the_graphs_of_a_model(declared):
     (spec,) = declared("['a.mindir', 'b.mindir'], 'MindIR'")
     assert spec.key == "a.mindir;b.mindir"
@@ -48,6 +76,18 @@ def test_arguments_may_be_given_in_the_order_of_the_original(declared):
     assert spec.without_batch_dim_inputs == (1, 2)
     assert spec.options == {"thread_num": 2}
     assert spec.config_file == "lite.cfg"
+
+
+def test_the_batch_dimension_may_be_left_to_the_shapes_or_set_by_name(declared):
+    assert [spec.with_batch_dim for spec in declared("'a', 'ONNX', None")] == [None]
+    (spec,) = declared("'a', 'ONNX', batch_axis={'state': 1, 'rate': -1}")
+    assert spec.batch_axis == {"state": 1, "rate": -1}
+
+
+@pytest.mark.parametrize("axes", ["[1]", "{'state': -2}", "{'state': '1'}", "{1: 1}"])
+def test_axes_are_ints_by_name(declared, axes):
+    with pytest.raises(Exception, match="'batch_axis' should be a dict of axes by name"):
+        declared(f"'a', 'ONNX', batch_axis={axes}")
 
 
 def test_the_backend_of_a_mindir_may_be_chosen(declared):

@@ -25,6 +25,7 @@ from mindspore_serving.frontends.v2 import schemas as v2
 from mindspore_serving.frontends.v2.models import GENERATE, default_method
 
 _ERROR = to_object({"error_msg": STRING})
+_WHOLE = ", whole tensors without a batch dimension"
 _PATHS = "/model/{servable}:{method}", "/model/{servable}/version/{version}:{method}"
 
 
@@ -86,7 +87,7 @@ def _classic_methods(
     answers = _classic_answers(
         values.instance_schema(signature.outputs, is_output=True), has_codes=has_codes
     )
-    text = f"{method} of {served.name}"
+    text = f"{method} of {served.name}{'' if signature.is_batched else _WHOLE}"
     yield Operation("POST", path, text, answers, body)
     if method in served.streams:
         answers = {EVENTS: EVENT, **({} if has_codes else answers)}
@@ -144,7 +145,8 @@ def _infer(base: str, name: str, signature: InstanceSignature) -> Operation:
     answers = {JSON: v2.infer_answer(outputs), v2.BINARY: {}}
     request = v2.infer_request(values.tensors_schema(signature.inputs))
     body = Body(request, example=values.tensors_example(signature))
-    return Operation("POST", f"{base}/infer", f"Call {name}", answers, body)
+    text = f"Call {name}{'' if signature.is_batched else _WHOLE}"
+    return Operation("POST", f"{base}/infer", text, answers, body)
 
 
 def _generate(base: str, name: str) -> Iterator[Operation]:

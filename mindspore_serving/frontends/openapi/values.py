@@ -88,10 +88,11 @@ def tensors_example(signature: InstanceSignature) -> dict[str, Any] | None:
     needed = [spec for spec in signature.inputs if not spec.is_optional]
     if sum(spec.example.size for spec in needed) > MAX_EXAMPLE:
         return None
-    return {"inputs": list(map(_tensor_example, needed))}
+    first = (1,) if signature.is_batched else ()
+    return {"inputs": [_tensor_example(spec, first) for spec in needed]}
 
 
-def _tensor_example(spec: ValueSpec) -> dict[str, Any]:
+def _tensor_example(spec: ValueSpec, first: tuple[int, ...]) -> dict[str, Any]:
     """Return an example of a tensor of one instance; bytes are a text."""
     example = spec.example
     is_bytes = isinstance(example.value, dict)
@@ -99,7 +100,7 @@ def _tensor_example(spec: ValueSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         "datatype": BY_DTYPE[spec.dtype].name if spec.dtype else _datatype(array),
-        "shape": [1, *array.shape],
+        "shape": [*first, *array.shape],
         "data": array.ravel().tolist(),
     }
 

@@ -53,7 +53,7 @@ class TensorMetadata(msgspec.Struct):
     shape: list[Size]
 
 
-class ModelMetadata(msgspec.Struct):
+class ModelMetadata(msgspec.Struct, omit_defaults=True):
     """Metadata of a model: its versions, inputs and outputs."""
 
     name: str
@@ -61,6 +61,7 @@ class ModelMetadata(msgspec.Struct):
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
+    properties: dict[str, str] = {}
 
 
 class TensorConfig(msgspec.Struct, omit_defaults=True):

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from mindspore_serving import __version__
+from mindspore_serving.core import signature as signatures
 from mindspore_serving.core.service import Control
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.frontends.v2.answers import (
@@ -48,6 +49,7 @@ def to_metadata(model: V2Model) -> ModelMetadata:
         LANGUAGE_PLATFORM if model.language else PLATFORM,
         [_to_tensor(spec, model) for spec in model.signature.inputs],
         [_to_tensor(spec, model) for spec in model.signature.outputs],
+        {} if model.signature.is_batched else {"batch": signatures.describe_batch(model.signature)},
     )
 
 

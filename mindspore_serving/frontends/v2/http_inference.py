@@ -47,14 +47,13 @@ def parse(
 
     Raises InvalidInputs.
     """
-    is_batched = model.signature.is_batched
     if length is None:
-        return json_body.parse(body, None, read_region, is_batched=is_batched)
+        return json_body.parse(body, None, read_region, signature=model.signature)
     if not (length.isascii() and length.isdigit() and len(length) <= 18):
         raise InvalidInputs(f"{HEADER_LENGTH} is {length[:32]!r}, expected a number of bytes")
     if int(length) == 0:
         return json_body.parse_raw(body, model.signature.inputs)
-    return json_body.parse(body, int(length), read_region, is_batched=is_batched)
+    return json_body.parse(body, int(length), read_region, signature=model.signature)
 
 
 def to_answer(

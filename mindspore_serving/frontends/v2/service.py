@@ -82,8 +82,7 @@ class Service:
             message, raw = messages.read(call.body)
             target = messages.target_of(message)
             model = self._v2.models.find(target.model, target.version)
-            is_batched = model.signature.is_batched
-            request = messages.parse(message, raw, self._v2.memory.read, is_batched=is_batched)
+            request = messages.parse(message, raw, self._v2.memory.read, signature=model.signature)
             options, headers = RequestOptions(call.timeout), partial(add_trailing, context)
             outputs = await self._v2.infer(model, request, options, headers)
             return messages.answer(ModelTarget(model.name, model.version), request.id, outputs)

@@ -130,8 +130,9 @@ class _Call:
                 request_id = message.id
                 target = messages.target_of(message)
                 model = self._v2.models.find(target.model, target.version)
-                is_batched = model.signature.is_batched
-                request = messages.parse(message, raw, self._v2.memory.read, is_batched=is_batched)
+                request = messages.parse(
+                    message, raw, self._v2.memory.read, signature=model.signature
+                )
                 await self._stream(model, request)
         except Exception as error:
             failure = str(to_serving_error(error))

@@ -26,6 +26,18 @@ SOURCES: dict[str, SourceRow] = {
         "huggingface_hub",
         "hf://ORG/NAME: a repository of Hugging Face, or of the hub that HF_ENDPOINT names",
     ),
+    "ms": SourceRow(
+        "mindspore_serving.hub.sources.model_scope",
+        "ModelScope",
+        "requests",
+        "ms://ORG/NAME: a repository of ModelScope, or of the hub that MODELSCOPE_ENDPOINT names",
+    ),
+    "modelers": SourceRow(
+        "mindspore_serving.hub.sources.modelers",
+        "Modelers",
+        "requests",
+        "modelers://ORG/NAME: a repository of Modelers (openMind), or of OPENMIND_HUB_ENDPOINT",
+    ),
     "https": SourceRow(
         "mindspore_serving.hub.sources.web",
         "Web",
@@ -46,5 +58,33 @@ SOURCES: dict[str, SourceRow] = {
         "requests",
         "ollama://[NAMESPACE/]NAME[:TAG]: a model of Ollama's registry, kept in Ollama's store",
         "tagged",
+    ),
+    "oci": SourceRow(
+        "mindspore_serving.hub.sources.oci",
+        "Oci",
+        "requests",
+        "oci://REGISTRY/REPOSITORY[:TAG]: an image with a model in /models (KServe's modelcars)",
+        "tagged",
+    ),
+    "s3": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "S3",
+        "obstore",
+        "s3://BUCKET/PATH: an object or a prefix; AWS_ENDPOINT_URL names another server",
+        "url",
+    ),
+    "gs": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "GoogleStorage",
+        "obstore",
+        "gs://BUCKET/PATH: the same of Google Cloud Storage",
+        "url",
+    ),
+    "az": SourceRow(
+        "mindspore_serving.hub.sources.buckets",
+        "Azure",
+        "obstore",
+        "az://CONTAINER/PATH: the same of Azure Blob Storage",
+        "url",
     ),
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from mindspore_serving.errors import InvalidInputs, NotFound, StartError
-from mindspore_serving.hub.download import Download, fetch_all, write_atomically
+from mindspore_serving.hub.download import FileDownload, fetch_all, write_atomically
 from mindspore_serving.hub.records import remove_directory
 from mindspore_serving.hub.reference import Reference
 from mindspore_serving.hub.registry import ImageLayer, Manifest, Repository, parse_manifest
@@ -64,7 +64,7 @@ class Ollama:
         try:
             fetch_all(
                 [
-                    Download(
+                    FileDownload(
                         f"{file.path[:19]} of {reference}",
                         _blobs() / file.path,
                         repository.open_at(layers[file.sha256], str(reference)),
@@ -87,32 +87,47 @@ class Ollama:
         """Return the models of Ollama's store."""
         models = []
         for path, reference in _manifests():
-            try:
-                manifest = parse_manifest(path.read_text(), str(path))
-            except (OSError, ValueError, StartError):
+            manifest = _read(path)
+            if manifest is None:
                 continue
             blobs = [blob for layer in manifest.layers if (blob := _blob(layer)).is_file()]
             size = sum(blob.stat().st_size for blob in blobs)
             used = max((blob.stat().st_atime for blob in blobs), default=path.stat().st_mtime)
-            models.append(CachedModel(reference, manifest.digest, path, size, used))
+            weights = [x for x in manifest.layers if x.media_type == f"{_MEDIA}model"]
+            served = _blob(weights[0]) if weights else path
+            models.append(CachedModel(reference, manifest.digest, served, size, used))
         return models
 
     def remove_cached(self, reference: Reference) -> int:
         """Remove a model, and the layers that no other model of the store has."""
-        path = _manifest_path(reference)
-        try:
-            manifest = parse_manifest(path.read_text(), str(path))
-        except (OSError, ValueError, StartError):
-            return 0
-        path.unlink()
-        remaining = "".join(other.read_text(errors="replace") for other, _ in _manifests())
-        freed = remove_directory(_links(manifest))
-        for layer in manifest.layers:
-            blob = _blob(layer)
-            if layer.sha256 not in remaining and blob.is_file():
-                freed += blob.stat().st_size
-                blob.unlink()
+        freed = 0
+        for path, named in list(_manifests()):
+            if named.name == reference.name:
+                manifest = _read(path)
+                known = ("", named.revision, manifest.digest if manifest else "")
+                if manifest and reference.revision in known:
+                    freed += _remove(path, manifest)
         return freed
+
+
+def _read(path: Path) -> Manifest | None:
+    """Return a manifest of the store; None if it is none."""
+    try:
+        return parse_manifest(path.read_text(), str(path))
+    except (OSError, ValueError, StartError):
+        return None
+
+
+def _remove(path: Path, manifest: Manifest) -> int:
+    path.unlink()
+    remaining = "".join(other.read_text(errors="replace") for other, _ in _manifests())
+    freed = remove_directory(_links(manifest))
+    for layer in manifest.layers:
+        blob = _blob(layer)
+        if layer.sha256 not in remaining and blob.is_file():
+            freed += blob.stat().st_size
+            blob.unlink()
+    return freed
 
 
 def _split(reference: Reference) -> tuple[str, str, str]:

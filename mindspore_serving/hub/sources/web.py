@@ -7,7 +7,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.hub.download import Download, fetch_all
+from mindspore_serving.hub.download import FileDownload, fetch_all
 from mindspore_serving.hub.http import HttpClient, validator_of
 from mindspore_serving.hub.records import read_record, recorded, remove_directory, write_record
 from mindspore_serving.hub.reference import Reference
@@ -38,7 +38,7 @@ class Web:
         """Return the file, if it is downloaded."""
         directory = self._directory(reference)
         record = read_record(directory)
-        path = directory / str(record.get("file", ""))
+        path = directory / str(record.get("entry", ""))
         return path if record and path.is_file() else None
 
     def fetch(
@@ -56,8 +56,8 @@ class Web:
             target.unlink(missing_ok=True)
         opener = HttpClient(advice=_ADVICE).open_at(url, str(reference))
         file = files[0]
-        fetch_all([Download(str(reference), target, opener, file.size, file.sha256)], report)
-        write_record(directory, reference, listing, file=file.path)
+        fetch_all([FileDownload(str(reference), target, opener, file.size, file.sha256)], report)
+        write_record(directory, reference, listing, entry=file.path)
         return target
 
     def list_cached(self) -> list[CachedModel]:

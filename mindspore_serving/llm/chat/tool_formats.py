@@ -3,6 +3,7 @@
 Pure: knows no tokens and no requests.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -172,6 +173,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<|tool_call>", "<tool_call|>"), "gemma4"),
     (("<|tool_call|>", "<|/tool_call|>"), "phi4"),
     (("functools",), "phi4_mini"),
+    (("<|tool|>", "<|/tool|>", "message['tools']"), "phi4_mini"),
     (("<|tool_call|>",), "granite3"),
     (("<|python_start|>",), "llama4"),
     (("<|header_start|>", "parameters"), "llama4"),
@@ -201,6 +203,21 @@ def to_template(tools: Tools) -> list[dict[str, Any]]:
         _without_strict(tool) if isinstance(tool.get("function"), Mapping) else {**tool}
         for tool in tools
     ]
+
+
+def with_system_tools(
+    messages: Sequence[Mapping[str, Any]], tools: Tools, source: str
+) -> Sequence[Mapping[str, Any]]:
+    """Return `messages` with the tools as JSON in the system message, if a template reads them so.
+
+    Phi-4-mini's does. A conversation without a system message gets an empty one.
+    """
+    if not tools or "message['tools']" not in source:
+        return messages
+    text = json.dumps([function_of(tool) for tool in to_template(tools)], ensure_ascii=False)
+    has_system = bool(messages) and messages[0].get("role") == "system"
+    first = messages[0] if has_system else {"role": "system", "content": ""}
+    return [{**first, "tools": text}, *messages[has_system:]]
 
 
 def _without_strict(tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, StartError, pr
 from mindspore_serving.llm.chat.generic_tools import with_tools
 from mindspore_serving.llm.chat.messages import Message
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.chat.tool_formats import GENERIC, to_template
+from mindspore_serving.llm.chat.tool_formats import GENERIC, to_template, with_system_tools
 
 Messages: TypeAlias = list[dict[str, Any]]
 _MAX_TEMPLATES = 16  # of requests, kept compiled
@@ -78,6 +78,7 @@ class ChatPrompt:
             has_system = template.shows_system
             messages = with_tools(messages, tools or (), has_system=has_system, is_free=is_free)
             tools = None
+        messages = with_system_tools(messages, tools or (), template.source)
         return template.render(
             messages,
             add_generation_prompt=adds,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.hub.resolve import resolve_prepared
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import read_text
 
@@ -151,18 +152,18 @@ def _add_parameter(options: dict[str, Any], text: str, where: str) -> list[str]:
 
 
 def _source(sources: list[str], directory: str) -> str:
-    """Return the path in FROM: a GGUF file, or the directory of a checkpoint."""
+    """Return the path in FROM, or of its name: a GGUF file, or the directory of a checkpoint."""
     if len(sources) != 1:
         problem = "has no FROM" if not sources else "has several FROM"
         raise StartError(
             f"{FILE} {problem}, expected one with the path of a GGUF file or of a checkpoint "
             "(parts of a GGUF file can be merged by llama-gguf-split --merge)"
         )
-    path = os.path.normpath(os.path.join(directory, os.path.expanduser(sources[0])))
+    source = resolve_prepared(sources[0], directory)
+    path = os.path.normpath(os.path.join(directory, os.path.expanduser(source)))
     if not os.path.exists(path):
         raise StartError(
-            f"{FILE}: FROM is {sources[0]!r:.200}, but there is no '{path}'. Models of a registry "
-            "are not downloaded: `ollama show NAME --modelfile` prints the path of the file that "
-            "Ollama has; write that into FROM"
+            f"{FILE}: FROM is {source!r:.200}, but there is no '{path}'. A model of Ollama's "
+            f"registry is written ollama://{source:.200}, one of Hugging Face hf.co/ORG/NAME"
         )
     return path

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.servable.foreign.archive import Archive
+from mindspore_serving.servable.archive import Archive
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import inside, parse_json, read_text
 

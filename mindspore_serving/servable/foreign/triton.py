@@ -106,8 +106,8 @@ def read(path: str) -> ForeignModel:
     options |= _batching(config)
     model_options, unused = _parameters(config)
     is_batched = config.max_batch_size > 0
-    if not is_batched and config.input:
-        options["with_batch_dim"] = False
+    if is_batched or config.input:
+        options["with_batch_dim"] = is_batched
     if backend == "openvino":
         options["backend"] = "openvino"
     return ForeignModel(

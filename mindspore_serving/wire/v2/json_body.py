@@ -6,7 +6,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes
-from mindspore_serving.core.signature import ValueSpec
+from mindspore_serving.core.signature import InstanceSignature, ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire import json_literals
 from mindspore_serving.wire.json_shape import SMALL, Shape, check_shape
@@ -14,6 +14,7 @@ from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BY_DTYPE, BYTES
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
+    BATCHED,
     InferRequest,
     Parameter,
     ReadRegion,
@@ -76,11 +77,15 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse(
-    body: Buffer, header_length: int | None, read_region: ReadRegion, *, is_batched: bool = True
+    body: Buffer,
+    header_length: int | None,
+    read_region: ReadRegion,
+    *,
+    signature: InstanceSignature = BATCHED,
 ) -> InferRequest:
     """Parse a body, whose first `header_length` bytes are JSON; None is all of them.
 
-    `is_batched` is as in `make_request`.
+    `signature` is as in `make_request`.
     Raises InvalidInputs.
     """
     view = memoryview(body)
@@ -112,7 +117,7 @@ def parse(
     is_binary = parameters.get("binary_data_output") is True
     outputs = [_output(output) for output in decoded.outputs or ()]
     return make_request(
-        decoded.id, parameters, inputs, outputs, is_binary=is_binary, is_batched=is_batched
+        decoded.id, parameters, inputs, outputs, is_binary=is_binary, signature=signature
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes
+from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.ms_instance import head, sized
@@ -17,6 +18,7 @@ from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.contents import TensorContents, take_contents
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.request import (
+    BATCHED,
     InferRequest,
     ReadRegion,
     Region,
@@ -62,7 +64,7 @@ def parse(
     contents: TensorContents,
     read_region: ReadRegion,
     *,
-    is_batched: bool = True,
+    signature: InstanceSignature = BATCHED,
 ) -> InferRequest:
     """Make the request of a message and its contents, see `make_request`.  Raises InvalidInputs."""
     inputs, raw = [], iter(contents.raw)
@@ -91,7 +93,7 @@ def parse(
     ]
     parameters = to_parameters(message.parameters)
     return make_request(
-        message.id, parameters, inputs, outputs, is_binary=True, is_batched=is_batched
+        message.id, parameters, inputs, outputs, is_binary=True, signature=signature
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes, in_memory
+from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
@@ -20,6 +21,7 @@ Parameters: TypeAlias = Mapping[str, Any]
 ENABLE_FINAL = "triton_enable_empty_final_response"
 FINAL = "triton_final_response"
 _REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"
+BATCHED = InstanceSignature()
 _CONTENT_TYPES = {"str": "str", "bytes": "bytes", "raw": "bytes"}
 
 
@@ -88,9 +90,9 @@ def make_request(
     outputs: Sequence[RequestedOutput],
     *,
     is_binary: bool,
-    is_batched: bool = True,
+    signature: InstanceSignature = BATCHED,
 ) -> InferRequest:
-    """Make a request; `is_batched` is the default of its parameter `batched`.
+    """Make a request to a method of `signature`, which decides if its parameter `batched` does not.
 
     Raises InvalidInputs for unsupported parameters, and for inputs with different numbers of
     instances.
@@ -99,11 +101,23 @@ def make_request(
     names = {output.name for output in outputs}
     if len(names) < len(outputs):
         raise InvalidInputs("two outputs have the same name")
-    is_batched = parameters.get("batched", is_batched)
+    is_batched = parameters.get("batched", _counts_instances(inputs, signature))
     if not isinstance(is_batched, bool):
         raise InvalidInputs(f"parameter batched is {is_batched!r}, expected true or false")
     body = TensorBody(inputs, is_batched=is_batched)
     return InferRequest(request_id, parameters, body, tuple(outputs), is_binary)
+
+
+def _counts_instances(inputs: Sequence[InputTensor], signature: InstanceSignature) -> bool:
+    """Return whether the first dimensions count instances.
+
+    Of a method that takes whole tensors they do if every input has one dimension more.
+    """
+    if signature.is_batched:
+        return True
+    ranks = {spec.name: len(spec.shape) for spec in signature.inputs if spec.shape is not None}
+    more = {len(each.shape) - ranks[each.name] for each in inputs if each.name in ranks}
+    return more == {1}
 
 
 def make_input(

@@ -137,6 +137,18 @@ def test_the_example_of_a_tensor_has_its_shape() -> None:
     assert (tensor["shape"], len(tensor["data"])) == ([1, 3, 1], 3)
 
 
+def test_a_method_without_batch_dimension_says_so_and_has_whole_tensors() -> None:
+    whole = InstanceSignature(SIGNATURE.inputs, SIGNATURE.outputs, is_batched=False)
+    paths = document(served(predict=whole))["paths"]
+    for path in ("/model/toy:predict", "/v2/models/toy/infer"):
+        assert paths[path]["post"]["summary"].endswith(
+            "toy, whole tensors without a batch dimension"
+        )
+    tensors = values.tensors_example(whole)
+    assert tensors is not None
+    assert tensors["inputs"][0]["shape"] == [3, 1]
+
+
 def test_a_long_value_has_no_example() -> None:
     image = InstanceSignature((ValueSpec("image", "uint8", (224, 224, 3)),), ())
     assert values.instance_example(image) is None

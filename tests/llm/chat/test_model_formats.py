@@ -9,9 +9,11 @@ from tokenizers import AddedToken
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.chat.deltas import Delta, PlainContent, Reasoning
+from mindspore_serving.llm.chat.messages import Message
 from mindspore_serving.llm.chat.output_parser import OutputParser
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format, reason_first
-from mindspore_serving.llm.chat.tool_formats import find_tool_format
+from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.chat.tool_formats import find_tool_format, with_system_tools
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
 from mindspore_serving.llm.grammar.compiler import GrammarCompiler
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -410,3 +412,25 @@ def test_objects_of_a_section_may_stand_without_a_list() -> None:
         '{"name": "get_time", "arguments": {}}\n</tool_calls>'
     )
     assert read(text, "hunyuan") == ("", "", [("get_weather", JSON), ("get_time", "{}")])
+
+
+PHI_4_MINI = (
+    "{% for message in messages %}{% if message['role'] == 'system' and 'tools' in message and "
+    "message['tools'] is not none %}{{ '<|system|>' + message['content'] + '<|tool|>' + "
+    "message['tools'] + '<|/tool|><|end|>' }}{% else %}{{ '<|' + message['role'] + '|>' + "
+    "message['content'] + '<|end|>' }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("system", [[], [{"role": "system", "content": "Be kind."}]])
+def test_template_that_reads_tools_of_the_system_message_gets_them(system: list[Message]) -> None:
+    template = ChatTemplate(PHI_4_MINI)
+    assert find_tool_format(template.source) == "phi4_mini"
+    messages = [*system, {"role": "user", "content": "Hi"}]
+    text = template.render(list(with_system_tools(messages, TOOLS, template.source)))
+    head, _, rest = text.partition("<|tool|>")
+    shown, _, rest = rest.partition("<|/tool|>")
+    assert head == f"<|system|>{'Be kind.' if system else ''}"
+    assert [one["name"] for one in json.loads(shown)] == ["get_weather", "get_time"]
+    assert rest == "<|end|><|user|>Hi<|end|>"
+    assert with_system_tools(messages, [], template.source) is messages

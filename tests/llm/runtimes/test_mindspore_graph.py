@@ -18,7 +18,12 @@ from tests.llm import checkpoints
 from tests.llm.running import advance, check_crowd, generate, generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
-FAMILY = ("llama", "qwen2", "qwen3", "mistral")  # test_mindir_runner has all of the cell
+# test_mindir_runner has all models of the cell.
+FAMILY = (
+    "llama",
+    "qwen3",
+    *(pytest.param(n, marks=pytest.mark.long) for n in ("qwen2", "mistral")),
+)
 SMALL = EngineConfig(
     block_size=8,
     kv_cache_memory=2**20,

@@ -71,7 +71,7 @@ def test_the_source_is_relative_to_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("FROM llama3.2", "Models of a registry are not downloaded: `ollama show NAME"),
+        ("FROM llama3.2", "A model of Ollama's registry is written ollama://llama3.2, one of"),
         ("", "Modelfile has no FROM, expected one"),
         ("FROM model.gguf\nFROM model.gguf", "has several FROM"),
         ("FROM model.gguf\nADAPTER lora", "line 2: ADAPTER is not supported: an adapter is a"),

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.servable import archive
 from mindspore_serving.servable.discovery import discover
-from mindspore_serving.servable.foreign import archive, formats
+from mindspore_serving.servable.foreign import formats
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.torchserve import MANIFEST
 

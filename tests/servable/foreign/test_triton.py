@@ -60,6 +60,7 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
         "max_batch_delay_ms": 0.5,
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "with_batch_dim": True,
     }
     assert (model.versions, model.max_batch_size) == ("1,3", 8)
     assert model.model_options == {"thread_num": 3, "enable_parallel": True}
@@ -208,4 +209,5 @@ def test_options_of_the_operator_win(tmp_path: Path) -> None:
         "device_type": "CPU",
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "with_batch_dim": True,
     }
