@@ -284,9 +284,11 @@ async def test_a_worker_without_a_device_calls_models_of_a_device_worker(server)
         "@call_add_0": 1,
     }
     rows = [{"x1": number, "x2": 1} for number in range(40)]  # a batch of 32, and 8
-    answers = await server.outputs("staged", *rows, servable="model")
-    assert [one["y"] for one in answers] == [2 * (number + 1) for number in range(40)]
-    assert {one["owner"] for one in answers} == {"0", "none"}  # both took their share
+    owners: set[str] = set()
+    while owners != {"0", "none"}:  # a worker that is slow to report may get no batch at first
+        answers = await server.outputs("staged", *rows, servable="model")
+        assert [one["y"] for one in answers] == [2 * (number + 1) for number in range(40)]
+        owners |= {one["owner"] for one in answers}
     answers = await server.outputs("called", *[{"x": n} for n in range(4)], servable="model")
     assert [one["y"] for one in answers] == [0, 2, 4, 6]
     assert len({one["pid"] for one in answers}) == 2
