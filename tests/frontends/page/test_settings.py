@@ -105,6 +105,14 @@ def test_an_answer_is_limited_unless_someone_asks_for_more(page: Browser) -> Non
     assert bodies(page)[-1]["max_tokens"] == 1024
 
 
+def test_reasoning_has_a_limit_of_its_own(page: Browser) -> None:
+    answers(page, "yes")
+    settings(page, thinking_token_budget="64")
+    ask(page, "hello")
+    finished(page)
+    assert bodies(page)[-1]["thinking_token_budget"] == 64
+
+
 def test_an_answer_cut_at_the_limit_offers_the_rest(page: Browser) -> None:
     ask(page, "hello")
     first = finished(page)

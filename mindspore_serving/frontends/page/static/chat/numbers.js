@@ -9,6 +9,7 @@ export const FIELDS = {
   repetition_penalty: { group: "sampling", min: 0.01, max: 100, step: 0.05 },
   seed: { group: "sampling", step: 1 },
   max_tokens: { group: "limits", min: 1, step: 1 },
+  thinking_token_budget: { group: "limits", min: 0, step: 1 },
 };
 export const NUMBERS = Object.keys(FIELDS);
 export const NO_NUMBER = "?"; // text of a field whose input is no number

@@ -15,6 +15,7 @@ const LABELS = {
   system: "system", stop: "stop.texts", schema: "schema", tools: "tools", logprobs: "probabilities",
   temperature: "temperature", top_p: "top_p", top_k: "top_k", min_p: "min_p",
   repetition_penalty: "repetition_penalty", max_tokens: "max_tokens", seed: "seed",
+  thinking_token_budget: "thinking_token_budget",
 };
 
 export class Settings {
