@@ -199,7 +199,7 @@ export default {
   "theme.dark": "Dark; press for the system default",
   "theme.light": "Light; press for dark",
   "theme.system": "System default; press for light",
-  "thinking_token_budget": "Max tokens of reasoning",
+  "thinking_token_budget": "Reasoning tokens",
   "today": "Today",
   "tokens.one": "{count} token",
   "tokens.other": "{count} tokens",

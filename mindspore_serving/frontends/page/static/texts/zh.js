@@ -199,7 +199,7 @@ export default {
   "theme.dark": "深色；点击后跟随系统",
   "theme.light": "浅色；点击后切换为深色",
   "theme.system": "跟随系统；点击后切换为浅色",
-  "thinking_token_budget": "思考的最大 token 数",
+  "thinking_token_budget": "思考 token 上限",
   "today": "今天",
   "tokens.one": "{count} 个 token",
   "tokens.other": "{count} 个 token",
