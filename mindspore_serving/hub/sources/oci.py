@@ -160,10 +160,14 @@ def _unpack(manifest: Manifest, layers: Path, target: Path, name: str) -> None:
 
 
 def _is_inside(link: Path, root: Path) -> bool:
+    """Return whether a link leads to a file of `root`, or to one that is missing there."""
     try:
-        return link.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError):  # links in a circle
+        os.stat(link)
+    except FileNotFoundError:
+        pass
+    except OSError:  # links in a circle
         return False
+    return link.resolve().is_relative_to(root.resolve())
 
 
 class _Header(tarfile.TarInfo):
