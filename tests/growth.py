@@ -18,6 +18,9 @@ def steps(run: Callable[[], object]) -> int:
 
     before = sys.gettrace()
     sys.settrace(trace)
+    (lambda: None)()  # Python 3.12 traces no instructions before some frame has asked for them
+    sys.settrace(trace)
+    count = 0
     try:
         run()
     finally:

@@ -213,8 +213,16 @@ def retry_after(text: str) -> float:
 
 
 def _closing(response: requests.Response, what: str) -> Generator[bytes, None, None]:
-    with response:
-        yield from _chunks(response, what)
+    """Return the body; its end and its `close` close the response, also if nothing was read."""
+
+    def read() -> Generator[bytes, None, None]:
+        with response:
+            yield b""
+            yield from _chunks(response, what)
+
+    body = read()
+    next(body)  # a generator that has not begun would not close the response
+    return body
 
 
 def _chunks(response: requests.Response, what: str) -> Generator[bytes, None, None]:
