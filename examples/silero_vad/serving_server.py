@@ -15,7 +15,7 @@ def main() -> None:
         servable_directory=str(HERE),
         servable_name="silero_vad",
         device_ids=0,
-        # One run for chunks of several streams; without this, a run has one stream.
+        # Batches the chunks of several streams; by default each run has one stream.
         batch_axis={"state": 1, "stateN": 1, "sr": -1},
     )
     server.start_servables(servable_configs=config)

@@ -168,7 +168,7 @@ def test_columns_are_inputs_and_outputs_are_labels_and_probabilities(
     assert [result[0] for result in results] == list(model.predict(rows))
     expected = model.predict_proba(rows)
     if zipmap == "columns":  # an output for each class
-        found = np.array([[float(value) for value in result[1:]] for result in results])
+        answers = np.array([[float(value) for value in result[1:]] for result in results])
     else:
-        found = np.array([result[1] for result in results])
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+        answers = np.array([result[1] for result in results])
+    np.testing.assert_allclose(answers, expected, atol=1e-5)

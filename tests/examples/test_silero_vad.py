@@ -30,14 +30,14 @@ def reference(script, samples):
     """Probabilities by ONNX Runtime, which gets the state with its batch dimension."""
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(file_of("silero_vad", "data/silero_vad.onnx")))
-    state, found = np.zeros((2, 1, 128), np.float32), []
+    state, probabilities = np.zeros((2, 1, 128), np.float32), []
     padded = np.concatenate([np.zeros(script.CONTEXT, np.float32), samples])
     size = script.CHUNK + script.CONTEXT
     for start in range(0, len(padded) - size + 1, script.CHUNK):
         feed = {"input": padded[None, start : start + size], "state": state, "sr": np.array(16000)}
         output, state = session.run(None, feed)
-        found.append(float(output[0, 0]))
-    return found
+        probabilities.append(float(output[0, 0]))
+    return probabilities
 
 
 def test_streams_at_once_get_the_probabilities_of_onnx_runtime(vad, script, tmp_path):

@@ -42,7 +42,7 @@ class Repository:
 
 @dataclass
 class Hub:
-    """What the servers have, do wrong, and were asked."""
+    """State of the servers: repositories, faults, and the requests so far."""
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     url: str = ""

@@ -38,7 +38,7 @@ def tiny(hub: Hub) -> Repository:
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What another process knows: nothing but the cache."""
+    """Forget what this process has resolved, as a new process would have."""
     monkeypatch.setattr(resolving, "_paths", {})
 
 

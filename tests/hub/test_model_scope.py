@@ -142,8 +142,8 @@ def test_an_unknown_revision_is_answered_with_those_near(
 
 
 def test_a_misspelt_name_is_answered_with_the_name_that_is_near(server: FileServer) -> None:
-    found = {"success": True, "data": {"models": [{"id": "Qwen/Tiny"}, {"id": "a/b"}]}}
-    server.routes["/openapi/v1/models"] = Reply(json.dumps(found).encode())
+    answers = {"success": True, "data": {"models": [{"id": "Qwen/Tiny"}, {"id": "a/b"}]}}
+    server.routes["/openapi/v1/models"] = Reply(json.dumps(answers).encode())
     with pytest.raises(NotFound, match=r"has no ms://Qwen/Tony; did you mean 'Qwen/Tiny'\?$"):
         resolve("ms://Qwen/Tony")
     (asked,) = server.asked("/openapi/v1/models")

@@ -61,6 +61,7 @@ def test_loading_goes_on_without_followers():
         await anext(follower)
         await asyncio.sleep(0)
         await follower.aclose()
+        assert not job.is_stopped
         gate.set()
         await job.task
 

@@ -81,17 +81,17 @@ _TURNS = """\
 {%- endfor %}"""
 _THIRD = """\
 {{- bos_token }}
-{%- set found = namespace(system='', last=-1) %}
+{%- set parts = namespace(system='', last=-1) %}
 {%- for message in messages %}
     {%- if message.role == 'system' %}
-        {%- set found.system = found.system ~ message.content ~ '\\n\\n' %}
+        {%- set parts.system = parts.system ~ message.content ~ '\\n\\n' %}
     {%- elif message.role == 'user' %}
-        {%- set found.last = loop.index0 %}
+        {%- set parts.last = loop.index0 %}
     {%- endif %}
 {%- endfor %}
 {%- for message in messages %}
     {%- if message.role == 'system' %}
-""" + _TURNS.replace("PREFIX", "(found.system if loop.index0 == found.last else '')")
+""" + _TURNS.replace("PREFIX", "(parts.system if loop.index0 == parts.last else '')")
 _LATER = """\
 {{- bos_token }}
 {%- for message in messages %}

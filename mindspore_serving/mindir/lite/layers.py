@@ -56,7 +56,7 @@ def pooling(is_max: bool, call: LiteCall) -> Any:
         if is_max:
             y = op.max_pool(x, strides, [1, 1], begin, end, kernel, rounding, auto_pad).output(0)
         else:
-            # That of opset 16 ends the process on a CPU in OpenVINO 2026.4.
+            # The operator of opset 16 crashes OpenVINO 2026.4 on a CPU.
             y = opset14.avg_pool(x, strides, begin, end, kernel, True, rounding, auto_pad)
     return activated(permute(y, _TO_NHWC), call.number(18, "<b"))
 

@@ -3,7 +3,6 @@
 import json
 import stat
 import zipfile
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +144,14 @@ def test_a_file_that_is_no_archive_is_an_error(tmp_path: Path, content: bytes) -
 def test_an_archive_with_a_wrong_byte_is_an_error_or_served(tmp_path: Path) -> None:
     path = Path(write(tmp_path, MODEL))
     content = path.read_bytes()
+    refused = 0
     for index in range(len(content)):
         path.write_bytes(content[:index] + bytes([content[index] ^ 0x55]) + content[index + 1 :])
-        with suppress(StartError):
+        try:
             read(str(path))
+        except StartError:
+            refused += 1
+    assert 0 < refused < len(content)  # bytes such as the time of a member do not matter
 
 
 def test_a_member_is_unpacked_into_memory(tmp_path: Path) -> None:
