@@ -8,7 +8,13 @@ from mindspore_serving.core.json_schema import closed
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation, unexpected
+from mindspore_serving.frontends.chat.fields import (
+    FieldRefusal,
+    Fields,
+    at_least_zero,
+    translation,
+    unexpected,
+)
 from mindspore_serving.frontends.decoding import check_free
 
 _SCHEMA = "output_config.format"
@@ -47,8 +53,7 @@ def template_options(body: Any, card: ModelCard) -> dict[str, Any]:
 def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
     """Limit the thinking to `thinking.budget_tokens`."""
     is_on = body.thinking and body.thinking.type == "enabled"
-    limit: int | None = body.thinking.budget_tokens if is_on else None
-    return limit
+    return at_least_zero("thinking.budget_tokens", body.thinking.budget_tokens if is_on else None)
 
 
 @translation("output_config", to="grammar")

@@ -173,6 +173,13 @@ def unexpected(field: str, value: object, accepted: str) -> InvalidField:
     return InvalidField(field, f"is {show(value)}, expected {accepted}")
 
 
+def at_least_zero(field: str, value: int | None) -> int | None:
+    """Return `value` of a nested `field`.  Raises InvalidField if it is negative."""
+    if value is not None and value < 0:
+        raise unexpected(field, value, "an integer >= 0")
+    return value
+
+
 def show(value: object) -> str:
     """Return `value` as JSON, truncated if it is long."""
     text = str(value) if type(value) is int else msgspec.json.encode(value).decode()

@@ -5,7 +5,7 @@ from typing import Any
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
+from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, at_least_zero, translation
 from mindspore_serving.frontends.chat.tools import (
     AllowedTool,
     AllowedTools,
@@ -61,8 +61,8 @@ def reasoning_effort(body: Any, _: ModelCard) -> str | None:
 @translation("reasoning", to="thinking_token_budget")
 def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
     """Limit the reasoning to `reasoning.max_tokens`."""
-    limit: int | None = body.reasoning.max_tokens if body.reasoning else None
-    return limit
+    limit = body.reasoning.max_tokens if body.reasoning else None
+    return at_least_zero("reasoning.max_tokens", limit)
 
 
 @translation("tools")

@@ -10,7 +10,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import MAX_SEQUENCES
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import translation, unexpected
+from mindspore_serving.frontends.chat.fields import at_least_zero, translation, unexpected
 from mindspore_serving.frontends.chat.prompts import check_tokens
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.frontends.openai.grammars import to_grammar
@@ -112,8 +112,10 @@ _TEMPLATE_FIELDS = ("add_generation_prompt", "continue_final_message", "document
 @translation("thinking_token_budget", "reasoning")
 def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
     """Limit the reasoning, also as `reasoning.max_tokens`."""
+    if body.thinking_token_budget is None and body.reasoning:
+        return at_least_zero("reasoning.max_tokens", body.reasoning.max_tokens)
     limit: int | None = body.thinking_token_budget
-    return body.reasoning.max_tokens if limit is None and body.reasoning else limit
+    return limit
 
 
 _REASONING_FIELDS = ("reasoning_effort", "reasoning")

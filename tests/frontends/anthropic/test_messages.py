@@ -242,6 +242,10 @@ IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "dat
             'tool_choice.name is "fly", expected one of the tools: look, go',
         ),
         ({"tools": TOOLS, "tool_choice": {"type": "required"}}, "expected auto, any, tool, none"),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": -1}},
+            "thinking.budget_tokens is -1, expected an integer >= 0",
+        ),
         ({"thinking": {"type": "between_tools"}}, 'thinking.type is "between_tools"'),
         ({"output_config": {"format": {"type": "xml"}}}, 'output_config.format.type is "xml"'),
         ({"mcp_servers": [{"name": "x"}]}, "mcp_servers is not supported"),

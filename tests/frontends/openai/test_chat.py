@@ -217,6 +217,12 @@ def test_reasoning_is_limited_by_either_name_of_its_budget(web, fields):
     assert web.sent.template_options == effort
 
 
+def test_negative_budget_is_refused_by_its_path(web):
+    answer = web.chat(reasoning={"max_tokens": -1})
+    assert answer.status == 400
+    assert "reasoning.max_tokens is -1, expected an integer >= 0" in answer.error["message"]
+
+
 def test_an_adapter_is_asked_by_its_name(web):
     assert web.chat(model="tuned").json["model"] == "tuned"
     assert web.sent.adapter == "tuned"
