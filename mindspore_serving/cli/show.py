@@ -31,7 +31,7 @@ from mindspore_serving.llm.inspection import (
     summarize_checkpoint,
     summarize_config,
 )
-from mindspore_serving.servable import bare, repository
+from mindspore_serving.servable import archive, bare, repository
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.foreign import formats as foreign
 from mindspore_serving.servable.licence import find_licence, shorten_line, to_line
@@ -75,6 +75,11 @@ def describe(path: str, runtime: str) -> Card:
         discover(path)  # says what is near
     card: Card = {"path": location, "licence": find_licence(_directory(location))}
     card["size_bytes"], card["num_files"] = _size_on_disk(Path(location))
+    servables = discover(path).servables if archive.stem(location) else []
+    if len(servables) == 1:
+        return describe(os.path.join(*servables[0]), runtime) | {
+            name: card[name] for name in ("path", "size_bytes", "num_files")
+        }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
     if repository.is_language_model(location):
@@ -151,7 +156,8 @@ def _model_file(location: str) -> Card:
     described = discover(location)
     if (os.path.dirname(location), os.path.basename(location)) not in described.servables:
         names = ", ".join(name for _, name in described.servables)
-        raise StartError(f"'{location}' holds several models, show one of them: {names}")
+        advice = "unpack it, and show" if archive.stem(location) else "show"
+        raise StartError(f"'{location}' holds several models, {advice} one of them: {names}")
     spec: DeclaredModel | None = None
     try:
         version = max(bare.versions(location), default=1)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -155,6 +156,21 @@ def test_an_onnx_file_has_the_tensors_of_its_graph(capsys, tmp_path) -> None:
     assert shown["inputs"][0] == {"name": "a", "dtype": "float32", "shape": [-1, 3]}
     assert shown["outputs"] == [{"name": "difference", "dtype": "float32", "shape": [-1, 3]}]
     assert "served by     onnxruntime" in printed(capsys, tmp_path / "net")
+
+
+def test_an_archive_shows_the_model_in_it(capsys, tmp_path) -> None:
+    write_onnx(tmp_path / "net" / "net.onnx")
+    path = tmp_path / "net.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.write(tmp_path / "net" / "net.onnx", "net.onnx")
+    shown = card(capsys, path)
+    assert (shown["path"], shown["size_bytes"]) == (str(path), path.stat().st_size)
+    assert (shown["format"], shown["problem"]) == ("onnx", "")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.write(tmp_path / "net" / "net.onnx", "other.onnx")
+    (tmp_path / "both.zip").write_bytes(path.read_bytes())
+    assert main(["show", str(tmp_path / "both.zip")]) == 1
+    assert "unpack it, and show one of them: net.onnx, other.onnx" in capsys.readouterr().err
 
 
 def test_a_pickle_is_refused_and_not_read(capsys, tmp_path) -> None:
