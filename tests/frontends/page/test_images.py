@@ -1,7 +1,7 @@
 """Pictures in the chat of the page, in a real Chromium.
 
-One test has a model that takes pictures.  In the others, which need certain answers and faults,
-what such a model would answer is given in its place.
+One test, a long one, has a model that takes pictures.  In the others, which need certain answers
+and faults, what such a model would answer is given in its place.
 """
 
 import base64
@@ -202,6 +202,7 @@ def test_an_image_for_a_model_that_takes_none_is_refused(page: Browser) -> None:
     assert page.evaluate(ATTACHED) == 0
 
 
+@pytest.mark.long  # tests/e2e/test_image_inputs.py sends what the page sends
 def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_path: Path) -> None:
     for library in ("openvino", "torch", "transformers", "PIL"):
         pytest.importorskip(library, reason=f"{library} is not installed")
