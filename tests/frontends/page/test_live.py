@@ -189,7 +189,7 @@ def test_language_models_come_first_and_a_closed_card_stays_closed(
     assert browser.evaluate(titles)[0].startswith(MODEL)
     browser.click(".card:nth-child(2) > summary")
     browser.until("!document.querySelectorAll('.card')[1].open")
-    browser.until("JSON.stringify(localStorage).includes('closed')")
+    browser.until("localStorage['mindspore-serving-closed']?.includes('words')")
     browser.open(f"{server.url}/?again#live")
     browser.until("document.querySelectorAll('.card').length === 2")
     opened = "[...document.querySelectorAll('.card')].map((one) => one.open)"
