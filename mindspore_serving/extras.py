@@ -3,9 +3,7 @@
 Read from the metadata of the installed package, so that only `pyproject.toml` defines them.
 """
 
-import importlib.metadata
 import re
-from importlib.metadata import PackageNotFoundError, version
 
 NAME = "mindspore-serving"
 NOT_FOR_SERVERS = frozenset({"dev", "examples"})  # for people, not for servers
@@ -33,6 +31,8 @@ def packages() -> dict[str, dict[str, str]]:
 
 def installed(package: str) -> str:
     """Return the version of `package`; "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -60,8 +60,10 @@ def missing(error: ModuleNotFoundError, user: str) -> str:
 
 
 def _requirements() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, requires  # slow to import, seldom needed
+
     try:
-        return importlib.metadata.requires(NAME) or []
+        return requires(NAME) or []
     except PackageNotFoundError:
         return []
 
