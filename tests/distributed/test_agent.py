@@ -146,8 +146,8 @@ def test_an_onnx_file_is_a_model_of_a_rank(tmp_path):
     assert y.tolist() == [[-1.0] * 3] * 2
 
 
-async def test_agents_are_not_restarted_if_one_was_told_that_the_servable_is_stopped():
-    """Also where its end is seen before the worker's message to the script."""
+async def test_agents_that_hear_first_of_a_stop_are_not_restarted():
+    """The end of an agent may be seen before the message of the worker to the script."""
     child = Child(Program("tests.process.members", ["was_stopped"], channel=socket.SOCK_STREAM))
     kind = vocabulary.Hello | vocabulary.Ready | vocabulary.Failed
     group = Group()
