@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 PATIENCE = 180.0  # seconds, whatever else runs on the machine
-LONGEST_PAUSE = 0.03  # seconds
+LONGEST_PAUSE = 0.02  # seconds: what is waited for may last no longer
 
 T = TypeVar("T")
 

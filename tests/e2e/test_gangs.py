@@ -332,7 +332,7 @@ def test_only_the_script_survives_the_master_and_accepts_a_new_master(gang):
     gang.start_server()
     gang.server.says("it serves")
     assert made.ask(1, 2) == ANSWER
-    assert "the group of agents died" in agents.text.removeprefix(said)
+    eventually(lambda: "the group of agents died" in agents.text.removeprefix(said))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
