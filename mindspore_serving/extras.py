@@ -1,6 +1,7 @@
 """Extras of this package: what each installs, and which of them has a module.
 
-Read from the metadata of the installed package, so that only `pyproject.toml` defines them.
+Read from the metadata of the installed package, so that only `pyproject.toml` defines them.  What
+reads it is slow to import, and few commands need it.
 """
 
 import re
@@ -31,7 +32,7 @@ def packages() -> dict[str, dict[str, str]]:
 
 def installed(package: str) -> str:
     """Return the version of `package`; "" if it is not installed."""
-    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version(package)
@@ -60,7 +61,7 @@ def missing(error: ModuleNotFoundError, user: str) -> str:
 
 
 def _requirements() -> list[str]:
-    from importlib.metadata import PackageNotFoundError, requires  # slow to import, seldom needed
+    from importlib.metadata import PackageNotFoundError, requires
 
     try:
         return requires(NAME) or []
