@@ -10,7 +10,7 @@ from tests.chaos.server import Server, send_signal
 from tests.e2e.harness import eventually
 
 NAP = 0.6  # seconds of a request of a batch
-LONG = 400  # tokens: a generation of about a second
+LONG = 900  # tokens: a generation of a second or two
 
 
 def idle(scene: Scene) -> None:
