@@ -117,8 +117,8 @@ def test_the_model_remembers_earlier_messages(calls):
 
 
 def test_the_model_finds_a_needle_in_a_long_prompt(calls):
-    days = [f"On day {i} the weather was mild and nothing happened." for i in range(40)]
-    days.insert(26, "The secret password is BLUEBERRY.")
+    days = [f"On day {i} the weather was mild and nothing happened." for i in range(20)]
+    days.insert(12, "The secret password is BLUEBERRY.")
     answer = chat(calls, f"{' '.join(days)}\n\nWhat is the secret password?")
     assert "BLUEBERRY" in answer["content"]
 
