@@ -20,7 +20,7 @@ circle.itself = circle
 """
 
 
-def test_garbage_is_left_to_the_kernel_after_what_runs_at_exit():
+def test_garbage_is_left_to_the_kernel_after_the_functions_at_exit():
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
