@@ -26,6 +26,9 @@ OTHERS = {
     "baichuan2-13b": "BaichuanForCausalLM",
     "chatglm2-32k": "ChatGLMForConditionalGeneration",
     "chatglm3-32k": "ChatGLMModel",
+    "telechat2": "TeleChat2ForCausalLM",
+    "pangu-embedded": "PanguEmbeddedForCausalLM",
+    "pangu-ultra": "PanguUltraMoEForCausalLM",
 }
 # The text parts of models with images: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
@@ -36,6 +39,10 @@ TEXT_PARTS = {
     "Mistral3ForConditionalGeneration": "Ministral3ForCausalLM",
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
+}
+# Other names of the same row of the descriptions.
+SAME = {
+    f"{name}ForCausalLM": "TeleChat2ForCausalLM" for name in ("Telechat2", "TeleChat", "Telechat")
 }
 COMPARED = {
     "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
@@ -60,7 +67,7 @@ def table() -> str:
     lines = ["| `architectures` | " + " | ".join(f"`{column}`" for column in compared) + " |"]
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
-        own = {name, TEXT_PARTS.get(name, name)}
+        own = {name, TEXT_PARTS.get(name, name), SAME.get(name, name)}
         cells = [
             "yes" if ({name} if column == GGUF else own) & found else ""
             for column, found in compared.items()

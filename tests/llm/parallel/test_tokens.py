@@ -23,7 +23,8 @@ COUNT = 16
 CUT = [
     "llama", "llama3-tied", "llama-biased", "llama-yarn", "qwen2", "qwen3", "mistral", "phi3",
     "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
-    "internlm3", "internlm3-biased", "chatglm2-32k", "chatglm3-32k",
+    "internlm3", "internlm3-biased", "chatglm2-32k", "chatglm3-32k", "telechat2",
+    "pangu-embedded",
     "smollm3", "gemma", "granite", "exaone4", "ernie4_5", "hunyuan", "seed-oss", "ministral3",
     "glm", "glm4", "ministral", "granite4",
 ]  # fmt: skip

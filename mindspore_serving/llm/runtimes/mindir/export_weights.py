@@ -78,7 +78,7 @@ def roles(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     if spec.qk_norm:
         weights |= {"q_norm": (names.q_norm,), "k_norm": (names.k_norm,)}
     biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
-    biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
+    biased |= {"gate_up": spec.gate_bias, "down": spec.mlp_bias}
     tensors_of = {
         role: tuple(f"{stem}.weight" for stem in stems) for role, stems in weights.items()
     }
