@@ -6,9 +6,12 @@ A table for the built-in formats and an entry-point group for other packages.
 import importlib
 import importlib.metadata
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +217,25 @@ def _advice(name: str) -> str:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+    return _entry_points_in(tuple((place, _changed_at(place)) for place in sys.path))
+
+
+def _changed_at(place: str) -> int:
+    """Return when a package was last added to or removed from a place of `sys.path`."""
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _entry_points_in(
+    places: tuple[tuple[str, int], ...],
+) -> dict[str, importlib.metadata.EntryPoint]:
+    """Return the entry points of all packages, by name.
+
+    Reading the metadata of hundreds of packages takes as long as compiling a small model.
+    """
     entries: dict[str, importlib.metadata.EntryPoint] = {}
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         other = entries.setdefault(entry.name.lower(), entry)
