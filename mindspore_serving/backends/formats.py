@@ -217,20 +217,20 @@ def _advice(name: str) -> str:
 
 
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return _entry_points_in(tuple((place, _changed_at(place)) for place in sys.path))
+    return _entry_points_in(tuple((directory, _changed_at(directory)) for directory in sys.path))
 
 
-def _changed_at(place: str) -> int:
-    """Return when a package was last added to or removed from a place of `sys.path`."""
+def _changed_at(directory: str) -> int:
+    """Return when a package was last added to or removed from a directory of `sys.path`."""
     try:
-        return os.stat(place or ".").st_mtime_ns
+        return os.stat(directory or ".").st_mtime_ns
     except OSError:
         return 0
 
 
 @lru_cache(maxsize=1)
 def _entry_points_in(
-    places: tuple[tuple[str, int], ...],
+    directories: tuple[tuple[str, int], ...],
 ) -> dict[str, importlib.metadata.EntryPoint]:
     """Return the entry points of all packages, by name.
 
