@@ -4,7 +4,6 @@ A table for the built-in formats and an entry-point group for other packages.
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 import os
 import sys
@@ -13,10 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.errors import StartError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "mindspore_serving.backends"
 """Name = format in lower case, value = "module:Class".  It overrides a name of the table below."""
@@ -193,9 +195,11 @@ def installed(name: str) -> tuple[str, str]:
 
 
 def _version(distributions: Sequence[str]) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+
     for distribution in distributions:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(distribution)
+        with suppress(PackageNotFoundError):
+            return version(distribution)
     return ""
 
 
@@ -216,7 +220,7 @@ def _advice(name: str) -> str:
     return f"; install it with: pip install 'mindspore-serving[{row.extra}]'"
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points() -> "dict[str, EntryPoint]":
     return _entry_points_in(tuple((directory, _changed_at(directory)) for directory in sys.path))
 
 
@@ -229,15 +233,15 @@ def _changed_at(directory: str) -> int:
 
 
 @lru_cache(maxsize=1)
-def _entry_points_in(
-    directories: tuple[tuple[str, int], ...],
-) -> dict[str, importlib.metadata.EntryPoint]:
+def _entry_points_in(directories: tuple[tuple[str, int], ...]) -> "dict[str, EntryPoint]":
     """Return the entry points of all packages, by name.
 
     Reading the metadata of hundreds of packages takes as long as compiling a small model.
     """
-    entries: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    from importlib.metadata import entry_points  # slow to import, seldom needed
+
+    entries: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
         other = entries.setdefault(entry.name.lower(), entry)
         if other.value != entry.value:
             raise StartError(
@@ -247,5 +251,5 @@ def _entry_points_in(
     return entries
 
 
-def _owner(entry: importlib.metadata.EntryPoint) -> str:
+def _owner(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist else entry.value
