@@ -129,3 +129,65 @@ def test_paged_attention_with_padding_tokens_writes_only_the_tokens(paged):
 
 def test_flash_attention_keeps_packed_sequences_apart(packed):
     check(packed, inputs([3, 1, 2], [3, 1, 2], TABLES), False)
+
+
+def naive(arrays, *, window=0, softcap=0.0, alibi=None, sinks=None):
+    """Attend one query head of one token at a time, with the keys it sees alone."""
+    q, k, v, keys, values, slots, _, lengths, counts, tables = arrays
+    keys, values = (x.copy().reshape(-1, KV_HEADS, DIM) for x in (keys, values))
+    keys[slots], values[slots] = (x.reshape(-1, KV_HEADS, DIM) for x in (k, v))
+    out, row = np.zeros((len(q), HEADS, DIM), np.float32), 0
+    for length, count, table in zip(lengths, counts, tables, strict=True):
+        for position in range(length - count, length):
+            first = max(0, position - window + 1) if window else 0
+            seen = [table[p // BLOCK] * BLOCK + p % BLOCK for p in range(first, position + 1)]
+            for head in range(HEADS):
+                kv_head = head // GROUPS
+                scores = keys[seen, kv_head] @ q[row].reshape(HEADS, DIM)[head] * SHAPE["scale"]
+                if softcap:
+                    scores = softcap * np.tanh(scores / softcap)
+                if alibi:
+                    scores -= alibi[head] * np.arange(position - first, -1, -1)
+                shares = np.exp(scores)
+                extra = 0 if sinks is None else np.exp(sinks[head])
+                out[row, head] = shares @ values[seen, kv_head] / (shares.sum() + extra)
+            row += 1
+    return out.reshape(len(q), -1)
+
+
+def test_goldens_of_attention_equal_a_loop_over_heads_and_tokens():
+    arrays = inputs(LENGTHS, COUNTS, TABLES)
+    np.testing.assert_allclose(golden(arrays, True)[0], naive(arrays), atol=1e-5)
+    arrays = inputs([3, 1, 2], [3, 1, 2], TABLES)
+    np.testing.assert_allclose(golden(arrays, False)[0], naive(arrays), atol=1e-5)
+
+
+SINKS = (0.5, -1.0, 2.0, 0.0)
+
+
+class WithSinks(Step):
+    """A step whose attention has sinks."""
+
+    def construct(self, q, k, v, key_cache, value_cache, slots, attn_mask, lengths, counts, tables):
+        sinks = mindspore.Tensor(SINKS, mindspore.float32)
+        mask = self.mask(attn_mask, slots, lengths, counts, tables)
+        q = mindspore.ops.depend(q, self.write(k, v, key_cache, value_cache, slots))
+        if self.is_paged:
+            return self.attention(q, key_cache, value_cache, tables, lengths, mask, counts, sinks)
+        return self.attention(q, k, v, mask, lengths, sinks)
+
+
+@pytest.mark.parametrize("is_paged", [True, False])
+@pytest.mark.parametrize(
+    ("sees", "options", "sinks"),
+    [
+        ({"window": 2}, {"softcap": 0.7}, None),
+        ({"alibi": (0.5, 0.25, 0.1, 0.0)}, {}, SINKS),
+    ],
+)
+def test_what_only_composed_attention_has_equals_a_loop(is_paged, sees, options, sinks):
+    step = compiled((Step if sinks is None else WithSinks)(is_paged, sees=sees, **options))
+    lengths = LENGTHS if is_paged else [3, 1, 2]
+    arrays = inputs(lengths, COUNTS if is_paged else lengths, TABLES)
+    out = step(*tensors(arrays)).asnumpy()
+    np.testing.assert_allclose(out, naive(arrays, **sees, **options, sinks=sinks), atol=1e-5)

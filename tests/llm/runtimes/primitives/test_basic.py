@@ -29,6 +29,7 @@ class Call(mindspore.nn.Cell):
 
 ROWS = [
     ("rms_norm", {"eps": 0.1}, (draw(3, 8), draw(8))),
+    ("add_rms_norm", {"eps": 0.1}, (draw(3, 8), draw(3, 8), draw(8))),
     ("rope", {"cos_format": 2}, (draw(3, 16), draw(3, 8), draw(3, 4), draw(3, 4), None)),
     ("rope", {"cos_format": 3}, (draw(3, 16), draw(3, 8), draw(3, 4), draw(3, 4), None)),
     ("swiglu", {}, (draw(3, 8),)),
@@ -44,11 +45,11 @@ def test_a_composed_cell_equals_its_golden_with_any_number_of_rows(row):
     arguments = [x if x is not None else np.array([2, 1], np.int32) for x in arrays]
     cell = Call(make(name, "composed", **options))
     tensors = [mindspore.Tensor(x) for x in arguments]
-    is_weight = name in ("rms_norm", "matmul")
+    is_weight = [False] * len(tensors)
+    is_weight[-1] = name in ("rms_norm", "add_rms_norm", "matmul")
     cell.set_inputs(*[
-        mindspore.Tensor(shape=[x.shape[0] if i and is_weight else None, *x.shape[1:]],
-                         dtype=x.dtype)
-        for i, x in enumerate(tensors)
+        x if is_last else mindspore.Tensor(shape=[None, *x.shape[1:]], dtype=x.dtype)
+        for x, is_last in zip(tensors, is_weight, strict=True)
     ])  # fmt: skip
     got, want = cell.compile_and_run(*tensors), PRIMITIVES[name].golden(*arguments, **options)
     pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]

@@ -96,3 +96,15 @@ class Swiglu(mindspore.nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor) -> Tensor:
         return self.kernel(x, -1)
+
+
+class AddRmsNorm(mindspore.nn.Cell):  # type: ignore[misc]
+    """AddRmsNorm, with the outputs (y, rstd, x + residual)."""
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.kernel = primitives.AddRmsNorm()
+
+    def construct(self, x: Tensor, residual: Tensor, gamma: Tensor) -> Any:
+        return self.kernel(x, residual, gamma, self.eps)

@@ -31,6 +31,17 @@ class ComposedRmsNorm(mindspore.nn.Cell):  # type: ignore[misc]
         return (wide * rstd * gamma.astype(mindspore.float32)).astype(x.dtype), rstd
 
 
+class ComposedAddRmsNorm(ComposedRmsNorm):
+    """RMS norm of x + residual: (y, 1 / root of the mean square, x + residual)."""
+
+    def construct(
+        self, x: Tensor, residual: Tensor, gamma: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        total = x + residual
+        y, rstd = super().construct(total, gamma)
+        return y, rstd, total
+
+
 class ComposedRope(mindspore.nn.Cell):  # type: ignore[misc]
     """Rotary embedding of q and k, [T, heads * D], by per-token tables, [T, D].
 

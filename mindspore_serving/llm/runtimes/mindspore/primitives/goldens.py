@@ -19,6 +19,14 @@ def rms_norm(x: Array, gamma: Array, *, eps: float = 1e-6) -> tuple[Array, Array
     return (wide * rstd * gamma.astype(np.float32)).astype(x.dtype), rstd
 
 
+def add_rms_norm(
+    x: Array, residual: Array, gamma: Array, *, eps: float = 1e-6
+) -> tuple[Array, Array, Array]:
+    """Normalise x + residual; return that sum too."""
+    total = x + residual
+    return (*rms_norm(total, gamma, eps=eps), total)
+
+
 def rope(
     q: Array, k: Array, cos: Array, sin: Array, lengths: Array, *, cos_format: int = 2
 ) -> tuple[Array, Array]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.llm.runtimes.mindspore.primitives import ascend, attention, basic, goldens
+from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import Contract
+from mindspore_serving.llm.runtimes.mindspore.primitives.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,34 +23,37 @@ class Primitive:
     """One operator.
 
     `ascend` and `composed` take the options as keywords and return what a graph calls; `golden`
-    takes the arguments, as arrays, and the options.
+    takes the arguments, as arrays, and the options; `contract` says what the device accepts.
     """
 
     ascend: Callable[..., Any]
     composed: Callable[..., Any]
     golden: Callable[..., Any]
+    contract: Contract
 
 
-PRIMITIVES = {
-    "rms_norm": Primitive(ascend.rms_norm, basic.ComposedRmsNorm, goldens.rms_norm),
-    "rope": Primitive(ascend.rope, basic.ComposedRope, goldens.rope),
-    "reshape_and_cache": Primitive(
-        ascend.primitives.ReshapeAndCache, basic.ComposedReshapeAndCache, goldens.reshape_and_cache
+_FILLINGS = {
+    "rms_norm": (ascend.rms_norm, basic.ComposedRmsNorm, goldens.rms_norm),
+    "add_rms_norm": (ascend.AddRmsNorm, basic.ComposedAddRmsNorm, goldens.add_rms_norm),
+    "rope": (ascend.rope, basic.ComposedRope, goldens.rope),
+    "reshape_and_cache": (
+        ascend.primitives.ReshapeAndCache, basic.ComposedReshapeAndCache, goldens.reshape_and_cache,
     ),
-    "attention_mask": Primitive(
-        ascend.AttentionMask, attention.ComposedAttentionMask, goldens.attention_mask
+    "attention_mask": (
+        ascend.AttentionMask, attention.ComposedAttentionMask, goldens.attention_mask,
     ),
-    "flash_attention": Primitive(
-        ascend.FlashAttention, attention.ComposedFlashAttention, goldens.flash_attention
+    "flash_attention": (
+        ascend.FlashAttention, attention.ComposedFlashAttention, goldens.flash_attention,
     ),
-    "paged_attention": Primitive(
-        ascend.PagedAttention, attention.ComposedPagedAttention, goldens.paged_attention
+    "paged_attention": (
+        ascend.PagedAttention, attention.ComposedPagedAttention, goldens.paged_attention,
     ),
-    "swiglu": Primitive(ascend.Swiglu, basic.ComposedSwiglu, goldens.swiglu),
-    "matmul": Primitive(ascend.matmul, ascend.matmul, goldens.matmul),
-    "top_k": Primitive(basic.TopK, basic.TopK, goldens.top_k),
-    "argmax": Primitive(ascend.argmax, ascend.argmax, goldens.argmax),
-}
+    "swiglu": (ascend.Swiglu, basic.ComposedSwiglu, goldens.swiglu),
+    "matmul": (ascend.matmul, ascend.matmul, goldens.matmul),
+    "top_k": (basic.TopK, basic.TopK, goldens.top_k),
+    "argmax": (ascend.argmax, ascend.argmax, goldens.argmax),
+}  # fmt: skip
+PRIMITIVES = {name: Primitive(*row, RULES[name]) for name, row in _FILLINGS.items()}
 
 
 def make(name: str, filling: str, **options: Any) -> Any:
