@@ -2,7 +2,7 @@
 
 MindSpore's front end compiles much that fails or computes nonsense on a device: int64 tables, masks
 of another dtype, caches of another rank.  A contract has a shape and dtypes for each argument, and
-rules for what is left.  Knows no MindSpore: it reads the shape and the dtype's name of anything that
+rules for what is left.  Knows no MindSpore: it reads the shape and the name of the dtype of what
 has them.  Not verified on hardware.
 """
 
