@@ -185,7 +185,7 @@ class WithSinks(Step):
         ({"alibi": (0.5, 0.25, 0.1, 0.0)}, {}, SINKS),
     ],
 )
-def test_what_only_composed_attention_has_equals_a_loop(is_paged, sees, options, sinks):
+def test_windows_caps_slopes_and_sinks_equal_a_loop(is_paged, sees, options, sinks):
     step = compiled((Step if sinks is None else WithSinks)(is_paged, sees=sees, **options))
     lengths = LENGTHS if is_paged else [3, 1, 2]
     arrays = inputs(lengths, COUNTS if is_paged else lengths, TABLES)

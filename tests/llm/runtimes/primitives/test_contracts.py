@@ -5,7 +5,7 @@ import pytest
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import (
-    TensorSpec,
+    ArgumentSpec,
     check,
     problems,
 )
@@ -19,7 +19,7 @@ BF16, F16, F32, I32, I64 = "bfloat16", "float16", "float32", "int32", "int64"
 
 
 def spec(dtype, *shape):
-    return TensorSpec(shape, dtype)
+    return ArgumentSpec(shape, dtype)
 
 
 CACHE = spec(BF16, 64, 16, 2, 64)
@@ -71,6 +71,49 @@ RIGHT = {
             "block_tables": spec(I32, None, None),
         },
     ),
+    "weight_quant_matmul": (
+        {"bits": 8, "group_size": 128},
+        {
+            "x": spec(BF16, None, 512), "weight": spec("int8", 512, 64), "scale": spec(BF16, 4, 64),
+            "offset": spec(BF16, 4, 64),
+        },
+    ),
+    "dynamic_quant": ({}, {"x": spec(BF16, None, 512), "smooth": spec(BF16, 512)}),
+    "quant_matmul": (
+        {"dtype": BF16},
+        {
+            "x": spec("int8", None, 512), "weight": spec("int8", 64, 512), "scale": spec(BF16, 64),
+            "bias": spec(I32, 64), "pertoken": spec(F32, None),
+        },
+    ),
+    "quantise": (
+        {}, {"x": spec(BF16, None, 512), "scale": spec(BF16, 1), "offset": spec("int8", 1)},
+    ),
+    "moe_gating_topk_softmax": ({"k": 2}, {"x": spec(F32, None, 8)}),
+    "moe_init_routing": (
+        {"num_experts": 8}, {"x": spec(BF16, None, 512), "expert_idx": spec(I32, None, 2)},
+    ),
+    "grouped_matmul": (
+        {},
+        {"x": spec(BF16, None, 512), "weight": spec(BF16, 8, 512, 256), "counts": spec(I64, 8)},
+    ),
+    "moe_unpermute": (
+        {},
+        {"rows": spec(BF16, None, 512), "indices": spec(I32, None), "probs": spec(BF16, None, 2)},
+    ),
+    "fused_add_topk_div": (
+        {"group_num": 8, "group_topk": 4, "n": 2, "k": 8, "is_norm": True, "scale": 2.5},
+        {"x": spec(F32, None, 256), "bias": spec(F32, 256)},
+    ),
+    "mla": (
+        {"head_num": 32, "scale": 0.1, "mask_mode": "MASK_NONE"},
+        {
+            "q": spec(BF16, None, 32, 512), "q_rope": spec(BF16, None, 32, 64),
+            "kv_cache": spec(BF16, 64, 128, 1, 512), "rope_cache": spec(BF16, 64, 128, 1, 64),
+            "block_tables": spec(I32, None, None), "lengths": spec(I32, None), "mask": None,
+            "q_seq_lens": spec(I32, None),
+        },
+    ),
 }  # fmt: skip
 # Each: primitive, options that differ, arguments that differ, and words of the message.
 WRONG = [
@@ -112,6 +155,35 @@ WRONG = [
     ("top_k", {"k": 1001}, {}, "k is 1001; accepted: at most the number of columns"),
     ("argmax", {}, {"x": spec(I32, None, 8)}, "x is int32"),
     ("attention_mask", {"window": 3}, {}, "no option window"),
+    ("weight_quant_matmul", {}, {"x": spec(F32, None, 512)}, "x is float32"),
+    ("weight_quant_matmul", {}, {"weight": spec("int8", 511, 64)}, "weight is int8 [511, 64]"),
+    ("weight_quant_matmul", {}, {"scale": spec(F32, 4, 64), "offset": None}, "scale is float32"),
+    ("weight_quant_matmul", {"group_size": 100}, {}, "group_size is 100; accepted: a multiple"),
+    ("weight_quant_matmul", {"group_size": 64}, {}, "[K / group_size, N] with a group_size"),
+    ("weight_quant_matmul", {"group_size": 0}, {}, "scale is bfloat16 [4, 64]; accepted: [N]"),
+    ("weight_quant_matmul", {"bits": 4}, {}, "int8 for 8 bits, qint4x2 for 4"),
+    ("weight_quant_matmul", {"bits": 4}, {"weight": spec("qint4x2", 512, 64)}, "two for each"),
+    ("weight_quant_matmul", {"bits": 3}, {}, "bits is 3; accepted: 4 or 8"),
+    ("dynamic_quant", {}, {"x": spec(F32, None, 512), "smooth": None}, "x is float32"),
+    ("quant_matmul", {}, {"x": spec(BF16, None, 512)}, "x is bfloat16"),
+    ("quant_matmul", {}, {"weight": spec("int8", 64, 511)}, "weight is int8 [64, 511]"),
+    ("quant_matmul", {}, {"scale": spec(F32, 63), "bias": None}, "scale is float32 [63]"),
+    ("quant_matmul", {}, {"scale": spec(F16, 64)}, "scale is float16"),
+    ("quant_matmul", {"dtype": I32}, {}, "dtype is int32; accepted: float16 or bfloat16"),
+    ("quant_matmul", {"dtype": F16}, {"pertoken": None}, "int64 (the bits of float32)"),
+    ("quantise", {}, {"offset": spec(F32, 1)}, "accepted: int8 or as x [1] or [K]"),
+    ("moe_gating_topk_softmax", {}, {"x": spec(I32, None, 8)}, "x is int32"),
+    ("moe_init_routing", {}, {"expert_idx": spec(I64, None, 2)}, "expert_idx is int64"),
+    ("grouped_matmul", {}, {"weight": spec(F16, 8, 512, 256)}, "weight is float16"),
+    ("grouped_matmul", {}, {"weight": spec(BF16, 8, 256, 512)}, "weight is bfloat16 [8, 256, 512]"),
+    ("grouped_matmul", {}, {"counts": spec(I32, 8)}, "counts is int32 [8]; accepted: int64 [E]"),
+    ("grouped_matmul", {}, {"counts": spec(I64, 7)}, "int64 [E] with E=8"),
+    ("moe_unpermute", {}, {"indices": spec(I64, None)}, "indices is int64"),
+    ("moe_unpermute", {}, {"probs": spec(F32, None, 2)}, "probs is float32"),
+    ("fused_add_topk_div", {}, {"x": spec(BF16, None, 256)}, "x is bfloat16"),
+    ("mla", {"mask_mode": 1}, {}, "mask_mode is 1; accepted: MASK_NONE or"),
+    ("mla", {}, {"kv_cache": spec(BF16, 64, 128, 512)}, "[NB, BS, 1, 512]"),
+    ("mla", {}, {"lengths": None}, "lengths is missing"),
 ]
 
 
@@ -122,7 +194,7 @@ def test_a_contract_accepts_a_right_call(name):
 
 
 @pytest.mark.parametrize(("name", "options", "arguments", "words"), WRONG)
-def test_a_contract_refuses_what_a_front_end_accepts(name, options, arguments, words):
+def test_a_contract_refuses_a_wrong_call(name, options, arguments, words):
     right_options, right = RIGHT[name]
     with pytest.raises(StartError) as error:
         check(name, RULES[name], right | arguments, options=right_options | options)
@@ -130,7 +202,7 @@ def test_a_contract_refuses_what_a_front_end_accepts(name, options, arguments, w
     assert str(error.value).startswith(f"{name}: ") or "no option" in str(error.value)
 
 
-def test_tables_of_half_the_head_dimension_are_refused_when_it_is_known():
+def test_tables_of_half_a_known_head_dimension_are_refused():
     options, right = RIGHT["rope"]
     half = {"cos": spec(BF16, None, 32), "sin": spec(BF16, None, 32)}
     [error, *_] = problems("rope", RULES["rope"], right | half, options=options, sizes={"D": 64})
@@ -230,3 +302,31 @@ def test_a_graph_whose_lengths_have_another_name_is_refused():
     error = wrong_input_names(("input_ids", "lengths"))
     assert error is not None
     assert "batch_valid_length" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "arguments", "words"),
+    [
+        ("moe_init_routing", {"num_experts": 2}, {
+            "x": np.zeros((1, 4), np.float16), "expert_idx": np.array([[0, 2]], np.int32),
+        }, "experts below num_experts"),
+        ("grouped_matmul", {}, {
+            "x": np.zeros((3, 4), np.float16), "weight": np.zeros((2, 4, 4), np.float16),
+            "counts": np.array([2, 3]),
+        }, "rows of each expert that sum to R"),
+        ("mla", {**RIGHT["mla"][0]}, {
+            **RIGHT["mla"][1], "q_seq_lens": np.array([5, 1], np.int32),
+        }, "at most 4 new tokens"),
+    ],
+)  # fmt: skip
+def test_values_of_experts_and_latent_steps_are_checked(name, options, arguments, words):
+    [error] = problems(name, RULES[name], arguments, options=options)
+    assert words in error
+
+
+def test_latent_attention_is_refused_on_a_310p():
+    options, right = RIGHT["mla"]
+    half = {key: spec(F16, *value.shape) if value and value.dtype == BF16 else value
+            for key, value in right.items()}  # fmt: skip
+    [error] = problems("mla", RULES["mla"], half, options=options, soc="ascend310p")
+    assert "another SoC than ascend310p" in error

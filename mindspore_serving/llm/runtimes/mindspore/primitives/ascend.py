@@ -24,6 +24,11 @@ def rope(cos_format: int = 2) -> Any:
     return primitives.ApplyRotaryPosEmb(cos_format)
 
 
+def reshape_and_cache() -> Any:
+    """Make ReshapeAndCache."""
+    return primitives.ReshapeAndCache()
+
+
 def matmul() -> Any:
     """Make MatMul of [T, K] by [N, K]."""
     return ops.MatMul(transpose_b=True)
@@ -66,7 +71,7 @@ class FlashAttention(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class PagedAttention(mindspore.nn.Cell):  # type: ignore[misc]
-    """PagedAttention, with several new tokens of a sequence where `mask` has a row for each."""
+    """The kernel PagedAttention; of several new tokens of a sequence, each has a row of `mask`."""
 
     def __init__(self, *, head_num: int, kv_head_num: int, scale: float) -> None:
         super().__init__()
@@ -99,7 +104,7 @@ class Swiglu(mindspore.nn.Cell):  # type: ignore[misc]
 
 
 class AddRmsNorm(mindspore.nn.Cell):  # type: ignore[misc]
-    """AddRmsNorm, with the outputs (y, rstd, x + residual)."""
+    """The kernel AddRmsNorm, with the outputs (y, rstd, x + residual)."""
 
     def __init__(self, eps: float = 1e-6) -> None:
         super().__init__()
@@ -108,3 +113,144 @@ class AddRmsNorm(mindspore.nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Tensor, residual: Tensor, gamma: Tensor) -> Any:
         return self.kernel(x, residual, gamma, self.eps)
+
+
+class WeightQuantMatmul(mindspore.nn.Cell):  # type: ignore[misc]
+    """WeightQuantBatchMatmul of a weight [K, N]; one of 4 bits has the dtype qint4x2."""
+
+    def __init__(self, bits: int = 8, group_size: int = 0) -> None:
+        super().__init__()
+        self.kernel = primitives.WeightQuantBatchMatmul(False, False, group_size)
+
+    def construct(self, x: Tensor, weight: Tensor, scale: Tensor, offset: Tensor | None) -> Tensor:
+        return self.kernel(x, weight, scale, offset, None, None, None)
+
+
+class DynamicQuant(mindspore.nn.Cell):  # type: ignore[misc]
+    """DynamicQuantExt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = primitives.DynamicQuantExt()
+
+    def construct(self, x: Tensor, smooth: Tensor | None = None) -> Any:
+        return self.kernel(x, smooth)
+
+
+class QuantMatmul(mindspore.nn.Cell):  # type: ignore[misc]
+    """QuantBatchMatmul of a weight [N, K]; `dtype` is that of the output."""
+
+    def __init__(self, dtype: str = "float16") -> None:
+        super().__init__()
+        self.kernel = primitives.QuantBatchMatmul(False, True, getattr(mindspore, dtype))
+
+    def construct(
+        self, x: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None, pertoken: Tensor | None
+    ) -> Tensor:
+        return self.kernel(x, weight, scale, None, bias, pertoken)
+
+
+class Quantise(mindspore.nn.Cell):  # type: ignore[misc]
+    """The kernel QuantV2, whose kernel and formula follow from the dtype of the offset."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = primitives.QuantV2()
+
+    def construct(self, x: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
+        return self.kernel(x, scale, offset, False, "ROUND", mindspore.int8)
+
+
+class GatingTopKSoftmax(mindspore.nn.Cell):  # type: ignore[misc]
+    """MoeGatingTopKSoftmax."""
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        self.k = k
+        self.kernel = primitives.MoeGatingTopKSoftmax()
+
+    def construct(self, x: Tensor) -> Any:
+        return self.kernel(x, None, self.k)
+
+
+class InitRouting(mindspore.nn.Cell):  # type: ignore[misc]
+    """MoeInitRoutingV2 without a capacity, with counts of rows."""
+
+    def __init__(self, num_experts: int) -> None:
+        super().__init__()
+        self.num_experts = num_experts
+        self.kernel = primitives.MoeInitRoutingV2()
+
+    def construct(self, x: Tensor, expert_idx: Tensor) -> Any:
+        return self.kernel(x, expert_idx, 0, 0, self.num_experts, 0, 2, False)[:3]
+
+
+class GroupedMatmul(mindspore.nn.Cell):  # type: ignore[misc]
+    """GroupedMatmulV4 of one tensor of rows (split_item 3), split along rows, by counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = primitives.GroupedMatmulV4()
+
+    def construct(self, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        return self.kernel(
+            [x], [weight], None, None, None, None, None, None, counts, None, None, None, 3, 0, 1, 0,
+            None,
+        )[0]  # fmt: skip
+
+
+class TokenUnpermute(mindspore.nn.Cell):  # type: ignore[misc]
+    """MoeTokenUnpermute without padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = primitives.MoeTokenUnpermute()
+
+    def construct(self, rows: Tensor, indices: Tensor, probs: Tensor) -> Tensor:
+        return self.kernel(rows, indices, probs, False, None)
+
+
+class AddTopKDiv(mindspore.nn.Cell):  # type: ignore[misc]
+    """FusedAddTopKDiv with sigmoid."""
+
+    def __init__(
+        self, *, group_num: int, group_topk: int, n: int, k: int, is_norm: bool = True,
+        scale: float = 2.5,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.options = (group_num, group_topk, n, k)
+        self.is_norm = is_norm
+        self.scale = scale
+        self.kernel = primitives.FusedAddTopKDiv()
+
+    def construct(self, x: Tensor, bias: Tensor) -> Any:
+        groups, topk, n, k = self.options
+        return self.kernel(
+            x, bias, groups, topk, n, k, 0, self.is_norm, self.scale, None, None, False
+        )
+
+
+class Mla(mindspore.nn.Cell):  # type: ignore[misc]
+    """Mla; `mask_mode` is MASK_NONE where every sequence has one new token, else MASK_SPEC."""
+
+    def __init__(self, *, head_num: int, scale: float, mask_mode: str = "MASK_NONE") -> None:
+        super().__init__()
+        self.options = (head_num, scale, 1, mask_mode, 0)
+        self.kernel = primitives.Mla()
+
+    def construct(
+        self,
+        q: Tensor,
+        q_rope: Tensor,
+        kv_cache: Tensor,
+        rope_cache: Tensor,
+        block_tables: Tensor,
+        lengths: Tensor,
+        mask: Tensor,
+        q_seq_lens: Tensor,
+    ) -> Tensor:
+        heads, scale, kv_heads, mask_mode, is_ring = self.options
+        return self.kernel(
+            q, q_rope, kv_cache, rope_cache, block_tables, mask, None, None, q_seq_lens, lengths,
+            heads, scale, kv_heads, mask_mode, is_ring,
+        )[0]  # fmt: skip

@@ -15,8 +15,21 @@ Tensor: TypeAlias = Any  # a mindspore.Tensor
 Plan: TypeAlias = Any  # (rows, tokens, biases, tables) of ComposedAttentionMask
 
 
+class Positions(mindspore.nn.Cell):  # type: ignore[misc]
+    """Numbers from 0 to a count that may be dynamic, int32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.zero = mindspore.Tensor(0, mindspore.int32)
+        self.step = mindspore.Tensor(1, mindspore.int32)
+
+    def construct(self, count: Tensor) -> Tensor:
+        numbers = ops.range(self.zero, count.astype(mindspore.int32), self.step)
+        return numbers.astype(mindspore.int32)
+
+
 class ComposedAttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
-    """What the composed attention cells take as their mask, computed once per step and `window`.
+    """The mask that composed attention cells take, computed once per step and `window`.
 
     Of `attn_mask` only the dtype is read, as causality follows from the lengths.  With S the most
     new tokens of a sequence, and L the keys (S without `is_paged`, else those of the block tables),
@@ -46,8 +59,7 @@ class ComposedAttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
         self.block_size = block_size
         self.is_paged = is_paged
         self.window = window
-        self.zero = mindspore.Tensor(0, mindspore.int32)
-        self.step = mindspore.Tensor(1, mindspore.int32)
+        self.positions = Positions()
         self.slopes = None
         if alibi is not None:
             slopes = np.asarray(alibi, np.float32).reshape(-1, 1, 1, groups, 1)
@@ -65,19 +77,18 @@ class ComposedAttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
         starts = ends - q_seq_lens
         total = slot_mapping.shape[0]
         longest = ops.ReduceMax()(q_seq_lens)
-        offsets = ops.range(self.zero, longest, self.step)
+        offsets = self.positions(longest)
         rows = ops.minimum(ops.expand_dims(starts, 1) + offsets, total - 1)
-        index = ops.range(self.zero, ops.scalar_to_tensor(total, mindspore.int32), self.step)
+        index = self.positions(ops.scalar_to_tensor(total))
         is_after = (ops.expand_dims(index, 1) >= ops.expand_dims(ends, 0)).astype(mindspore.int32)
         owner = ops.minimum(ops.ReduceSum()(is_after, 1), q_seq_lens.shape[0] - 1)
         # A token that pads the step has no owner, and an output that means nothing.
-        place = ops.minimum(index - ops.gather(starts, owner, 0), longest - 1)
-        tokens = owner * longest + place
+        offset = ops.minimum(index - ops.gather(starts, owner, 0), longest - 1)
+        tokens = owner * longest + offset
         keys = offsets
         tables = block_tables
         if self.is_paged:
-            limit = ops.scalar_to_tensor(block_tables.shape[1] * self.block_size, mindspore.int32)
-            keys = ops.range(self.zero, limit, self.step)
+            keys = self.positions(ops.scalar_to_tensor(block_tables.shape[1] * self.block_size))
             tables = ops.maximum(block_tables, 0)
         position = ops.expand_dims(batch_valid_length - q_seq_lens, 1) + offsets
         distance = ops.expand_dims(position, 2) - keys
@@ -94,14 +105,14 @@ class ComposedAttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
         if self.slopes is None:
             return (ops.reshape(ops.tile(bias, (1, 1, self.groups, 1)), shape).astype(dtype),)
         far = ops.expand_dims(distance.astype(mindspore.float32), 2)
-        result = ()
+        result: tuple[Tensor, ...] = ()
         for slopes in self.slopes:
             result += (ops.reshape(bias - slopes * far, shape).astype(dtype),)
         return result
 
 
-class _Attention(mindspore.nn.Cell):  # type: ignore[misc]
-    """The part that both kinds share.
+class PaddedAttention(mindspore.nn.Cell):  # type: ignore[misc]
+    """Attention of padded queries, which the cells below complete.
 
     Args:
         head_num, kv_head_num: query heads, key heads.
@@ -129,7 +140,7 @@ class _Attention(mindspore.nn.Cell):  # type: ignore[misc]
         queries = ops.split(ops.gather(q * self.scale, rows, 0), width, -1)
         keys = ops.split(k, k.shape[2] // self.kv_heads, -1)
         values = ops.split(v, v.shape[2] // self.kv_heads, -1)
-        out = ()
+        out: tuple[Tensor, ...] = ()
         for head in range(self.kv_heads):
             scores = self.scores(ops.reshape(queries[head], (batch, -1, dim)), keys[head])
             if self.softcap > 0:
@@ -151,8 +162,13 @@ class _Attention(mindspore.nn.Cell):  # type: ignore[misc]
         column = ops.reshape(column, (rows.shape[0], -1, 1))
         return ops.softmax(ops.concat((scores, column), -1), -1)[:, :, : scores.shape[2]]
 
+    def gathered(self, cache: Tensor, tables: Tensor) -> Tensor:
+        """Return the cache of each sequence, [B, blocks * block_size, kv_heads * D]."""
+        width = cache.shape[2] * cache.shape[3]
+        return ops.reshape(ops.gather(cache, tables, 0), (tables.shape[0], -1, width))
 
-class ComposedFlashAttention(_Attention):
+
+class ComposedFlashAttention(PaddedAttention):
     """Causal attention among packed new tokens, q [T, heads * D], k and v [T, kv_heads * D].
 
     `mask` is the output of `ComposedAttentionMask` with is_paged=False; `sinks`, [heads], are one
@@ -172,7 +188,7 @@ class ComposedFlashAttention(_Attention):
         return self.attend(q, ops.gather(k, rows, 0), ops.gather(v, rows, 0), mask, sinks)
 
 
-class ComposedPagedAttention(_Attention):
+class ComposedPagedAttention(PaddedAttention):
     """Causal attention of q, [T, heads * D], to caches [blocks, block_size, kv_heads, D].
 
     `mask` is the output of `ComposedAttentionMask`; `sinks` as in `ComposedFlashAttention`.
@@ -194,8 +210,3 @@ class ComposedPagedAttention(_Attention):
         k = self.gathered(key_cache, tables)
         v = self.gathered(value_cache, tables)
         return self.attend(q, k, v, mask, sinks)
-
-    def gathered(self, cache: Tensor, tables: Tensor) -> Tensor:
-        """Return the cache of each sequence, [B, blocks * block_size, kv_heads * D]."""
-        width = cache.shape[2] * cache.shape[3]
-        return ops.reshape(ops.gather(cache, tables, 0), (tables.shape[0], -1, width))

@@ -1,4 +1,4 @@
-"""What the device's kernels accept, as rules, and the check of specs and of real tensors.
+"""Rules of what the device's kernels accept, and the check of specs and of real tensors.
 
 MindSpore's front end compiles much that fails or computes nonsense on a device: int64 tables, masks
 of another dtype, caches of another rank.  A contract has a shape and dtypes for each argument, and
@@ -21,8 +21,8 @@ FLOATS = "float16 bfloat16"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """Shape, with None for what is dynamic, and dtype of an argument."""
+class ArgumentSpec:
+    """The shape, with None for what is dynamic, and dtype of an argument."""
 
     shape: tuple[Size, ...]
     dtype: str
@@ -33,8 +33,8 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """What one argument may be.
+class Accepted:
+    """The shapes and dtypes of one argument.
 
     `dims` are shapes, divided by "|", of sizes divided by spaces: numbers, products ("H*D") of
     symbols and options of the primitive, or "..." before the others for any.  `dtypes` are names,
@@ -52,14 +52,14 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PrimitiveCall:
     """A call of a primitive as far as it is known.
 
     `sizes` has the symbols of the shapes and the options, `values` the arguments that are arrays.
     """
 
     sizes: dict[str, Any]
-    specs: Mapping[str, TensorSpec]
+    specs: Mapping[str, ArgumentSpec]
     values: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     soc: str = ""
 
@@ -69,32 +69,32 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A condition beyond shapes and dtypes: `accepts` says what must be, `given` what is."""
+    """A condition on `subject` beyond shapes and dtypes, and in words what it accepts."""
 
     accepts: str
-    given: str  # name of a size or of an argument
-    holds: Callable[[Call], bool]
+    subject: str  # name of a size or of an argument
+    holds: Callable[[PrimitiveCall], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Arguments, in order, options and rules of a primitive.
+    """The arguments, in order, options and rules of a primitive.
 
     `on_310p` replaces arguments on that SoC.
     """
 
-    arguments: Mapping[str, Argument]
+    arguments: Mapping[str, Accepted]
     options: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
-    on_310p: Mapping[str, Argument] = field(default_factory=dict)
+    on_310p: Mapping[str, Accepted] = field(default_factory=dict)
 
 
-def spec_of(value: Any) -> TensorSpec:
+def spec_of(value: Any) -> ArgumentSpec:
     """Return the spec of an array, a tensor or a spec of either."""
-    if isinstance(value, TensorSpec):
+    if isinstance(value, ArgumentSpec):
         return value
     shape = tuple(None if size is None or size < 0 else int(size) for size in value.shape)
-    return TensorSpec(shape, str(value.dtype).lower().removeprefix("mindspore."))
+    return ArgumentSpec(shape, str(value.dtype).lower().removeprefix("mindspore."))
 
 
 def problems(
@@ -118,7 +118,7 @@ def problems(
         return [f"{name} has no option {unknown[0]} on a device; it has: {known}"]
     specs = {key: spec_of(value) for key, value in arguments.items() if value is not None}
     values = {key: value for key, value in arguments.items() if isinstance(value, np.ndarray)}
-    call = Call({**options, **(sizes or {}), "soc": soc}, specs, values, soc)
+    call = PrimitiveCall({**options, **(sizes or {}), "soc": soc}, specs, values, soc)
     expected = dict(contract.arguments)
     if soc == SOC_310P:
         expected |= contract.on_310p
@@ -126,7 +126,7 @@ def problems(
     errors = list(_wrong_arguments(expected, call)) or list(_wrong_arguments(expected, call))
     if not errors:
         errors = [
-            f"{rule.given} is {_given(rule.given, call)}; accepted: {rule.accepts}"
+            f"{rule.subject} is {_shown(rule.subject, call)}; accepted: {rule.accepts}"
             for rule in (*contract.rules, *ON_310P)
             if not rule.holds(call)
         ]
@@ -140,13 +140,13 @@ def check(name: str, contract: Contract, arguments: Mapping[str, Any], **known: 
         raise StartError("; ".join(errors))
 
 
-def _given(name: str, call: Call) -> str:
+def _shown(name: str, call: PrimitiveCall) -> str:
     if name in call.specs:
         return str(call.specs[name])
     return str(call.size(name))
 
 
-def _wrong_arguments(expected: Mapping[str, Argument], call: Call) -> Iterator[str]:
+def _wrong_arguments(expected: Mapping[str, Accepted], call: PrimitiveCall) -> Iterator[str]:
     for name in sorted(set(call.specs) - set(expected)):
         yield f"there is no argument {name}; it has: {', '.join(expected)}"
     for name, argument in expected.items():
@@ -160,14 +160,14 @@ def _wrong_arguments(expected: Mapping[str, Argument], call: Call) -> Iterator[s
             yield f"{name} is {spec}; accepted: {argument}{_known(argument, call)}"
 
 
-def _known(argument: Argument, call: Call) -> str:
+def _known(argument: Accepted, call: PrimitiveCall) -> str:
     """Return the sizes in an argument's shape that are known, for its message."""
     symbols = argument.dims.replace("*", " ").replace("|", " ").split()
     sizes = [f"{each}={call.sizes[each]}" for each in dict.fromkeys(symbols) if each in call.sizes]
     return f" with {', '.join(sizes)}" if sizes else ""
 
 
-def _dtypes(argument: Argument, call: Call) -> set[str]:
+def _dtypes(argument: Accepted, call: PrimitiveCall) -> set[str]:
     return {
         call.specs[name[1:]].dtype if name[0] == "=" else name
         for name in argument.dtypes.split()
@@ -223,7 +223,9 @@ def one_of(name: str, *choices: Any) -> Rule:
     return Rule(text, name, lambda call: call.size(name) in (None, *choices))
 
 
-def values(name: str, accepts: str, holds: Callable[[Call, npt.NDArray[Any]], bool]) -> Rule:
+def values(
+    name: str, accepts: str, holds: Callable[[PrimitiveCall, npt.NDArray[Any]], bool]
+) -> Rule:
     """Return a rule about the values of an argument; one that is no array passes."""
     return Rule(
         accepts, name, lambda call: name not in call.values or holds(call, call.values[name])

@@ -1,4 +1,4 @@
-"""What the primitives compute, in numpy: the reference for compositions and for a device.
+"""The primitives in numpy: the reference for compositions and for a device.
 
 Each function has the options and the arguments of its primitive.  Sums are in float32, and results
 have the dtype of the input.
@@ -7,9 +7,8 @@ have the dtype of the input.
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = Any  # a numpy array of any dtype
 
 
 def rms_norm(x: Array, gamma: Array, *, eps: float = 1e-6) -> tuple[Array, Array]:

@@ -11,19 +11,20 @@ import numpy as np
 from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import (
     FLOATS,
     SOC_310P,
-    Argument,
-    Call,
+    Accepted,
     Contract,
+    PrimitiveCall,
     Rule,
     at_most,
     multiple_of,
     one_of,
     values,
 )
+from mindspore_serving.llm.runtimes.mindspore.primitives.rules_experts import EXPERT_RULES
 
 ANY_FLOAT = f"{FLOATS} float32"
 IN_BFLOAT16 = -9984  # -10000
-LENGTHS = Argument("B", "int32")
+LENGTHS = Accepted("B", "int32")
 HEAD_DIM = (multiple_of("D", 16), at_most("D", 256))
 HEADS = Rule(
     "a multiple of kv_head_num",
@@ -43,17 +44,17 @@ INPUT_NAMES = (
 )
 
 
-def _sums_to_tokens(call: Call, counts: Any) -> bool:
+def _sums_to_tokens(call: PrimitiveCall, counts: Any) -> bool:
     tokens = call.size("T")
     return tokens is None or int(counts.sum()) == tokens
 
 
-def _masks_upper_triangle(call: Call, mask: Any) -> bool:
+def _masks_upper_triangle(call: PrimitiveCall, mask: Any) -> bool:
     hidden = 1.0 if call.specs["q"].dtype == "bfloat16" else -10000.0
     return bool(np.array_equal(np.triu(np.full(mask.shape, hidden), 1), mask.astype(np.float64)))
 
 
-def _covers_lengths(call: Call) -> bool:
+def _covers_lengths(call: PrimitiveCall) -> bool:
     """Return whether a mask of several new tokens is as wide as the longest sequence."""
     if "mask" not in call.specs or not {"lengths", "q_seq_lens"} <= set(call.values):
         return True
@@ -62,16 +63,16 @@ def _covers_lengths(call: Call) -> bool:
     return not has_several or width is None or width >= int(call.values["lengths"].max())
 
 
-def _masks_with_ten_thousand(call: Call, mask: Any) -> bool:
+def _masks_with_ten_thousand(call: PrimitiveCall, mask: Any) -> bool:
     return bool(np.isin(mask.astype(np.float32), (0, -10000, IN_BFLOAT16)).all())
 
 
-def _names_blocks(call: Call, tables: Any) -> bool:
+def _names_blocks(call: PrimitiveCall, tables: Any) -> bool:
     blocks = call.size("NB")
     return int(tables.min(initial=0)) >= -1 and (blocks is None or int(tables.max()) < blocks)
 
 
-def _names_slots(call: Call, slots: Any) -> bool:
+def _names_slots(call: PrimitiveCall, slots: Any) -> bool:
     blocks, size = call.size("NB"), call.size("BS")
     limit = 2**31 if blocks is None or size is None else blocks * size
     written = slots[slots >= 0]
@@ -79,27 +80,28 @@ def _names_slots(call: Call, slots: Any) -> bool:
     return int(slots.min(initial=0)) >= -1 and int(slots.max(initial=0)) < limit and not is_twice
 
 
-CACHE = Argument("NB BS KV D", FLOATS)
-TABLES = Argument("B M", "int32")
+CACHE = Accepted("NB BS KV D", FLOATS)
+TABLES = Accepted("B M", "int32")
 
 RULES = {
     "rms_norm": Contract(
-        {"x": Argument("... K", ANY_FLOAT), "gamma": Argument("K", "=x")}, options=("eps",)
+        {"x": Accepted("... K", ANY_FLOAT), "gamma": Accepted("K", "=x")},
+        options=("eps",),
     ),
     "add_rms_norm": Contract(
         {
-            "x": Argument("T K", FLOATS),
-            "residual": Argument("T K", "=x"),
-            "gamma": Argument("K", "=x"),
+            "x": Accepted("T K", FLOATS),
+            "residual": Accepted("T K", "=x"),
+            "gamma": Accepted("K", "=x"),
         },
         options=("eps",),
     ),
     "rope": Contract(
         {
-            "q": Argument("T H*D", FLOATS),
-            "k": Argument("T KV*D", "=q"),
-            "cos": Argument("T D", "=q float32"),
-            "sin": Argument("T D", "=cos"),
+            "q": Accepted("T H*D", FLOATS),
+            "k": Accepted("T KV*D", "=q"),
+            "cos": Accepted("T D", "=q float32"),
+            "sin": Accepted("T D", "=cos"),
             "lengths": LENGTHS,
         },
         options=("cos_format",),
@@ -107,11 +109,11 @@ RULES = {
     ),
     "reshape_and_cache": Contract(
         {
-            "key": Argument("T KV*D", f"{FLOATS} int8 uint8"),
-            "value": Argument("T KV*DV", "=key", is_optional=True),
-            "key_cache": Argument("NB BS KV D", "=key"),
-            "value_cache": Argument("NB BS KV DV", "=key", is_optional=True),
-            "slot_mapping": Argument("T", "int32"),
+            "key": Accepted("T KV*D", f"{FLOATS} int8 uint8"),
+            "value": Accepted("T KV*DV", "=key", is_optional=True),
+            "key_cache": Accepted("NB BS KV D", "=key"),
+            "value_cache": Accepted("NB BS KV DV", "=key", is_optional=True),
+            "slot_mapping": Accepted("T", "int32"),
         },
         rules=(
             multiple_of("BS", 16),
@@ -130,17 +132,17 @@ RULES = {
             ),
         ),
         on_310p={
-            "key": Argument("T KV*D", "float16"),
-            "key_cache": Argument("NB BS KV*D", "float16"),
-            "value_cache": Argument("NB BS KV*DV", "float16", is_optional=True),
+            "key": Accepted("T KV*D", "float16"),
+            "key_cache": Accepted("NB BS KV*D", "float16"),
+            "value_cache": Accepted("NB BS KV*DV", "float16", is_optional=True),
         },
     ),
     "flash_attention": Contract(
         {
-            "q": Argument("T head_num*D", FLOATS),
-            "k": Argument("T kv_head_num*D", "=q"),
-            "v": Argument("T kv_head_num*D", "=q"),
-            "mask": Argument("128 128", "=q"),
+            "q": Accepted("T head_num*D", FLOATS),
+            "k": Accepted("T kv_head_num*D", "=q"),
+            "v": Accepted("T kv_head_num*D", "=q"),
+            "mask": Accepted("128 128", "=q"),
             "lengths": LENGTHS,
         },
         options=("head_num", "kv_head_num", "scale"),
@@ -154,17 +156,17 @@ RULES = {
                 lambda call, mask: mask.shape != (128, 128) or _masks_upper_triangle(call, mask),
             ),
         ),
-        on_310p={"mask": Argument("L L", "=q")},
+        on_310p={"mask": Accepted("L L", "=q")},
     ),
     "paged_attention": Contract(
         {
-            "q": Argument("T head_num*D", FLOATS),
-            "key_cache": Argument("NB BS kv_head_num D", "=q"),
-            "value_cache": Argument("NB BS kv_head_num D", "=q"),
+            "q": Accepted("T head_num*D", FLOATS),
+            "key_cache": Accepted("NB BS kv_head_num D", "=q"),
+            "value_cache": Accepted("NB BS kv_head_num D", "=q"),
             "block_tables": TABLES,
             "lengths": LENGTHS,
-            "mask": Argument("1 1|T L", "=q", is_optional=True),
-            "q_seq_lens": Argument("B", "int32", is_optional=True),
+            "mask": Accepted("1 1|T L", "=q", is_optional=True),
+            "q_seq_lens": Accepted("B", "int32", is_optional=True),
         },
         options=("head_num", "kv_head_num", "scale"),
         rules=(
@@ -177,14 +179,14 @@ RULES = {
             Rule("as wide as the longest sequence", "mask", _covers_lengths),
         ),
         on_310p={
-            "key_cache": Argument("NB BS kv_head_num*D", "=q"),
-            "value_cache": Argument("NB BS kv_head_num*D", "=q"),
+            "key_cache": Accepted("NB BS kv_head_num*D", "=q"),
+            "value_cache": Accepted("NB BS kv_head_num*D", "=q"),
         },
     ),
-    "swiglu": Contract({"x": Argument("... 2*F", ANY_FLOAT)}),
-    "matmul": Contract({"x": Argument("T K", ANY_FLOAT), "weight": Argument("N K", "=x")}),
+    "swiglu": Contract({"x": Accepted("... 2*F", ANY_FLOAT)}),
+    "matmul": Contract({"x": Accepted("T K", ANY_FLOAT), "weight": Accepted("N K", "=x")}),
     "top_k": Contract(
-        {"x": Argument("T N", ANY_FLOAT)},
+        {"x": Accepted("T N", ANY_FLOAT)},
         options=("k",),
         rules=(
             Rule(
@@ -194,18 +196,19 @@ RULES = {
             ),
         ),
     ),
-    "argmax": Contract({"x": Argument("T N", ANY_FLOAT)}),
+    "argmax": Contract({"x": Accepted("T N", ANY_FLOAT)}),
     # The inputs of the graph as they are: the kernels find the lengths by these names.
     "attention_mask": Contract(
         {
-            "attn_mask": Argument("1 1|P L", FLOATS),
-            "slot_mapping": Argument("T", "int32"),
+            "attn_mask": Accepted("1 1|P L", FLOATS),
+            "slot_mapping": Accepted("T", "int32"),
             "batch_valid_length": LENGTHS,
             "q_seq_lens": LENGTHS,
             "block_tables": TABLES,
         },
         options=("groups", "block_size", "is_paged"),
     ),
+    **EXPERT_RULES,
 }
 
 

@@ -13,14 +13,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.llm.runtimes.mindspore.primitives import ascend, attention, basic, goldens
+from mindspore_serving.llm.runtimes.mindspore.primitives import (
+    ascend,
+    attention,
+    basic,
+    experts,
+    goldens,
+    goldens_experts,
+    quantised,
+)
 from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import Contract
 from mindspore_serving.llm.runtimes.mindspore.primitives.rules import RULES
 
 
 @dataclass(frozen=True, slots=True)
-class Primitive:
-    """One operator.
+class DevicePrimitive:
+    """An operator of the device.
 
     `ascend` and `composed` take the options as keywords and return what a graph calls; `golden`
     takes the arguments, as arrays, and the options; `contract` says what the device accepts.
@@ -32,12 +40,12 @@ class Primitive:
     contract: Contract
 
 
-_FILLINGS = {
+_FILLINGS: dict[str, tuple[Callable[..., Any], ...]] = {
     "rms_norm": (ascend.rms_norm, basic.ComposedRmsNorm, goldens.rms_norm),
     "add_rms_norm": (ascend.AddRmsNorm, basic.ComposedAddRmsNorm, goldens.add_rms_norm),
     "rope": (ascend.rope, basic.ComposedRope, goldens.rope),
     "reshape_and_cache": (
-        ascend.primitives.ReshapeAndCache, basic.ComposedReshapeAndCache, goldens.reshape_and_cache,
+        ascend.reshape_and_cache, basic.ComposedReshapeAndCache, goldens.reshape_and_cache,
     ),
     "attention_mask": (
         ascend.AttentionMask, attention.ComposedAttentionMask, goldens.attention_mask,
@@ -52,8 +60,39 @@ _FILLINGS = {
     "matmul": (ascend.matmul, ascend.matmul, goldens.matmul),
     "top_k": (basic.TopK, basic.TopK, goldens.top_k),
     "argmax": (ascend.argmax, ascend.argmax, goldens.argmax),
+    "weight_quant_matmul": (
+        ascend.WeightQuantMatmul, quantised.ComposedWeightQuantMatmul,
+        goldens_experts.weight_quant_matmul,
+    ),
+    "dynamic_quant": (
+        ascend.DynamicQuant, quantised.ComposedDynamicQuant, goldens_experts.dynamic_quant,
+    ),
+    "quant_matmul": (
+        ascend.QuantMatmul, quantised.ComposedQuantMatmul, goldens_experts.quant_matmul,
+    ),
+    "quantise": (ascend.Quantise, quantised.ComposedQuantise, goldens_experts.quantise),
+    "moe_gating_topk_softmax": (
+        ascend.GatingTopKSoftmax, experts.ComposedGatingTopKSoftmax,
+        goldens_experts.moe_gating_topk_softmax,
+    ),
+    "moe_init_routing": (
+        ascend.InitRouting, experts.ComposedInitRouting, goldens_experts.moe_init_routing,
+    ),
+    "grouped_matmul": (
+        ascend.GroupedMatmul, experts.ComposedGroupedMatmul, goldens_experts.grouped_matmul,
+    ),
+    "moe_unpermute": (
+        ascend.TokenUnpermute, experts.ComposedTokenUnpermute, goldens_experts.moe_unpermute,
+    ),
+    "fused_add_topk_div": (
+        ascend.AddTopKDiv, experts.ComposedAddTopKDiv, goldens_experts.fused_add_topk_div,
+    ),
+    "mla": (ascend.Mla, experts.ComposedMla, goldens_experts.mla),
 }  # fmt: skip
-PRIMITIVES = {name: Primitive(*row, RULES[name]) for name, row in _FILLINGS.items()}
+PRIMITIVES = {
+    name: DevicePrimitive(device, composed, golden, RULES[name])
+    for name, (device, composed, golden) in _FILLINGS.items()
+}
 
 
 def make(name: str, filling: str, **options: Any) -> Any:
