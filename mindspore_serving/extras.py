@@ -1,11 +1,10 @@
 """Extras of this package: what each installs, and which of them has a module.
 
-Read from the metadata of the installed package, so that only `pyproject.toml` defines them.
+Read from the metadata of the installed package, so that only `pyproject.toml` defines them.  What
+reads it is slow to import, and few commands need it.
 """
 
-import importlib.metadata
 import re
-from importlib.metadata import PackageNotFoundError, version
 
 NAME = "mindspore-serving"
 NOT_FOR_SERVERS = frozenset({"dev", "examples"})  # for people, not for servers
@@ -33,6 +32,8 @@ def packages() -> dict[str, dict[str, str]]:
 
 def installed(package: str) -> str:
     """Return the version of `package`; "" if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(package)
     except PackageNotFoundError:
@@ -60,8 +61,10 @@ def missing(error: ModuleNotFoundError, user: str) -> str:
 
 
 def _requirements() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, requires
+
     try:
-        return importlib.metadata.requires(NAME) or []
+        return requires(NAME) or []
     except PackageNotFoundError:
         return []
 

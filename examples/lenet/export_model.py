@@ -14,7 +14,7 @@ from mindspore import nn
 from net import LeNet5
 
 HERE = Path(__file__).resolve().parent
-EPOCHS, BATCH, SERVED_BATCH = 20, 32, 16
+EPOCHS, BATCH, SERVED_BATCH = 10, 32, 16
 
 
 def to_tensor(images):

@@ -4,16 +4,18 @@ A table for the built-in formats and an entry-point group for other packages.
 """
 
 import importlib
-import importlib.metadata
 import importlib.util
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.errors import StartError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "mindspore_serving.backends"
 """Name = format in lower case, value = "module:Class".  It overrides a name of the table below."""
@@ -190,9 +192,11 @@ def installed(name: str) -> tuple[str, str]:
 
 
 def _version(distributions: Sequence[str]) -> str:
+    from importlib.metadata import PackageNotFoundError, version  # slow to import, seldom needed
+
     for distribution in distributions:
-        with suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(distribution)
+        with suppress(PackageNotFoundError):
+            return version(distribution)
     return ""
 
 
@@ -213,9 +217,11 @@ def _advice(name: str) -> str:
     return f"; install it with: pip install 'mindspore-serving[{row.extra}]'"
 
 
-def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    entries: dict[str, importlib.metadata.EntryPoint] = {}
-    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+def _entry_points() -> "dict[str, EntryPoint]":
+    from importlib.metadata import entry_points  # slow to import, seldom needed
+
+    entries: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=ENTRY_POINTS):
         other = entries.setdefault(entry.name.lower(), entry)
         if other.value != entry.value:
             raise StartError(
@@ -225,5 +231,5 @@ def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
     return entries
 
 
-def _owner(entry: importlib.metadata.EntryPoint) -> str:
+def _owner(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist else entry.value

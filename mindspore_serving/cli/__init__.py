@@ -17,7 +17,7 @@ from mindspore_serving.cli.options import parsed_values, to_settings
 from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.urls import check_first
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
-from mindspore_serving.process.entry import turn_off_telemetry
+from mindspore_serving.process.entry import end_quickly, turn_off_telemetry
 
 # Errors of arguments or a configuration file.  Their subclasses are errors of servers' answers.
 _WRONG = (InvalidInputs, InvalidField)
@@ -27,6 +27,7 @@ _INSTEAD_OF_PATH = ("config", "upstream", "pull_prefixes")  # settings with whic
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with `argv` (default: the process's arguments); return the exit status."""
     turn_off_telemetry()  # for `doctor` and `convert`
+    end_quickly()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors have its messages
     words = list(sys.argv[1:] if argv is None else argv)
     parser = commands.parser()

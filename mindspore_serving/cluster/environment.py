@@ -135,7 +135,8 @@ class _Plan:
             raise StartError(f"{str(self.source)!r} needs uv, which is not installed")
         else:
             install = [self.python, "-m", "pip", "install", "--disable-pip-version-check"]
-            install += ["--progress-bar", "off"]
+            # Compiled are the files that a worker imports, at its first start, as after uv.
+            install += ["--progress-bar", "off", "--no-compile"]
             make = [self.base, "-m", "venv", str(self.target)]
         if self.source.suffix == ".toml":
             return [make, [*install, "-r", str(self.source)], [*install, *required]]

@@ -28,12 +28,26 @@ from mindspore_serving.process.group import Group, ProcessMember
 from mindspore_serving.process.supervisor import NoRestart, Supervisor
 from mindspore_serving.process.vocabulary import Exit, Failed
 
-SEARCH_SECONDS, RETRY_SECONDS = 60.0, 1.0  # timeout and interval of connecting to the worker
+SEARCH_SECONDS, RETRY_SECONDS = 60.0, 0.2  # timeout and interval of connecting to the worker
 TABLES = "temp_rank_table"  # directory of the rank tables for agents
 
 
 class NoWorker(NoRestart):
     """No worker of a distributed servable was found."""
+
+
+class AgentMember(ProcessMember):
+    """The process of a rank.
+
+    It exits with status 0 if the worker told it that the servable is stopped, which may be seen
+    before the worker's message to the script.
+    """
+
+    def describe_exit(self, status: int) -> str:
+        """Describe an exit status.  Raises Stopped if there is nothing to be restarted."""
+        if status == 0:
+            raise Stopped("the servable is stopped")
+        return super().describe_exit(status)
 
 
 def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMember:
@@ -51,7 +65,7 @@ def start_agent(setup: AgentSetup, variables: Mapping[str, str]) -> ProcessMembe
     channel: BlockingChannel[FromAgent] = BlockingChannel(child.stream, FromAgent)
     with suppress(OSError):  # it has ended, which the member will report
         channel.send(setup)
-    return ProcessMember(f"rank {setup.rank}", child, channel, messages)
+    return AgentMember(f"rank {setup.rank}", child, channel, messages)
 
 
 class WorkerMember:

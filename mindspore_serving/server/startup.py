@@ -22,6 +22,7 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError, shortened
+from mindspore_serving.process.entry import end_quickly
 from mindspore_serving.servable import check
 from mindspore_serving.servable.foreign import formats
 from mindspore_serving.server.config import ServableStartConfig, to_deployments
@@ -264,6 +265,7 @@ def _get() -> "Serving":
     with _lock:
         if _serving is None:
             _serving = _loop.run(Serving.create(_capacity, _lifetime.end))
+            end_quickly()
             atexit.unregister(stop)  # to be registered once, after the loop: so it runs before
             atexit.register(stop)  # the loop is closed
         return _serving

@@ -23,7 +23,8 @@ class Shared:
             self.close()
             server = self._server = self._start(fault)
         try:
-            if not fault.is_start and _workers(server) != self._warm:
+            is_measured = not (fault.is_start or fault.must.ends)
+            if is_measured and _workers(server) != self._warm:
                 warm_up(server)  # what a new worker keeps for good does not count as lost
                 self._warm = _workers(server)
             result = run(fault, server)

@@ -51,6 +51,16 @@ def write_onnx(path: Path) -> None:
     onnx.save(make.make_model(graph, opset_imports=[opset], ir_version=8), path)
 
 
+def write_good_and_bad(directory: Path) -> None:
+    """The servable "words", a pickle, an ONNX file that is none, and one with a typing error."""
+    write_words(directory)
+    for place, content in {"scaler/1/model.pkl": b"\x80\x04N.", "cut/net.onnx": b"cut"}.items():
+        (directory / place).parent.mkdir(parents=True)
+        (directory / place).write_bytes(content)
+    (directory / "typo").mkdir()
+    (directory / "typo" / "servable_config.py").write_text("from no_such_library import x\n")
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """A server started by the command line."""

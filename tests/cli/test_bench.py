@@ -17,7 +17,7 @@ from mindspore_serving.cli.bench_protocols import Dialect
 from mindspore_serving.cli.bench_settings import BenchSettings
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.errors import ServingError
-from tests.cli.commands import SERVING, run
+from tests.cli.commands import SERVING, call, run
 from tests.cli.talking import MODEL, Talking, talking
 from tests.ports import free_port
 from tests.waiting import PATIENCE
@@ -145,7 +145,7 @@ def test_failed_instances_are_counted_and_make_the_status_1(served, tmp_path: Pa
 def test_wrong_urls_and_models_are_errors_of_a_line(
     words: list[str], told: str, tmp_path: Path
 ) -> None:
-    done = run([*BENCH, f"http://127.0.0.1:{free_port()}", *words], tmp_path)
+    done = call(["bench", f"http://127.0.0.1:{free_port()}", *words], tmp_path)
     assert done.returncode == (1 if "nothing listens" in told else 2)
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -153,10 +153,10 @@ def test_wrong_urls_and_models_are_errors_of_a_line(
 
 @pytest.mark.torch
 def test_an_unknown_model_and_a_wrong_file_are_said_in_a_line(server, tmp_path: Path) -> None:
-    done = run([*BENCH, server.url, "--model", "other"], tmp_path)
+    done = call(["bench", server.url, "--model", "other"], tmp_path)
     assert (done.returncode, MODEL in done.stderr) == (1, True)
     (tmp_path / "prompts").write_text('{"prompt": 5}\n')
-    done = run([*BENCH, server.url, "--prompts", "prompts"], tmp_path)
+    done = call(["bench", server.url, "--prompts", "prompts"], tmp_path)
     assert done.stderr.startswith("mindspore-serving: line 1: expected")
 
 

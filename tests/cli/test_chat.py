@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SERVING, run
+from tests.cli.commands import SERVING, call, run
 from tests.cli.talking import MODEL, Talking, serving, talking
 from tests.cli.terminal import Terminal
 from tests.ports import free_port
@@ -123,7 +123,7 @@ def running(server: Talking) -> int:
 
 
 def test_an_unknown_model_is_an_error_that_names_those_there_are(server, tmp_path: Path) -> None:
-    done = run([*CHAT, server.url, "--prompt", "a", "--model", "other"], tmp_path)
+    done = call(["chat", server.url, "--prompt", "a", "--model", "other"], tmp_path)
     assert done.returncode == 1
     assert done.stderr == (
         f"mindspore-serving: no model 'other' at {server.url}; there is: {MODEL}\n"
@@ -131,7 +131,7 @@ def test_an_unknown_model_is_an_error_that_names_those_there_are(server, tmp_pat
 
 
 def test_a_refusal_of_the_server_is_shown(server, tmp_path: Path) -> None:
-    done = run([*CHAT, server.url, "--prompt", "a", "--temperature", "-1"], tmp_path)
+    done = call(["chat", server.url, "--prompt", "a", "--temperature", "-1"], tmp_path)
     assert done.returncode == 1
     assert "temperature" in done.stderr
     assert "Traceback" not in done.stderr
@@ -152,7 +152,7 @@ def test_wrong_urls_and_files_are_errors_of_a_line(
     words: list[str], told: str, tmp_path: Path
 ) -> None:
     port = str(free_port())
-    done = run([*CHAT, *(word.format(port=port) for word in words)], tmp_path)
+    done = call(["chat", *(word.format(port=port) for word in words)], tmp_path)
     assert done.returncode == (1 if "nothing listens" in told else 2)
     assert told.format(port=port) in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -163,17 +163,18 @@ def test_a_server_without_a_language_model_is_told_so(tmp_path: Path) -> None:
 
     write_words(tmp_path)
     with serving(tmp_path, "words") as classic:
-        done = run([*CHAT, classic.url, "--prompt", "a"], tmp_path)
+        done = call(["chat", classic.url, "--prompt", "a"], tmp_path)
     assert done.returncode == 1
     assert f"{classic.url} serves no language model" in done.stderr
 
 
-def test_a_key_is_sent_and_asked_for(tmp_path: Path) -> None:
+def test_a_key_is_sent_and_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = "a-key-of-twenty-letters"
     with talking(tmp_path, "--api-key", key) as locked:
-        call = [*CHAT, locked.url, "--prompt", "a", "--max-tokens", "3"]
-        without = run(call, tmp_path)
+        words = ["chat", locked.url, "--prompt", "a", "--max-tokens", "3"]
+        without = call(words, tmp_path)
         assert without.returncode == 1
         assert "--api-key or MINDSPORE_SERVING_API_KEY" in without.stderr
-        assert run([*call, "--api-key", key], tmp_path).returncode == 0
-        assert run(["env", f"MINDSPORE_SERVING_API_KEY={key}", *call], tmp_path).returncode == 0
+        assert call([*words, "--api-key", key], tmp_path).returncode == 0
+        monkeypatch.setenv("MINDSPORE_SERVING_API_KEY", key)
+        assert call(words, tmp_path).returncode == 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SERVING, environment, run
+from tests.cli.commands import SERVING, call, environment, run
 from tests.cli.terminal import Terminal
 from tests.e2e.harness import ROOT
 from tests.waiting import PATIENCE
@@ -109,14 +109,14 @@ def test_images_and_calls_of_a_loaded_conversation_are_sent_again(
     server: Server, tmp_path: Path
 ) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    tool_call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": [image, {"type": "text", "text": "look"}]},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "assistant", "content": None, "tool_calls": [tool_call]},
         {"role": "tool", "content": "x", "tool_call_id": "1"},
     ]
     (tmp_path / "page.json").write_text(json.dumps({"messages": messages}))
-    run([*CHAT, server.url, "--load", "page.json", "--prompt", "and now?"], tmp_path)
+    call(["chat", server.url, "--load", "page.json", "--prompt", "and now?"], tmp_path)
     assert server.bodies[-1]["messages"] == [*messages, {"role": "user", "content": "and now?"}]
 
 
@@ -128,7 +128,7 @@ def test_a_file_with_other_messages_is_no_conversation(
     server: Server, tmp_path: Path, messages: str
 ) -> None:
     (tmp_path / "notes.json").write_text(f'{{"messages": {messages}}}')
-    done = run([*CHAT, server.url, "--load", "notes.json", "--prompt", "a"], tmp_path)
+    done = call(["chat", server.url, "--load", "notes.json", "--prompt", "a"], tmp_path)
     assert "notes.json is not a conversation: expected" in done.stderr
     assert server.bodies == []
 
@@ -151,10 +151,10 @@ def test_an_answer_has_the_length_that_the_server_suggests(server: Server, tmp_p
 def test_an_answer_on_a_pipe_tells_of_a_limit_that_nobody_set(
     server: Server, tmp_path: Path
 ) -> None:
-    done = run([*CHAT, server.url, "--prompt", "much"], tmp_path)
+    done = call(["chat", server.url, "--prompt", "much"], tmp_path)
     assert "cut off at 7 tokens" in done.stderr
     assert "cut off" not in done.stdout
-    done = run([*CHAT, server.url, "--prompt", "much", "--max-tokens", "9"], tmp_path)
+    done = call(["chat", server.url, "--prompt", "much", "--max-tokens", "9"], tmp_path)
     assert (done.stderr, server.bodies[-1]["max_tokens"]) == ("", 9)
 
 
@@ -183,7 +183,7 @@ def test_a_conversation_is_saved_for_its_owner_and_gone_on_with(
         terminal.type("three")
         terminal.shows("small got 6", "> ")
     assert server.sent()[0] == "Be short."
-    done = run([*CHAT, server.url, "--load", "talk.json", "--prompt", "four"], tmp_path)
+    done = call(["chat", server.url, "--load", "talk.json", "--prompt", "four"], tmp_path)
     assert "small got 6" in done.stdout
 
 

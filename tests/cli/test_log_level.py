@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SERVING, run
+from tests.cli.commands import call
 from tests.cli.conftest import Served
 from tests.ports import free_port
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e
-LOG_LEVEL = [*SERVING, "log-level"]
 
 
 def level(served: Served, directory: Path, *words: str) -> str:
-    done = run([*LOG_LEVEL, served.url, *words], directory)
+    done = call(["log-level", served.url, *words], directory)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.strip()
 
@@ -39,8 +38,8 @@ def test_signals_change_the_log_level_step_by_step(served: Served, tmp_path: Pat
 
 
 def test_a_wrong_level_and_no_server_are_said_in_a_line(tmp_path: Path) -> None:
-    done = run([*LOG_LEVEL, "loud"], tmp_path)
+    done = call(["log-level", "loud"], tmp_path)
     assert (done.returncode, "LEVEL is 'loud', expected debug" in done.stderr) == (2, True)
-    done = run([*LOG_LEVEL, f"127.0.0.1:{free_port()}"], tmp_path)
+    done = call(["log-level", f"127.0.0.1:{free_port()}"], tmp_path)
     assert (done.returncode, "nothing listens at" in done.stderr) == (1, True)
     assert len(done.stderr.splitlines()) == 1

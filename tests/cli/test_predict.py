@@ -1,11 +1,11 @@
-"""`mindspore-serving predict` over both protocols."""
+"""`mindspore-serving predict` over both protocols: as a process, and called in this one."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import SERVING, run
+from tests.cli.commands import SERVING, call, run
 from tests.e2e.harness import config, serving, write_servable
 from tests.ports import free_port
 
@@ -30,15 +30,15 @@ def test_both_protocols_print_the_same_json(served, where, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("missing", ["NaN", "null", "Infinity"])
 def test_missing_values_are_read_and_printed_as_null(where, tmp_path: Path, missing: str) -> None:
-    words = [*SERVING, "predict", where, "words", "double", f'{{"x": [1.5, {missing}]}}']
-    done = run(words, tmp_path)
+    words = ["predict", where, "words", "double", f'{{"x": [1.5, {missing}]}}']
+    done = call(words, tmp_path)
     assert (done.returncode, done.stdout) == (0, '{"instances": [{"y": [3.0, null]}]}\n')
 
 
 def test_a_failed_instance_is_status_1_and_the_rest_is_printed(where, tmp_path: Path) -> None:
     instances = [{"left": "a", "right": "b"}, {"left": "fail", "right": "b"}]
-    words = [*SERVING, "predict", where, "words", "joined", json.dumps(instances)]
-    done = run(words, tmp_path)
+    words = ["predict", where, "words", "joined", json.dumps(instances)]
+    done = call(words, tmp_path)
     good, bad = json.loads(done.stdout)["instances"]
     assert done.returncode == 1
     assert good == {"text": "a b"}
@@ -46,15 +46,15 @@ def test_a_failed_instance_is_status_1_and_the_rest_is_printed(where, tmp_path: 
 
 
 def test_a_failed_request_is_status_1(where, tmp_path: Path) -> None:
-    done = run([*SERVING, "predict", where, "words", "no_such", '{"x": 1}'], tmp_path)
+    done = call(["predict", where, "words", "no_such", '{"x": 1}'], tmp_path)
     assert done.returncode == 1
     assert "method is not available" in json.loads(done.stdout)["error_msg"]
 
 
 def test_a_version_can_be_asked_for(where, tmp_path: Path) -> None:
-    call = [*SERVING, "predict", where, "words", "double", '{"x": 1}', "--servable-version"]
-    assert json.loads(run([*call, "1"], tmp_path).stdout) == {"instances": [{"y": 2}]}
-    assert "servable is not available" in run([*call, "3"], tmp_path).stdout
+    words = ["predict", where, "words", "double", '{"x": 1}', "--servable-version"]
+    assert json.loads(call([*words, "1"], tmp_path).stdout) == {"instances": [{"y": 2}]}
+    assert "servable is not available" in call([*words, "3"], tmp_path).stdout
 
 
 def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> 
 
 @pytest.mark.parametrize(("inputs", "words"), [("{x: 1}", "not JSON"), ("[1]", "array of such")])
 def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) -> None:
-    done = run([*SERVING, "predict", served.url, "words", "double", inputs], tmp_path)
+    done = call(["predict", served.url, "words", "double", inputs], tmp_path)
     assert done.returncode == 2
     assert words in done.stderr
 
@@ -72,7 +72,7 @@ def test_inputs_that_are_no_instances_are_told(served, tmp_path, inputs, words) 
 def test_a_server_that_is_not_there_is_told(tmp_path: Path) -> None:
     port = free_port()
     for where in (f"http://127.0.0.1:{port}", f"127.0.0.1:{port}"):
-        done = run([*SERVING, "predict", where, "words", "double", '{"x": 1}'], tmp_path)
+        done = call(["predict", where, "words", "double", '{"x": 1}'], tmp_path)
         assert done.returncode == 1
         assert "refused" in done.stderr + done.stdout
         assert "Traceback" not in done.stderr
@@ -87,34 +87,32 @@ def same(y):
     write_servable(tmp_path, "toy", source)
     with serving(tmp_path, config(tmp_path, "toy"), api_keys=["the-right-key"]) as calls:
         for place in (f"http://127.0.0.1:{calls.http}", calls.grpc):
-            words = [*SERVING, "predict", place, "toy", "same", '{"y": 1}']
-            assert run(words, tmp_path).returncode == 1
-            done = run([*words, "--api-key", "the-right-key"], tmp_path)
+            words = ["predict", place, "toy", "same", '{"y": 1}']
+            assert call(words, tmp_path).returncode == 1
+            done = call([*words, "--api-key", "the-right-key"], tmp_path)
             assert json.loads(done.stdout) == {"instances": [{"y": 1}]}
 
 
 def test_the_body_of_a_rest_request_is_not_inputs(where, tmp_path: Path) -> None:
-    done = run(
-        [*SERVING, "predict", where, "words", "double", '{"instances": [{"x": 1}]}'], tmp_path
-    )
+    done = call(["predict", where, "words", "double", '{"instances": [{"x": 1}]}'], tmp_path)
     assert done.returncode == 2
     assert 'leave out {"instances": ...}' in done.stderr
 
 
 def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
-    call = ["words", "double", '{"x": 1}']
-    by_http = run([*SERVING, "predict", f"http://{served.address}", *call], tmp_path)
+    inputs = ["words", "double", '{"x": 1}']
+    by_http = call(["predict", f"http://{served.address}", *inputs], tmp_path)
     assert (by_http.returncode, by_http.stdout) == (1, "")
     assert f"{served.address} is a gRPC port" in by_http.stderr
     assert f"grpc://{served.address}" in by_http.stderr
-    by_grpc = run([*SERVING, "predict", served.url.removeprefix("http://"), *call], tmp_path)
+    by_grpc = call(["predict", served.url.removeprefix("http://"), *inputs], tmp_path)
     assert by_grpc.returncode == 1
     assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]
     assert f"or write {served.url}" in json.loads(by_grpc.stdout)["error_msg"]
 
 
 def test_a_server_without_answer_is_an_error_of_a_line(tmp_path: Path) -> None:
-    done = run([*SERVING, "predict", f"127.0.0.1:{free_port()}", "a", "b", "{}"], tmp_path)
+    done = call(["predict", f"127.0.0.1:{free_port()}", "a", "b", "{}"], tmp_path)
     assert "does the server run, and is this its gRPC port?" in json.loads(done.stdout)["error_msg"]
-    done = run([*SERVING, "predict", "http", "a", "b", "{}"], tmp_path)
+    done = call(["predict", "http", "a", "b", "{}"], tmp_path)
     assert "expected 'ip:port' of the server's gRPC port" in done.stderr

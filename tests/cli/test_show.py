@@ -158,7 +158,7 @@ def test_an_onnx_file_has_the_tensors_of_its_graph(capsys, tmp_path) -> None:
     assert "served by     onnxruntime" in printed(capsys, tmp_path / "net")
 
 
-def test_an_archive_shows_the_model_in_it(capsys, tmp_path) -> None:
+def test_the_model_in_an_archive_is_shown(capsys, tmp_path) -> None:
     write_onnx(tmp_path / "net" / "net.onnx")
     path = tmp_path / "net.zip"
     with zipfile.ZipFile(path, "w") as archive:

@@ -12,7 +12,7 @@ from mindspore_serving.cli import commands
 from mindspore_serving.cli.endpoint import no_answer, to_endpoint
 from mindspore_serving.cli.settings import Access
 from mindspore_serving.cli.urls import SERVER_URL
-from tests.cli.commands import SERVING, run
+from tests.cli.commands import call
 from tests.cli.conftest import Served
 
 CHOICES = commands.parsers(commands.parser())
@@ -65,7 +65,7 @@ def test_a_url_at_another_place_is_told(words: str, told: str, capsys) -> None:
 def test_both_forms_of_the_url_reach_a_server(served: Served, tmp_path: Path) -> None:
     address = served.url.removeprefix("http://")
     for words in ([served.url], [address], [f"{served.url}/v1"], ["--http", address]):
-        done = run([*SERVING, "status", *words], tmp_path)
+        done = call(["status", *words], tmp_path)
         assert (done.returncode, "words" in done.stdout) == (0, True), words
 
 
@@ -75,7 +75,7 @@ def test_a_grpc_port_is_recognised_by_each_command(
     served: Served, tmp_path: Path, command: str
 ) -> None:
     prompt = ["--prompt", "a"] * (command == "chat")
-    done = run([*SERVING, command, served.address, *prompt], tmp_path)
+    done = call([command, served.address, *prompt], tmp_path)
     assert done.returncode == 1
     assert f"{served.address} is a gRPC port: give the URL of the HTTP port" in done.stderr
 
@@ -86,7 +86,7 @@ def test_a_grpc_port_is_recognised_when_its_method_is_measured(
 ) -> None:
     (tmp_path / "body").write_text('{"instances": [{"x": 1}]}')
     url = f"http://{served.address}/model/words:double"
-    done = run([*SERVING, "bench", url, "--body", "body"], tmp_path)
+    done = call(["bench", url, "--body", "body"], tmp_path)
     assert (done.returncode, "is a gRPC port: give the URL" in done.stderr) == (1, True)
 
 
@@ -98,7 +98,7 @@ def test_a_path_given_to_chat_is_answered_with_run(tmp_path: Path, capsys) -> No
 @pytest.mark.e2e
 def test_a_server_without_tls_is_recognised(served: Served, tmp_path: Path) -> None:
     address = served.url.removeprefix("http://")
-    done = run([*SERVING, "status", f"https://{address}"], tmp_path)
+    done = call(["status", f"https://{address}"], tmp_path)
     assert f"{address} does not use TLS: write http://{address}" in done.stderr
 
 

@@ -1,6 +1,8 @@
 """What an agent loads, and how it answers: its end of a real connection, in this process."""
 
+import asyncio
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.distributed import agent
+from mindspore_serving.distributed.agents import AgentMember
+from mindspore_serving.distributed.connecting import Stopped
 from mindspore_serving.distributed.messages import (
     AgentSetup,
     Ran,
@@ -17,7 +21,12 @@ from mindspore_serving.distributed.messages import (
     to_signatures,
 )
 from mindspore_serving.errors import Code, StartError
+from mindspore_serving.process import vocabulary
+from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.group import Group
 from mindspore_serving.wire import native
+from tests.waiting import PATIENCE
 
 
 def setup(*paths: Path) -> AgentSetup:
@@ -135,6 +144,16 @@ def test_an_onnx_file_is_a_model_of_a_rank(tmp_path):
     models = agent.load(setup(tmp_path / "rank.onnx"))
     (y,) = native.decode_values(run(models, 0, np.ones((2, 3), np.float32)).outputs)
     assert y.tolist() == [[-1.0] * 3] * 2
+
+
+async def test_agents_that_hear_first_of_a_stop_are_not_restarted():
+    """The end of an agent may be seen before the message of the worker to the script."""
+    child = Child(Program("tests.process.members", ["was_stopped"], channel=socket.SOCK_STREAM))
+    kind = vocabulary.Hello | vocabulary.Ready | vocabulary.Failed
+    group = Group()
+    group.add(AgentMember("rank 0", child, BlockingChannel(child.stream, kind), vocabulary))
+    with pytest.raises(Stopped):
+        await asyncio.wait_for(group.wait(), PATIENCE)
 
 
 def test_signatures_survive_the_way_to_the_worker():

@@ -58,6 +58,16 @@ def fork(x):
     return pid
 """
 
+# `hold()` blocks for ever, and no other thread of the process can run Python meanwhile.
+HOLD = """
+import ctypes
+
+mutex = ctypes.create_string_buffer(64)
+def hold():
+    for _ in range(2):
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+"""
+
 
 def logged(word: str) -> list[int]:
     """The workers in which something that logs `word` was begun."""

@@ -1,7 +1,7 @@
 """Distributed servables for tests: a directory with a start-up script and scripts of agents."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import numpy as np
 
 from mindspore_serving.client import Client
+from mindspore_serving.server import distributed
 from tests.distributed import tables
 from tests.e2e.harness import Script, children, eventually, is_alive, workers
 from tests.ports import free_port
@@ -38,6 +39,8 @@ def model(x):
         raise ValueError(f"no 13 on rank {RANK}")
     return x * 2 + RANK
 """
+
+ANSWER = [[3.0, 3.0], [5.0, 5.0]]  # of 1 and 2, by the last of two ranks
 
 SERVER = """
 from mindspore_serving import server
@@ -94,6 +97,18 @@ class GangScripts:
         source = AGENTS.format(agents=self.agents, files=files, options=options)
         return self.run(name, source, **environment)
 
+    def start_server_here(self, **options: Any) -> None:
+        """In this process; returns when the agents have joined, or raises."""
+        table = str(self.directory / "table.json")
+        distributed.start_servable(
+            str(self.directory), "big", table, distributed_address=self.agents, **options
+        )
+
+    def start_agents_here(self, files: Sequence[str] = ()) -> None:
+        """In this process; returns when they have joined, or raises."""
+        names = files or ["model.py"] * self.rank_size
+        distributed.startup_agents(self.agents, [str(self.directory / name) for name in names])
+
     def client(self, method: str = "predict") -> Client:
         return Client(f"127.0.0.1:{self.grpc}", "big", method, timeout=PATIENCE)
 
@@ -124,6 +139,52 @@ class GangScripts:
         for script in self.scripts:
             script.end()
             print(script.text)  # shown where a test fails
+
+
+class SharedGang:
+    """The scripts of two ranks that serve, for one test after another.
+
+    `options` are the server's; `prepare` writes other files before the first start.
+    """
+
+    def __init__(
+        self,
+        make_directory: Callable[[], Path],
+        options: str = "",
+        prepare: Callable[[GangScripts], dict[str, Any]] = lambda _: {},
+    ) -> None:
+        self._make_directory, self._options, self._prepare = make_directory, options, prepare
+        self._made: list[GangScripts] = []
+        self._of_agents: dict[str, Any] = {}
+
+    @property
+    def made(self) -> GangScripts:
+        return self._made[-1]
+
+    def ensure(self) -> None:
+        """Start anew what the last test has ended, and wait until it serves."""
+        if not self._made or self.server.process.poll() is not None:
+            self.close()
+            self._made.append(GangScripts(self._make_directory()))
+            self._of_agents = self._prepare(self.made)
+            self.start_server()
+            self.start_agents()
+            self.server.says("it serves")
+        elif self.agents.process.poll() is not None:
+            self.start_agents()
+        for path in [self.made.directory / "go", *self.made.directory.glob("running*")]:
+            path.unlink(missing_ok=True)
+        self.made.serves_again(ANSWER, 1, 2)
+
+    def start_server(self) -> None:
+        self.server = self.made.start_server(self._options)
+
+    def start_agents(self) -> None:
+        self.agents = self.made.start_agents(**self._of_agents)
+
+    def close(self) -> None:
+        if self._made:
+            self.made.close()
 
 
 def agents_of(script: Script) -> dict[int, int]:

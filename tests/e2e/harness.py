@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,16 @@ def is_alive(pid: int) -> bool:
 
 def children(pid: int) -> list[int]:
     """Direct children, zombies too."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # as the kernel was built
+        return _children_among_all(pid)
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended
+            found.extend(map(int, path.read_text().split()))
+    return found
+
+
+def _children_among_all(pid: int) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

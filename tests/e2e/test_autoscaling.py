@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import server
+from mindspore_serving.master import autoscaling
 from tests.e2e.fragile import SOURCE, is_ready
 from tests.e2e.harness import Calls, config, eventually, in_flight, serving, workers, write_servable
 from tests.llm import chatty
@@ -51,21 +52,7 @@ def num_workers(calls: Calls) -> int:
     return row["num_workers"]
 
 
-def test_workers_follow_the_requests_up_and_down(place, pool):
-    hold = place / "toy" / "hold"
-    hold.touch()
-    with serving(place, config(place, "toy", **SCALED)) as calls:
-        assert num_workers(calls) == 1
-        held = [pool.submit(calls.client("toy", "held").infer, {"x": n}) for n in range(4)]
-        eventually(lambda: num_workers(calls) == 3)
-        assert is_ready(calls)
-        hold.unlink()
-        assert all("pid" in one.result(PATIENCE)[0] for one in held)
-        eventually(lambda: len(workers(os.getpid())) == num_workers(calls) == 1)
-        assert is_ready(calls)
-
-
-def test_each_version_has_workers_for_its_own_requests(place, pool):
+def test_workers_of_each_version_follow_its_requests_up_and_down(place, pool):
     hold = place / "toy" / "hold"
     hold.touch()
     versions = [config(place, "toy", **SCALED, version_number=number) for number in (1, 2)]
@@ -77,12 +64,17 @@ def test_each_version_has_workers_for_its_own_requests(place, pool):
         return {row["version"]: row["num_workers"] for row in rows}
 
     with serving(place, *versions) as calls:
+        assert num_workers_of(calls) == {1: 1, 2: 1}
         client = calls.client("toy", "held", 2)
         held = [pool.submit(client.infer, {"x": n}) for n in range(4)]
         eventually(lambda: num_workers_of(calls)[2] == 3)
         assert num_workers_of(calls) == {1: 1, 2: 3}
+        assert is_ready(calls)
         hold.unlink()
         assert all("pid" in one.result(PATIENCE)[0] for one in held)
+        eventually(lambda: num_workers_of(calls) == {1: 1, 2: 1})
+        eventually(lambda: len(workers(os.getpid())) == 2)
+        assert is_ready(calls)
 
 
 def test_an_idle_servable_has_no_worker_and_a_request_starts_a_worker(place):
@@ -114,7 +106,8 @@ def test_a_worker_that_dies_is_replaced_among_those_that_are_wanted(place):
         eventually(lambda: before[0] not in workers(os.getpid()) and num_workers(calls) == 2)
 
 
-def test_a_start_that_fails_is_answered_and_tried_again(place):
+def test_a_start_that_fails_is_answered_and_tried_again(place, monkeypatch):
+    monkeypatch.setattr(autoscaling, "RETRY_SECONDS", 0.5)
     with serving(place, config(place, "toy", **SCALED, min_workers=0)) as calls:
         eventually(lambda: not workers(os.getpid()))
         (place / "toy" / "broken").touch()

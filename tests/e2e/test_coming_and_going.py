@@ -11,9 +11,9 @@ import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from mindspore_serving import server
-from tests.cli.commands import SERVING, Command, run
-from tests.e2e.harness import ROOT, Calls, config, serving, write_servable
+from mindspore_serving import cli, server
+from tests.cli.commands import SERVING, Command
+from tests.e2e.harness import Calls, config, row_of, serving, write_servable
 from tests.ports import free_port
 from tests.waiting import eventually
 
@@ -101,14 +101,14 @@ def test_names_that_are_not_there_are_errors(serve):
 
 def test_no_request_fails_while_servables_come_and_go(serve, tmp_path):
     """SOAK=1: 51 changes under the load of 64 connections."""
-    num_rounds, num_clients = (17, 64) if os.environ.get("SOAK") else (2, 8)
+    num_rounds, num_clients, pause = (17, 64, 0.0) if os.environ.get("SOAK") else (2, 8, 0.02)
     calls = serve(WHO.replace("NUMBER", "1"))
     write(tmp_path, "other", 2)
     failures, is_over = [], threading.Event()
 
     def call():
         client = calls.client("toy", "who")
-        while not is_over.is_set():
+        while not is_over.wait(pause):
             (answer,) = client.infer([{"x": 0}])
             if "error" in answer:
                 failures.append(answer)
@@ -179,18 +179,17 @@ def test_versions_are_served_side_by_side_by_policy(tmp_path):
 # --- by clients ---------------------------------------------------------------------------------
 
 
-def test_the_command_line_and_clients_of_protocol_v2_load_and_unload(tmp_path):
+def test_the_command_line_and_clients_of_protocol_v2_load_and_unload(tmp_path, capsys):
     write(tmp_path, "first", 1)
     write(tmp_path, "second", 2)
     command, calls = serve_directory(tmp_path, "--allow-loading")
-    where = ["--http", f"127.0.0.1:{calls.http}"]
+    where = f"--http=127.0.0.1:{calls.http}"
     with command:
         command.says(READY)
 
         def run_ours(*words):
-            done = run([*SERVING, *words, *where], tmp_path)
-            assert done.returncode == 0, done.stderr
-            return done.stdout
+            assert cli.main([*words, where]) == 0
+            return capsys.readouterr().out
 
         assert run_ours("unload", "first") == "first is unloaded\n"
         assert "not available" in ask(calls, "first")
@@ -227,38 +226,41 @@ def load_by_grpc(calls, name, config=None, **files):
 FILE = {load_by_http: "eA==", load_by_grpc: b"x"}
 
 
-@pytest.mark.parametrize("load", [load_by_http, load_by_grpc])
-def test_a_client_loads_with_settings_of_its_own_until_the_next_load(tmp_path, load):
+def test_a_client_loads_with_settings_of_its_own_until_the_next_load(tmp_path):
     write_servable(tmp_path, "toy", WHO.replace("NUMBER", "1"))
     with serving(tmp_path, config(tmp_path, "toy"), allow_loading=True) as calls:
-
-        def num_workers():
-            (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
-            return row["num_workers"]
-
-        assert load(calls, "toy", config=json.dumps({"instance_group": [{"count": 2}]})) == ""
-        eventually(lambda: num_workers() == 2)
-        problem = load(calls, "toy", config=json.dumps({"optimization": {}}))
-        assert "'optimization' cannot be changed" in problem
-        problem = load(calls, "toy", config="{}", **{"file:1/model.onnx": FILE[load]})
-        assert "clients cannot send files" in problem
-        assert num_workers() == 2
-        assert load(calls, "toy") == ""
-        eventually(lambda: num_workers() == 1)
-        assert ask(calls, "toy") == 1
+        for load in (load_by_http, load_by_grpc):
+            check_settings_of(load, calls)
 
 
-def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve):
+def check_settings_of(load, calls):
+    def num_workers():
+        return row_of(calls, "toy")["num_workers"]
+
+    assert load(calls, "toy", config=json.dumps({"instance_group": [{"count": 2}]})) == ""
+    eventually(lambda: num_workers() == 2)
+    problem = load(calls, "toy", config=json.dumps({"optimization": {}}))
+    assert "'optimization' cannot be changed" in problem
+    problem = load(calls, "toy", config="{}", **{"file:1/model.onnx": FILE[load]})
+    assert "clients cannot send files" in problem
+    assert num_workers() == 2
+    assert load(calls, "toy") == ""
+    eventually(lambda: num_workers() == 1)
+    assert ask(calls, "toy") == 1
+
+
+def test_clients_may_not_load_and_unload_unless_they_are_allowed(serve, capsys):
     calls = serve(WHO.replace("NUMBER", "1"))
     client = httpclient.InferenceServerClient(f"127.0.0.1:{calls.http}")
     for act in (client.load_model, client.unload_model):
         with pytest.raises(InferenceServerException, match="--allow-loading"):
             act("toy")
     assert ask(calls, "toy") == 1
-    done = run([*SERVING, "unload", f"127.0.0.1:{calls.http}", "toy"], ROOT)
-    assert done.returncode == 1
-    assert done.stderr.count("\n") == 1
-    assert "--allow-loading" in done.stderr
+    capsys.readouterr()
+    assert cli.main(["unload", f"127.0.0.1:{calls.http}", "toy"]) == 1
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    assert "--allow-loading" in printed
 
 
 # --- a limit of how many are loaded -------------------------------------------------------------

@@ -6,7 +6,10 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
+
 from mindspore_serving import server
+from mindspore_serving.core import backoff
 from tests.e2e.fragile import SOURCE, ask_wait, go, held, is_ready, logged, new_worker, works
 from tests.e2e.harness import (
     Calls,
@@ -177,7 +180,13 @@ def test_child_processes_of_a_worker_end_with_the_worker(serve, started):
     assert not started()
 
 
-def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd, started):
+@pytest.fixture
+def quickly(monkeypatch):
+    """Workers that die again and again are restarted sooner."""
+    monkeypatch.setattr(backoff, "FIRST_DELAY", 0.03)
+
+
+def test_a_worker_that_always_dies_is_given_up_with_the_reason(quickly, tmp_path, capfd, started):
     """While a servable beside it goes on."""
     write_servable(tmp_path, "good", SOURCE)
     write_servable(tmp_path, "toy", SOURCE + "if os.path.exists('doom'): os._exit(9)\n")
@@ -198,13 +207,13 @@ def test_a_worker_that_always_dies_is_given_up_with_the_reason(tmp_path, capfd, 
     assert "exit status 9" in log
 
 
-def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool, started):
+def test_requests_go_on_while_a_replica_dies_again_and_again(quickly, serve, pool, started):
     calls = serve(SOURCE, num_parallel_workers=2)
     stop = threading.Event()
 
     def ask() -> int:
         client, count = calls.client("toy", "pid"), 0
-        while not stop.is_set():
+        while not stop.wait(0.005):  # which leaves the server time for other work
             assert "error" not in client.infer({"x": 1})
             count += 1
         return count
@@ -220,7 +229,7 @@ def test_requests_go_on_while_a_replica_dies_again_and_again(serve, pool, starte
     assert all(map(is_alive, started()))
 
 
-def test_a_failed_restart_reports_its_reason_until_repaired(tmp_path):
+def test_a_failed_restart_reports_its_reason_until_repaired(quickly, tmp_path):
     write_servable(tmp_path, "toy", SOURCE)
     good = (tmp_path / "toy" / "servable_config.py").read_text()
     with serving(tmp_path, config(tmp_path, "toy")) as calls:

@@ -62,12 +62,22 @@ def only_model(x):
 X = np.float32([1, 2])
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    place = tmp_path_factory.mktemp("extra")
+    write_servable(place, "toy", SOURCE, versions=(1,))
+    one = config(place, "toy", device_ids=0, num_parallel_workers=3, device_type="CPU")
+    with serving(place, one) as calls:
+        yield calls
+
+
 @pytest.fixture
-def calls(tmp_path):
-    write_servable(tmp_path, "toy", SOURCE, versions=(1,))
-    one = config(tmp_path, "toy", device_ids=0, num_parallel_workers=3, device_type="CPU")
-    with serving(tmp_path, one) as served:
-        yield served
+def calls(served):
+    """With all three workers."""
+    eventually(lambda: served.http_call("GET", "/health")[0] == 200)
+    eventually(lambda: len(workers(os.getpid())) == 3)
+    Path("hanging").unlink(missing_ok=True)
+    return served
 
 
 def ask(calls: Calls, method: str, count: int = 1) -> list[dict]:
@@ -125,7 +135,7 @@ def test_requests_of_a_killed_device_worker_are_answered_by_the_next(calls):
     devices = {int(answer[0]["device"][0]) for answer in answers}
     assert len(devices) == 1
     assert device not in devices
-    assert len(workers(os.getpid())) == 3
+    eventually(lambda: len(workers(os.getpid())) == 3)
 
 
 def test_without_a_device_worker_functions_go_on(calls):
@@ -146,6 +156,7 @@ def test_a_killed_extra_worker_is_replaced_and_has_models_run_again(calls):
     assert {int(r["device"][0]) for r in results} == {device}
 
 
+# The last one, as it stops the server of all.
 def test_stop_while_extras_wait_for_the_device_ends_all(calls):
     Path("hang").touch()
     with ThreadPoolExecutor(3) as pool:

@@ -1,8 +1,10 @@
 """A front-end process that stands still: others answer meanwhile, and it is ended and replaced."""
 
+import http.client
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from tests.e2e.harness import (
     serving,
     write_servable,
 )
+from tests.waiting import PATIENCE
 
 SOURCE = """
 @method("y")
@@ -27,13 +30,32 @@ def double(x):
 """
 
 
-@pytest.fixture
-def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calls]:
-    monkeypatch.setattr(session, "HEARTBEAT_SECONDS", 1.0)
-    write_servable(tmp_path, "toy", SOURCE)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
+    place: Path = tmp_path_factory.mktemp("stopped")
+    write_servable(place, "toy", SOURCE)
     options: dict[str, Any] = {"use_status_codes": True}
-    with serving(tmp_path, config(tmp_path, "toy"), front_ends=2, **options) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "HEARTBEAT_SECONDS", 1.0)
+        with serving(place, config(place, "toy"), front_ends=2, **options) as found:
+            yield found
+
+
+@pytest.fixture
+def calls(served: Calls) -> Calls:
+    """With both front ends: connections go to each in turn."""
+    eventually(lambda: len({answering(served), answering(served)}) == 2)
+    return served
+
+
+def answering(calls: Calls) -> str:
+    """The front end that answers a new connection: what the ids of all its requests begin with."""
+    connection = http.client.HTTPConnection("127.0.0.1", calls.http, timeout=PATIENCE)
+    with closing(connection):
+        connection.request("GET", "/livez")
+        reply = connection.getresponse()
+        reply.read()
+        return (reply.getheader("x-request-id") or "")[:-8]
 
 
 def has_answer(calls: Calls) -> bool:

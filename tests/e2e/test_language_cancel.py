@@ -319,15 +319,14 @@ def test_a_step_loop_that_breaks_ends_the_worker_which_is_started_again(calls, p
 
 def test_clients_that_leave_while_the_worker_dies_leave_nothing(calls, pause):
     pause.write_text("2")
-    for _ in range(2):
-        (pid,) = workers(os.getpid())
-        clients = [Client(calls, name) for name in ASKS]
-        eventually(lambda: engine_of(calls, "held")["num_running"] >= 2)
-        for client in clients[::2]:
-            client.leave()
-        os.kill(pid, signal.SIGKILL)
-        for client in clients[1::2]:
-            client.leave()
-        eventually(lambda pid=pid: workers(os.getpid()) not in ([], [pid]), what="a new worker")
-        eventually(lambda: row_of(calls, "held")["num_workers"] == 1)
-        eventually(lambda: is_idle(calls, "held"))
+    (pid,) = workers(os.getpid())
+    clients = [Client(calls, name) for name in ASKS]
+    eventually(lambda: engine_of(calls, "held")["num_running"] >= 2)
+    for client in clients[::2]:
+        client.leave()
+    os.kill(pid, signal.SIGKILL)
+    for client in clients[1::2]:
+        client.leave()
+    eventually(lambda: workers(os.getpid()) not in ([], [pid]), what="a new worker")
+    eventually(lambda: row_of(calls, "held")["num_workers"] == 1)
+    eventually(lambda: is_idle(calls, "held"))

@@ -6,11 +6,13 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mindspore_serving.core import backoff
 from tests.e2e.harness import Calls, config, eventually, in_flight, serving, workers, write_servable
 from tests.llm import chatty
 from tests.waiting import PATIENCE
@@ -53,21 +55,42 @@ Engine._read = read
 def generate(prompt):
     return register.add_stage(llm, prompt, outputs_count=1)
 """
+WORDS = ("pause", "slow", "poisoned")  # beginnings of the names of files
 POISON, SLOW, FINE = [77, 9], [88, 9], [66, 9]
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    chatty.build(tmp_path, context=65536)
-    write_servable(tmp_path, "frail", SOURCE)
-    return tmp_path
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("deaths")
+    chatty.build(found, context=65536)
+    write_servable(found, "frail", SOURCE)
+    return found
 
 
 @pytest.fixture
-def calls(place: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
+def place(directory: Path) -> Path:
+    """The directory, without what the test before left there."""
+    for name in WORDS:
+        for file in (directory / "frail").glob(f"{name}*"):
+            file.unlink()
+    return directory
+
+
+@pytest.fixture(scope="module")
+def calls(directory: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
+    """Its workers are started again at once, however many of them died."""
     options = getattr(request, "param", {})
-    with serving(place, config(place, "frail", **options)) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backoff, "QUICK", 0.0)
+        with serving(directory, config(directory, "frail", **options)) as found:
+            yield found
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for clients of a server that other tests share."""
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
 
 
 def ask(calls: Calls, prompt: list[int], **more: Any) -> tuple[int, dict[str, Any]]:
@@ -134,6 +157,15 @@ def test_a_stream_that_had_output_ends_with_an_error(calls, place):
     (victim,) = workers(os.getpid())
     os.kill(victim, signal.SIGKILL)
     assert "died" in list(pieces)[-1]["error"]
+    assert ask(calls, FINE)[0] == 200
+
+
+def test_a_request_waits_while_the_worker_is_replaced(calls):
+    (victim,) = workers(os.getpid())
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: not workers(os.getpid()) or victim not in workers(os.getpid()))
+    assert calls.http_call("GET", "/v1/models/frail")[0] == 200
+    assert ask(calls, FINE)[0] == 200
 
 
 @pytest.mark.parametrize("calls", [{"step_timeout": 2.0}], indirect=True)
@@ -148,11 +180,3 @@ def test_a_step_that_runs_too_long_costs_its_own_requests(calls, place, pool):
     assert "ran for over 2 s (step_timeout)" in body["error"]["message"]
     assert [other.result(PATIENCE)[0] for other in others] == [200] * 3
     assert victim not in workers(os.getpid())
-
-
-def test_a_request_waits_while_the_worker_is_replaced(calls):
-    (victim,) = workers(os.getpid())
-    os.kill(victim, signal.SIGKILL)
-    eventually(lambda: not workers(os.getpid()) or victim not in workers(os.getpid()))
-    assert calls.http_call("GET", "/v1/models/frail")[0] == 200
-    assert ask(calls, FINE)[0] == 200

@@ -68,14 +68,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.fixture
-def calls(place: Path) -> Iterator[Calls]:
-    """One model under two aliases, with two workers each."""
-    both = [config(place, "held", alias=name, **more) for name, more in NAMES.items()]
-    with serving(place, *both) as found:
-        yield found
-
-
 def start(calls: Calls, name: str, count: int = LONG, seed: int = 1) -> socket.socket:
     """A stream of a completion that has begun to be asked for."""
     body = {"model": name, "prompt": "Hello", "max_tokens": count, "seed": seed}
@@ -107,32 +99,6 @@ def rest_of(stream: socket.socket) -> bytes:
         answer += received
     stream.close()
     return answer
-
-
-def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
-    hold = place / "held" / "hold"
-    hold.touch()
-    pids = sorted(workers(os.getpid()))
-    assert len(pids) == 4
-    assert [row_of(calls, name)["num_workers"] for name in NAMES] == [2, 2]
-    streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
-    for stream in streams["one"] + streams["two"]:
-        begin_of(stream)
-    eventually(lambda: [engine_of(calls, name)["num_running"] for name in NAMES] == [6, 6])
-    os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
-    eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
-    hold.unlink()
-    answers = {name: [rest_of(one) for one in found] for name, found in streams.items()}
-    died = {
-        name: sum(b"worker process that had the request died" in one for one in found)
-        for name, found in answers.items()
-    }
-    ended = {name: sum(b"[DONE]" in one for one in found) for name, found in answers.items()}
-    assert sorted(died.values()) == [0, 3], died
-    assert sorted(ended.values()) == [3, 6], ended
-    for name in NAMES:
-        eventually(lambda name=name: row_of(calls, name)["requests"]["running"] == 0)
-        eventually(lambda name=name: engine_of(calls, name)["num_running"] == 0)
 
 
 @pytest.fixture
@@ -168,6 +134,7 @@ def check_refusals(calls: Calls, words: str) -> None:
             assert words in answer.decode(), (path, answer)
         if path.startswith("/v1/"):
             assert json.loads(answer)["error"]["code"] == "rate_limit_exceeded"
+    assert words in str(calls.client("chatty", "generate").infer({"prompt": "Hello"}))
     one = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     head = calls.send(one + b'Content-Length: 14\r\n\r\n{"prompt":"x"}').lower()
     assert head.startswith(b"http/1.1 429 ")
@@ -265,6 +232,14 @@ def test_a_second_signal_ends_streams_at_once(scripted):
     eventually(lambda: not any(map(is_alive, pids)))
 
 
+@pytest.fixture(scope="module")
+def calls(place: Path) -> Iterator[Calls]:
+    """One model under two aliases, with two workers each; tests of it come last."""
+    both = [config(place, "held", alias=name, **more) for name, more in NAMES.items()]
+    with serving(place, *both) as found:
+        yield found
+
+
 def test_a_repeated_prompt_goes_to_the_worker_with_its_cache(calls):
     for number in range(4):  # a prompt of its own each, so that both workers have some
         prompt = f"{number} " + "the sea and the sky " * 40
@@ -280,3 +255,29 @@ def cache_numbers(calls: Calls) -> tuple[int, int]:
     """How many tokens of prompts were looked for in the caches of "two", and how many found."""
     found = engine_of(calls, "two")
     return found["num_cache_queries"], found["num_cache_hits"]
+
+
+def test_requests_are_shared_and_a_death_ends_only_its_own(calls, place):
+    hold = place / "held" / "hold"
+    hold.touch()
+    pids = sorted(workers(os.getpid()))
+    assert len(pids) == 4
+    assert [row_of(calls, name)["num_workers"] for name in NAMES] == [2, 2]
+    streams = {name: [start(calls, name, 200, seed=i) for i in range(6)] for name in NAMES}
+    for stream in streams["one"] + streams["two"]:
+        begin_of(stream)
+    eventually(lambda: [engine_of(calls, name)["num_running"] for name in NAMES] == [6, 6])
+    os.kill(pids[0], signal.SIGKILL)  # of "one", which was started first
+    eventually(lambda: len(set(workers(os.getpid())) - set(pids)) == 1, what="a new worker")
+    hold.unlink()
+    answers = {name: [rest_of(one) for one in found] for name, found in streams.items()}
+    died = {
+        name: sum(b"worker process that had the request died" in one for one in found)
+        for name, found in answers.items()
+    }
+    ended = {name: sum(b"[DONE]" in one for one in found) for name, found in answers.items()}
+    assert sorted(died.values()) == [0, 3], died
+    assert sorted(ended.values()) == [3, 6], ended
+    for name in NAMES:
+        eventually(lambda name=name: row_of(calls, name)["requests"]["running"] == 0)
+        eventually(lambda name=name: engine_of(calls, name)["num_running"] == 0)

@@ -23,6 +23,8 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 8 << 20, "embeddings": True}
 JSON = {"Content-Type": "application/json"}
 GENERATE = {"max_new_tokens": COUNT, "do_sample": False}
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+one_front_end = pytest.mark.parametrize("calls", [1], ids=["one front end"], indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +42,15 @@ def calls(place: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
 
 
 @pytest.fixture(scope="module")
-def text(place: Path) -> str:
-    """What the model says to PROMPT offline, greedily."""
+def texts(place: Path) -> tuple[str, str]:
+    """What the model says to PROMPT and to CHAT offline, greedily."""
     with LLM(place / "chatty", dtype="f32") as llm:
         params = SamplingParams(max_tokens=COUNT, temperature=0)
         found = llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].text
+        answer = llm.chat(CHAT, params, use_tqdm=False)[0].outputs[0].text
     assert len(found) > COUNT // 2
-    return found
+    assert answer
+    return found, answer
 
 
 def post(calls: Calls, path: str, body: Any) -> bytes:
@@ -199,25 +203,20 @@ PROTOCOLS: list[Callable[[Calls], str]] = [
 
 
 @pytest.mark.parametrize("ask", PROTOCOLS, ids=lambda ask: ask.__name__)
-def test_every_protocol_has_the_text_of_the_offline_interface(calls, text, ask):
-    assert ask(calls) == text
+def test_every_protocol_has_the_text_of_the_offline_interface(calls, texts, ask):
+    assert ask(calls) == texts[0]
 
 
 @pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "stream"])
-def test_a_chat_over_openai_is_that_of_the_offline_interface(calls, place, is_stream):
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    with LLM(place / "chatty", dtype="f32") as llm:
-        params = SamplingParams(max_tokens=COUNT, temperature=0)
-        expected = llm.chat(messages, params, use_tqdm=False)[0].outputs[0].text
-    body = {"messages": messages, "max_tokens": COUNT, "temperature": 0, "stream": is_stream}
+def test_a_chat_over_openai_is_that_of_the_offline_interface(calls, texts, is_stream):
+    body = {"messages": CHAT, "max_tokens": COUNT, "temperature": 0, "stream": is_stream}
     answer = post(calls, "/v1/chat/completions", body)
     if is_stream:
         deltas = [chunk["choices"][0]["delta"] for chunk in events(answer)]
         found = "".join(delta.get("content") or "" for delta in deltas)
     else:
         found = json.loads(answer)["choices"][0]["message"]["content"]
-    assert found == expected
-    assert expected
+    assert found == texts[1]
 
 
 # --- what is wrong ---------------------------------------------------------------------------
@@ -280,6 +279,7 @@ def check_told(path: str, status: int, answer: bytes) -> None:
     answer.decode()
 
 
+@one_front_end
 @pytest.mark.parametrize("path", BODIES)
 def test_a_body_that_is_none_is_refused_in_the_protocols_own_form(calls, path):
     for name, body in WRONG.items():
@@ -298,6 +298,7 @@ def test_a_body_that_is_none_is_refused_in_the_protocols_own_form(calls, path):
     assert status == 200 or path == "/v1/embeddings", answer
 
 
+@one_front_end
 @pytest.mark.parametrize("path", BODIES)
 def test_a_field_with_a_monstrous_value_is_the_clients_fault(calls, path):
     fields = {name: json.dumps(value).encode() for name, value in BODIES[path].items()}
@@ -309,6 +310,7 @@ def test_a_field_with_a_monstrous_value_is_the_clients_fault(calls, path):
             check_told(path, *calls.http_call("POST", path, body, JSON))
 
 
+@one_front_end
 @pytest.mark.parametrize("parameter", ["max_new_tokens", "temperature", "stop", "seed", "truncate"])
 def test_a_parameter_with_a_monstrous_value_is_too(calls, parameter):
     for path in ("/generate", "/generate_stream", "/models/chatty/generate"):

@@ -1,24 +1,18 @@
-"""Servers with a language model that lose their worker, are full, want a key, or cannot start."""
+"""Servers with a language model that are full, want a key, cannot start, or were started again."""
 
 import json
-import os
-import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.e2e.harness import (
     Calls,
     config,
-    engine_of,
     eventually,
     serving,
-    workers,
     write_servable,
 )
 from tests.llm import chatty
-from tests.waiting import PATIENCE
 
 PLAIN = """
 @method("y")
@@ -35,38 +29,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     chatty.build(directory, context=65536)
     write_servable(directory, "plain", PLAIN)
     return directory
-
-
-def test_a_stream_ends_with_an_error_when_its_worker_dies(place):
-    with serving(place, config(place, "chatty", llm_options=OPTIONS)) as calls:
-        (pid,) = workers(os.getpid())
-        pieces = calls.client("chatty", "generate").infer_stream({"prompt": "Hello", **LONG})
-        next(pieces)
-        os.kill(pid, signal.SIGKILL)
-        assert "worker process that had the request died" in list(pieces)[-1]["error"]
-        eventually(lambda: workers(os.getpid()) not in ([], [pid]), what="a new worker")
-
-        def ask() -> Any:
-            return calls.post("chatty", "generate", [{"prompt": "Hello", "max_tokens": 2}]).get(
-                "instances"
-            )
-
-        assert eventually(ask)[0]["text"]
-
-
-def test_too_many_waiting_requests_are_refused(place):
-    options = {**OPTIONS, "max_num_seqs": 1, "max_num_waiting": 1}
-    with serving(place, config(place, "chatty", llm_options=options)) as calls:
-        client = calls.client("chatty", "generate")
-        running = client.infer_stream({"prompt": "Hello", **LONG})
-        next(running)
-        waiting = client.infer_async({"prompt": "Hello", **LONG})
-        eventually(lambda: engine_of(calls, "chatty")["num_waiting"] == 1)
-        futures = [client.infer_async({"prompt": "Hello", **LONG}) for _ in range(4)]
-        errors = [str(future.result(PATIENCE)) for future in futures]
-        assert all("wait already, at most 1 may; try again" in one for one in errors), errors
-        waiting.result_future.cancel()
-        running.close()
 
 
 def test_a_prompt_is_refused_after_waiting_too_long(place):

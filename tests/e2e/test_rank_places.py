@@ -14,7 +14,7 @@ import os
 
 RANKS = {ranks}
 llm = register.declare_llm(
-    "../chatty", runtime="torch", dtype="f32", max_num_seqs=2, tensor_parallel=RANKS,
+    "../chatty", runtime="openvino", dtype="f32", max_num_seqs=2, tensor_parallel=RANKS,
     kv_cache_memory=64 << 20, num_threads=2,
 )
 """

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,9 @@ from tests.waiting import PATIENCE
 pytestmark = [pytest.mark.torch, pytest.mark.e2e, pytest.mark.slow]
 SOURCE = """
 from mindspore_serving.llm import SamplingParams
+from mindspore_serving.llm.parallel import runner
 
+runner.PATIENCE = 5.0  # of this rank, the first one, with others
 params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # minutes of them
 llm = register.declare_llm(
     "../chatty", runtime="{runtime}", dtype="f32", max_num_seqs=4, {options},
@@ -60,21 +63,31 @@ def is_rank(pid: int) -> bool:
         return False
 
 
-def source(runtime: str = "torch", **options: int) -> str:
+def source(runtime: str = "openvino", **options: int) -> str:
     given = ", ".join(f"{name}={size}" for name, size in options.items())
     return SOURCE.format(runtime=runtime, options=given)
 
 
-@pytest.fixture
-def calls(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Calls]:
-    """Two ranks of torch that share every layer, or what a test says: runtime and options."""
-    chatty.build(tmp_path, context=65536)
-    runtime, options = getattr(request, "param", ("torch", TENSOR))
-    write_servable(tmp_path, "cut", source(runtime, **options))
+@pytest.fixture(scope="module")
+def calls(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Calls]:
+    """Two ranks that share every layer, or what a test says: runtime and options."""
+    directory = tmp_path_factory.mktemp("ranks")
+    chatty.build(directory, context=65536)
+    runtime, options = getattr(request, "param", ("openvino", TENSOR))
+    write_servable(directory, "cut", source(runtime, **options))
     before = set(children(os.getpid()))
-    with serving(tmp_path, config(tmp_path, "cut")) as found:
+    with serving(directory, config(directory, "cut")) as found:
         yield found
     assert not {one for one in children(os.getpid()) if is_alive(one)} - before
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads for clients of a server that other tests share."""
+    with ThreadPoolExecutor(8) as threads:
+        yield threads
 
 
 def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
@@ -90,7 +103,7 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
         pytest.param(("openvino", TENSOR), signal.SIGSTOP, 0, marks=pytest.mark.long),
         (("openvino", PIPELINE), signal.SIGKILL, 0),
         pytest.param(("torch", PIPELINE), signal.SIGSTOP, 0, marks=pytest.mark.long),
-        (("torch", GRID), signal.SIGKILL, 2),
+        pytest.param(("torch", GRID), signal.SIGKILL, 2, marks=pytest.mark.long),
         (("openvino", GRID), signal.SIGSTOP, 2),
     ],
     indirect=["calls"],
@@ -135,7 +148,7 @@ def test_the_ranks_end_with_their_worker(calls, number):
 def test_offline_generation_ends_with_the_reason(tmp_path, pool):
     path = chatty.build(tmp_path, context=65536)
     params = SamplingParams(max_tokens=60_000, ignore_eos=True)
-    with LLM(path, "torch", tensor_parallel=2, dtype="f32", num_threads=2) as llm:
+    with LLM(path, "openvino", tensor_parallel=2, dtype="f32", num_threads=2) as llm:
         (rank,) = ranks_of(os.getpid())
         answers = pool.submit(llm.generate, [[66, 9]], params)
         os.kill(rank, signal.SIGKILL)

@@ -117,14 +117,21 @@ def test_the_model_remembers_earlier_messages(calls):
 
 
 def test_the_model_finds_a_needle_in_a_long_prompt(calls):
-    days = [f"On day {i} the weather was mild and nothing happened." for i in range(100)]
-    days.insert(66, "The secret password is BLUEBERRY.")
+    days = [f"On day {i} the weather was mild and nothing happened." for i in range(20)]
+    days.insert(12, "The secret password is BLUEBERRY.")
     answer = chat(calls, f"{' '.join(days)}\n\nWhat is the secret password?")
     assert "BLUEBERRY" in answer["content"]
 
 
 @pytest.mark.parametrize(
-    "text", ["日本の首都は東京", "Żółta łódź", "Москва — столица", "😀👍🏽", "مرحبا"]
+    "text",
+    [
+        "日本の首都は東京",
+        "Żółta łódź",
+        pytest.param("Москва — столица", marks=pytest.mark.long),
+        "😀👍🏽",
+        pytest.param("مرحبا", marks=pytest.mark.long),
+    ],
 )
 def test_other_scripts_come_back_as_they_went_in(text: str, calls):
     """The model repeats what is there three times."""

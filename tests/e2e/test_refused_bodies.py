@@ -7,7 +7,7 @@ import gc
 import gzip
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -22,70 +22,66 @@ MOST_GROWTH = 4 * SIZE
 JSON = {"Content-Type": "application/json"}
 GZIP = {**JSON, "Content-Encoding": "gzip"}
 TENSOR = {"name": "x", "shape": [1, 2], "datatype": "FP32"}
-SPACES = b" " * SIZE
 BROKEN = """
 @method("y")
 def fail(x):
     raise ValueError("never")
 """
-TEXT = "a" * SIZE
-LONG = json.dumps(
-    {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": [TEXT]}]}
-).encode()
-BODIES: dict[str, tuple[str, dict[str, str], bytes]] = {
-    "a bomb over the limit": ("/v2/models/toy.predict/infer", GZIP, gzip.compress(b" " * 32 * MIB)),
-    "a bomb of spaces": ("/v2/models/toy.predict/infer", GZIP, gzip.compress(SPACES)),
-    "a broken bomb": ("/v2/models/toy.predict/infer", GZIP, gzip.compress(SPACES) + b"more"),
-    "v2, no JSON": ("/v2/models/toy.predict/infer", JSON, b"[" + SPACES),
-    "v2, a wrong tensor": (
-        "/v2/models/toy.predict/infer",
-        JSON,
-        json.dumps({"inputs": [{**TENSOR, "data": ["a"]}]}).encode() + SPACES,
-    ),
-    "v2, raw": (
-        "/v2/models/toy.predict/infer",
-        {**JSON, "Inference-Header-Content-Length": "0"},
-        SPACES,
-    ),
-    "v2, no model": ("/v2/models/nobody/infer", JSON, SPACES),
-    "v2, generate": ("/v2/models/chatty/generate", JSON, b"{" + SPACES),
-    "classic, no JSON": ("/model/toy:predict", JSON, b"{" + SPACES),
+INFER = "/v2/models/toy.predict/infer"
+FAILING = "/v2/models/broken.fail/infer"
+
+
+def spaces(size: int = SIZE) -> bytes:
+    return b" " * size
+
+
+def long() -> bytes:
+    tensor = {"name": "x", "shape": [1], "datatype": "BYTES", "data": ["a" * SIZE]}
+    return json.dumps({"inputs": [tensor]}).encode()
+
+
+def padded(body: Any, size: int = SIZE) -> bytes:
+    return json.dumps(body).encode() + spaces(size)
+
+
+BODIES: dict[str, tuple[str, dict[str, str], Callable[[], bytes]]] = {
+    "a bomb over the limit": (INFER, GZIP, lambda: gzip.compress(spaces(32 * MIB))),
+    "a bomb of spaces": (INFER, GZIP, lambda: gzip.compress(spaces())),
+    "a broken bomb": (INFER, GZIP, lambda: gzip.compress(spaces()) + b"more"),
+    "v2, no JSON": (INFER, JSON, lambda: b"[" + spaces()),
+    "v2, a wrong tensor": (INFER, JSON, lambda: padded({"inputs": [{**TENSOR, "data": ["a"]}]})),
+    "v2, raw": (INFER, {**JSON, "Inference-Header-Content-Length": "0"}, spaces),
+    "v2, no model": ("/v2/models/nobody/infer", JSON, spaces),
+    "v2, generate": ("/v2/models/chatty/generate", JSON, lambda: b"{" + spaces()),
+    "classic, no JSON": ("/model/toy:predict", JSON, lambda: b"{" + spaces()),
     "classic, a wrong instance": (
         "/model/toy:predict",
         JSON,
-        json.dumps({"instances": [{"x": "a"}]}).encode() + SPACES,
+        lambda: padded({"instances": [{"x": "a"}]}),
     ),
-    "classic, no method": ("/model/toy:nothing", JSON, SPACES),
-    "v2, a stage that fails": (
-        "/v2/models/broken.fail/infer",
-        JSON,
-        LONG,
-    ),
-    "v2, a stage that fails, of a bomb": (
-        "/v2/models/broken.fail/infer",
-        GZIP,
-        gzip.compress(LONG),
-    ),
+    "classic, no method": ("/model/toy:nothing", JSON, spaces),
+    "v2, a stage that fails": (FAILING, JSON, long),
+    "v2, a stage that fails, of a bomb": (FAILING, GZIP, lambda: gzip.compress(long())),
     "classic, a stage that fails": (
         "/model/broken:fail",
         JSON,
-        json.dumps({"instances": [{"x": TEXT}]}).encode(),
+        lambda: json.dumps({"instances": [{"x": "a" * SIZE}]}).encode(),
     ),
     "openai, a prompt that is too long": (
         "/v1/completions",
         JSON,
-        json.dumps({"prompt": "a " * MIB, "max_tokens": 1}).encode(),
+        lambda: json.dumps({"prompt": "a " * MIB, "max_tokens": 1}).encode(),
     ),
-    "no route": ("/nowhere", JSON, SPACES),
-    "openai": ("/v1/completions", JSON, b"{" + SPACES),
+    "no route": ("/nowhere", JSON, spaces),
+    "openai": ("/v1/completions", JSON, lambda: b"{" + spaces()),
     "openai, a wrong field": (
         "/v1/completions",
         JSON,
-        json.dumps({"prompt": "a", "max_tokens": -1}).encode() + b" " * 4 * MIB,
+        lambda: padded({"prompt": "a", "max_tokens": -1}, 4 * MIB),
     ),
-    "tgi": ("/generate", JSON, b"{" + SPACES),
-    "ollama": ("/api/generate", JSON, b"{" + SPACES),
-    "anthropic": ("/v1/messages", JSON, b"{" + SPACES),
+    "tgi": ("/generate", JSON, lambda: b"{" + spaces()),
+    "ollama": ("/api/generate", JSON, lambda: b"{" + spaces()),
+    "anthropic": ("/v1/messages", JSON, lambda: b"{" + spaces()),
 }
 
 
@@ -117,7 +113,8 @@ def resident() -> int:
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("name", BODIES)
 def test_a_refused_body_leaves_nothing_behind(calls: Calls, name: str) -> None:
-    path, headers, body = BODIES[name]
+    path, headers, make_body = BODIES[name]
+    body = make_body()
 
     def ask() -> Any:
         status, answer = calls.http_call("POST", path, body, headers)

@@ -29,6 +29,8 @@ from tests.e2e.renewed import (
 from tests.ports import free_port
 from tests.waiting import eventually
 
+ONE_OR_MORE = [pytest.param(1, marks=pytest.mark.long), 2]
+
 
 @pytest.fixture(autouse=True)
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -90,7 +92,7 @@ def test_new_connections_get_a_new_certificate_and_old_connections_stay(
     assert len([one for one in lines if path in one]) == 1
 
 
-@pytest.mark.parametrize("front_ends", [1, 2])
+@pytest.mark.parametrize("front_ends", ONE_OR_MORE)
 def test_an_invalid_pair_is_reported_once_and_the_old_pair_stays(
     stopped: Path,
     files: Files,
@@ -144,7 +146,7 @@ def test_a_mounted_secret_that_kubernetes_swaps_is_followed(
     served.follows(new, lambda: trusting(first))
 
 
-@pytest.mark.parametrize("front_ends", [1, 2])
+@pytest.mark.parametrize("front_ends", ONE_OR_MORE)
 def test_clients_of_an_authority_that_was_replaced_are_refused(
     stopped: Path, files: Files, authorities: tuple[Authority, Authority], front_ends: int
 ) -> None:

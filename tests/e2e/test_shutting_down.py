@@ -3,9 +3,11 @@
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from tests.e2e.fragile import HOLD
 from tests.e2e.harness import (
     Calls,
     children,
@@ -18,29 +20,25 @@ from tests.ports import free_port
 from tests.waiting import PATIENCE
 
 SOURCE = """
-import subprocess
 @method("y")
 def double(x):
     return x * 2
 
 @method("y")
 def wait(x):
-    open("waiting", "w").close()
+    open(f"waiting-{os.getpid()}", "w").close()
     while not os.path.exists("go"):
         time.sleep(0.005)
     return x
-
-@method("pid")
-def child(x):
-    return subprocess.Popen(["sleep", "600"]).pid
 """
-STUCK = """
-import re
+STUCK = f"""{HOLD}
+import subprocess
+started = subprocess.Popen(["sleep", "600"])  # every worker's
+
 @method("y")
 def stick(x):
-    open("waiting", "w").close()
-    re.match("(a|aa)+$", "a" * 200 + "b")  # for longer than anybody lives
-    return x
+    open(f"sticking-{{os.getpid()}}", "w").close()
+    hold()
 """
 SHORT = """
 from mindspore_serving.server.master import context
@@ -93,13 +91,17 @@ def test_a_signal_ends_an_idle_server_with_status_0_and_without_a_trace(start, n
     assert "unavailable" in calls.client("toy", "double").infer({"x": 4})["error"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGTERM],
+    ids=lambda n: n.name,
+)
 def test_requests_that_run_are_finished_and_new_connections_refused(start, pool, tmp_path, number):
     script, calls = start()
     script.says("RESTful server start success")
     by_grpc = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
     by_rest = pool.submit(calls.post, "toy", "wait", {"x": 1})
-    eventually((tmp_path / "waiting").exists)
+    worker_that(tmp_path, "waiting")
     eventually(lambda: b"in_flight" in metrics(calls) and b"in_flight 2.0" in flat(metrics(calls)))
     script.send(number)
     eventually(lambda: refused(calls))
@@ -116,7 +118,7 @@ def test_requests_that_never_end_are_answered_before_the_end_comes(start, pool, 
     script.says("RESTful server start success")
     by_grpc = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
     by_rest = pool.submit(calls.http_call, "POST", "/model/toy:wait", b'{"instances":{"x":1}}')
-    eventually((tmp_path / "waiting").exists)
+    worker_that(tmp_path, "waiting")
     eventually(lambda: b"in_flight 2.0" in flat(metrics(calls)))
     pids = workers(script.pid)
     script.send(signal.SIGTERM)
@@ -126,23 +128,35 @@ def test_requests_that_never_end_are_answered_before_the_end_comes(start, pool, 
     assert not any(map(is_alive, pids))
 
 
-@pytest.mark.parametrize("state", ["holds the interpreter", "is stopped"])
-def test_a_worker_that_is_stuck_does_not_hold_up_the_end(start, pool, tmp_path, state):
-    script, calls = start(source=SOURCE + STUCK, more=SHORT)
+def test_workers_that_are_stuck_do_not_hold_up_the_end(start, pool, tmp_path):
+    """One holds the interpreter, and one is stopped."""
+    script, calls = start(2, source=SOURCE + STUCK, more=SHORT)
     script.says("RESTful server start success")
-    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
-    pids = [*workers(script.pid), child]
-    if state == "is stopped":
-        os.kill(pids[0], signal.SIGSTOP)
-        stuck = pool.submit(calls.client("toy", "double").infer, {"x": 1})
-        eventually(lambda: b"in_flight 1.0" in flat(metrics(calls)))
-    else:
-        stuck = pool.submit(calls.client("toy", "stick").infer, {"x": 1})
-        eventually((tmp_path / "waiting").exists)
+    pids = workers_and_children(script.pid)
+    holds = pool.submit(calls.client("toy", "stick").infer, {"x": 1})
+    (other,) = {*workers(script.pid)} - {worker_that(tmp_path, "sticking")}
+    os.kill(other, signal.SIGSTOP)
+    stopped = pool.submit(calls.client("toy", "double").infer, {"x": 1})
+    eventually(lambda: b"in_flight 2.0" in flat(metrics(calls)))
     script.send(signal.SIGTERM)
-    assert "the server is stopping" in stuck.result(PATIENCE)["error"]
+    for stuck in (holds, stopped):
+        assert "the server is stopping" in stuck.result(PATIENCE)["error"]
     assert script.status() == 0
-    eventually(lambda: not any(map(is_alive, pids)))  # the child is not the server's to wait for
+    eventually(lambda: not any(map(is_alive, pids)))  # children are not the server's to wait for
+
+
+def workers_and_children(pid: int) -> list[int]:
+    """The workers of the server `pid`, and what each of them started."""
+    found = workers(pid)
+    started = [child for worker in found for child in children(worker)]
+    assert len(started) == len(found)
+    return found + started
+
+
+def worker_that(directory: Path, word: str) -> int:
+    """The only worker that has left a file of this word, once there is one."""
+    (file,) = eventually(lambda: [*directory.glob(f"{word}-*")])
+    return int(file.name.rpartition("-")[2])
 
 
 def metrics(calls: Calls) -> bytes:
@@ -169,7 +183,7 @@ def test_a_later_second_signal_ends_the_server_at_once(start, pool, tmp_path):
     script, calls = start()
     script.says("RESTful server start success")
     answer = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
-    eventually((tmp_path / "waiting").exists)
+    worker_that(tmp_path, "waiting")
     pids = workers(script.pid)
     script.send(signal.SIGTERM)
     eventually(lambda: refused(calls))
@@ -185,33 +199,20 @@ def test_a_later_second_signal_ends_the_server_at_once(start, pool, tmp_path):
 
 
 def test_a_killed_master_leaves_no_worker_and_none_of_their_children(start, pool, tmp_path):
-    script, calls = start(2)
+    """One waits, one holds the interpreter, and one is stopped."""
+    script, calls = start(3, source=SOURCE + STUCK)
     script.says("RESTful server start success")
-    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
+    pids = workers_and_children(script.pid)
+    pool.submit(calls.client("toy", "stick").infer, {"x": 1})
+    holds = worker_that(tmp_path, "sticking")
     answer = pool.submit(calls.client("toy", "wait").infer, {"x": 1})
-    eventually((tmp_path / "waiting").exists)
-    pids = [*workers(script.pid), child]
+    waits = worker_that(tmp_path, "waiting")
+    (other,) = {*workers(script.pid)} - {holds, waits}
+    os.kill(other, signal.SIGSTOP)
     assert all(map(is_alive, pids))
     script.send(signal.SIGKILL)
     eventually(lambda: not any(map(is_alive, pids)))
     assert "error" in answer.result(PATIENCE)
-
-
-@pytest.mark.parametrize("state", ["holds the interpreter", "is stopped"])
-def test_a_killed_master_leaves_no_worker_that_is_stuck(start, pool, tmp_path, state):
-    """And nothing that such a worker started."""
-    source = SOURCE + STUCK
-    script, calls = start(source=source)
-    script.says("RESTful server start success")
-    child = int(calls.client("toy", "child").infer({"x": 1})[0]["pid"])
-    pids = [*workers(script.pid), child]
-    if state == "is stopped":
-        os.kill(pids[0], signal.SIGSTOP)
-    else:
-        pool.submit(calls.client("toy", "stick").infer, {"x": 1})
-        eventually((tmp_path / "waiting").exists)
-    script.send(signal.SIGKILL)
-    eventually(lambda: not any(map(is_alive, pids)))
 
 
 def test_a_signal_during_start_up_leaves_no_worker(start, tmp_path):

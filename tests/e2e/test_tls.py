@@ -4,10 +4,8 @@ import http.client
 import json
 import ssl
 import warnings
-from pathlib import Path
 
 import pytest
-from cryptography import x509
 
 from mindspore_serving import server
 from mindspore_serving.client import Client
@@ -34,20 +32,23 @@ def theirs(tmp_path_factory):
     return Authority(tmp_path_factory.mktemp("theirs"), "theirs")
 
 
-@pytest.fixture
-def start(stopped, ours):
-    """start(verify_client): the ports of a server of "toy" with TLS on both protocols."""
-    write_servable(stopped, "toy", TWICE)
+@pytest.fixture(scope="module")
+def ports(request, tmp_path_factory, ours):
+    """The ports, of gRPC and of HTTP, of a server of "toy" with TLS on both.
 
-    def run(verify_client: bool) -> tuple[int, int]:
-        tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client)
-        ports = free_port(), free_port()
-        server.start_servables(config(stopped, "toy"))
-        server.start_grpc_server(f"127.0.0.1:{ports[0]}", ssl_config=tls)
-        server.start_restful_server(f"127.0.0.1:{ports[1]}", ssl_config=tls)
-        return ports
-
-    return run
+    It asks its clients for a certificate if a test says so."""
+    directory = tmp_path_factory.mktemp("served")
+    write_servable(directory, "toy", TWICE)
+    verify_client = getattr(request, "param", False)
+    tls = server.SSLConfig(*ours.issue("server"), ours.ca, verify_client)
+    found = free_port(), free_port()
+    try:
+        server.start_servables(config(directory, "toy"))
+        server.start_grpc_server(f"127.0.0.1:{found[0]}", ssl_config=tls)
+        server.start_restful_server(f"127.0.0.1:{found[1]}", ssl_config=tls)
+        yield found
+    finally:
+        server.stop()
 
 
 def by_grpc(port: int, tls: ClientTls | None) -> object:
@@ -71,14 +72,14 @@ def trusting(authority: Authority, certificate: tuple[str, str] | None = None) -
     return context
 
 
-def test_a_client_that_trusts_the_server_is_served(start, ours):
-    grpc_port, http_port = start(verify_client=False)
+def test_a_client_that_trusts_the_server_is_served(ports, ours):
+    grpc_port, http_port = ports
     assert by_grpc(grpc_port, ClientTls(custom_ca=ours.ca))[0]["y"] == 42
     assert by_http(http_port, trusting(ours)) == {"instances": [{"y": 42}]}
 
 
-def test_large_bodies_and_answers_pass_in_sequence(start, ours):
-    _, port = start(verify_client=False)
+def test_large_bodies_and_answers_pass_in_sequence(ports, ours):
+    _, port = ports
     connection = http.client.HTTPSConnection(
         "127.0.0.1", port, context=trusting(ours), timeout=PATIENCE
     )
@@ -89,8 +90,8 @@ def test_large_bodies_and_answers_pass_in_sequence(start, ours):
     connection.close()
 
 
-def test_an_error_can_be_read_while_the_client_still_sends(start, ours):
-    _, port = start(verify_client=False)
+def test_an_error_can_be_read_while_the_client_still_sends(ports, ours):
+    _, port = ports
     connection = http.client.HTTPSConnection(
         "127.0.0.1", port, context=trusting(ours), timeout=PATIENCE
     )
@@ -99,8 +100,8 @@ def test_an_error_can_be_read_while_the_client_still_sends(start, ours):
     connection.close()
 
 
-def test_clients_without_the_right_authority_or_tls_get_nothing(start, theirs):
-    grpc_port, http_port = start(verify_client=False)
+def test_clients_without_the_right_authority_or_tls_get_nothing(ports, theirs):
+    grpc_port, http_port = ports
     assert (
         "Grpc Error, (14, 'unavailable')"
         in by_grpc(grpc_port, ClientTls(custom_ca=theirs.ca))["error"]
@@ -115,8 +116,8 @@ def test_clients_without_the_right_authority_or_tls_get_nothing(start, theirs):
     plain.close()
 
 
-def test_old_versions_of_tls_are_refused(start, ours):
-    _, port = start(verify_client=False)
+def test_old_versions_of_tls_are_refused(ports, ours):
+    _, port = ports
     context = trusting(ours)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     assert by_http(port, context) == {"instances": [{"y": 42}]}
@@ -129,8 +130,9 @@ def test_old_versions_of_tls_are_refused(start, ours):
         by_http(port, context)
 
 
-def test_with_verify_client_only_clients_of_that_authority_are_served(start, ours, theirs):
-    grpc_port, http_port = start(verify_client=True)
+@pytest.mark.parametrize("ports", [True], ids=["verify_client"], indirect=True)
+def test_with_verify_client_only_clients_of_that_authority_are_served(ports, ours, theirs):
+    grpc_port, http_port = ports
     good, bad = ours.issue("client"), theirs.issue("client")
     assert by_grpc(grpc_port, ClientTls(*good, ours.ca))[0]["y"] == 42
     assert by_http(http_port, trusting(ours, good)) == {"instances": [{"y": 42}]}
@@ -140,54 +142,3 @@ def test_with_verify_client_only_clients_of_that_authority_are_served(start, our
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
             by_http(http_port, trusting(ours, certificate))
     assert by_grpc(grpc_port, ClientTls(*good, ours.ca))[0]["y"] == 42
-
-
-@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca", "mismatch", "locked"])
-def test_certificate_files_that_cannot_be_used_are_a_start_error(stopped, ours, which):
-    certificate, private_key = ours.issue("server")
-    paths = {"certificate": certificate, "private_key": private_key, "custom_ca": ours.ca}
-    if which == "mismatch":
-        paths["private_key"] = ours.issue("other")[1]
-    elif which == "locked":
-        paths["certificate"], paths["private_key"] = ours.issue("locked", b"secret")
-    else:
-        broken = stopped / "broken.pem"
-        broken.write_text("-----BEGIN CERTIFICATE-----\nnonsense\n-----END CERTIFICATE-----\n")
-        paths[which] = str(broken)
-    tls = server.SSLConfig(**paths, verify_client=True)
-    for start in (server.start_grpc_server, server.start_restful_server):
-        address = f"127.0.0.1:{free_port()}"
-        with pytest.raises(RuntimeError) as caught:
-            start(address, ssl_config=tls)
-        assert paths.get(which, paths["private_key"]) in str(caught.value)
-        start(address)
-        server.stop()
-
-
-@pytest.mark.parametrize("which", ["certificate", "private_key", "custom_ca"])
-def test_certificate_files_that_do_not_exist_are_named(stopped, ours, which):
-    certificate, private_key = ours.issue("server")
-    paths = {"certificate": certificate, "private_key": private_key, "custom_ca": ours.ca}
-    paths[which] = str(stopped / "gone.pem")
-    tls = server.SSLConfig(**paths, verify_client=True)
-    with pytest.raises(FileNotFoundError, match=r"gone\.pem"):
-        server.start_grpc_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
-    with pytest.raises(RuntimeError, match=r"gone\.pem"):
-        server.start_restful_server(f"127.0.0.1:{free_port()}", ssl_config=tls)
-
-
-@pytest.mark.parametrize(
-    ("days", "words"), [(-1, "has expired on"), (13, "expires on"), (10_950, None), (15, None)]
-)
-def test_a_certificate_that_expires_is_warned_of_at_the_start(tmp_path, run_script, days, words):
-    certificate, key = Authority(tmp_path, "authority").issue("server", days=days)
-    end = x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc
-    script = run_script(
-        "from mindspore_serving import server\n"
-        f"tls = server.SSLConfig({certificate!r}, {key!r})\n"
-        f"server.start_restful_server('127.0.0.1:{free_port()}', ssl_config=tls)\n"
-    )
-    assert script.status() == 0
-    text = f"the certificate in {certificate} {words} {end:%Y-%m-%d}"
-    assert (text in script.text) == (words is not None)
-    assert ("WARNING" in script.text) == (words is not None)

@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -117,21 +117,21 @@ def test_a_binary_request_is_answered_in_binary_form(calls: Calls) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "encoding", "status"),
+    ("make_body", "encoding", "status"),
     [
-        (b"no gzip", "gzip", 400),
-        (gzip.compress(json.dumps(GOOD).encode())[:-4], "gzip", 400),
-        (gzip.compress(json.dumps(GOOD).encode()) + b"more", "gzip", 400),
-        (zlib.compress(b" " * (2 << 20)), "deflate", 413),
-        (gzip.compress(b"\0" * (1 << 29)), "gzip", 413),
-        (json.dumps(GOOD).encode(), "br", 400),
+        (lambda: b"no gzip", "gzip", 400),
+        (lambda: gzip.compress(json.dumps(GOOD).encode())[:-4], "gzip", 400),
+        (lambda: gzip.compress(json.dumps(GOOD).encode()) + b"more", "gzip", 400),
+        (lambda: zlib.compress(b" " * (2 << 20)), "deflate", 413),
+        (lambda: gzip.compress(bytes(1 << 26)), "gzip", 413),
+        (lambda: json.dumps(GOOD).encode(), "br", 400),
     ],
     ids=["none", "half", "more", "large", "bomb", "other"],
 )
 def test_compressed_bodies_are_limited_and_checked(
-    calls: Calls, body: bytes, encoding: str, status: int
+    calls: Calls, make_body: Callable[[], bytes], encoding: str, status: int
 ) -> None:
-    found, answer = infer(calls, body, Content_Encoding=encoding)
+    found, answer = infer(calls, make_body(), Content_Encoding=encoding)
     assert (found, [*answer]) == (status, ["error"])
     assert is_well(calls)
 

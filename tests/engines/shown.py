@@ -2,7 +2,7 @@
 
 import shlex
 
-from tests.test_readme import blocks
+from tests.pages import blocks
 
 PAGE = "docs/engines.md"
 

@@ -20,8 +20,8 @@ from tests.engines.served import KINDS, environment, model
 from tests.engines.shown import PAGE, commands, in_place
 from tests.llm.real_model import real_model
 from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece
+from tests.pages import blocks
 from tests.ports import free_port
-from tests.test_readme import blocks
 from tests.waiting import PATIENCE
 
 MANY = 10  # times PATIENCE: vLLM imports for a minute where the machine is busy

@@ -140,19 +140,30 @@ def copy_examples(source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run_example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Example]]:
-    """run_example(name, servable): export, start the server, and stop it after the module."""
+def serve_example() -> Iterator[Callable[[Path, str], Example]]:
+    """serve_example(copy, servable): start the server, and stop it after the module."""
     with ExitStack() as stack:
 
-        def run(name: str, servable: str) -> Example:
-            copy = copy_examples(ROOT / "examples" / name, tmp_path_factory.mktemp("run") / name)
+        def serve(copy: Path, servable: str) -> Example:
             env = environment()
-            run_script(copy / "export_model.py", env)
             command = [sys.executable, "serving_server.py"]
-            process = stack.enter_context(started(command, copy, env))
-            return Example(copy, servable, env, process)
+            return Example(copy, servable, env, stack.enter_context(started(command, copy, env)))
 
-        yield run
+        yield serve
+
+
+@pytest.fixture(scope="module")
+def run_example(
+    tmp_path_factory: pytest.TempPathFactory, serve_example: Callable[[Path, str], Example]
+) -> Callable[..., Example]:
+    """run_example(name, servable): export and `serve_example`."""
+
+    def run(name: str, servable: str) -> Example:
+        copy = copy_examples(ROOT / "examples" / name, tmp_path_factory.mktemp("run") / name)
+        run_script(copy / "export_model.py", environment())
+        return serve_example(copy, servable)
+
+    return run
 
 
 @dataclass(frozen=True, slots=True)

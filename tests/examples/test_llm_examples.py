@@ -116,6 +116,7 @@ def test_a_file_that_cannot_be_used_ends_the_script_with_the_reason(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.mindspore
 def test_mindir_files_are_served_as_the_checkpoint_is(place: Path, expected: str) -> None:
     exported = place / "exported"

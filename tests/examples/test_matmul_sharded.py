@@ -35,6 +35,7 @@ def test_the_client_prints_that_the_results_are_equal(matmul):
     assert matmul.run_client() == "y: (2, 256) as of the whole matrix: True\n"
 
 
+@pytest.mark.long
 def test_when_a_rank_dies_the_gang_starts_again_with_a_new_rank(matmul):
     before = agents_of(matmul.agents)
     os.kill(before[2], signal.SIGKILL)

@@ -8,7 +8,7 @@ are large enough that greedy tokens vary, so that equal tokens mean something.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
 COMMON_SETTINGS = set(transformers.PretrainedConfig().to_dict())  # of no architecture
 NOTHING: Mapping[str, Any] = {}
+MAX_SAVED = 8  # models that are kept: to load one again takes longer than a pass through it
+_saved: dict[Path, tuple[Any, set[tuple[str, int, int]]]] = {}  # by directory, with its files
 VOCAB = 160
 LAYERS = 3
 EOS = 2  # in every config; the reference never stops at it
@@ -80,7 +82,7 @@ TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": MIXED_LAYERS,
             "query_pre_attn_scalar": 24,
             "attn_logit_softcapping": 15.0,
-            "final_logit_softcapping": 8.0,
+            "final_logit_softcapping": 40.0,
             "tie_word_embeddings": True,
         },
     ),
@@ -118,13 +120,13 @@ def build(
     """Write `name`'s checkpoint below `directory` and return its own directory.
 
     With `shards` > 1 there are about that many files and an index.  `dtype` is that of the file.
-    `settings` are other ones of a configuration that transformers has.
+    `settings` are other ones of a configuration that transformers has, or other `SIZES`.
     """
     target = directory / name
     if name in TRANSFORMERS or name in architectures.TRANSFORMERS:
         _build_with_transformers(_model(name, settings), target, shards, getattr(torch, dtype))
     else:
-        _build_published(name, target, shards, getattr(torch, dtype))
+        _build_published(name, target, shards, getattr(torch, dtype), SIZES | settings)
     return target
 
 
@@ -146,6 +148,17 @@ def _build_with_transformers(
     model.to(dtype)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     model.save_pretrained(target, max_shard_size=size // shards + 1 if shards > 1 else "1GB")
+    _saved.pop(target, None)
+    if dtype is torch.float32:
+        _saved[target] = model, _files(target)
+        while len(_saved) > MAX_SAVED:
+            _saved.pop(next(iter(_saved)))
+
+
+def _files(directory: Path) -> set[tuple[str, int, int]]:
+    """Names, times and sizes: others if a test has changed one."""
+    found = [(path.name, path.stat()) for path in directory.iterdir()]
+    return {(name, stat.st_mtime_ns, stat.st_size) for name, stat in found}
 
 
 def architecture(name: str) -> str:
@@ -176,8 +189,8 @@ def _config(name: str, settings: Mapping[str, Any] = NOTHING) -> tuple[Any, str]
         sizes = SIZES | extra
     if family == "GPT2":
         config = transformers.GPT2Config(
-            vocab_size=VOCAB, n_embd=64, n_layer=LAYERS, n_head=4, n_positions=512,
-            bos_token_id=1, eos_token_id=EOS, **settings,
+            **{"vocab_size": VOCAB, "n_embd": 64, "n_layer": LAYERS, "n_head": 4,
+               "n_positions": 512, "bos_token_id": 1, "eos_token_id": EOS, **settings}
         )  # fmt: skip
         return config, family
     kind = family + ("TextConfig" if family in architectures.TEXT_PARTS else "Config")
@@ -188,11 +201,27 @@ def _config(name: str, settings: Mapping[str, Any] = NOTHING) -> tuple[Any, str]
 
 def _has(known: Any, key: str) -> bool:
     """Whether the configurations of class `known` have `key`, which can be set."""
-    return key in known.attribute_map or key in known().to_dict()
+    return key in known.attribute_map or key in _keys(known)
 
 
-def _build_published(name: str, target: Path, shards: int, dtype: torch.dtype) -> None:
-    config, shapes = references.DESCRIPTIONS[name](SIZES)
+@cache
+def _keys(known: Any) -> frozenset[str]:
+    """Of the configurations of class `known`: one takes milliseconds to make."""
+    return frozenset(known().to_dict())
+
+
+def two_layers(name: str) -> dict[str, Any]:
+    """The settings of one of `ALL` without its third layer, where time counts."""
+    if name == "gpt2":
+        return {"n_layer": 2}
+    mixed = {"layer_types": MIXED_LAYERS[:2]} if name in {"gemma2", "gemma3"} else {}
+    return {"num_hidden_layers": 2, **mixed}
+
+
+def _build_published(
+    name: str, target: Path, shards: int, dtype: torch.dtype, sizes: Mapping[str, Any]
+) -> None:
+    config, shapes = references.DESCRIPTIONS[name](dict(sizes))
     tensors = {}
     with _seeded(name):
         for key, shape in shapes.items():
@@ -261,9 +290,14 @@ def _reference(directory: Path) -> Callable[[torch.Tensor], torch.Tensor]:
         tensors = {key: tensor.float() for key, tensor in tensors.items()}
         forward = PUBLISHED[directory.name]
         return lambda ids: forward(config, tensors, ids)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation=_implementation(directory.name)
-    ).eval()
+    model, files = _saved.pop(directory, (None, set()))
+    if model is not None and _files(directory) == files:
+        model.set_attn_implementation(_implementation(directory.name))
+    else:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, attn_implementation=_implementation(directory.name)
+        )
+    model.eval()
     return lambda ids: model(ids[None], use_cache=False).logits[0]
 
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.llm import checkpoints
-
 RANK, ALPHA = 4, 6.0
 SCALE = ALPHA / RANK
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
@@ -36,7 +34,8 @@ def adapter(
     """Random matrices for `modules` of every layer, or of `OUTSIDE`, under PEFT's names."""
     weights = load_file(model / "model.safetensors")
     random = torch.Generator().manual_seed(seed)
-    layers = [f"model.layers.{layer}.{{}}" for layer in range(checkpoints.LAYERS)]
+    count = json.loads((model / "config.json").read_text())["num_hidden_layers"]
+    layers = [f"model.layers.{layer}.{{}}" for layer in range(count)]
     tensors = {}
     for module in modules:
         for where in ["{}"] if module in OUTSIDE else layers:

@@ -1,7 +1,7 @@
 """The Triton kernels in Triton's interpreter, which has to be asked for before Triton is imported:
 
 `TRITON_INTERPRET=1 python -m tests.llm.torch_interpreted cases` prints, as JSON, the error of each
-of `torch_cases.CASES`; `... fused` those of `fused_cases.CASES` in float32
+of `torch_cases.CASES`, as `attention`, and, as `fused`, those of `fused_cases.CASES` in float32
 and bfloat16; `... tokens PATH COUNT` what the checkpoint there answers to PROMPTS, and how many
 steps were graphs.
 """
@@ -54,9 +54,7 @@ def main() -> None:
     torch.set_num_threads(1)
     task, *arguments = sys.argv[1:]
     if task == "cases":
-        result: object = errors()
-    elif task == "fused":
-        result = fused_errors()
+        result: object = {"attention": errors(), "fused": fused_errors()}
     else:
         result = tokens(Path(arguments[0]), int(arguments[1]))
     print(json.dumps(result))

@@ -47,7 +47,7 @@ class Load:
     patience: object = lambda draw: 3.0
     says_timeout: bool = False
     bursts: dict = field(default_factory=dict)
-    seconds: int = 30
+    seconds: int = 20
 
 
 class SlowWorker:

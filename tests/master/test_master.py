@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from mindspore_serving.core import backoff
 from mindspore_serving.errors import Code, NotFound, ServableUnavailable, StartError
@@ -86,14 +87,30 @@ async def server(tmp_path, monkeypatch):
     await asyncio.wait_for(made.master.stop(grace=5.0), PATIENCE)
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def serving(tmp_path_factory):
+    """Two workers, of tests that leave behind as many."""
+    directory = tmp_path_factory.mktemp("serving")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(directory)
+        made = Server(directory)
+        made.write("tiny", TINY)
+        await made.deploy(made.deployment(num_parallel_workers=2))
+        yield made
+        await asyncio.wait_for(made.master.stop(grace=5.0), PATIENCE)
+
+
+on_shared_loop = pytest.mark.asyncio(loop_scope="module")
+
+
 # --- serving ------------------------------------------------------------------------------------
 
 
-async def test_a_deployed_servable_answers(server):
-    await server.deploy(server.deployment(num_parallel_workers=1))
-    assert await server.outputs("twice", {"x": 4}, {"x": [1, 2]}) == [{"y": 8}, {"y": [2, 4]}]
-    assert server.master.control.is_ready
-    assert server.master.control.describe() == [
+@on_shared_loop
+async def test_a_deployed_servable_answers(serving):
+    assert await serving.outputs("twice", {"x": 4}, {"x": [1, 2]}) == [{"y": 8}, {"y": [2, 4]}]
+    assert serving.master.control.is_ready
+    assert serving.master.control.describe() == [
         {
             "name": "tiny",
             "version": 1,
@@ -113,20 +130,20 @@ async def test_a_deployed_servable_answers(server):
                 }
                 for name in ("twice", "pid", "dying", "hanging", "once")
             },
-            "num_workers": 1,
+            "num_workers": 2,
         }
     ]
 
 
-async def test_several_workers_share_the_instances_of_a_request(server):
-    await server.deploy(server.deployment(num_parallel_workers=2))
-    assert len(await server.pids(2)) == 2
+@on_shared_loop
+async def test_several_workers_share_the_instances_of_a_request(serving):
+    assert len(await serving.pids(2)) == 2
 
 
-async def test_unknown_servables_and_methods_are_refused(server):
-    await server.deploy(server.deployment(num_parallel_workers=1))
+@on_shared_loop
+async def test_unknown_servables_and_methods_are_refused(serving):
     for options in ({"method": "missing"}, {"method": "twice", "servable": "other"}):
-        reply = await server.ask(options.pop("method"), {"x": 1}, **options)
+        reply = await serving.ask(options.pop("method"), {"x": 1}, **options)
         assert isinstance(reply.failure, NotFound)
 
 
@@ -156,28 +173,28 @@ async def test_a_death_while_loading_is_a_start_error_with_the_end_of_the_log(se
 # --- losing workers -----------------------------------------------------------------------------
 
 
-async def test_a_dead_worker_is_replaced_and_its_request_is_answered_by_another(server):
-    await server.deploy(server.deployment(num_parallel_workers=2))
-    first, second = await server.pids(2)
-    pending = asyncio.create_task(server.ask("once", {"x": 1}))
-    await server.until(server.marker.exists)
-    victim = int(server.marker.read_text())
+@on_shared_loop
+async def test_a_dead_worker_is_replaced_and_its_request_is_answered_by_another(serving):
+    first, second = await serving.pids(2)
+    pending = asyncio.create_task(serving.ask("once", {"x": 1}))
+    await serving.until(serving.marker.exists)
+    victim = int(serving.marker.read_text())
     os.kill(victim, signal.SIGKILL)
     (answer,) = (await pending).instances
     assert json.loads(answer) == {"y": first + second - victim}
-    await server.until(lambda: server.master.control.is_ready)
-    assert len(await server.pids(2) - {victim}) == 2
+    await serving.until(lambda: serving.master.control.is_ready)
+    assert len(await serving.pids(2) - {victim}) == 2
 
 
-async def test_a_request_that_kills_every_worker_is_answered_with_the_news(server):
-    await server.deploy(server.deployment(num_parallel_workers=2))
-    reply = await server.ask("dying", {"x": 1})
+@on_shared_loop
+async def test_a_request_that_kills_every_worker_is_answered_with_the_news(serving):
+    reply = await serving.ask("dying", {"x": 1})
     assert reply.failure.code == Code.WORKER_UNAVAILABLE
     assert "servable(tiny) method(dying): the worker process that had the request died" in str(
         reply.failure
     )
-    await server.until(lambda: server.master.control.is_ready)
-    assert await server.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
+    await serving.until(lambda: serving.master.control.is_ready)
+    assert await serving.outputs("twice", {"x": 4}, {"x": 5}) == [{"y": 8}, {"y": 10}]
 
 
 async def test_while_the_only_worker_is_away_requests_wait_for_the_next(server, monkeypatch):

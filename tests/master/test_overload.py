@@ -36,16 +36,16 @@ STEADY = half_from(1e9)
 SCENARIOS = {
     "cold": (Load(), STEADY),
     "cold, half the processor": (Load(), half_from(0)),
-    "a neighbour comes": (Load(seconds=40), half_from(10)),
-    "a neighbour leaves": (Load(seconds=40), lambda now: 0.5 if now < 10 else 1.0),
-    "four neighbours come": (Load(seconds=40), lambda now: 1.0 if now < 10 else 0.25),
+    "a neighbour comes": (Load(seconds=25), half_from(10)),
+    "a neighbour leaves": (Load(seconds=25), lambda now: 0.5 if now < 10 else 1.0),
+    "four neighbours come": (Load(seconds=25), lambda now: 1.0 if now < 10 else 0.25),
     "deadlines": (Load(says_timeout=True), STEADY),
-    "deadlines, a neighbour comes": (Load(says_timeout=True, seconds=40), half_from(10)),
+    "deadlines, a neighbour comes": (Load(says_timeout=True, seconds=25), half_from(10)),
     "patience of any length": (Load(patience=short_tailed), STEADY),
     "patience of three kinds": (Load(patience=of_three_kinds), STEADY),
     "a burst": (Load(bursts={8: 600}), STEADY),
-    "unsteady": (Load(seconds=40), unsteady(1.0)),
-    "unsteady, half the processor": (Load(seconds=40), unsteady(0.5)),
+    "unsteady": (Load(seconds=25), unsteady(1.0)),
+    "unsteady, half the processor": (Load(seconds=25), unsteady(0.5)),
 }
 
 

@@ -16,13 +16,27 @@ from mindspore_serving.servable.foreign import (
     modelfile,
     peft,
     torchserve,
-    triton,
 )
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.loader import CONFIG_FILE
 
+TRITON = "config.pbtxt"
+
+
+def _find_triton(path: str) -> str:
+    """Return the config.pbtxt in the directory `path`; "" if there is none."""
+    file = os.path.join(path, TRITON)
+    return file if os.path.isfile(file) else ""
+
+
+def _read_triton(file: str) -> ForeignModel:
+    from mindspore_serving.servable.foreign import triton  # Triton's schema: slow to import
+
+    return triton.read(file)
+
+
 FORMATS: tuple[tuple[Callable[[str], str], Callable[[str], ForeignModel]], ...] = (
-    (triton.find, triton.read),
+    (_find_triton, _read_triton),
     (modelfile.find, modelfile.read),
     (peft.find, peft.read),
     (mlserver.find, mlserver.read),

@@ -84,12 +84,6 @@ _THREADS = "intra_op_thread_count"
 _PARALLEL = "execution_mode"
 
 
-def find(path: str) -> str:
-    """Return the config.pbtxt in the directory `path`; "" if there is none."""
-    file = os.path.join(path, FILE)
-    return file if os.path.isfile(file) else ""
-
-
 def read(path: str) -> ForeignModel:
     """Return the model that the config.pbtxt at `path` describes.
 

@@ -22,6 +22,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _TWO_FRAMES = (
     "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
 )
+BETWEEN_LOOKS = 0.02  # seconds: to look again and again at once takes a core from the page
 KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowRight": 39}
 _OPTIONS = (
     "--headless=new",
@@ -32,7 +33,15 @@ _OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--disable-extensions",
+    "--disable-breakpad",
+    "--mute-audio",
     "--hide-scrollbars",
+    # One renderer for all pages: to start and end a process for each costs as much as half a page.
+    "--renderer-process-limit=1",
+    "--disable-site-isolation-trials",
+    "--disable-features=SpareRendererForSitePerProcess,BackForwardCache,PaintHolding,Translate,"
+    "OptimizationHints,MediaRouter,site-per-process,IsolateOrigins",
 )
 
 # Chromium asks for the icon when it likes: also when the test that opened the page has ended, and
@@ -57,6 +66,10 @@ class Browser:
         self._last = 0
         self._rest = b""
         self._session: str | None = None
+        self._scripts: list[str] = []
+        self._origins: set[str] = set()
+        self._size: tuple[int, int, str] | None = None
+        self.shared = ""  # what tests in turn use the page for, without opening it anew
         orders, self._write = (_high(end) for end in os.pipe())
         self._read, replies = (_high(end) for end in os.pipe())
         words = [str(CHROMIUM), *_OPTIONS, f"--user-data-dir={profile}"]
@@ -87,9 +100,13 @@ class Browser:
         """Leave the page; nothing of it is kept."""
         self.call("Page.navigate", url="about:blank")
         self.until("location.href === 'about:blank'")
-        urls = (one["url"] for one in self.requests)
-        for origin in {"/".join(url.split("/")[:3]) for url in urls if url.startswith("http")}:
+        for origin in self._origins:
             self.call("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
+        for script in self._scripts:
+            self.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script)
+        self._scripts.clear()
+        self._origins.clear()
+        self.shared = ""
         self.requests.clear()
         self.complaints.clear()
 
@@ -102,8 +119,17 @@ class Browser:
         self.call("Page.navigate", url=url)
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
+    def remember(self, name: str, value: Any) -> None:
+        """Have the page find a value that it has stored, unless it stores another one."""
+        key, text = json.dumps(f"mindspore-serving-{name}"), json.dumps(json.dumps(value))
+        script = f"if (location.protocol !== 'about:') localStorage[{key}] ??= {text}"
+        added = self.call("Page.addScriptToEvaluateOnNewDocument", source=script)
+        self._scripts.append(added["identifier"])
+
     def look(self, width: int, height: int, scheme: str = "light") -> None:
         """The size of the window in pixels (below 600 a phone), and "light" or "dark"."""
+        if (width, height, scheme) == self._size:
+            return
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -114,6 +140,7 @@ class Browser:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", features=[feature])
         self.evaluate(_TWO_FRAMES)  # a click before that would hit what was there
+        self._size = width, height, scheme
 
     def evaluate(self, expression: str) -> Any:
         """Its value, a promise's too.  An exception of the page is an AssertionError."""
@@ -125,7 +152,14 @@ class Browser:
 
     def until(self, expression: str, seconds: float = PATIENCE) -> None:
         """Wait until `expression` is true, in JavaScript's sense."""
-        self._wait(lambda: self._is_true(expression), expression, seconds)
+
+        def is_true() -> bool:
+            if self._is_true(expression):
+                return True
+            self._listen(BETWEEN_LOOKS)
+            return False
+
+        self._wait(is_true, expression, seconds)
 
     def _is_true(self, expression: str) -> bool:
         try:
@@ -236,6 +270,12 @@ class Browser:
         self._note(message.get("method"), message.get("params", {}))
         return message
 
+    def _listen(self, seconds: float) -> None:
+        """Leave the page to itself, but take what it says: requests wait for an answer."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self._receive(left)
+
     def _note(self, method: str | None, event: dict[str, Any]) -> None:
         if method == "Runtime.exceptionThrown":
             self.complaints.append(str(event["exceptionDetails"]))
@@ -247,6 +287,8 @@ class Browser:
             self.complaints.append(str(event["args"]))
         elif method == "Network.requestWillBeSent":
             self.requests.append(event["request"])
+            if (url := event["request"]["url"]).startswith("http"):
+                self._origins.add("/".join(url.split("/")[:3]))
         elif method == "Fetch.requestPaused":
             self._fulfil(event)
         elif method == "Fetch.authRequired":

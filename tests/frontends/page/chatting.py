@@ -8,6 +8,43 @@ from tests.cli.talking import MODEL, Talking
 from tests.frontends.page.browser import Browser
 from tests.waiting import PATIENCE, eventually
 
+SETTINGS = {"temperature": "0", "max_tokens": "12"}  # of a page that has just been opened
+_BEGIN_ANEW = """
+((settings) => {
+  if (window.real) window.fetch = window.real;
+  for (const one of document.querySelectorAll("dialog[open]")) one.close();
+  for (const one of document.querySelectorAll("#attached button")) one.click();
+  for (const one of document.querySelectorAll("[id^=set-]")) {
+    if (one.type === "checkbox" && one.checked) one.click();
+    const value = settings[one.id.slice("set-".length)] ?? "";
+    if (one.type === "checkbox" || one.value === value) continue;
+    one.value = value;
+    one.dispatchEvent(new Event("input"));
+  }
+  location.hash = "#chat";
+  const text = document.getElementById("text");
+  text.value = "";
+  text.dispatchEvent(new Event("input"));
+  document.getElementById("new").click();
+})(%s)
+"""
+
+
+def open_chat(page: Browser, server: Talking) -> None:
+    """Open the page, with SETTINGS."""
+    page.remember("settings", SETTINGS)
+    page.open(server.url)
+    page.until("document.body.dataset.chat === 'yes' && document.querySelector('.card')")
+
+
+def begin_anew(page: Browser) -> None:
+    """Begin a new conversation, with nothing of what was typed, chosen or attached before."""
+    page.evaluate(_BEGIN_ANEW % json.dumps(SETTINGS))
+    page.until(
+        "document.body.dataset.view === 'chat' && document.querySelector('.welcome')"
+        " && !document.querySelector('.message, .failure p, #attached li')"
+    )
+
 
 def settings(page: Browser, **values: str) -> None:
     """Type into the fields of the settings."""
@@ -70,7 +107,8 @@ def finished(page: Browser) -> str:
 def record(page: Browser) -> None:
     """From now on keep what the server says to the page."""
     page.evaluate(
-        "(() => { const real = window.fetch; window.fetch = async (...all) => {"
+        "(() => { const real = window.fetch; window.real ??= real;"
+        "window.fetch = async (...all) => {"
         "const reply = await real(...all);"
         "if (all[0].endsWith('completions')) window.said = reply.clone().text();"
         "return reply; }; })()"
@@ -129,7 +167,8 @@ def ask_endlessly(page: Browser, question: str) -> None:
     """
     settings(page, max_tokens="60000", temperature="1", top_p="1")
     page.evaluate(
-        "(() => { const real = window.fetch; window.fetch = (url, options) => {"
+        "(() => { const real = window.fetch; window.real ??= real;"
+        "window.fetch = (url, options) => {"
         "if (!String(url).endsWith('completions')) return real(url, options);"
         "const body = { ...JSON.parse(options.body), ignore_eos: true };"
         "return real(url, { ...options, body: JSON.stringify(body) }); }; })()"
@@ -142,7 +181,8 @@ def hold(page: Browser, *pieces: str) -> None:
     chunks = [{"choices": [{"index": 0, "delta": {"content": one}}]} for one in pieces]
     lines = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
     page.evaluate(
-        "(() => { const real = window.fetch; window.fetch = async (...all) => {"
+        "(() => { const real = window.fetch; window.real ??= real;"
+        "window.fetch = async (...all) => {"
         "if (!String(all[0]).endsWith('completions')) return real(...all);"
         "const body = new ReadableStream({ start(stream) {"
         f"stream.enqueue(new TextEncoder().encode({json.dumps(lines)}));"

@@ -6,7 +6,8 @@ import pytest
 
 from tests.cli.talking import Talking, talking
 from tests.frontends.page.browser import CHROMIUM, Browser
-from tests.frontends.page.chatting import settings
+from tests.frontends.page.chatting import begin_anew, open_chat
+from tests.frontends.page.sharing import shared
 
 
 @pytest.fixture(scope="package")
@@ -35,9 +36,18 @@ def browser(chromium: Browser) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, server: Talking) -> Browser:
-    """Opened, with a model to talk to; answers are short and always the same."""
-    browser.open(server.url)
-    browser.until("document.body.dataset.chat === 'yes' && document.querySelector('.card')")
-    settings(browser, temperature="0", max_tokens="12")
+def page(request: pytest.FixtureRequest, chromium: Browser, server: Talking) -> Iterator[Browser]:
+    """With a model to talk to and a new conversation; answers are short and always the same.
+
+    Opened once for tests that follow each other: what they do to the page itself, they undo.
+    """
+    yield from shared(
+        request, chromium, "chat", lambda: open_chat(chromium, server), lambda: begin_anew(chromium)
+    )
+
+
+@pytest.fixture
+def fresh(browser: Browser, server: Talking) -> Browser:
+    """The same, but the page is opened for this test alone."""
+    open_chat(browser, server)
     return browser

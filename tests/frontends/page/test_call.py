@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import choose
+from tests.frontends.page.sharing import shared
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -18,13 +20,20 @@ DOUBLE = "model/words:double"
 
 
 @pytest.fixture
-def form(browser: Browser, server: Talking) -> Browser:
+def form(request: pytest.FixtureRequest, chromium: Browser, server: Talking) -> Iterator[Browser]:
     """That of the method "double"."""
-    browser.open(f"{server.url}/#call")
-    browser.until("document.querySelectorAll('#method option').length > 2")
-    choose(browser, "#method", DOUBLE)
-    fill(browser, "1.5")
-    return browser
+
+    def choose_double() -> None:
+        choose(chromium, "#method", DOUBLE)
+        chromium.click("[data-language=curl]")
+        fill(chromium, "1.5")
+
+    def open_call() -> None:
+        chromium.open(f"{server.url}/#call")
+        chromium.until("document.querySelectorAll('#method option').length > 2")
+        choose_double()
+
+    yield from shared(request, chromium, "form", open_call, choose_double)
 
 
 def fill(form: Browser, text: str) -> None:

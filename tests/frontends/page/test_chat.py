@@ -43,7 +43,7 @@ def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Ta
     page.press("Escape")
     finished(page)
     page.click("#new")
-    settings(page, max_tokens="2000")
+    settings(page, max_tokens="200")
     record(page)
     ask(page, "hello")
     text = finished(page)
@@ -89,11 +89,12 @@ def test_the_conversation_is_sent_until_a_new_chat_begins(page: Browser, server:
 def test_settings_are_kept_and_an_empty_field_is_the_servers_default(
     page: Browser, server: Talking
 ) -> None:
+    settings(page, temperature="0.0", max_tokens="13")
     page.open(server.url)
     page.until("document.body.dataset.chat === 'yes'")
-    assert page.text("#settings-summary") == "Temperature 0 · Max tokens 12"
+    assert page.text("#settings-summary") == "Temperature 0.0 · Max tokens 13"
     settings(page, temperature="")
-    assert page.text("#settings-summary") == "Max tokens 12"
+    assert page.text("#settings-summary") == "Max tokens 13"
     ask(page, "hello")
     finished(page)
     assert "temperature" not in bodies(page)[-1]

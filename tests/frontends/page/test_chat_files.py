@@ -42,13 +42,13 @@ def load(page: Browser, text: str) -> None:
 
 
 def test_a_conversation_goes_from_the_page_to_the_terminal_and_back(
-    page: Browser, server: Talking, tmp_path: Path
+    fresh: Browser, server: Talking, tmp_path: Path
 ) -> None:
-    settings(page, system="Be kind.", max_tokens="5")
-    answers(page, SAVED[2]["content"])
-    ask(page, SAVED[1]["content"])
-    finished(page)
-    text = save(page)
+    settings(fresh, system="Be kind.", max_tokens="5")
+    answers(fresh, SAVED[2]["content"])
+    ask(fresh, SAVED[1]["content"])
+    finished(fresh)
+    text = save(fresh)
     expected = {"model": MODEL, "messages": SAVED, "temperature": 0, "max_tokens": 5}
     assert json.loads(text) == expected
     (tmp_path / "page.json").write_text(text)
@@ -63,16 +63,16 @@ def test_a_conversation_goes_from_the_page_to_the_terminal_and_back(
     again = (tmp_path / "terminal.json").read_text()
     body = json.loads(again)
     assert body["messages"][:4] == [*SAVED, {"role": "user", "content": "go on"}]
-    page.click("#new")
-    load(page, again)
-    page.until("document.querySelectorAll('#list .title').length === 2")
-    page.click("#list .title")
-    page.until("document.querySelectorAll('.message').length === 5")
-    assert page.text(".message.system .said") == "Be kind."
-    assert page.text(".message.assistant strong") == "air"
-    assert [one["content"] for one in stored(page)] == [one["content"] for one in body["messages"]]
-    page.evaluate("delete window.file")
-    assert json.loads(save(page))["messages"] == body["messages"]
+    fresh.click("#new")
+    load(fresh, again)
+    fresh.until("document.querySelectorAll('#list .title').length === 2")
+    fresh.click("#list .title")
+    fresh.until("document.querySelectorAll('.message').length === 5")
+    assert fresh.text(".message.system .said") == "Be kind."
+    assert fresh.text(".message.assistant strong") == "air"
+    assert [one["content"] for one in stored(fresh)] == [one["content"] for one in body["messages"]]
+    fresh.evaluate("delete window.file")
+    assert json.loads(save(fresh))["messages"] == body["messages"]
 
 
 def test_a_file_that_is_no_conversation_is_named_with_the_reason(page: Browser) -> None:

@@ -24,19 +24,36 @@ def show(page: Browser, text: str) -> None:
     finished(page)
 
 
-def test_an_answer_of_words_loads_no_library(page: Browser) -> None:
-    show(page, "It costs $5 or $6, and `x` is a name.")
-    assert loaded(page) == []
+def test_an_answer_of_words_loads_no_library(fresh: Browser) -> None:
+    show(fresh, "It costs $5 or $6, and `x` is a name.")
+    assert loaded(fresh) == []
 
 
-def test_code_is_coloured_and_stays_the_same_text(page: Browser) -> None:
+def test_code_is_coloured_and_stays_the_same_text(fresh: Browser) -> None:
     code = 'def double(x: int) -> str:\n    return f"<b>{2 * x}</b>"  # twice'
-    show(page, f"```py\n{code}\n```")
-    page.until("document.querySelector('pre .in-keyword')")
-    assert page.evaluate("document.querySelector('pre code').textContent") == code
-    assert page.text("pre .in-keyword") == "def"
-    assert page.text("pre .in-comment") == "# twice"
-    assert loaded(page) == ["highlight/core.js", "highlight/languages/python.js"]
+    show(fresh, f"```py\n{code}\n```")
+    fresh.until("document.querySelector('pre .in-keyword')")
+    assert fresh.evaluate("document.querySelector('pre code').textContent") == code
+    assert fresh.text("pre .in-keyword") == "def"
+    assert fresh.text("pre .in-comment") == "# twice"
+    assert loaded(fresh) == ["highlight/core.js", "highlight/languages/python.js"]
+
+
+def test_code_of_no_known_language_stays_plain(fresh: Browser) -> None:
+    languages = ("", "cobol", "../../page", "constructor")
+    show(fresh, "\n\n".join(f"```{language}\nx = 1\n```" for language in languages))
+    blocks = "[...document.querySelectorAll('.log pre code')].map((one) => one.innerText)"
+    assert fresh.evaluate(blocks) == ["x = 1"] * 4
+    assert loaded(fresh) == []
+
+
+def test_formulas_are_drawn(fresh: Browser) -> None:
+    show(fresh, r"So $x^2$ and \(\frac{1}{2}\):" + "\n\n$$\\int_0^1 f'(x)\\,dx$$\n\n\\[a+b\\]")
+    fresh.until("document.querySelectorAll('.formula math').length === 4")
+    assert fresh.evaluate("document.querySelectorAll('p.formula math[display=block]').length") == 2
+    source = fresh.evaluate("document.querySelector('.formula annotation').textContent")
+    assert source == "x^2"
+    assert {name.partition("/")[0] for name in loaded(fresh)} == {"temml"}
 
 
 def test_the_parts_of_a_page_are_coloured_by_their_languages(page: Browser) -> None:
@@ -46,22 +63,6 @@ def test_the_parts_of_a_page_are_coloured_by_their_languages(page: Browser) -> N
     assert page.evaluate("document.querySelector('pre code').textContent") == code
     assert page.text("pre .in-keyword") == "let"
     assert page.evaluate("document.querySelectorAll('.log style, .log script').length") == 0
-
-
-@pytest.mark.parametrize("language", ["", "cobol", "../../page", "constructor"])
-def test_code_of_no_known_language_stays_plain(page: Browser, language: str) -> None:
-    show(page, f"```{language}\nx = 1\n```")
-    assert page.text("pre code") == "x = 1"
-    assert loaded(page) == []
-
-
-def test_formulas_are_drawn(page: Browser) -> None:
-    show(page, r"So $x^2$ and \(\frac{1}{2}\):" + "\n\n$$\\int_0^1 f'(x)\\,dx$$\n\n\\[a+b\\]")
-    page.until("document.querySelectorAll('.formula math').length === 4")
-    assert page.evaluate("document.querySelectorAll('p.formula math[display=block]').length") == 2
-    source = page.evaluate("document.querySelector('.formula annotation').textContent")
-    assert source == "x^2"
-    assert {name.partition("/")[0] for name in loaded(page)} == {"temml"}
 
 
 @pytest.mark.parametrize(
@@ -111,11 +112,11 @@ def test_code_and_formulas_run_and_load_nothing(page: Browser, hostile: str) -> 
     assert not [one for one in page.requests if "web.invalid" in json.dumps(one["url"])]
 
 
-def test_an_answer_is_readable_where_the_libraries_do_not_come(page: Browser) -> None:
-    page.answer("/core.js", 404, "", "text/plain")
-    page.answer("/temml.js", 404, "", "text/plain")
-    show(page, "```py\nx = 1\n```\n\n$x^2$")
-    page.until("performance.getEntriesByType('resource').some((one) => /temml.js/.test(one.name))")
-    assert page.text("pre code") == "x = 1"
-    assert page.text(".formula") == "$x^2$"
-    page.complaints.clear()  # Chromium logs the status
+def test_an_answer_is_readable_where_the_libraries_do_not_come(fresh: Browser) -> None:
+    fresh.answer("/core.js", 404, "", "text/plain")
+    fresh.answer("/temml.js", 404, "", "text/plain")
+    show(fresh, "```py\nx = 1\n```\n\n$x^2$")
+    fresh.until("performance.getEntriesByType('resource').some((one) => /temml.js/.test(one.name))")
+    assert fresh.text("pre code") == "x = 1"
+    assert fresh.text(".formula") == "$x^2$"
+    fresh.complaints.clear()  # Chromium logs the status

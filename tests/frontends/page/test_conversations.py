@@ -63,7 +63,10 @@ def test_code_and_messages_are_copied(page: Browser, button: str) -> None:
     answers(page, "```\nx = 1\n```")
     ask(page, "Show me")
     finished(page)
-    page.evaluate("navigator.clipboard.writeText = async (text) => { window.copied = text }")
+    page.evaluate(
+        "delete window.copied;"
+        "navigator.clipboard.writeText = async (text) => { window.copied = text }"
+    )
     page.click(button)
     page.until("window.copied")
     assert page.evaluate("window.copied") in ("x = 1", "```\nx = 1\n```")
@@ -132,56 +135,6 @@ def test_a_message_is_deleted(page: Browser) -> None:
     ended(page)
     act(page, 1, "remove")
     page.until("document.querySelector('.welcome')")
-
-
-def test_conversations_are_kept_found_named_and_deleted(page: Browser, server: Talking) -> None:
-    answers(page, "about rain")
-    ask(page, "first question")
-    finished(page)
-    page.click("#new")
-    answers(page, "about snow")
-    ask(page, "second question")
-    finished(page)
-    page.open(f"{server.url}/?again")
-    page.until("document.querySelectorAll('#list .title').length === 2")
-    page.click("#search")
-    page.type("rain")
-    page.until("document.querySelectorAll('#list .title').length === 1")
-    page.click("#list .title")
-    page.until("document.querySelector('.markdown')?.innerText === 'about rain'")
-    page.click("#list [aria-label^=Rename]")
-    page.type("Weather")
-    page.press("Enter")
-    page.until("document.querySelector('#list .title').innerText === 'Weather'")
-    page.click("#list [aria-label='Delete Weather']")
-    page.click("#list .danger")
-    page.until("document.querySelectorAll('#list .title').length === 0")
-    page.until("document.querySelector('.welcome')")  # what was deleted is not shown any more
-
-
-def test_conversations_go_to_a_file_and_come_back(page: Browser, server: Talking) -> None:
-    answers(page, "yes")
-    ask(page, "first question")
-    finished(page)
-    page.evaluate(
-        "URL.createObjectURL = (blob) => { window.file = blob; return 'about:blank#' };"
-        "HTMLAnchorElement.prototype.click = () => {}"
-    )
-    page.click("#export")
-    text = page.evaluate("window.file.text()")
-    page.click("#list [aria-label^=Delete]")
-    page.click("#list .danger")
-    page.until("document.querySelectorAll('#list .title').length === 0")
-    for content in (text, '{"kind": "other"}'):
-        page.evaluate(
-            f"(() => {{ const data = new DataTransfer();"
-            f"data.items.add(new File([{json.dumps(content)}], 'c.json'));"
-            "const input = document.getElementById('file'); input.files = data.files;"
-            "input.dispatchEvent(new Event('change')); })()"
-        )
-        page.until("document.getElementById('list-said').innerText")
-    assert page.text("#list .title") == "first question"
-    page.until("document.getElementById('list-said').innerText.includes('kind is \"other\"')")
 
 
 def test_refusals_of_the_server_are_shown_above_the_message(page: Browser) -> None:
@@ -260,12 +213,62 @@ def test_two_models_answer_side_by_side(page: Browser) -> None:
     assert page.text(".markdown") == "yes"
 
 
-def test_the_language_and_the_theme_are_chosen_and_kept(page: Browser, server: Talking) -> None:
-    choose(page, "#language", "zh")
-    page.until("document.documentElement?.lang === 'zh' && document.body?.dataset.chat === 'yes'")
-    assert page.text("#new") == "新对话"
-    page.click("#theme")
-    page.click("#theme")
-    page.open(f"{server.url}/?again")
-    page.until("document.documentElement.dataset.theme === 'dark'")
-    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+def test_conversations_are_kept_found_named_and_deleted(fresh: Browser, server: Talking) -> None:
+    answers(fresh, "about rain")
+    ask(fresh, "first question")
+    finished(fresh)
+    fresh.click("#new")
+    answers(fresh, "about snow")
+    ask(fresh, "second question")
+    finished(fresh)
+    fresh.open(f"{server.url}/?again")
+    fresh.until("document.querySelectorAll('#list .title').length === 2")
+    fresh.click("#search")
+    fresh.type("rain")
+    fresh.until("document.querySelectorAll('#list .title').length === 1")
+    fresh.click("#list .title")
+    fresh.until("document.querySelector('.markdown')?.innerText === 'about rain'")
+    fresh.click("#list [aria-label^=Rename]")
+    fresh.type("Weather")
+    fresh.press("Enter")
+    fresh.until("document.querySelector('#list .title').innerText === 'Weather'")
+    fresh.click("#list [aria-label='Delete Weather']")
+    fresh.click("#list .danger")
+    fresh.until("document.querySelectorAll('#list .title').length === 0")
+    fresh.until("document.querySelector('.welcome')")  # what was deleted is not shown any more
+
+
+def test_the_language_and_the_theme_are_chosen_and_kept(fresh: Browser, server: Talking) -> None:
+    choose(fresh, "#language", "zh")
+    fresh.until("document.documentElement?.lang === 'zh' && document.body?.dataset.chat === 'yes'")
+    assert fresh.text("#new") == "新对话"
+    fresh.click("#theme")
+    fresh.click("#theme")
+    fresh.open(f"{server.url}/?again")
+    fresh.until("document.documentElement.dataset.theme === 'dark'")
+    assert fresh.evaluate("getComputedStyle(document.body).colorScheme") == "dark"
+
+
+def test_conversations_go_to_a_file_and_come_back(fresh: Browser, server: Talking) -> None:
+    answers(fresh, "yes")
+    ask(fresh, "first question")
+    finished(fresh)
+    fresh.evaluate(
+        "URL.createObjectURL = (blob) => { window.file = blob; return 'about:blank#' };"
+        "HTMLAnchorElement.prototype.click = () => {}"
+    )
+    fresh.click("#export")
+    text = fresh.evaluate("window.file.text()")
+    fresh.click("#list [aria-label^=Delete]")
+    fresh.click("#list .danger")
+    fresh.until("document.querySelectorAll('#list .title').length === 0")
+    for content in (text, '{"kind": "other"}'):
+        fresh.evaluate(
+            f"(() => {{ const data = new DataTransfer();"
+            f"data.items.add(new File([{json.dumps(content)}], 'c.json'));"
+            "const input = document.getElementById('file'); input.files = data.files;"
+            "input.dispatchEvent(new Event('change')); })()"
+        )
+        fresh.until("document.getElementById('list-said').innerText")
+    assert fresh.text("#list .title") == "first question"
+    fresh.until("document.getElementById('list-said').innerText.includes('kind is \"other\"')")

@@ -1,13 +1,14 @@
 """Pictures in the chat of the page, in a real Chromium.
 
-One test has a model that takes pictures.  In the others, which need certain answers and faults,
-what such a model would answer is given in its place.
+One test, a long one, has a model that takes pictures.  In the others, which need certain answers
+and faults, what such a model would answer is given in its place.
 """
 
 import base64
 import json
 import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -17,16 +18,19 @@ from tests.cli.talking import MODEL, Talking, serving
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import (
     ask,
+    begin_anew,
     bodies,
     ended,
     finished,
+    open_chat,
     record,
     recorded,
     settings,
     stored,
     streamed,
 )
-from tests.frontends.page.test_access import check, load_axe, needs_axe
+from tests.frontends.page.sharing import shared
+from tests.frontends.page.test_access import SIZES, check, load_axe, needs_axe
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -53,14 +57,24 @@ PART = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{RED}"
 
 
 @pytest.fixture
-def seeing(browser: Browser, server: Talking) -> Browser:
+def seeing(request: pytest.FixtureRequest, chromium: Browser, server: Talking) -> Iterator[Browser]:
     """The page with a model that takes pictures, and says "red"."""
+
+    def see() -> None:
+        say_red(chromium)
+        open_chat(chromium, server)
+
+    def see_anew() -> None:
+        say_red(chromium)
+        begin_anew(chromium)
+
+    yield from shared(request, chromium, "seeing", see, see_anew)
+
+
+def say_red(browser: Browser) -> None:
     card = {"id": MODEL, "max_model_len": 1000, "input_modalities": ["text", "image"]}
     browser.answer("/v1/models", 200, json.dumps({"data": [card]}))
     browser.answer(COMPLETIONS, 200, streamed({"content": "red"}), "text/event-stream")
-    browser.open(server.url)
-    browser.until("document.body.dataset.chat === 'yes'")
-    return browser
 
 
 def give(page: Browser, how: str, name: str = "red.png", body: str = RED, more: int = 0) -> None:
@@ -131,23 +145,6 @@ def test_why_a_file_is_not_taken_is_on_the_screen(
     seeing.until(f"{ATTACHED} === 1 && {FAILURE} === ''")
 
 
-def test_pictures_are_kept_and_in_the_file_of_an_export(seeing: Browser, server: Talking) -> None:
-    give(seeing, "pasted")
-    seeing.until(f"{ATTACHED} === 1")
-    ask(seeing, "Which colour?")
-    finished(seeing)
-    seeing.open(f"{server.url}/?again")
-    seeing.until("document.querySelectorAll('#list .title').length === 1")
-    seeing.click("#list .title")
-    seeing.until("document.querySelector('.message.user canvas')")
-    seeing.evaluate(
-        "URL.createObjectURL = (blob) => { window.file = blob; return 'about:blank#' };"
-        "HTMLAnchorElement.prototype.click = () => {}"
-    )
-    seeing.click("#export")
-    assert RED in seeing.evaluate("window.file.text()")
-
-
 def test_an_unanswered_image_stays_in_the_input(seeing: Browser) -> None:
     seeing.answer(COMPLETIONS, 400, '{"error": {"message": "too many pixels"}}')
     give(seeing, "chosen")
@@ -159,12 +156,53 @@ def test_an_unanswered_image_stays_in_the_input(seeing: Browser) -> None:
     seeing.excuse()  # Chromium logs the status
 
 
+@needs_axe
+def test_axe_finds_nothing(seeing: Browser) -> None:
+    load_axe(seeing)
+    give(seeing, "chosen")
+    seeing.until(f"{ATTACHED} === 1")
+    check(seeing, "a picture to be sent")
+    ask(seeing, "Which colour?")
+    finished(seeing)
+    check(seeing, "a picture that was sent")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_an_image_sticks_out_at_no_width(seeing: Browser, width: int, height: int) -> None:
+    seeing.look(width, height)
+    give(seeing, "chosen")
+    seeing.until(f"{ATTACHED} === 1")
+    ask(seeing, "Which colour?")
+    finished(seeing)
+    assert seeing.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_pictures_are_kept_and_in_the_file_of_an_export(browser: Browser, server: Talking) -> None:
+    say_red(browser)
+    open_chat(browser, server)
+    give(browser, "pasted")
+    browser.until(f"{ATTACHED} === 1")
+    ask(browser, "Which colour?")
+    finished(browser)
+    browser.open(f"{server.url}/?again")
+    browser.until("document.querySelectorAll('#list .title').length === 1")
+    browser.click("#list .title")
+    browser.until("document.querySelector('.message.user canvas')")
+    browser.evaluate(
+        "URL.createObjectURL = (blob) => { window.file = blob; return 'about:blank#' };"
+        "HTMLAnchorElement.prototype.click = () => {}"
+    )
+    browser.click("#export")
+    assert RED in browser.evaluate("window.file.text()")
+
+
 def test_an_image_for_a_model_that_takes_none_is_refused(page: Browser) -> None:
     give(page, "dropped")
     page.until(f"{FAILURE} === '{MODEL} does not accept images.'")
     assert page.evaluate(ATTACHED) == 0
 
 
+@pytest.mark.long  # tests/e2e/test_image_inputs.py sends what the page sends
 def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_path: Path) -> None:
     for library in ("openvino", "torch", "transformers", "PIL"):
         pytest.importorskip(library, reason=f"{library} is not installed")
@@ -189,17 +227,3 @@ def test_a_model_with_images_answers_as_without_the_page(browser: Browser, tmp_p
         assert recorded(browser) == found["choices"][0]["message"]["content"]
         (message, _) = stored(browser)
         assert len(message["images"]) == 1
-
-
-@needs_axe
-@pytest.mark.parametrize(("width", "height"), [(390, 780), (768, 1000), (1280, 800)])
-def test_axe_finds_nothing(seeing: Browser, width: int, height: int) -> None:
-    seeing.look(width, height)
-    load_axe(seeing)
-    give(seeing, "chosen")
-    seeing.until(f"{ATTACHED} === 1")
-    check(seeing, "a picture to be sent")
-    ask(seeing, "Which colour?")
-    finished(seeing)
-    check(seeing, "a picture that was sent")
-    assert seeing.evaluate("document.documentElement.scrollWidth") == width

@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.talking import Talking
 from tests.frontends.page.browser import Browser
-from tests.frontends.page.chatting import ask, ended, finished, hold
+from tests.frontends.page.chatting import ask, ended, finished, hold, open_settings
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
@@ -140,7 +140,7 @@ def test_every_text_can_be_read(page: Browser, scheme: str) -> None:
     ask(page, "hello")
     finished(page)
     found = page.evaluate(CONTRASTS)
-    page.click("#open-settings")
+    open_settings(page)
     found += page.evaluate(CONTRASTS)
     assert len(found) > 30
     assert [one for one in found if one[0] < 4.5] == []
@@ -152,7 +152,7 @@ def test_every_control_has_a_name(page: Browser) -> None:
     roles = set()
     for state in ("chat", "settings", "live"):
         if state == "settings":
-            page.click("#open-settings")
+            open_settings(page)
         if state == "live":
             page.click("#settings-close")
             show(page, "live")
@@ -167,7 +167,7 @@ def test_every_control_has_a_name(page: Browser) -> None:
     assert {"button", "textbox", "combobox", "checkbox", "link", "image"} <= roles
 
 
-def test_everything_comes_from_the_server_itself(page: Browser, server: Talking) -> None:
-    ask(page, "hello")
-    finished(page)
-    assert {one["url"].split("/")[2] for one in page.requests} == {f"127.0.0.1:{server.port}"}
+def test_everything_comes_from_the_server_itself(fresh: Browser, server: Talking) -> None:
+    ask(fresh, "hello")
+    finished(fresh)
+    assert {one["url"].split("/")[2] for one in fresh.requests} == {f"127.0.0.1:{server.port}"}

@@ -18,6 +18,7 @@ from tests.cli.talking import Talking, serving
 from tests.frontends.http_serving import Control
 from tests.frontends.page.browser import Browser
 from tests.frontends.page.chatting import choose
+from tests.frontends.page.sharing import shared
 from tests.frontends.page.test_access import check, load_axe, needs_axe
 from tests.waiting import PATIENCE, eventually
 
@@ -56,12 +57,22 @@ def operated(place: Path) -> Iterator[Talking]:
 
 
 @pytest.fixture
-def view(browser: Browser, operated: Talking) -> Browser:
+def view(request: pytest.FixtureRequest, chromium: Browser, operated: Talking) -> Iterator[Browser]:
     """With the key in the browser's own dialog, which the page does not see."""
-    browser.log_in(KEY)
-    browser.open(f"{operated.url}/#operate")
-    browser.until("document.querySelectorAll('.model .state').length === 2")
-    return browser
+
+    def open_view() -> None:
+        chromium.log_in(KEY)
+        chromium.open(f"{operated.url}/#operate")
+        show_servables()
+
+    def show_servables() -> None:
+        chromium.evaluate("location.hash = '#operate'")
+        chromium.until(
+            "document.body.dataset.view === 'operate'"
+            " && document.querySelectorAll('.model .state').length === 2"
+        )
+
+    yield from shared(request, chromium, "operate", open_view, show_servables)
 
 
 def state(server: Talking, name: str) -> str:
@@ -189,9 +200,7 @@ def test_who_may_no_longer_operate_sees_another_view(view: Browser, operated: Ta
 
 @pytest.mark.e2e
 @needs_axe
-@pytest.mark.parametrize(("width", "height"), [(390, 780), (768, 1000), (1280, 800)])
-def test_axe_finds_nothing(view: Browser, operated: Talking, width: int, height: int) -> None:
-    view.look(width, height)
+def test_axe_finds_nothing(view: Browser, operated: Talking) -> None:
     load_axe(view)
     check(view, "servables")
     view.answer("/servables", 200, json.dumps(nodes(operated)))

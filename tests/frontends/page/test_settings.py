@@ -33,32 +33,61 @@ RECOMMENDING = {
 }
 
 
-def test_a_field_with_no_number_is_opened_and_marked(page: Browser) -> None:
-    settings(page, temperature="")
-    open_settings(page)
-    page.click("#set-temperature")
-    page.type("-")
-    page.evaluate("document.querySelector('[data-group=sampling]').open = false")
-    page.click("#settings-close")
-    ask(page, "hello")
-    ended(page)
-    assert page.text(".failure") == "Temperature is not a number"
-    assert bodies(page) == []
-    assert page.evaluate("document.querySelector('[data-group=sampling]').open")
-    assert page.evaluate("document.getElementById('set-temperature').ariaInvalid") == "true"
+def test_a_field_with_no_number_is_opened_and_marked(fresh: Browser) -> None:
+    settings(fresh, temperature="")
+    open_settings(fresh)
+    fresh.click("#set-temperature")
+    fresh.type("-")
+    fresh.evaluate("document.querySelector('[data-group=sampling]').open = false")
+    fresh.click("#settings-close")
+    ask(fresh, "hello")
+    ended(fresh)
+    assert fresh.text(".failure") == "Temperature is not a number"
+    assert bodies(fresh) == []
+    assert fresh.evaluate("document.querySelector('[data-group=sampling]').open")
+    assert fresh.evaluate("document.getElementById('set-temperature').ariaInvalid") == "true"
 
 
-def test_numbers_have_ranges_and_the_defaults_of_the_model(page: Browser, server: Talking) -> None:
-    page.answer("/v1/models", 200, json.dumps({"data": [RECOMMENDING]}))
-    page.open(f"{server.url}/?again")
-    page.until("document.body.dataset.chat === 'yes'")
-    open_settings(page)
+def test_numbers_have_ranges_and_the_defaults_of_the_model(fresh: Browser, server: Talking) -> None:
+    fresh.answer("/v1/models", 200, json.dumps({"data": [RECOMMENDING]}))
+    fresh.open(f"{server.url}/?again")
+    fresh.until("document.body.dataset.chat === 'yes'")
+    open_settings(fresh)
     defaults = {**RECOMMENDING["default_sampling"], "max_tokens": 77}
     for name, value in defaults.items():
         field = f"document.getElementById('set-{name}')"
-        assert page.evaluate(f"[{field}.type, {field}.min !== '']") == ["number", True]
-        assert page.evaluate(f"{field}.placeholder") == f"default {value}"
-    assert page.text("#sampling-source") == "An empty field is what the model recommends."
+        assert fresh.evaluate(f"[{field}.type, {field}.min !== '']") == ["number", True]
+        assert fresh.evaluate(f"{field}.placeholder") == f"default {value}"
+    assert fresh.text("#sampling-source") == "An empty field is what the model recommends."
+
+
+def test_a_preset_is_saved_chosen_and_deleted(fresh: Browser) -> None:
+    settings(fresh, temperature="0.3")
+    open_settings(fresh)
+    fresh.click("#preset-name")
+    fresh.type("mine")
+    fresh.click("#preset-save")
+    choose(fresh, "#preset", "=exact")
+    assert fresh.evaluate("document.getElementById('set-temperature').value") == "0"
+    choose(fresh, "#preset", "+mine")
+    assert fresh.evaluate("document.getElementById('set-temperature').value") == "0.3"
+    fresh.click("#preset-delete")
+    assert fresh.evaluate("document.querySelectorAll('#preset optgroup').length") == 1
+
+
+def test_groups_of_settings_stay_as_they_were_left(fresh: Browser, server: Talking) -> None:
+    is_open = "[...document.querySelectorAll('#settings details')].map((one) => one.open)"
+    fresh.evaluate(
+        "for (const one of document.querySelectorAll('#settings details')) one.open = false"
+    )
+    fresh.click("#open-settings")
+    fresh.until("document.getElementById('settings').open")
+    assert "Temperature 0" in fresh.text("[data-group=sampling] summary")
+    fresh.click("[data-group=sampling] summary")
+    fresh.until(f"{is_open}[0]")
+    fresh.until("localStorage.getItem('mindspore-serving-groups') === '[\"sampling\"]'")
+    fresh.open(f"{server.url}/?again")
+    assert fresh.evaluate(is_open) == [True, False, False, False]
 
 
 def test_the_defaults_are_those_of_the_server(page: Browser, server: Talking) -> None:
@@ -69,21 +98,6 @@ def test_the_defaults_are_those_of_the_server(page: Browser, server: Talking) ->
         shown = page.evaluate(f"document.getElementById('set-{name}').placeholder")
         assert shown == f"default {value:g}"
     assert "the model recommends none" in page.text("#sampling-source")
-
-
-def test_groups_of_settings_stay_as_they_were_left(page: Browser, server: Talking) -> None:
-    is_open = "[...document.querySelectorAll('#settings details')].map((one) => one.open)"
-    page.evaluate(
-        "for (const one of document.querySelectorAll('#settings details')) one.open = false"
-    )
-    page.click("#open-settings")
-    page.until("document.getElementById('settings').open")
-    assert "Temperature 0" in page.text("[data-group=sampling] summary")
-    page.click("[data-group=sampling] summary")
-    page.until(f"{is_open}[0]")
-    page.until("localStorage.getItem('mindspore-serving-groups') === '[\"sampling\"]'")
-    page.open(f"{server.url}/?again")
-    assert page.evaluate(is_open) == [True, False, False, False]
 
 
 def test_a_proposed_question_is_sent(page: Browser) -> None:
@@ -151,17 +165,3 @@ def test_the_context_at_the_end_is_the_count_of_the_server(page: Browser) -> Non
     ask(page, "hello")
     finished(page)
     assert page.text(".lane-head .hint") == f"25 of {CONTEXT:,} tokens"
-
-
-def test_a_preset_is_saved_chosen_and_deleted(page: Browser) -> None:
-    settings(page, temperature="0.3")
-    open_settings(page)
-    page.click("#preset-name")
-    page.type("mine")
-    page.click("#preset-save")
-    choose(page, "#preset", "=exact")
-    assert page.evaluate("document.getElementById('set-temperature').value") == "0"
-    choose(page, "#preset", "+mine")
-    assert page.evaluate("document.getElementById('set-temperature').value") == "0.3"
-    page.click("#preset-delete")
-    assert page.evaluate("document.querySelectorAll('#preset optgroup').length") == 1

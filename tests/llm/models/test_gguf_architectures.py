@@ -1,6 +1,7 @@
 """GGUF files of many architectures, converted from checkpoints, against transformers."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,14 +87,31 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("converted")
 
 
+def built(name: str, root: Path) -> Path:
+    """Once for all tests."""
+    return root / name if (root / name).exists() else checkpoints.build(name, root)
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        pytest.param(torch_logits, id="torch"),
+        # Of the same tensors; `test_architectures` has its graphs, and some are below.
+        pytest.param(openvino_logits, id="openvino", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("name", CASES)
-def test_converted_checkpoint_matches_transformers(name: str, root: Path) -> None:
-    directory = checkpoints.build(name, root)
-    path = write_converted(directory, CASES[name], root / f"{name}.gguf")
+def test_converted_checkpoint_matches_transformers(
+    name: str, computed: Callable[[Path, list[int]], np.ndarray], root: Path
+) -> None:
+    directory = built(name, root)
+    path = root / f"{name}.gguf"
+    if not path.exists():
+        write_converted(directory, CASES[name], path)
     expected = checkpoints.logits(directory, TOKENS)
-    for found in (torch_logits(path, TOKENS), openvino_logits(path, TOKENS)):
-        assert_equal(found, expected)
-        np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
+    found = computed(path, TOKENS)
+    assert_equal(found, expected)
+    np.testing.assert_array_equal(found.argmax(-1), expected.argmax(-1))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +129,7 @@ def test_converted_checkpoint_matches_transformers(name: str, root: Path) -> Non
     ],
 )
 def test_quantised_file_matches_its_dequantised_floats(name: str, kind: str, root: Path) -> None:
-    directory, architecture = checkpoints.build(name, root), CASES[name]
+    directory, architecture = built(name, root), CASES[name]
     path = write_converted(directory, architecture, root / f"{name}-{kind}.gguf", kind=kind)
     floats = root / f"{name}-{kind}-floats.gguf"
     write_converted(directory, architecture, floats, kind=kind, is_rounded=True)
@@ -138,7 +156,7 @@ def test_baichuan_of_40_layers_uses_alibi(root: Path) -> None:
 
 
 def test_file_without_value_expansion_is_refused(root: Path) -> None:
-    directory = checkpoints.build("gguf-deepseek3", root)
+    directory = built("gguf-deepseek3", root)
     path = write_converted(directory, "deepseek2", root / "whole.gguf")
     path.write_bytes(path.read_bytes().replace(b"attn_v_b", b"attn_v_a"))
     with pytest.raises(StartError, match=r"attn_k_b \[4, 32, 16\] and attn_v_b None"):
@@ -146,7 +164,7 @@ def test_file_without_value_expansion_is_refused(root: Path) -> None:
 
 
 def test_experts_with_unequal_gate_and_up_are_refused(root: Path) -> None:
-    directory = checkpoints.build("gemma4-moe", root)
+    directory = built("gemma4-moe", root)
     file = GgufFile(write_converted(directory, "gemma4", root / "uneven.gguf"))
     (name, whole), *_ = [one for one in file.tensors.items() if "ffn_gate_up_exps" in one[0]]
     count, size, width = whole.shape
@@ -158,7 +176,7 @@ def test_experts_with_unequal_gate_and_up_are_refused(root: Path) -> None:
 
 @pytest.mark.parametrize("count", [None, "x", [1], 0])
 def test_a_file_without_a_number_of_layers_or_heads_is_refused(root: Path, count: object) -> None:
-    directory = checkpoints.build("ministral3", root)
+    directory = built("ministral3", root)
     path = write_converted(directory, "mistral3", root / "numbers.gguf")
     for key in ("mistral3.block_count", "mistral3.attention.head_count"):
         file = GgufFile(path)

@@ -24,7 +24,7 @@ from tests.llm.models.test_gguf_models import assert_equal, torch_logits
 pytestmark = pytest.mark.torch
 PROMPT = [int(token) for token in np.random.default_rng(5).integers(3, checkpoints.VOCAB, 40)]
 STATES = [name for name in CASES if CASES[name] in gguf_states.STATES]
-COUNT = 64
+COUNT = 24
 
 
 @pytest.mark.parametrize("name", STATES)

@@ -16,7 +16,7 @@ from tests.llm import checkpoints
 from tests.llm.running import generate_staggered, texts
 
 pytestmark = pytest.mark.torch
-COUNT = 64
+COUNT = 32
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=checkpoints.ALL)
 def model(request: pytest.FixtureRequest, directory: Path) -> Path:
-    return checkpoints.build(request.param, directory)
+    name = request.param
+    return checkpoints.build(name, directory, **checkpoints.two_layers(name))
 
 
 def opened(path: Path) -> TorchRunner:
@@ -62,7 +63,7 @@ def test_greedy_tokens_are_those_of_the_reference(model: Path) -> None:
 
 def test_answers_vary_enough_to_tell_models_apart(model: Path) -> None:
     """What makes equal tokens mean something: the reference does not repeat one token."""
-    answer = checkpoints.greedy(model, checkpoints.prompts(2)[1], 16)
+    answer = checkpoints.greedy(model, checkpoints.prompts(2)[1], 8)
     assert len(set(answer)) > 3
 
 

@@ -37,7 +37,7 @@ def answers(llm: LLM, prompts: list[str], params: list[SamplingParams]) -> tuple
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
 def test_answers_are_the_same_alone_and_in_a_batch(runtime, prompts):
-    greedy = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, logprobs=0)
+    greedy = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, logprobs=0)
     params = [
         greedy if i % 2 else replace(greedy, temperature=1.0, top_k=20, seed=i) for i in range(12)
     ]
@@ -50,7 +50,7 @@ def test_answers_are_the_same_alone_and_in_a_batch(runtime, prompts):
 
 def test_batched_answers_match_with_quantised_weights_and_cache(prompts, tmp_path):
     quantize(EXAMPLE / "model", tmp_path / "int8", "int8")
-    greedy = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, logprobs=0)
+    greedy = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True, logprobs=0)
     with LLM(tmp_path / "int8", dtype="f32", kv_cache_memory=64 << 20) as llm:
         alone, batch = answers(llm, prompts, [greedy] * 12)
     same = [one for one in zip(alone, batch, strict=True) if one[0].token_ids == one[1].token_ids]

@@ -16,7 +16,7 @@ from tests.llm import checkpoints
 pytestmark = pytest.mark.torch
 # Shared keys, norms of heads, windows, capped scores and tanh, learned positions, ALiBi.
 MODELS = ["llama", "qwen3", "mistral", "gemma2", "gpt2", "baichuan2-13b"]
-COUNT = 12
+COUNT = 8
 # Of lengths around those of tiles (8 queries, 128 keys) and of pieces.
 LENGTHS = [150, 1, 9, 130, 37, 64, 8, 127]
 SHARED = 70  # tokens that the first two prompts begin with
@@ -61,7 +61,7 @@ def answers(engine, numbers):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_answer_is_the_same_alone_and_in_a_batch(root, name):
-    directory = checkpoints.build(name, root)
+    directory = checkpoints.build(name, root, **checkpoints.two_layers(name))
     alone = {}
     single = opened(directory, max_num_batched_tokens=512, enable_prefix_caching=False)
     for number in range(len(LENGTHS)):

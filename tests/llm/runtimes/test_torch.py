@@ -28,7 +28,9 @@ COUNT = 16
 @pytest.fixture(scope="module", params=["llama", "gemma2", "baichuan2-13b"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Plain attention; windows and softcap; ALiBi."""
-    return checkpoints.build(request.param, tmp_path_factory.mktemp("checkpoints"))
+    name = request.param
+    folder = tmp_path_factory.mktemp("checkpoints")
+    return checkpoints.build(name, folder, **checkpoints.two_layers(name))
 
 
 @pytest.fixture(scope="module")
