@@ -179,9 +179,9 @@ class Architecture:
     def is_llama_shaped(self) -> bool:
         """True if it differs from Llama only by names, sizes, biases and norms of heads."""
         names = self.names
-        others = (names.after_attention, names.after_mlp, names.embedding_norm)
+        extra = (names.after_attention, names.after_mlp, names.embedding_norm)
         return bool(
-            names.attention_norm and names.mlp_norm and not any(others)
+            names.attention_norm and names.mlp_norm and not any(extra)
             and self.norm == RMS and self.rope == HALVES
             and not (self.parallel or self.rotated_windows or self.norm_after_rope)
             and not (self.state or self.output_gate) and self.gated
