@@ -3,6 +3,7 @@ formats are described to be; and the floats that they stand for, by hand.
 """
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -444,7 +445,11 @@ def quantised(source: Path, target: Path, case: Case) -> tuple[Path, Path]:
     stored: dict[str, torch.Tensor] = {}
     quantised_names: set[str] = set()
     for name, tensor in load_file(source / "model.safetensors").items():
-        if tensor.dim() != 2 or ".layers." not in name or name.endswith("mlp.gate.weight"):
+        if (
+            tensor.dim() != 2
+            or not re.search(r"\.(layers|h)\.", name)
+            or name.endswith("mlp.gate.weight")
+        ):
             floats[name] = stored[name] = tensor
             continue
         written = case.write(tensor.float().numpy())

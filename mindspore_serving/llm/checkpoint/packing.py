@@ -66,8 +66,8 @@ class Packed:
         """True if an output has several scales."""
         return self.group < self.shape[1]
 
-    def rows(self, some: slice) -> "Packed":
-        """Return some of the outputs."""
+    def rows(self, some: slice | npt.NDArray[np.intp]) -> "Packed":
+        """Return some of the outputs, in the order of their indices."""
         values = self.values[some]
         return replace(
             self,

@@ -34,6 +34,7 @@ from mindspore_serving.llm.models.config_translation import translate_config
 from mindspore_serving.llm.models.spec import heads_of
 
 Tensors: TypeAlias = dict[str, StoredTensor]
+Shape: TypeAlias = tuple[int, ...]
 BARE = "embed_tokens.weight"  # in the checkpoint of a backbone that was saved alone
 TRANSPOSED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")  # GPT-2's, [in, out]
 OLD_VOCAB = 64000  # vocabulary of the first Baichuan, which does not normalise
@@ -50,7 +51,7 @@ def open_converted(directory: str | Path) -> Checkpoint:
 def convert_layout(checkpoint: Checkpoint) -> Checkpoint:
     """Return `checkpoint` with the tensors that its description names; itself if it has them.
 
-    Raises StartError if a tensor to rearrange is quantised.
+    Raises StartError if a tensor to transpose is quantised.
     """
     if has_encoder(checkpoint.config):
         return _convert_encoder(checkpoint)
@@ -63,23 +64,18 @@ def convert_layout(checkpoint: Checkpoint) -> Checkpoint:
     if not steps:
         return checkpoint
     tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
-    moved = (name for name in tensors if _is_rearranged(architecture, name))
-    quantised = next((name for name in moved if checkpoint.is_quantized(name)), None)
+    is_turned = architecture.names.matrix != "weight"
+    turned = (name for name in tensors if is_turned and name.endswith(TRANSPOSED))
+    quantised = next((name for name in turned if checkpoint.is_quantized(name)), None)
     if quantised is not None:
         raise StartError(
             f"tensor {quantised!r} is {tensors[quantised].dtype}, but matrices of "
-            f"{architecture_name} have to be rearranged, which works for floats only; use the "
+            f"{architecture_name} have to be transposed, which works for floats only; use the "
             "float checkpoint"
         )
     for step in steps:
         tensors = step(checkpoint, tensors)
     return Checkpoint(checkpoint.directory, checkpoint.config, tensors)
-
-
-def _is_rearranged(architecture: Architecture, name: str) -> bool:
-    """Return whether the rows of the tensor `name` are stored in another order than here."""
-    is_cut = bool(architecture.names.fused) and f".{architecture.names.fused}." in name
-    return is_cut or (architecture.names.matrix != "weight" and name.endswith(TRANSPOSED))
 
 
 def _as_generator(checkpoint: Checkpoint) -> Checkpoint:
@@ -164,24 +160,31 @@ def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     num_heads, kv_heads, head_dim = heads_of(checkpoint.config)
     names = _architecture(checkpoint).names
     num_queries = num_heads // kv_heads if names.fuses_queries else 0
+    kinds: list[int | slice] = [slice(num_queries)] if names.fuses_queries else []
+    kinds += [num_queries, num_queries + 1]
+    shape = (kv_heads, num_queries + 2, head_dim)
     result = {}
     for name, stored in tensors.items():
         before, fused, after = name.partition(f".{names.fused}.")
         if not fused:
             result[name] = stored
             continue
-        expected = kv_heads * (num_queries + 2) * head_dim
-        if not stored.shape or stored.shape[0] != expected:
-            raise StartError(f"tensor {name!r} has shape {stored.shape}, expected {expected} rows")
-        rest = stored.shape[1:]
-        rows = stored.bits.reshape(kv_heads, num_queries + 2, head_dim, *rest)
-        parts = (rows[:, :num_queries], rows[:, num_queries], rows[:, num_queries + 1])
-        for part, bits in zip(names.qkv, parts, strict=True):
-            count = bits.size // prod(rest)
-            if not count:
-                continue
-            result[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
+        if not stored.shape or stored.shape[0] != prod(shape):
+            raise StartError(
+                f"tensor {name!r} has shape {stored.shape}, expected {prod(shape)} rows"
+            )
+        for part, kind in zip(names.qkv[-len(kinds) :], kinds, strict=True):
+            result[f"{before}.{part}.{after}"] = _rows_of_heads(stored, shape, kind)
     return result
+
+
+def _rows_of_heads(stored: StoredTensor, shape: Shape, kind: int | slice) -> StoredTensor:
+    """Return the rows of one kind of a tensor whose rows are [heads, kinds, features]."""
+    if isinstance(stored, QuantizedTensor):
+        return stored.rows(np.arange(prod(shape)).reshape(shape)[:, kind].reshape(-1))
+    rest = stored.shape[1:]
+    bits = stored.bits.reshape(*shape, *rest)[:, kind]
+    return StoredTensor(stored.dtype, (bits.size // prod(rest), *rest), bits)
 
 
 def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:

@@ -200,21 +200,23 @@ def test_ranks_split_dequantised_floats(root: Path, case: str) -> None:
         np.testing.assert_array_equal(quantised_part.f32(name), part.f32(name))
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("gpt2", "h.0.attn.c_attn.weight"),
-        ("internlm2", "model.layers.0.attention.wqkv.weight"),
-    ],
-)
-def test_matrices_that_a_layout_rearranges_have_to_be_floats(
-    root: Path, model: str, name: str
-) -> None:
-    checkpoints.build(model, root)
-    config = json.loads((root / model / "config.json").read_text())
+def test_matrices_that_a_layout_transposes_have_to_be_floats(root: Path) -> None:
+    checkpoints.build("gpt2", root)
+    config = json.loads((root / "gpt2" / "config.json").read_text())
     quantised_matrix = QuantizedTensor("GPTQ", (2, 2), np.zeros(1), lambda: np.zeros((2, 2)))
-    with pytest.raises(StartError, match=f"'{name}' is GPTQ, but .* have to be rearranged"):
-        convert_layout(Checkpoint(root / model, config, {name: quantised_matrix}))
+    name = "h.0.attn.c_attn.weight"
+    with pytest.raises(StartError, match=f"'{name}' is GPTQ, but .* have to be transposed"):
+        convert_layout(Checkpoint(root / "gpt2", config, {name: quantised_matrix}))
+
+
+@pytest.mark.parametrize(
+    ("model", "case"),
+    [("telechat2", "awq"), ("telechat2", "gptq-act-order"), ("internlm2", "gptq")],
+)
+def test_fused_matrices_of_integers_are_cut_by_head(root: Path, model: str, case: str) -> None:
+    directory, floats = built(root, case, model)
+    floats = shutil.copytree(floats, root / f"{case}-floats" / model)  # its reference's name
+    check(open_runner(directory, "openvino", CONFIG), floats)
 
 
 def test_quantising_a_quantised_checkpoint_again_is_refused(root: Path) -> None:

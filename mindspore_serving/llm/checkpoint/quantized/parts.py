@@ -33,9 +33,9 @@ class QuantizedTensor(StoredTensor):
     is_packed: bool = True
     gather: Callable[[npt.NDArray[np.int32]], Matrix] | None = None
 
-    def rows(self, some: slice) -> "QuantizedTensor":
-        """Return some of the outputs."""
-        count = len(range(*some.indices(self.shape[0])))
+    def rows(self, some: slice | npt.NDArray[np.intp]) -> "QuantizedTensor":
+        """Return some of the outputs, in the order of their indices."""
+        count = len(np.arange(self.shape[0])[some])
 
         def read() -> Packed | Matrix:
             matrix = self.read()
