@@ -33,6 +33,7 @@ REASONING_FORMATS = {
     "think": ReasoningFormat("<think>", "</think>"),
     "think_open": ReasoningFormat("<think>", "</think>", is_open=True),
     "mistral": ReasoningFormat("[THINK]", "[/THINK]"),
+    "pangu": ReasoningFormat("[unused16]", "[unused17]"),
     "seed_oss": ReasoningFormat("<seed:think>", "</seed:think>"),
     "gemma4": ReasoningFormat("<|channel>thought\n", "<channel|>"),
     "command": ReasoningFormat(
@@ -51,6 +52,7 @@ REASONING_FORMATS = {
 _SIGNS = (
     ("[THINK]", "mistral"),
     ("<seed:think>", "seed_oss"),
+    ("[unused9]", "pangu"),  # begins a turn; the model itself writes the markers of reasoning
     ("<|channel>", "gemma4"),
     ("<|START_THINKING|>", "command"),
     ("<|channel|>analysis", HARMONY),

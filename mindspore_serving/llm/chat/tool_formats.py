@@ -135,6 +135,7 @@ TOOL_FORMATS = {
     "phi4_mini": ToolFormat("functools", is_list=True, is_section=True),
     "nemotron": ToolFormat("<TOOLCALL>", "</TOOLCALL>", is_list=True, is_section=True),
     "hunyuan": ToolFormat("<tool_calls>", "</tool_calls>", is_list=True, is_section=True),
+    "pangu": ToolFormat("[unused11]", "[unused12]", is_list=True, is_section=True),
     "command": ToolFormat(
         "<|START_ACTION|>",
         "<|END_ACTION|>",
@@ -167,6 +168,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<｜tool▁calls▁begin｜>",), "deepseek_v31"),
     (("<|tool_calls_section_begin|>",), "kimi_k2"),
     (("<TOOLCALL>",), "nemotron"),
+    (("[unused11]",), "pangu"),
     (("<|START_ACTION|>",), "command"),
     (("<|tool_call_start|>",), "lfm2"),
     (("<|tool_list_start|>",), "lfm2"),

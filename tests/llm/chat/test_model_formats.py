@@ -118,6 +118,7 @@ FORMS = {
     "phi4_mini": listed("{{ 'functools' + calls | tojson }}", "functools", ""),
     "nemotron": listed("<TOOLCALL>{{ calls }}</TOOLCALL>", "<TOOLCALL>", "</TOOLCALL>"),
     "hunyuan": listed("<tool_calls>{{ calls }}</tool_calls>", "<tool_calls>", "</tool_calls>"),
+    "pangu": listed("within [unused11][unused12] tags", "[unused11]", "[unused12]"),
     "command": listed(
         "<|START_ACTION|>{{ calls }}<|END_ACTION|>",
         "<|START_ACTION|>",
@@ -160,6 +161,7 @@ MARKERS = [
     *("<|END_ACTION|>", "<|tool_call_start|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
     *("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>"),
     *("<minimax:tool_call>", "</minimax:tool_call>", "<seed:tool_call>", "</seed:tool_call>"),
+    *("[unused11]", "[unused12]"),
 ]
 
 
@@ -365,6 +367,7 @@ def test_harmony_grammar_ends_with_a_call_or_the_final_message(language: Languag
         ("<|channel>thought\n<channel|>", "gemma4"),
         ("<|START_THINKING|>{{ plan }}<|END_THINKING|>", "command"),
         ("<think>\n</think>\n<answer>\n", "hunyuan"),
+        ("{{ '[unused9]' + role + content + '[unused10]' }}", "pangu"),
         ("<think>\n</think>\n<response>\n", "ernie"),
         ("<|channel|>analysis<|message|>", "harmony"),
     ],
@@ -377,6 +380,7 @@ def test_reasoning_is_recognized_by_its_markers(template: str, name: str) -> Non
     ("name", "text"),
     [
         ("seed_oss", "<seed:think>Hm.</seed:think>Yes."),
+        ("pangu", "[unused16]Hm.[unused17]Yes."),
         ("gemma4", "<|channel>thought\nHm.<channel|>Yes."),
         ("command", "<|START_THINKING|>Hm.<|END_THINKING|><|START_RESPONSE|>Yes.<|END_RESPONSE|>"),
         ("hunyuan", "<think>\nHm.\n</think>\n<answer>\nYes.\n</answer>"),
