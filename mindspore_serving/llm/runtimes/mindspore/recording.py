@@ -152,9 +152,7 @@ class GraphOps(ElementwiseOps):
         heads, dim = self._heads(x, num_heads), x.width // num_heads
         is_shared = weight is not None and self.weights.size(weight) == dim
         gamma = (
-            self.vector(weight, plus_one=plus_one)
-            if weight and is_shared
-            else self.unit_gains(dim)
+            self.vector(weight, plus_one=plus_one) if weight and is_shared else self.unit_gains(dim)
         )
         y = self._flat(self._rms_norm(heads.name, gamma, eps, dim).name, x.width)
         if weight is None or is_shared:
