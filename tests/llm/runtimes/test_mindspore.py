@@ -23,6 +23,7 @@ LONG = ("llama",)  # 24 tokens; of the others, which are computed op by op as we
 SIMILAR = (
     *("llama3-tied", "llama-biased", "llama-yarn", "qwen2", "internlm", "internlm2", "internlm3"),
     *("internlm3-biased", "baichuan2-7b", "chatglm2-32k"),
+    *("telechat2", "pangu-embedded", "pangu-ultra"),
 )
 
 
