@@ -25,6 +25,24 @@ def test_the_names_of_mindformers_become_those_of_hugging_face() -> None:
     assert hugging_face_names(pairs) == pairs
 
 
+def test_the_names_of_mindformers_telechat2_become_those_of_hugging_face() -> None:
+    layer, ours = "model.layers.3", "transformer.h.3"
+    pairs = {
+        "model.tok_embeddings.embedding_weight": "transformer.word_embeddings.weight",
+        f"{layer}.attention.wq.weight": f"{ours}.self_attention.query.weight",
+        f"{layer}.attention.wk_v.weight": f"{ours}.self_attention.key_value.weight",
+        f"{layer}.attention.wo.bias": f"{ours}.self_attention.dense.bias",
+        f"{layer}.attention_norm.weight": f"{ours}.input_layernorm.weight",
+        f"{layer}.ffn_norm.weight": f"{ours}.post_attention_layernorm.weight",
+        f"{layer}.feed_forward.w1.weight": f"{ours}.mlp.gate_proj.weight",
+        f"{layer}.feed_forward.w2.bias": f"{ours}.mlp.down_proj.bias",
+        f"{layer}.feed_forward.w3.weight": f"{ours}.mlp.up_proj.weight",
+        "model.norm_out.weight": "transformer.ln_f.weight",
+        "lm_head.weight": "lm_head.weight",
+    }
+    assert hugging_face_names(pairs) == pairs
+
+
 def test_the_names_of_mindspores_layers_become_those_of_hugging_face() -> None:
     pairs = {
         "model.embed_tokens.embedding_table": "model.embed_tokens.weight",

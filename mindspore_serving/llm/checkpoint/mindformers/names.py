@@ -27,6 +27,16 @@ MINDFORMERS = (
     (".feed_forward.w3.", ".mlp.up_proj."),
     (".feed_forward.w_gate_hidden.", ".mlp.linear_fc1."),
 )
+KEY_VALUE = ".attention.wk_v."  # only TeleChat2 has such a tensor
+TELECHAT = (
+    ("model.tok_embeddings.embedding_weight", "transformer.word_embeddings.weight"),
+    ("model.norm_out.", "transformer.ln_f."),
+    ("model.layers.", "transformer.h."),
+    (KEY_VALUE, ".self_attention.key_value."),
+    (".attention.wq.", ".self_attention.query."),
+    (".attention.wo.", ".self_attention.dense."),
+    *MINDFORMERS,
+)
 MCORE_EMBEDDING = "embedding.word_embeddings.weight"
 MCORE_PREFIX = "model."  # of networks that hold the model as a part
 LATENT = ".linear_q_down_proj."  # a model with latent attention has such a tensor
@@ -69,7 +79,8 @@ def hugging_face_names(names: Iterable[str]) -> dict[str, str]:
     """
     names = list(names)
     if MINDFORMERS_EMBEDDING in names:
-        renamed = {name: _replaced(name, MINDFORMERS) for name in names}
+        table = TELECHAT if any(KEY_VALUE in name for name in names) else MINDFORMERS
+        renamed = {name: _replaced(name, table) for name in names}
     elif _mcore_prefix(names) is not None:
         renamed = _mcore(names)
     else:
