@@ -120,7 +120,10 @@ def test_readiness_says_how_far_each_is(starting: Starting) -> None:
     status, text = starting.get("/readyz")
     found = {one["name"]: one for one in json.loads(text)["servables"]}
     assert status == 503
-    assert (found["slow"]["ready"], found["slow"]["reason"]) == (False, "still loading, 40 %: reading files")
+    assert (found["slow"]["ready"], found["slow"]["reason"]) == (
+        False,
+        "still loading, 40 %: reading files",
+    )
     assert found["quick"]["ready"]
     assert starting.get("/readyz/slow")[0] == 503
     assert starting.get("/readyz/nothing")[0] == 404

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from mindspore_serving import loading, server
+from mindspore_serving import cli, loading, server
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.upstream.vllm_output import EngineOutput
 from mindspore_serving.llm.upstream.vllm_plugins import (
     PLUGINS,
     VARIABLES,
@@ -23,7 +25,7 @@ from mindspore_serving.llm.upstream.vllm_server import KEY, LocalModel, VllmServ
 from mindspore_serving.llm.vllm_options import to_words
 from mindspore_serving.process.interpreter import CACHE, Interpreter
 from tests.e2e.conftest import started, stopped
-from tests.e2e.harness import Calls, config, eventually, serving
+from tests.e2e.harness import ROOT, config
 from tests.engines.ascend_stand_in import (
     SCRIPT,
     SEEN,
@@ -31,8 +33,13 @@ from tests.engines.ascend_stand_in import (
     environment_with,
     write_packages,
 )
+from tests.engines.shown import commands, in_place
+from tests.engines.test_engine_docs import ask
+from tests.engines.test_engine_docs import serving as serve
 
 __all__ = ["started", "stopped"]
+PAGE = "docs/engines_ascend.md"
+SERVE = commands("serve", PAGE)
 ASCEND, MINDSPORE = PLUGINS
 LOADS = """\
 (EngineCore_DP0 pid=11) INFO [core.py:1] Initializing a V1 LLM engine (v0.23.0) with config: x
@@ -234,40 +241,69 @@ def test_an_interpreter_without_a_plugin_is_refused_on_ascend(
         server.start_servables(config(stopped, "qwen", python=python, llm_options=options))
 
 
+@pytest.mark.parametrize("words", SERVE, ids=" ".join)
+def test_the_page_shows_options_that_exist(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "qwen").mkdir()
+    assert cli.main(["config", *words]) == 0
+
+
+def test_the_page_lists_the_variables_that_are_passed() -> None:
+    rows = {row.name: row for row in VARIABLES}
+    for name, meaning, readers in table("variables"):
+        row = rows.pop(name.strip("`"))
+        accepts = f": {', '.join(row.accepts)}" if row.accepts else ""
+        assert meaning == row.meaning + accepts
+        assert readers == ("both" if len(row.plugins) == 2 else row.plugins[0])
+    assert not rows
+
+
+def test_the_page_lists_errors_that_are_recognised() -> None:
+    for lines, advice in table("causes"):
+        for line in re.findall("`(.+?)`", lines):
+            output = EngineOutput()
+            output.feed(f"RuntimeError: {line}".encode())
+            output.feed(b"")
+            hints = re.findall("`(.+?)`", advice)
+            assert ";" in output.reason(), line
+            assert all(hint.partition(" (")[0] in output.reason() for hint in hints), line
+
+
+def table(name: str) -> list[list[str]]:
+    """The rows of the table of the page behind the mark `name`."""
+    text = (ROOT / PAGE).read_text().partition(f"<!-- {name} -->")[2].partition("<!-- end")[0]
+    return [line.strip("| ").split(" | ") for line in text.strip().splitlines()[2:]]
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
-    """A server whose worker has the stand-in of vllm-ascend in its interpreter."""
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The port of the first `serve` of the page, with the stand-in of vllm-ascend."""
     place = tmp_path_factory.mktemp("served")
     checkpoint(place / "qwen")
     (place / "script").write_text(LOADS)
     python = environment_with(place / "environment", "vllm", "vllm-ascend")
-    options = {"engine": "vllm", "tensor_parallel": 2}
+    words = in_place(SERVE[0], {"/opt/vllm-ascend/bin/python": python})
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE, str(place / "cache"))
         patch.setenv(SCRIPT, str(place / "script"))
         patch.setenv(SEEN, str(place / "seen"))
-        with serving(place, config(place, "qwen", python=python, llm_options=options)) as calls:
-            yield calls
+        with serve(words[: words.index("--http-port")], place) as number:
+            yield number
 
 
-def complete(calls: Calls, prompt: str) -> tuple[int, str]:
-    body = json.dumps({"model": "qwen", "prompt": prompt, "max_tokens": 4})
-    status, answer = calls.http_call("POST", "/v1/completions", body)
-    return status, answer.decode()
-
-
-@pytest.mark.e2e
-def test_requests_are_answered_with_the_sampling_that_the_model_recommends(served: Calls) -> None:
-    status, answer = complete(served, "The sea is")
-    assert status == 200
-    assert json.loads(answer)["choices"][0]["text"].startswith("0.25 of ")
+def text_of(port: int, prompt: str) -> str:
+    answer = ask(port, "v1/completions", {"model": "qwen", "prompt": prompt, "max_tokens": 4})
+    return str(answer["choices"][0]["text"])
 
 
 @pytest.mark.e2e
-def test_a_worker_whose_server_dies_is_started_again(served: Calls) -> None:
-    before = json.loads(complete(served, "The sea is")[1])["choices"][0]["text"]
-    complete(served, "die")
-    eventually(lambda: complete(served, "The sea is")[0] == 200)
-    assert json.loads(complete(served, "The sea is")[1])["choices"][0]["text"] != before
-    log = Path("serving_logs").rglob("*.log")
-    assert "last lines of Worker_TP1, which failed first:" in "".join(p.read_text() for p in log)
+def test_requests_are_answered_with_the_sampling_that_the_model_recommends(port: int) -> None:
+    assert text_of(port, "The sea is").startswith("0.25 of ")
+
+
+@pytest.mark.e2e
+def test_a_request_whose_server_dies_is_answered_by_the_next(port: int) -> None:
+    before = text_of(port, "The sea is")
+    assert text_of(port, "die") not in ("", before)
