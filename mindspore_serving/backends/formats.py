@@ -5,14 +5,18 @@ A table for the built-in formats and an entry-point group for other packages.
 
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import OFFLINE_MODEL
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -114,8 +118,8 @@ def open_backend(source: ModelSource) -> Backend:
     """Load the model of `source`.  Raises StartError: unknown format, no library, failed load."""
     if source.spec.format == "om" and "om" not in _entry_points():
         raise StartError(
-            f"Load model '{source.spec.key}' failed: format OM is not supported; export the model "
-            "as MindIR, or install a package that registers a backend for 'om'"
+            f"Load model '{source.spec.key}' failed: it {OFFLINE_MODEL}; or install a package that "
+            "registers a backend for 'om'"
         )
     backend = backend_class(source.spec.format)
     try:
@@ -218,6 +222,23 @@ def _advice(name: str) -> str:
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
+    return _entry_points_in(tuple((directory, _changed_at(directory)) for directory in sys.path))
+
+
+def _changed_at(directory: str) -> int:
+    """Return when a package was last added to or removed from a directory of `sys.path`."""
+    try:
+        return os.stat(directory or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _entry_points_in(directories: tuple[tuple[str, int], ...]) -> "dict[str, EntryPoint]":
+    """Return the entry points of all packages, by name.
+
+    Reading the metadata of hundreds of packages takes as long as compiling a small model.
+    """
     from importlib.metadata import entry_points  # slow to import, seldom needed
 
     entries: dict[str, EntryPoint] = {}

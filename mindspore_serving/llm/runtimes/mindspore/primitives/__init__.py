@@ -1,0 +1,1 @@
+"""Operators of an Ascend device, with equals that run anywhere.  See `table`."""
