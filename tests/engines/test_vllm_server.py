@@ -18,6 +18,7 @@ from mindspore_serving.llm.upstream.vllm_plugins import (
     PLUGINS,
     VARIABLES,
     check_variables,
+    check_version,
     describe,
     find_plugin,
 )
@@ -105,6 +106,16 @@ def test_an_interpreter_that_does_not_do_is_refused(
     write_packages(packages, *names)
     with pytest.raises(StartError, match=error):
         find_plugin(is_ascend=True)
+
+
+@pytest.mark.parametrize(("plugin", "fits"), [(ASCEND, True), (MINDSPORE, False)], ids=str)
+def test_another_version_of_vllm_is_reported(
+    plugin: Any, fits: bool, packages: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_packages(packages, "vllm", plugin.name)
+    check_version(plugin)
+    text = f"{plugin.name} 0.23.0 belongs to vllm 0.11.0, not 0.23.0"
+    assert (text in capfd.readouterr().err) is not fits
 
 
 def test_variables_of_the_plugin_are_passed_and_keys_are_not_shown() -> None:

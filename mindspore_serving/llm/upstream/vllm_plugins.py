@@ -22,12 +22,14 @@ class VllmPlugin:
         package: what Python imports.
         module: the module that starts its server.
         arguments: the words of the command line before the path of the model.
+        vllm: the version of vLLM that it belongs to; "": that of its own version.
     """
 
     name: str
     package: str
     module: str
     arguments: tuple[str, ...]
+    vllm: str = ""
 
 
 PLUGINS = (
@@ -37,6 +39,7 @@ PLUGINS = (
         "vllm_mindspore",
         "vllm_mindspore.entrypoints",  # it changes vLLM, so it must be imported before
         ("vllm.entrypoints.openai.api_server", "--model"),
+        "0.11.0",
     ),
 )
 ASCEND, MINDSPORE = (plugin.name for plugin in PLUGINS)
@@ -133,6 +136,15 @@ def check_variables(plugin: VllmPlugin, environment: Mapping[str, str] = os.envi
             raise StartError(f"{name} is {value!r}, expected one of {expected}")
         passed.append(f"{name}={value}")
     return passed
+
+
+def check_version(plugin: VllmPlugin) -> None:
+    """Log a warning if vLLM is of another version than the plugin belongs to."""
+    version = extras.installed(plugin.name)
+    expected = plugin.vllm or ".".join(version.split(".")[:3]).partition("rc")[0]
+    actual = extras.installed("vllm")
+    if actual and not f"{actual}+".replace("rc", "+").startswith(f"{expected}+"):
+        log.warning("%s %s belongs to vllm %s, not %s", plugin.name, version, expected, actual)
 
 
 def describe(plugin: VllmPlugin) -> str:

@@ -29,7 +29,12 @@ from mindspore_serving.llm.config import OPTIONS, EngineConfig
 from mindspore_serving.llm.upstream.engine import UpstreamModel
 from mindspore_serving.llm.upstream.options import TAKEN, UpstreamOptions
 from mindspore_serving.llm.upstream.vllm_output import EngineOutput
-from mindspore_serving.llm.upstream.vllm_plugins import VllmPlugin, check_variables, describe
+from mindspore_serving.llm.upstream.vllm_plugins import (
+    VllmPlugin,
+    check_variables,
+    check_version,
+    describe,
+)
 from mindspore_serving.llm.visible_devices import VARIABLES as DEVICES
 from mindspore_serving.llm.visible_devices import show_device
 from mindspore_serving.llm.vllm_options import NAMES, VARIABLES, make_arguments, to_words
@@ -248,6 +253,7 @@ class VllmServerModel(UpstreamModel):
 
 def open_server(model: LocalModel, wake: Callable[[], None]) -> VllmServerModel:
     """Start a server with `model`, and wait until it answers.  Raises StartError."""
+    check_version(model.plugin)
     passed = check_variables(model.plugin)
     _check_device(model.config.device)
     os.environ.setdefault(KEY, secrets.token_urlsafe(32))  # else any user could call it
