@@ -40,9 +40,9 @@ LAYERS: tuple[frozenset[str], ...] = (
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"catalog", "step", "progress", "descriptions"}),
+    frozenset({"catalog", "step", "progress", "descriptions", "visible_devices"}),
     frozenset({"config"}),
-    frozenset({"options", "checkpoint"}),
+    frozenset({"options", "vllm_options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),

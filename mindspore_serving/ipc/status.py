@@ -1,8 +1,8 @@
 """Status of a worker in shared memory, readable while a stage blocks it and after its death.
 
 Each thread that runs requests has a lane: its start time, the stage, the ids of the parts.  The
-lanes are followed by a count of heartbeats, the share that is loaded, the resource usage of the
-process and the histogram of batch sizes.
+lanes are followed by a count of heartbeats, the share that is loaded with a text, the resource
+usage of the process and the histogram of batch sizes.
 """
 
 import os
@@ -23,7 +23,8 @@ MAX_IDS = _LENGTH - _IDS
 _ANY = MAX_IDS + 1  # count that stands for all parts of the worker
 _BEATS = NUM_LANES * _LENGTH * 8
 _LOADED = _BEATS + 8
-_USAGE = _LOADED + 8
+_DOING, _MAX_DOING = _LOADED + 8, 192  # offset and bytes of the text
+_USAGE = _DOING + _MAX_DOING
 _BATCHES = _USAGE + 3 * 8  # a count for each bound of SIZES and above, and the sum
 SIZE = _BATCHES + (len(SIZES) + 2) * 8
 _NUM_COUNTERS = (SIZE - _USAGE) // 8
@@ -96,16 +97,28 @@ def beats(memory: memoryview) -> int | None:
     return struct.unpack_from("q", memory, _BEATS)[0] if len(memory) == SIZE else None
 
 
-def set_loaded(memory: memoryview, share: float) -> None:
-    """Write the share of the servable that is loaded, from 0 to 1."""
+def set_loaded(memory: memoryview, share: float, doing: str = "") -> None:
+    """Write the share of the servable that is loaded, from 0 to 1, and what is being done.
+
+    Only the first 192 bytes of the text are kept.
+    """
     if len(memory) == SIZE:
-        struct.pack_into("d", memory, _LOADED, share)
+        text = doing.encode()[:_MAX_DOING]
+        struct.pack_into(f"d{_MAX_DOING}s", memory, _LOADED, share, text)
 
 
 def loaded(memory: memoryview) -> float:
     """Return the share of the servable that is loaded, from 0 to 1; 0 if unknown."""
     share: float = struct.unpack_from("d", memory, _LOADED)[0] if len(memory) == SIZE else 0.0
     return share
+
+
+def loading_text(memory: memoryview) -> str:
+    """Return what is being done to load the servable; "" if unknown."""
+    if len(memory) != SIZE:
+        return ""
+    text = bytes(memory[_DOING:_USAGE]).rstrip(b"\0")
+    return text.decode(errors="ignore")
 
 
 class BatchSizes:

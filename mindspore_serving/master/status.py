@@ -75,6 +75,8 @@ def readiness(
     if all(state in ("new", "starting") for state in states):
         share = sum(worker.share_loaded for worker in workers) / max(1, len(workers))
         reason = f"still loading, {share:.0%}".replace("%", " %")
+        doing = next(filter(None, (worker.loading_text for worker in workers)), "")
+        reason += f": {doing}" if doing else ""
         return ServableReadiness(deployment.name, version, False, reason, share)
     text = next((text for state, text in _NOT_READY.items() if state in states), _HAVE_ENDED)
     links = (worker.link for worker in workers if worker.link is not None)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from mindspore_serving.core import backoff
 from mindspore_serving.errors import NoFreeMachine, ResourceShortage, ServingError, StartError
-from mindspore_serving.ipc.status import loaded
+from mindspore_serving.ipc.status import loaded, loading_text
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.process.supervisor import Supervisor
@@ -72,6 +72,13 @@ class WorkerSupervisor(Supervisor[Link]):
         if self.link is not None:
             return 1.0
         return 0.0 if self.first_link is None else loaded(self.first_link.status)
+
+    @property
+    def loading_text(self) -> str:
+        """Text of what the first worker does to load the servable; "" if unknown."""
+        if self.link is not None or self.first_link is None:
+            return ""
+        return loading_text(self.first_link.status)
 
     def ready_in(self) -> float | None:
         """Return the seconds until a worker runs or starts.

@@ -69,7 +69,8 @@ class Interpreter:
         if not self.is_current:
             environment.pop("PYTHONHOME", None)
             environment.pop("VIRTUAL_ENV", None)
-            environment["PYTHONPATH"] = package_path(root)  # without the paths of our packages
+            kept = [package_path(root), *_cann_paths(environment)]  # not those of our packages
+            environment["PYTHONPATH"] = os.pathsep.join(kept)
             directory = os.path.dirname(self.path)
             environment["PATH"] = directory + os.pathsep + environment.get("PATH", os.defpath)
         elif not str(root.parent).endswith(("site-packages", "dist-packages")):
@@ -103,6 +104,16 @@ def find_interpreter(python: str) -> Interpreter:
             f"with: {path} -m pip install {requirements}"
         )
     return Interpreter(path, version)
+
+
+def _cann_paths(environment: Mapping[str, str]) -> list[str]:
+    """Return the entries of PYTHONPATH that CANN's set_env.sh has added.
+
+    CANN compiles operators with these packages, which are in no environment.
+    """
+    homes = [environment.get(name) for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")]
+    entries = environment.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if any(home and entry.startswith(home) for home in homes)]
 
 
 def find_base_python(python: str) -> tuple[str, tuple[int, ...]]:

@@ -50,6 +50,8 @@ def open_language(
     options.setdefault("max_num_waiting", MAX_PROMPTS if embeds_only else MAX_WAITING)
     options.setdefault("max_num_waiting_tokens", MAX_WAITING_TOKENS)
     options = _with_device(options, setup, spec.runtime, spec.engine)
+    if spec.engine == "vllm" and (started := _open_vllm_server(spec, options, setup, wake)):
+        return LanguageService(started, LanguageStage(started, spec.params, setup.name))
     try:
         opened = open_model(
             spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
@@ -67,6 +69,28 @@ def _open_upstream(spec: LanguageSpec, wake: Callable[[], None]) -> "UpstreamMod
     from mindspore_serving.llm.upstream.options import read_model_options, read_options
 
     return UpstreamModel(read_options(spec.engine_options), read_model_options(spec.options), wake)
+
+
+def _open_vllm_server(
+    spec: LanguageSpec, options: Mapping[str, Any], setup: Setup, wake: Callable[[], None]
+) -> "UpstreamModel | None":
+    """Start a vLLM server for Ascend; None if this vLLM is for other devices.
+
+    Raises StartError.
+    """
+    from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.upstream.vllm_plugins import find_plugin
+
+    is_ascend = str(options.get("device", "")).startswith("npu") or setup.device_type == "ascend"
+    plugin = find_plugin(is_ascend=is_ascend)
+    if plugin is None:
+        return None
+    from mindspore_serving.llm.upstream.vllm_server import LocalModel, open_server
+
+    name = setup.name or setup.servable_name
+    config = make_config(options)
+    model = LocalModel(plugin, Path(spec.path), name, config, spec.engine_options)
+    return open_server(model, wake)
 
 
 def open_task_model(servable: LoadedServable, spec: TaskSpec, setup: Setup) -> None:

@@ -20,9 +20,9 @@ EXPOSURE = 2.0  # most that `systemd-analyze security` may find, of 10
 
 
 def main() -> None:
-    run(BIN / "hadolint", DEPLOY / "Dockerfile")
+    run(BIN / "hadolint", DEPLOY / "Dockerfile", DEPLOY / "ascend.Dockerfile")
     schema = ("--builtin-schema", "vendor.compose-spec")
-    run(BIN / "check-jsonschema", *schema, DEPLOY / "compose.yaml")
+    run(BIN / "check-jsonschema", *schema, *sorted(DEPLOY.glob("compose*.yaml")))
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory)
         for number, (name, rendered) in enumerate(kinds(place / "kubernetes")):

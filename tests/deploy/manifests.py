@@ -15,6 +15,7 @@ DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes/base"
 OVERLAYS = sorted((DEPLOY / "kubernetes/overlays").iterdir())
 CONFIG = "/etc/serving/server.yaml"  # where pods have the server.yaml of their overlay
+ASCEND = "ascend.Dockerfile"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 
 
@@ -47,14 +48,14 @@ def find(document: object, name: str) -> Iterator[Any]:
             yield from find(value, name)
 
 
-def instructions(name: str) -> list[Instruction]:
-    """Those of the Dockerfile with this name."""
-    found = parse((DEPLOY / "Dockerfile").read_text())
+def instructions(name: str, file: str = "Dockerfile") -> list[Instruction]:
+    """Those of the Dockerfile `file` with this name."""
+    found = parse((DEPLOY / file).read_text())
     return [one for one in found if one.name == name]
 
 
-def compose() -> dict[str, Any]:
-    (found,) = documents(DEPLOY / "compose.yaml")
+def compose(file: str = "compose.yaml") -> dict[str, Any]:
+    (found,) = documents(DEPLOY / file)
     services: dict[str, Any] = found["services"]
     return services
 
@@ -83,6 +84,8 @@ def command_lines() -> Iterator[Words]:
     assert entrypoint.words() == ["mindspore-serving"]
     yield Words("Dockerfile", command.words())
     yield Words("compose.yaml", compose()["serving"]["command"])
+    yield Words("compose.ascend.yaml", compose("compose.ascend.yaml")["serving"]["command"])
+    yield Words(ASCEND, instructions("CMD", ASCEND)[0].words())
     for where, container in containers():
         yield Words(where, container["args"])
     for path in UNITS:

@@ -1,6 +1,7 @@
 """What deploy/ says is what the program takes: options, settings, ports, names."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mindspore_serving.cli.node_settings import WorkerSettings
 from mindspore_serving.cli.settings import ServeSettings
 from tests.deploy.dockerfile import Ignored
 from tests.deploy.manifests import (
+    ASCEND,
     BASE,
     CONFIG,
     DEPLOY,
@@ -216,9 +218,49 @@ def test_extras_that_images_are_built_with_exist():
     assert {name for one in found for name in one.split(",")} <= extras()
 
 
+def test_the_image_for_ascend_passes_its_arguments(tmp_path):
+    program = tmp_path / "mindspore-serving"
+    program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    program.chmod(0o755)
+    (entrypoint,), (command,) = instructions("ENTRYPOINT", ASCEND), instructions("CMD", ASCEND)
+    words = [*entrypoint.words(), *command.words(), "--name=a b"]
+    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(words, env=path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [*command.words(), "--name=a b"]
+    assert done.stderr.count("set_env.sh: No such file") == 2  # where there is no CANN
+    for name in ("USER", "EXPOSE", "HEALTHCHECK"):
+        assert instructions(name, ASCEND)[-1] == instructions(name)[-1]
+
+
+def test_containers_for_ascend_have_its_devices_and_its_driver():
+    service = compose("compose.ascend.yaml")["serving"]
+    names = ("davinci0", "davinci_manager", "devmm_svm", "hisi_hdc")
+    assert service["devices"] == [f"/dev/{name}" for name in names]
+    build = service["build"]["dockerfile"]
+    assert (DEPLOY.parent / build).samefile(DEPLOY / ASCEND)
+    (patch,) = documents(DEPLOY / "kubernetes/overlays/ascend/pod.yaml")
+    pod = patch["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    mounts = {one["mountPath"]: volumes[one["name"]] for one in container["volumeMounts"]}
+    paths = {target: one["hostPath"]["path"] for target, one in mounts.items() if "hostPath" in one}
+    assert {f"{path}:{target}:ro" for target, path in paths.items()} == set(service["volumes"])
+    (document,) = documents(DEPLOY / "kubernetes/overlays/ascend/server.yaml")
+    ranks = document["llm_option"]
+    devices = [
+        container["resources"][name]["huawei.com/Ascend910"] for name in ("requests", "limits")
+    ]
+    assert devices == [ranks["tensor_parallel"]] * 2
+
+
 def test_files_that_the_dockerfile_copies_are_sent_to_the_builder():
     is_ignored = Ignored((ROOT / ".dockerignore").read_text())
-    copied = [one.words()[:-1] for one in instructions("COPY") if "from" not in one.flags]
+    copied = [
+        one.words()[:-1]
+        for file in ("Dockerfile", ASCEND)
+        for one in instructions("COPY", file)
+        if "from" not in one.flags
+    ]
     for source in (ROOT / name for names in copied for name in names):
         files = [source] if source.is_file() else [*source.rglob("*.py"), *source.rglob("*.pyi")]
         assert files, source

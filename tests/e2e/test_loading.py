@@ -11,7 +11,7 @@ from tests.ports import free_port
 
 SLOW = """
 from mindspore_serving import loading
-loading.reached(0.4)
+loading.reached(0.4, "reading files")
 open("begun", "w").close()
 while not os.path.exists("go"):
     time.sleep(0.01)
@@ -120,7 +120,10 @@ def test_readiness_says_how_far_each_is(starting: Starting) -> None:
     status, text = starting.get("/readyz")
     found = {one["name"]: one for one in json.loads(text)["servables"]}
     assert status == 503
-    assert (found["slow"]["ready"], found["slow"]["reason"]) == (False, "still loading, 40 %")
+    assert (found["slow"]["ready"], found["slow"]["reason"]) == (
+        False,
+        "still loading, 40 %: reading files",
+    )
     assert found["quick"]["ready"]
     assert starting.get("/readyz/slow")[0] == 503
     assert starting.get("/readyz/nothing")[0] == 404

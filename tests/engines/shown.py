@@ -7,9 +7,9 @@ from tests.pages import blocks
 PAGE = "docs/engines.md"
 
 
-def commands(name: str) -> list[list[str]]:
+def commands(name: str, page: str = PAGE) -> list[list[str]]:
     """The arguments of each `mindspore-serving NAME`."""
-    text = "".join(block.text for block in blocks(PAGE) if not block.language)
+    text = "".join(block.text for block in blocks(page) if block.language in ("", "sh"))
     found = [shlex.split(line) for line in text.replace("\\\n", " ").splitlines()]
     return [words[2:] for words in found if words[:2] == ["mindspore-serving", name]]
 

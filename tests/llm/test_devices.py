@@ -7,8 +7,8 @@ import pytest
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import ENGINES, RUNTIMES
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engines.visible_devices import show_device
 from mindspore_serving.llm.options import check_runtime, find_device
+from mindspore_serving.llm.visible_devices import show_device
 
 
 @pytest.mark.parametrize(

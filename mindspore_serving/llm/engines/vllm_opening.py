@@ -6,44 +6,26 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mindspore_serving.llm.vllm_options import VARIABLES, make_arguments
+
 # Before vLLM is imported: its processes must not inherit our threads, and nothing calls home.
-for _name, _value in {
-    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-}.items():
+for _name, _value in {**VARIABLES, "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}.items():
     os.environ.setdefault(_name, _value)
 
 from vllm.engine.arg_utils import AsyncEngineArgs  # noqa: E402
 from vllm.platforms import current_platform  # noqa: E402
 from vllm.v1.engine.async_llm import AsyncLLM  # noqa: E402
 
-from mindspore_serving.core.sampling_params import MAX_LOGPROBS  # noqa: E402
 from mindspore_serving.errors import InvalidInputs, StartError  # noqa: E402
 from mindspore_serving.llm.checkpoint.lora import read_adapter  # noqa: E402
 from mindspore_serving.llm.config import EngineConfig  # noqa: E402
 from mindspore_serving.llm.engines import check_options, vllm_memory  # noqa: E402
 from mindspore_serving.llm.engines.base import EngineModel  # noqa: E402
 from mindspore_serving.llm.engines.child_errors import last_errors  # noqa: E402
-from mindspore_serving.llm.engines.visible_devices import show_device  # noqa: E402
 from mindspore_serving.llm.engines.vllm_engine import VllmEngine  # noqa: E402
 from mindspore_serving.llm.engines.vllm_stats import StepStats  # noqa: E402
+from mindspore_serving.llm.visible_devices import show_device  # noqa: E402
 
-_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-_NAMES = {
-    "max_model_len": "max_model_len",
-    "max_num_seqs": "max_num_seqs",
-    "max_num_batched_tokens": "max_num_batched_tokens",
-    "kv_cache_memory": "kv_cache_memory_bytes",
-    "block_size": "block_size",
-    "kv_cache_dtype": "kv_cache_dtype",
-    "quantization": "quantization",
-    "tensor_parallel": "tensor_parallel_size",
-    "enable_prefix_caching": "enable_prefix_caching",
-}
-_ALWAYS = ("max_num_seqs", "enable_prefix_caching")  # passed even if they have their defaults
-_DEFAULTS = EngineConfig()
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters
 
 
@@ -68,16 +50,10 @@ def _arguments(model: EngineModel, config: EngineConfig) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "model": str(model.directory),
         "skip_tokenizer_init": model.tokenizer is None,
-        "scheduling_policy": "priority",
-        "max_logprobs": MAX_LOGPROBS,
-        "generation_config": "vllm",  # ours are applied before
         "structured_outputs_config": {"backend": "guidance"},
         "disable_log_stats": True,
+        **make_arguments(config),
     }
-    for name, vllm_name in _NAMES.items():
-        if name in _ALWAYS or getattr(config, name) != getattr(_DEFAULTS, name):
-            arguments[vllm_name] = getattr(config, name)
-    arguments["dtype"] = _DTYPES.get(config.dtype, config.dtype)
     _check_device(config.device)
     if config.adapters:
         rank = max(_rank(path) for path in config.adapters.values())
