@@ -51,12 +51,17 @@ def fixed_size(source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def runner(any_size: Path) -> Runner:
-    return open_runner(any_size, "mindir", EngineConfig(block_size=16))
+    return open_runner(any_size, "mindir", EngineConfig())
 
 
 def test_cache_and_sizes_are_those_of_the_files(runner: Runner) -> None:
     """40 blocks of 8 tokens, one of them reserved; 12 blocks in a row of the block tables."""
     assert (runner.num_blocks, runner.block_size, runner.max_model_len) == (39, 8, 96)
+
+
+def test_another_size_of_blocks_than_that_of_the_files_is_refused(any_size: Path) -> None:
+    with pytest.raises(StartError, match="block_size is 16, but .* has blocks of 8: leave"):
+        open_runner(any_size, "mindir", EngineConfig(block_size=16))
 
 
 def check_greedy(runner: Runner, source: Path) -> None:

@@ -218,6 +218,11 @@ def open_paged(directory: Path, files: PagedFiles, config: EngineConfig) -> Page
     Raises StartError: no Ascend device for operators that need one, files that do not fit
     config.json, options that the files contradict.
     """
+    if config.is_set("block_size") and config.block_size != files.block_size:
+        raise StartError(
+            f"block_size is {config.block_size}, but the cache in {files.decode.path.name} has "
+            f"blocks of {files.block_size}: leave block_size out"
+        )
     spec, _ = load_definition(read_json(directory / CONFIG), max_model_len=config.max_model_len)
     needed = sorted({*files.prefill.ascend_operators, *files.decode.ascend_operators})
     target = ASCEND if config.device == "ascend" else CPU
