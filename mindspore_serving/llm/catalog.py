@@ -76,7 +76,10 @@ RUNTIMES: dict[str, Runtime] = {
         devices={"cpu": "cpu", "ascend": "ascend"},
     ),
     "mindir": Runtime(
-        ".mindir.runner:open_runner", opens_rank=".mindir.runner:open_rank", accepts=_FLOAT32_ONLY
+        ".mindir.runner:open_runner",
+        opens_rank=".mindir.runner:open_rank",
+        accepts={**_FLOAT32_ONLY, "device": ("auto", "cpu", "ascend")},
+        devices={"cpu": "cpu", "ascend": "ascend"},
     ),
     "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ONLY, has_running_ranks=True),
 }

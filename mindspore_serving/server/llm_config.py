@@ -13,6 +13,7 @@ from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.file_check import why_no_model
 from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
+from mindspore_serving.llm.runtimes.mindir.paged_files import find_paged_files
 from mindspore_serving.server.config import ServableStartConfig
 from mindspore_serving.server.llm_config_source import Block, Blocks, read_blocks
 
@@ -97,6 +98,11 @@ def _to_config(blocks: Blocks, source: Path) -> LlmConfig:
     directory, runtime = _find_model(paths, model, source.parent)
     ranks = 1 if model.get("backend") == "kbk" else len(_paths(paths, "prefill_model"))
     options = _options(model, _block(blocks, "pa_config"))
+    if runtime == MINDIR_RUNTIME and ranks == 1 and find_paged_files(directory):
+        longest = options.get("max_model_len", PAGED_LENGTH)  # prompts are computed in one call
+        whole = max(longest, options.get("max_num_batched_tokens", _TOKENS_IN_A_STEP))
+        paged = {"enable_prefix_caching": False, "max_num_batched_tokens": whole}
+        options = {**options, **paged, **_block(model, "options")}
     if ranks > 1 and runtime != AGENTS_RUNTIME:
         options = {"pipeline_parallel": ranks, **options}
     ports = serving.get("agent_ports") or []
@@ -122,6 +128,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     configured = _model_path(paths, model, base)
     path = Path(os.path.normpath(base / resolve(configured, base=str(base))))
     directory = path if path.is_dir() else path.parent
+    if path.suffix == ".mindir" and not (directory / "config.json").is_file():
+        directory = directory.parent  # prefill and decode in directories of their own
     if why := why_no_model(path):
         raise InvalidInputs(f"the model is {configured!r}, which {why}")
     if not (directory / "config.json").is_file():
@@ -129,10 +137,12 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
             f"the model is {configured!r}, but {directory} has no config.json; expected the "
             "directory of a Hugging Face model, or one that "
             "`python -m mindspore_serving.llm.export_mindir` has written, or a file in such a "
-            "directory"
+            "directory; MindIR files of llm-serving need the model's config.json and tokenizer "
+            "beside them"
         )
     parents = (directory, directory / "rank_0")  # of an unsplit model, or of the first rank
     has_graphs = any(all((parent / name).is_file() for name in _MINDIR) for parent in parents)
+    has_graphs = has_graphs or find_paged_files(directory) is not None
     runtime = MINDIR_RUNTIME if has_graphs else DEFAULT_RUNTIME
     if path.suffix == ".mindir" and not has_graphs:
         missing = " and ".join(_MINDIR)

@@ -46,7 +46,7 @@ def test_every_device_of_a_runtime_is_an_accepted_option(runtime: str) -> None:
             "ascend",
             "openvino",
             "ours",
-            "'ascend', but runtime 'openvino' .* --runtime mindspore, or",
+            "'ascend', but runtime 'openvino' .* --runtime mindspore, mindir, or",
         ),
         ("gpu", "openvino", "ours", "'gpu', but runtime 'openvino' .* --runtime torch, or"),
         ("gpu", "mindspore", "ours", "computes on cpu, ascend only"),

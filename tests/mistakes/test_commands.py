@@ -37,6 +37,7 @@ FILES = {
     "page.xml": "<!DOCTYPE html><html><body>Not found</body></html>",
     "pointer.gguf": POINTER,
     "notes.txt": "a line",
+    "resnet50.om": "IMOD",
 }
 
 

@@ -58,7 +58,7 @@ class Graphs:
         with LOCK:
             self._prefill = _load(directory, "prefill")
             self._decode = _load(directory, "decode")
-            _share_weights(self._prefill, self._decode)
+            share_weights(self._prefill, self._decode)
             # Without this each new shape would be compiled.
             self._prefill.set_inputs(*decoder_inputs(spec, None))
             self._decode.set_inputs(*decoder_inputs(spec, 1))
@@ -78,13 +78,18 @@ def _load(directory: Path, name: str) -> Any:
             f"{directory} has no {name}.mindir; make such a directory from a checkpoint with "
             "python -m mindspore_serving.llm.export_mindir"
         )
+    return load_graph(path)
+
+
+def load_graph(path: Path) -> Any:
+    """Load a MindIR file as a cell.  Raises StartError."""
     try:
         return mindspore.nn.GraphCell(mindspore.load(str(path)))
     except Exception as error:  # MindSpore raises every kind
         raise StartError(f"{path} cannot be loaded: {error_text(error)}") from error
 
 
-def _share_weights(first: Any, second: Any) -> None:
+def share_weights(first: Any, second: Any) -> None:
     """Let both graphs use the weights of the first; call it before either runs."""
     weights = first.parameters_dict()
     for name, parameter in second.parameters_dict().items():

@@ -28,6 +28,8 @@ from mindspore_serving.llm.runtimes.mindir.cut import check_cut, check_not_split
 from mindspore_serving.llm.runtimes.mindir.export_weights import load_exportable_spec
 from mindspore_serving.llm.runtimes.mindir.graphs import Graphs
 from mindspore_serving.llm.runtimes.mindir.library import CPU, use_device
+from mindspore_serving.llm.runtimes.mindir.paged import PagedRunner, open_paged
+from mindspore_serving.llm.runtimes.mindir.paged_files import find_paged_files
 from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 
 
@@ -115,16 +117,24 @@ class DenseRunner(LimitedRunner):
         return output
 
 
-def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner:
-    """Open the MindIR files in `directory`, loaded and compiled.
+def open_runner(directory: str | Path, config: EngineConfig) -> DenseRunner | PagedRunner:
+    """Open the MindIR files in `directory`, of export_mindir or llm-serving, loaded and compiled.
 
-    Of `config`: `device` "auto" or "cpu"; `dtype` and `kv_cache_dtype` "auto" or "f32".
+    Of `config`: `device` "auto" or "cpu", or "ascend" for files of llm-serving; `dtype` and
+    `kv_cache_dtype` "auto" or "f32".
 
     Raises StartError: an unknown option, files that are missing, broken or do not fit, not enough
     memory.
     """
     directory = Path(directory)
     check_not_split(directory)
+    if files := find_paged_files(directory):
+        return open_paged(directory, files, config)
+    if config.device == "ascend":
+        raise StartError(
+            "device is 'ascend', but the files of export_mindir compute on CPUs: on Ascend serve "
+            "the checkpoint with the runtime mindspore"
+        )
     spec = load_exportable_spec(read_json(directory / CONFIG), config.max_model_len)
     return _open(directory, spec, config)
 
