@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from mindspore_serving import extras
+from mindspore_serving import extras, log
 from mindspore_serving.backends import npu_smi
+from mindspore_serving.errors import StartError
 from mindspore_serving.process.tool import output_of
 
 VISIBLE = "ASCEND_RT_VISIBLE_DEVICES"
@@ -103,6 +104,15 @@ def read_installation(sources: AscendSources | None = None) -> AscendInstallatio
     return AscendInstallation(*facts, findings=tuple(_findings(without, sources)))
 
 
+def check_installation(sources: AscendSources | None = None) -> None:
+    """Raise StartError with what keeps a server from a device, and log what else is wrong."""
+    findings = read_installation(sources).findings
+    if fatal := [finding.text for finding in findings if finding.is_fatal]:
+        raise StartError("; ".join(fatal))
+    for finding in findings:
+        log.warning("Ascend: %s", finding.text)
+
+
 def _device_numbers(sources: AscendSources) -> tuple[int, ...]:
     names = (path.name for path in (sources.root / "dev").glob("davinci[0-9]*"))
     return tuple(sorted(int(digits) for name in names if (digits := name[7:]).isdigit()))
@@ -166,8 +176,8 @@ def _no_device(present: AscendInstallation) -> str:
         )
     return (
         "this machine has no Ascend device: there is no file /dev/davinci0 and no driver in "
-        "/usr/local/Ascend/driver; install the driver and the firmware of the card, or use "
-        "--device cpu to check the operators on the CPU"
+        "/usr/local/Ascend/driver; install the driver and the firmware of the card; on a "
+        "CPU `mindspore-serving ascend-check --device cpu` checks what replaces its operators"
     )
 
 
@@ -175,7 +185,8 @@ def _driver_findings(present: AscendInstallation, sources: AscendSources) -> Ite
     if not present.driver:
         yield Finding(
             "the driver's files are missing (/usr/local/Ascend/driver/version.info): install the "
-            "driver, or in a container mount /usr/local/Ascend/driver"
+            "driver, or in a container mount /usr/local/Ascend/driver",
+            is_fatal=False,
         )
     directory = sources.root / "dev"
     missing = [name for name in _SHARED_FILES if not (directory / name).exists()]
@@ -183,7 +194,8 @@ def _driver_findings(present: AscendInstallation, sources: AscendSources) -> Ite
         paths = [f"/dev/{name}" for name in missing]
         yield Finding(
             f"the device files {', '.join(paths)} are missing: in a container pass "
-            f"{' '.join(f'--device={path}' for path in paths)}, else load the driver again"
+            f"{' '.join(f'--device={path}' for path in paths)}, else load the driver again",
+            is_fatal=False,
         )
     names = [f"davinci{number}" for number in _visible(present.devices, sources)]
     for name in (*names, *_SHARED_FILES):
@@ -238,12 +250,14 @@ def _cann_findings(present: AscendInstallation, sources: AscendSources) -> Itera
     if present.cann and present.accepted_cann and version not in present.accepted_cann:
         yield Finding(
             f"CANN {present.cann} does not fit MindSpore {present.mindspore}, which accepts "
-            f"{accepted}: install one of these, or the MindSpore of your CANN"
+            f"{accepted}: install one of these, or the MindSpore of your CANN",
+            is_fatal=False,
         )
     if not present.atb_home:
         yield Finding(
             "ATB, which has the attention kernels, is not in the environment (ATB_HOME_PATH): "
-            "install CANN's NNAL and run `source /usr/local/Ascend/nnal/atb/set_env.sh`"
+            "install CANN's NNAL and run `source /usr/local/Ascend/nnal/atb/set_env.sh`",
+            is_fatal=False,
         )
 
 
@@ -251,7 +265,8 @@ def _chip_findings(chip: npu_smi.NpuChip) -> Iterator[Finding]:
     if chip.health.upper() not in _HEALTHY:
         yield Finding(
             f"device {chip.number} has the health {chip.health}: see `npu-smi info -t health -i "
-            f"{chip.number}`, and use another by {VISIBLE}"
+            f"{chip.number}`, and use another by {VISIBLE}",
+            is_fatal=False,
         )
     busy = [process for process in chip.processes if process.memory >= _BUSY_MB]
     if busy:

@@ -49,9 +49,9 @@ def run(settings: AscendCheckSettings, *, module: str = MODULE) -> int:
     return int(not report.content["passed"])
 
 
-def _names(given: str) -> frozenset[str]:
+def _names(names: str) -> frozenset[str]:
     try:
-        return named_primitives(given)
+        return named_primitives(names)
     except StartError as error:
         raise InvalidInputs(f"--primitives: {error}") from None
 

@@ -9,9 +9,11 @@ import pytest
 from mindspore_serving.backends import npu_smi
 from mindspore_serving.backends.ascend_installation import (
     AscendSources,
+    check_installation,
     read_installation,
     rows,
 )
+from mindspore_serving.errors import StartError
 from tests.backends.ascend_files import machine, write
 
 
@@ -58,7 +60,7 @@ def test_a_machine_without_devices_gets_a_sentence_and_the_next_step(tmp_path) -
     [finding] = found.findings
     assert "no file /dev/davinci0 and no driver" in finding.text
     assert "install the driver and the firmware" in finding.text
-    assert "--device cpu" in finding.text
+    assert "ascend-check --device cpu" in finding.text
 
 
 def without(path):
@@ -140,3 +142,10 @@ def test_a_table_with_physical_ids_and_memory_alone_is_read() -> None:
 """)
     assert (first.name, first.used, first.total, first.processes) == ("310P3", 1850, 21534, ())
     assert (second.number, second.processes[0].pid) == (1, 77)
+
+
+def test_a_server_is_refused_only_by_what_keeps_it_from_a_device(tmp_path) -> None:
+    sources = machine(tmp_path, cann="7.0.0")
+    check_installation(sources)  # MindSpore itself only warns
+    with pytest.raises(StartError, match=r"^CANN 7.0.0 is installed but not in the environment"):
+        check_installation(replace(sources, variables={}))

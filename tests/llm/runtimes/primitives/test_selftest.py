@@ -31,7 +31,7 @@ def test_a_soc_with_another_layout_of_caches_refuses_their_cases() -> None:
     assert refused == {"reshape_and_cache", "paged_attention", "mla"}
 
 
-def test_a_crash_and_a_difference_are_rows_and_the_others_go_on() -> None:
+def test_a_crash_and_a_difference_are_rows_and_the_test_continues() -> None:
     opened = []
     rows = list(scripted("rms_norm", "rope", "swiglu", "matmul").run(opened.append))
     assert [(row.name, row.problem) for row in rows] == [

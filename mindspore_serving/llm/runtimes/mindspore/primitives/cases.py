@@ -52,10 +52,10 @@ def refusals(case: PrimitiveCase, dtype: str, soc: str = "") -> list[str]:
     """Return what the contract of the device's primitive says against a case on `soc`."""
     contract = RULES[case.name]
     step = {"lengths": case.step.get("batch_valid_length"), "mask": case.step.get("attn_mask")}
-    given = {**{name: value for name, value in {**case.step, **step}.items()
+    arrays = {**{name: value for name, value in {**case.step, **step}.items()
                 if name in contract.arguments}, **case.arguments}  # fmt: skip
     arguments: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in arrays.items():
         arguments[name] = value
         if value is not None and name == "weight" and case.options.get("bits") == 4:
             arguments[name] = ArgumentSpec(value.shape, "qint4x2")
