@@ -144,7 +144,7 @@ def test_a_table_with_physical_ids_and_memory_alone_is_read() -> None:
     assert (second.number, second.processes[0].pid) == (1, 77)
 
 
-def test_a_server_is_refused_only_by_what_keeps_it_from_a_device(tmp_path) -> None:
+def test_a_server_is_refused_by_fatal_findings_alone(tmp_path) -> None:
     sources = machine(tmp_path, cann="7.0.0")
     check_installation(sources)  # MindSpore itself only warns
     with pytest.raises(StartError, match=r"^CANN 7.0.0 is installed but not in the environment"):
