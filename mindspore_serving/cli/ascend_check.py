@@ -4,11 +4,14 @@ It prints a report that a person can send, and writes the same as JSON.  Not ver
 """
 
 import json
+import math
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from mindspore_serving import __version__
 from mindspore_serving.backends import ascend_installation
@@ -16,22 +19,30 @@ from mindspore_serving.cli.doctor import table
 from mindspore_serving.cli.tool_settings import AscendCheckSettings
 from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.llm.runtimes.mindspore.primitives import NONE, named_primitives
-from mindspore_serving.llm.runtimes.mindspore.primitives.messages import CaseChecked, DeviceOpened
+from mindspore_serving.llm.runtimes.mindspore.primitives.messages import (
+    CaseChecked,
+    DeviceOpened,
+    ModelCompared,
+)
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import (
     ASCEND,
     COMPOSED,
+    MODEL_MODULE,
     MODULE,
     SelfTest,
+    check_model,
 )
 
 FORMAT = 1  # of the JSON
 _COLUMNS = "{:<24} {:<8} {:>9} {:>9} {:>8}  {}"
 
 
-def run(settings: AscendCheckSettings, *, module: str = MODULE) -> int:
-    """Print the report; return 1 if no device can be used or an operator differs.
+def run(
+    settings: AscendCheckSettings, *, module: str = MODULE, model_module: str = MODEL_MODULE
+) -> int:
+    """Print the report; return 1 if no device can be used, or an operator or the model differs.
 
-    `module` is the program that compares the operators.
+    `module` is the program that compares the operators, `model_module` that of the model.
     Raises InvalidInputs for unknown primitives, StartError if the report cannot be written.
     """
     self_test = SelfTest(
@@ -41,7 +52,7 @@ def run(settings: AscendCheckSettings, *, module: str = MODULE) -> int:
         module,
         tuple(_names(settings.primitives)),
     )
-    report = _Report(self_test)
+    report = _Report(self_test, model_module if settings.model else "")
     for line in report.lines():
         print(line, flush=True)
     if settings.json is not None:
@@ -66,8 +77,9 @@ def _write(file: Path, content: dict[str, Any]) -> None:
 class _Report:
     """The checks, as lines while they run; `content` is the JSON of what was done so far."""
 
-    def __init__(self, self_test: SelfTest) -> None:
+    def __init__(self, self_test: SelfTest, model_module: str) -> None:
         self._self_test = self_test
+        self._model_module = model_module
         self._opened: DeviceOpened | None = None
         self.content: dict[str, Any] = {
             "format": FORMAT,
@@ -89,6 +101,35 @@ class _Report:
             if any(finding["is_fatal"] for finding in self.content["findings"]):
                 return
         yield from self._primitives()
+        if self._model_module and "problem" not in self.content:
+            yield ""
+            try:
+                yield from self._model()
+            except StartError as error:
+                self.content |= {"passed": False, "problem": str(error)}
+                yield f"problem: the small model failed: {error}"
+
+    def _model(self) -> Iterator[str]:
+        test, composed = self._self_test, self.content["composed_primitives"]
+        self.content["streams"] = []
+        for result in check_model(test.device, composed, test.deadline, self._model_module):
+            if isinstance(result, ModelCompared):
+                is_close = result.error <= result.tolerance
+                self.content["passed"] &= is_close
+                error = result.error if math.isfinite(result.error) else None
+                fields = msgspec.structs.asdict(result)
+                self.content["model"] = {**fields, "error": error, "is_close": is_close}
+                yield (
+                    f"a small model {'equals' if is_close else 'DIFFERS from'} numpy: error "
+                    f"{result.error:.1e} of {result.tolerance:.0e}, {result.equal} of "
+                    f"{result.count} tokens equal"
+                )
+            else:
+                self.content["streams"].append(msgspec.structs.asdict(result))
+                yield (
+                    f"{result.streams} streams: {result.tokens_per_second:.1f} tokens/s, "
+                    f"{result.share:.0%} of the bandwidth of memory"
+                )
 
     def _installation(self) -> Iterator[str]:
         installation = ascend_installation.read_installation()
@@ -153,7 +194,7 @@ def _as_json(checked: CaseChecked) -> dict[str, Any]:
     return {
         "name": checked.name,
         "equal": not checked.problem,
-        "error": None if checked.error == float("inf") else checked.error,
+        "error": checked.error if math.isfinite(checked.error) else None,
         "tolerance": checked.tolerance,
         "seconds": round(checked.seconds, 3),
         "problem": checked.problem,

@@ -157,6 +157,7 @@ computes it, the memory that it needs, or why it is refused.
 _ASCEND_CHECK = """\
 Check an Ascend device before you serve on it: driver, firmware, CANN and devices, then each
 operator of language models against numpy, in other processes: one that crashes or hangs is a row.
+Then a small model is compared with numpy, and tokens per second are measured.
 
   mindspore-serving ascend-check                        on the device
   mindspore-serving ascend-check --json report.json     write the report as JSON, too

@@ -94,6 +94,9 @@ class AscendCheckSettings:
     primitives: str = option(
         "all", "primitives to compare, divided by commas; none leaves them out", metavar="NAMES"
     )
+    model: bool = option(
+        True, "run a small model as well, compare it with numpy and measure tokens per second"
+    )
     deadline: float = option(120.0, "seconds for each primitive, before it counts as failed")
     json: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
 

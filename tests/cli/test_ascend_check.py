@@ -13,6 +13,8 @@ from mindspore_serving.cli.tool_settings import AscendCheckSettings
 from tests.backends.ascend_files import machine
 from tests.llm.runtimes.primitives.test_selftest import SCRIPTED
 
+SCRIPTED_MODEL = "tests.llm.runtimes.primitives.scripted_model"
+
 
 @pytest.fixture
 def installation(tmp_path, monkeypatch):
@@ -38,7 +40,7 @@ def test_wrong_operators_are_listed_with_the_option_for_servers(
     tmp_path, installation, capsys
 ) -> None:
     file = tmp_path / "report.json"
-    settings = AscendCheckSettings(primitives="rms_norm,rope,matmul", json=str(file))
+    settings = AscendCheckSettings(primitives="rms_norm,rope,matmul", json=str(file), model=False)
     assert ascend_check.run(settings, module=SCRIPTED) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("note: device 1 is in use by process 4321") for line in lines)
@@ -53,7 +55,7 @@ def test_wrong_operators_are_listed_with_the_option_for_servers(
 
 
 def test_equal_operators_are_status_0(installation, capsys) -> None:
-    settings = AscendCheckSettings(primitives="rms_norm")
+    settings = AscendCheckSettings(primitives="rms_norm", model=False)
     assert ascend_check.run(settings, module=SCRIPTED) == 0
     assert capsys.readouterr().out.endswith("1 of 1 primitives equal numpy\n")
 
@@ -65,14 +67,43 @@ def test_a_device_that_does_not_open_is_a_problem_of_the_report(installation, ca
 
 
 @pytest.mark.mindspore
-def test_the_composed_operators_are_compared_on_the_cpu(capsys) -> None:
+def test_composed_operators_and_a_model_are_compared_on_the_cpu(capsys) -> None:
     pytest.importorskip("mindspore")
-    names = "rms_norm,paged_attention"
-    assert main(["ascend-check", "--device", "cpu", "--primitives", names]) == 0
+    assert main(["ascend-check", "--device", "cpu", "--primitives", "paged_attention"]) == 0
     text = capsys.readouterr().out
     assert "operators on the CPU, MindSpore" in text
-    assert "2 of 2 primitives equal numpy" in text
+    assert "1 of 1 primitives equal numpy" in text
     assert "no device was used" in text
+    assert "a small model equals numpy" in text
+    assert "16 of 16 tokens equal" in text
+    assert "32 streams: " in text
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        ("rms_norm", "small model equals numpy: error 1.0e-03 of 6e-02, 16 of 16 tokens equal"),
+        ("rope", "small model DIFFERS from numpy: error 5.0e-01 of 6e-02, 9 of 16 tokens equal"),
+    ],
+)
+def test_the_model_runs_with_the_wrong_operators_composed(
+    names, words, tmp_path, installation, capsys
+) -> None:
+    file = tmp_path / "report.json"
+    settings = AscendCheckSettings(primitives=names, json=str(file))
+    status = ascend_check.run(settings, module=SCRIPTED, model_module=SCRIPTED_MODEL)
+    text = capsys.readouterr().out
+    assert words in text
+    assert "8 streams: 100.0 tokens/s, 50% of the bandwidth of memory" in text
+    report = json.loads(file.read_text())
+    assert report["model"]["is_close"] == report["passed"] == (status == 0) == (names != "rope")
+
+
+def test_a_model_that_crashes_is_a_problem_of_the_report(installation, capsys) -> None:
+    settings = AscendCheckSettings(primitives="none")
+    assert ascend_check.run(settings, module=SCRIPTED, model_module="no_such_module") == 1
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "problem: the small model failed: the process exit status 1"
 
 
 def test_an_unknown_primitive_is_status_2_with_the_names(capsys) -> None:
@@ -84,6 +115,6 @@ def test_an_unknown_primitive_is_status_2_with_the_names(capsys) -> None:
 
 
 def test_a_report_that_cannot_be_written_is_an_error(tmp_path, installation, capsys) -> None:
-    words = ["ascend-check", "--device", "cpu", "--primitives", "none"]
+    words = ["ascend-check", "--device", "cpu", "--primitives", "none", "--no-model"]
     assert main([*words, "--json", str(tmp_path / "missing" / "report.json")]) == 1
     assert "cannot write the report" in capsys.readouterr().err

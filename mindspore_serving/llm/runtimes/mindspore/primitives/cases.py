@@ -68,6 +68,11 @@ def rounded(value: Array | None, dtype: str) -> Array | None:
     """Return a copy of float32 numbers as `dtype` has them, as float32; others as they are."""
     if value is None or value.dtype != np.float32:
         return value
+    return rounded_numbers(value, dtype)
+
+
+def rounded_numbers(value: npt.NDArray[np.float32], dtype: str) -> npt.NDArray[np.float32]:
+    """Return a copy of float32 numbers as `dtype` has them, as float32."""
     if dtype == "bfloat16":  # to the nearest, ties to even
         bits: Array = value.view(np.uint32).astype(np.uint64)
         bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000

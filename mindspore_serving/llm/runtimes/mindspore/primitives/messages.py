@@ -1,4 +1,4 @@
-"""Messages of a process that runs the self-test of the primitives."""
+"""Messages of processes that run the self-test of primitives, or check a model."""
 
 from typing import TypeAlias
 
@@ -27,4 +27,28 @@ class CaseChecked(Message, frozen=True, tag=11):
     problem: str
 
 
+class ModelCompared(Message, frozen=True, tag=12):
+    """The logits of a small model against numpy; `error` and `tolerance` as in `CaseChecked`.
+
+    Of `count` tokens `equal` are numpy's likeliest.
+    """
+
+    error: float
+    tolerance: float
+    count: int
+    equal: int
+
+
+class StreamsMeasured(Message, frozen=True, tag=13):
+    """The speed of decoding `streams` sequences together.
+
+    `share` is the speed of reading weights, as a part of that of adding a number to a tensor.
+    """
+
+    streams: int
+    tokens_per_second: float
+    share: float
+
+
 FromSelfTest: TypeAlias = DeviceOpened | CaseChecked | Failed | Ready
+FromModelCheck: TypeAlias = ModelCompared | StreamsMeasured | Failed | Ready

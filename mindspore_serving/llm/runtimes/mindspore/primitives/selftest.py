@@ -14,12 +14,16 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.cases import cases
 from mindspore_serving.llm.runtimes.mindspore.primitives.messages import (
     CaseChecked,
     DeviceOpened,
+    FromModelCheck,
     FromSelfTest,
+    ModelCompared,
+    StreamsMeasured,
 )
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program, exit_text
-from mindspore_serving.process.vocabulary import Failed
+from mindspore_serving.process.vocabulary import Failed, Ready
 
+MODEL_MODULE = "mindspore_serving.llm.runtimes.mindspore.model_check_process"
 MODULE = "mindspore_serving.llm.runtimes.mindspore.primitives.selftest_process"
 ASCEND, COMPOSED = "ascend", "composed"  # fillings
 DEADLINE = 120.0  # seconds to open a device, and to compile and run a primitive
@@ -88,3 +92,28 @@ class SelfTest:
             return f"no result within {self.deadline:g} s"
         except (EOFError, OSError):
             return f"the process {exit_text(child.join(self.deadline))}"
+
+
+def check_model(
+    device: str, composed: str, deadline: float = DEADLINE, module: str = MODEL_MODULE
+) -> Iterator[ModelCompared | StreamsMeasured]:
+    """Iterate over the comparison of a small model with numpy and its speed, from a process.
+
+    Raises StartError if it crashes, hangs for `deadline` seconds or cannot be opened.
+    """
+    words = ["--device", device, "--composed", composed]
+    child = Child(Program(module, words, (), VARIABLES, channel=socket.SOCK_STREAM))
+    with closing(child), closing(child.stream):
+        channel = BlockingChannel[FromModelCheck](child.stream, FromModelCheck, deadline)
+        while True:
+            try:
+                message = channel.receive_next()
+            except TimeoutError:
+                raise StartError(f"no result within {deadline:g} s") from None
+            except (EOFError, OSError):
+                raise StartError(f"the process {exit_text(child.join(deadline))}") from None
+            if isinstance(message, Failed):
+                raise StartError(message.text)
+            if isinstance(message, Ready):
+                return
+            yield message
