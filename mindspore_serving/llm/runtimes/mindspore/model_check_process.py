@@ -78,8 +78,7 @@ def compare_model(runner: Runner, weights: dict[str, F32], device: str) -> Model
 def measure(runner: Runner, streams: int, weight_bytes: int, bandwidth: float) -> StreamsMeasured:
     """Decode with `streams` sequences; `bandwidth` is in bytes per second."""
     lengths = [len(PROMPT)] * streams
-    for stream in range(streams):
-        runner.run(Step((Row(PROMPT, 0, [stream], 1),)))
+    runner.run(Step(tuple(Row(PROMPT, 0, [stream], 1) for stream in range(streams))))
 
     def decode(count: int) -> float:
         begin = time.monotonic()
