@@ -26,6 +26,7 @@ protocols of OpenAI, Anthropic, Ollama and TGI as well.
   mindspore-serving status               show which workers run, and where
   mindspore-serving pull Qwen/Qwen3-0.6B      download a model; also list, show, remove
   mindspore-serving doctor               show what works on this machine
+  mindspore-serving ascend-check         check an Ascend device and its operators
   mindspore-serving worker --join 10.0.0.1:6200     run workers for a server elsewhere
   mindspore-serving quantize llama/ llama-int8/     round a language model to 8 bits
   mindspore-serving convert net.mindir net.xml      write MindIR for tools of OpenVINO
@@ -153,6 +154,18 @@ computes it, the memory that it needs, or why it is refused.
   mindspore-serving show checkpoint/ --runtime torch
   mindspore-serving show net.onnx --json
 """
+_ASCEND_CHECK = """\
+Check an Ascend device before you serve on it: driver, firmware, CANN and devices, then each
+operator of language models against numpy, in other processes: one that crashes or hangs is a row.
+Then a small model is compared with numpy, and tokens per second are measured.
+
+  mindspore-serving ascend-check                        on the device
+  mindspore-serving ascend-check --json report.json     write the report as JSON, too
+  mindspore-serving ascend-check --device cpu           the operators that replace the device's
+
+The status is 1 if no device can be used or an operator differs.  ASCEND_RT_VISIBLE_DEVICES chooses
+the device.  Nothing here was verified on hardware so far: please send us your report.
+"""
 _LOG_LEVEL = """\
 Show or set the log level of a running server and its workers: debug, info, warning or error.
 
@@ -226,6 +239,12 @@ COMMANDS = (
     ),
     Command(
         "doctor", "show which backends, devices and ports can be used", "", tool.DoctorSettings
+    ),
+    Command(
+        "ascend-check",
+        "check an Ascend installation, and its operators against numpy",
+        _ASCEND_CHECK,
+        tool.AscendCheckSettings,
     ),
     Command("docs", "print a page of the documentation", "", tool.DocsSettings),
 )

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Iterator, Sequence
 
 from mindspore_serving import __version__, extras
-from mindspore_serving.backends import devices
+from mindspore_serving.backends import ascend_installation, devices
 from mindspore_serving.backends.devices import Availability
 from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT
 from mindspore_serving.cli.tool_settings import DoctorSettings
@@ -49,6 +49,7 @@ def _report(rows: Sequence[Availability]) -> Iterator[str]:
     yield ""
     yield from table([("extra", "what it installs"), *_extra_rows()])
     yield ""
+    yield from _ascend_rows()
     for port, purpose in ((HTTP_PORT, "REST"), (GRPC_PORT, "gRPC")):
         yield f"port {port} ({purpose}): {port_state(port)}"
     yield f"numpy: {numpy_note(extras.installed('numpy'), extras.installed('mindspore'))}"
@@ -73,6 +74,16 @@ def _extra_rows() -> Iterator[tuple[str, str]]:
         shown = ", ".join(f"{name} {extras.installed(name) or 'MISSING'}" for name in packages)
         is_complete = all(map(extras.installed, packages))
         yield extra, shown if is_complete else f"{shown}; {extras.command(extra)}"
+
+
+def _ascend_rows() -> Iterator[str]:
+    """Iterate over the lines about an Ascend installation; none where there is no part of one."""
+    installation = ascend_installation.read_installation()
+    if installation.is_present:
+        yield from table([("Ascend", ""), *ascend_installation.rows(installation)])
+        for finding in installation.findings:
+            yield f"Ascend: {finding.text}"
+        yield ""
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -83,6 +83,25 @@ class DoctorSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class AscendCheckSettings:
+    """Settings of `mindspore-serving ascend-check`."""
+
+    device: str = option(
+        "ascend",
+        "cpu: compare the operators that replace the device's, without a device",
+        choices=("ascend", "cpu"),
+    )
+    primitives: str = option(
+        "all", "primitives to compare, divided by commas; none leaves them out", metavar="NAMES"
+    )
+    model: bool = option(
+        True, "run a small model as well, compare it with numpy and measure tokens per second"
+    )
+    deadline: float = option(120.0, "seconds for each primitive, before it counts as failed")
+    json: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
+
+
+@dataclass(frozen=True, slots=True)
 class DocsSettings:
     """Settings of `mindspore-serving docs`."""
 

@@ -150,6 +150,13 @@ class EngineConfig:
         runtimes=("torch",),
         has_encoders=False,
     )
+    composed_primitives: str = _option(
+        "auto",
+        "runtime 'mindspore' on Ascend: operators composed of plain ones: 'auto' (those that a "
+        "test at the start finds wrong), 'all', 'none', or names divided by commas",
+        runtimes=("mindspore",),
+        has_encoders=False,
+    )
     enable_prefix_caching: bool = _option(
         True,
         "keep the blocks of finished sequences for prompts with the same prefix",

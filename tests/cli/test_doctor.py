@@ -7,7 +7,9 @@ import subprocess
 
 import pytest
 
+from mindspore_serving.backends import ascend_installation
 from mindspore_serving.cli import doctor, main
+from tests.backends.ascend_files import machine
 from tests.cli.commands import SERVING, environment
 
 
@@ -69,3 +71,19 @@ def test_numpy_2_and_mindspore_together_are_told(numpy, mindspore, words) -> Non
 
 def test_the_columns_are_aligned() -> None:
     assert list(doctor.table([("a", "bb"), ("ccc", "d")])) == ["a    bb", "ccc  d"]
+
+
+def test_an_ascend_installation_has_rows_and_sentences(tmp_path, capsys, monkeypatch) -> None:
+    sources = machine(tmp_path, cann="7.0.0")
+    monkeypatch.setattr(ascend_installation.AscendSources, "of_this_machine", lambda: sources)
+    main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "driver    25.2.0" in lines
+    assert any(line.startswith("Ascend: CANN 7.0.0 does not fit MindSpore") for line in lines)
+
+
+def test_a_machine_without_ascend_has_no_rows_of_devices(tmp_path, capsys, monkeypatch) -> None:
+    sources = ascend_installation.AscendSources(tmp_path, {}, "no-npu-smi")
+    monkeypatch.setattr(ascend_installation.AscendSources, "of_this_machine", lambda: sources)
+    main(["doctor"])
+    assert "Ascend" not in capsys.readouterr().out

@@ -101,6 +101,8 @@ quantize model small --bits 3
 convert
 convert net.mindir net.onnx
 doctor --nonsense
+ascend-check --device other
+ascend-check --primitives ropes
 other
 """
 FAILS = """

@@ -21,6 +21,8 @@ from mindspore_serving.llm.runtimes.mindspore.inputs import (
     kernel_mask,
     similar_spans,
 )
+from mindspore_serving.llm.runtimes.mindspore.nodes import GraphRecorder
+from mindspore_serving.llm.runtimes.mindspore.primitives.basic import ComposedRope
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import Row, Runner, Step
 from tests.llm import checkpoints
@@ -204,5 +206,14 @@ def test_step_is_split_where_the_number_of_new_tokens_changes() -> None:
 
 
 def test_ascend_is_refused_where_there_is_none(llama: Path) -> None:
-    with pytest.raises(StartError, match="computes on CPU, expected Ascend"):
+    with pytest.raises(StartError, match="no Ascend device: .* install the driver"):
         open_runner(llama, "mindspore", EngineConfig(device="ascend"))
+
+
+def test_an_operator_that_is_wrong_on_the_device_is_composed() -> None:
+    graph = GraphRecorder(None, "ascend", frozenset({"rope"}))
+    for name in ("rope", "rms_norm"):
+        graph.operator(name)
+    rope, norm = graph.operators.values()
+    assert isinstance(rope, ComposedRope)
+    assert norm.name == "RmsNorm"

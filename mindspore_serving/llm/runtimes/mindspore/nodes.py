@@ -24,13 +24,14 @@ class Node(NamedTuple):
 
 @dataclass(slots=True)
 class GraphRecorder:
-    """Lines of a graph with operators of `filling`.
+    """Lines of a graph with operators of `filling`, but for those in `composed`.
 
     Weights are parameters of `weights`, shared by the graphs of all phases.
     """
 
     weights: GraphWeights
     filling: str
+    composed: frozenset[str] = frozenset()
     lines: list[str] = field(default_factory=list)
     operators: dict[str, Any] = field(default_factory=dict)
     _made: dict[str, str] = field(default_factory=dict)
@@ -65,8 +66,12 @@ class GraphRecorder:
 
     def operator(self, name: str, filling: str = "", **options: Any) -> str:
         """Return the attribute of a primitive of the table, made once for equal options."""
-        filling = filling or self.filling
+        filling = filling or self.filling_of(name)
         return self.kept(f"{name} {filling} {options}", partial(make, name, filling, **options))
+
+    def filling_of(self, name: str) -> str:
+        """Return the column of the table that primitive `name` is made of."""
+        return COMPOSED if name in self.composed else self.filling
 
     def kept(self, key: str, make_operator: Callable[[], Any]) -> str:
         """Return the attribute of an operator, made at the first use of `key`."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.backends.ascend_installation import check_installation
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
@@ -38,6 +39,7 @@ from mindspore_serving.llm.runtimes.mindspore.inputs import (
     kernel_mask,
     similar_spans,
 )
+from mindspore_serving.llm.runtimes.mindspore.primitives import broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import Logits, Row, Runner, Step
 
@@ -46,11 +48,15 @@ SHARE_OF_DEVICE = 0.9  # of its memory, for weights and cache; the rest is for a
 
 @dataclass(frozen=True, slots=True)
 class GraphTarget:
-    """A device: MindSpore's name, the operators of its graphs, and the dtype of its weights."""
+    """A device: MindSpore's name, the operators of its graphs, and the dtype of its weights.
+
+    The operators in `composed` are composed of plain ones.
+    """
 
     name: str
     filling: str
     dtype: str
+    composed: frozenset[str] = frozenset()
 
 
 TARGETS = {
@@ -69,6 +75,9 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     """
     target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
+    if target.name == ASCEND:  # in other processes, before this one takes the device
+        check_installation()
+        target = replace(target, composed=broken_primitives(config.composed_primitives))
     use_device(target.name)
     try:
         graphs = PhaseGraphs(
@@ -109,6 +118,7 @@ class PhaseGraphs:
             ops = recording.GraphOps(
                 self.weights, phase, self.target.filling, block_size, self.layers
             )
+            ops.composed = self.target.composed
             graph = recording.record(self.spec, self._decoder, ops)
             self._cells[phase] = compile_graph(
                 graph, self.weights.parameters, phase, self.shapes(block_size)

@@ -296,20 +296,20 @@ class GraphOps(ElementwiseOps):
         caches = (f"key_caches[{cache}]", f"value_caches[{cache}]")
         is_plain = not (spec.window or spec.softcap or spec.alibi or spec.sinks)
         # The device's kernels have no windows, caps, slopes or sinks.
-        filling = self.filling if is_plain else COMPOSED
+        is_paged = self.phase == INCREMENT
+        kernel = "paged_attention" if is_paged else "flash_attention"
+        filling = self.filling_of(kernel) if is_plain else COMPOSED
         write = self.operator("reshape_and_cache")
         written = self.emit(f"{write}({k.name}, {v.name}, {', '.join(caches)}, slot_mapping)", 0)
         queries = self.emit(f"ops.depend({q.name}, {written.name})", q.width)
-        is_paged = self.phase == INCREMENT
         mask = self._mask(spec, filling, is_paged)
         options: dict[str, Any] = {"head_num": spec.num_heads, "kv_head_num": spec.num_kv_heads}
         options |= {"scale": spec.scale} | ({"softcap": spec.softcap} if spec.softcap else {})
         sinks = f", {self.vector(spec.sinks)}" if spec.sinks else ""
+        operator = self.operator(kernel, filling, **options)
         if is_paged:
-            operator = self.operator("paged_attention", filling, **options)
             arguments = f"{', '.join(caches)}, block_tables, batch_valid_length, {mask}, q_seq_lens"
         else:
-            operator = self.operator("flash_attention", filling, **options)
             arguments = f"{k.name}, {v.name}, {mask}, batch_valid_length"
         return self.emit(f"{operator}({queries.name}, {arguments}{sinks})", q.width)
 
