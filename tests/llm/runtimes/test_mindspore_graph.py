@@ -14,6 +14,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.layout import TokenSpan
+from mindspore_serving.llm.runtimes.mindir.library import mindspore
 from mindspore_serving.llm.runtimes.mindspore import nodes, recording
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
 from mindspore_serving.llm.runtimes.mindspore.inputs import (
@@ -115,6 +116,19 @@ def recorded(name: str, directory: Path, phase: str):
     ops = recording.GraphOps(weights, phase, nodes.ASCEND, 128, tuple(spec.attention_layers))
     shapes = [CacheShape(128, *spec.heads[layer]) for layer in spec.attention_layers]
     return recording.record(spec, decoder, ops), weights, shapes
+
+
+def test_bfloat16_weights_are_loaded_bit_for_bit(directory: Path) -> None:
+    source = checkpoints.build("qwen2", directory, dtype="bfloat16")
+    checkpoint, _, _ = open_definition(source, max_model_len=128)
+    weights = GraphWeights(checkpoint, "mindspore.bfloat16")
+    names = tuple(f"model.layers.0.self_attn.{leaf}_proj.weight" for leaf in "qkv")
+    attribute, shape = weights.matrix(names)
+    parameter = weights.parameters[attribute]
+    dtypes, _, bits = zip(*(checkpoint.raw(name) for name in names), strict=True)
+    assert set(dtypes) == {"BF16"}
+    assert (parameter.dtype, parameter.shape) == (mindspore.bfloat16, shape)
+    assert (parameter.asnumpy().view(np.uint16) == np.concatenate(bits)).all()
 
 
 @pytest.mark.parametrize("name", COMPILED)

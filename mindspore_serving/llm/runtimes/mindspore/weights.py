@@ -6,15 +6,16 @@ computes all of them.
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
 
-F32 = npt.NDArray[np.float32]
+F32: TypeAlias = npt.NDArray[np.float32]
+Values: TypeAlias = npt.NDArray[Any]  # float32, or uint16: bits of bfloat16
 
 
 class GraphWeights:
@@ -78,7 +79,7 @@ class GraphWeights:
         The matrices of an expert are beside each other.
         """
 
-        def stacked() -> F32:
+        def stacked() -> Values:
             return np.stack([self._stacked(each).T for each in names])
 
         return self._made(f"experts {names[0]}", stacked)
@@ -101,18 +102,32 @@ class GraphWeights:
     def clear(self) -> None:
         self.parameters.clear()
 
-    def _stacked(self, names: Sequence[str]) -> F32:
-        matrices = [self._checkpoint.f32(name) for name in names]
+    def _stacked(self, names: Sequence[str]) -> Values:
+        matrices = [self._read(name) for name in names]
         return matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
 
-    def _made(self, key: str, make_array: Callable[[], F32], *, exact: bool = False) -> str:
+    def _read(self, name: str) -> Values:
+        """Return a tensor as float32, or as bits of bfloat16 where weights have that dtype."""
+        if self.element_type != mindspore.bfloat16:
+            return self._checkpoint.f32(name)
+        dtype, _, bits = self._checkpoint.raw(name)
+        return bits if dtype == "BF16" else to_bf16(self._checkpoint.f32(name))
+
+    def _made(self, key: str, make_array: Callable[[], Values], *, exact: bool = False) -> str:
         attribute = self._attributes.get(key)
         if attribute is None:
             attribute = self._attributes[key] = f"w{len(self._attributes)}"
-            value = mindspore.Tensor.from_numpy(np.ascontiguousarray(make_array()))
-            if not exact:
-                value = value.astype(self.element_type)
+            value = self._tensor(make_array(), exact=exact)
+            self._checkpoint.release()
             self.parameters[attribute] = mindspore.Parameter(
                 value, name=attribute, requires_grad=False
             )
         return attribute
+
+    def _tensor(self, array: Values, *, exact: bool) -> Any:
+        """Return a tensor that shares the memory of `array`, unless its dtype changes."""
+        array = np.ascontiguousarray(array)
+        if array.dtype == np.uint16:
+            return mindspore.Tensor.from_numpy(array).view(mindspore.bfloat16)
+        value = mindspore.Tensor.from_numpy(array)
+        return value if exact else value.astype(self.element_type)
