@@ -149,7 +149,7 @@ def test_front_end_compiles_products_of_integers(
     assert compile_graph(graph, weights.parameters, nodes.INCREMENT, shapes)
 
 
-def test_matrices_of_one_form_are_joined(root: Path) -> None:
+def test_integers_of_the_same_form_are_joined(root: Path) -> None:
     """Queries, keys and values; gate and up, whose own integers are not loaded."""
     graph, weights, _ = recorded(built(root, "awq") / "quantised")
     assert [kind for kind, _, _ in calls(graph)].count("WeightQuantMatmul") == 4

@@ -23,7 +23,7 @@ DYNAMIC = "dynamic"  # inputs of a matrix are rounded by the largest of each tok
 
 @dataclass(frozen=True, slots=True)
 class StaticInputs:
-    """How inputs of an int8 matrix are rounded: x / scale + offset, in int8.
+    """Rounding of the inputs of an int8 matrix: x / scale + offset, in int8.
 
     Results are (values x + quant_bias) * deq_scale; `quant_bias`, int32 [outputs], contains the
     bias.  `scale` and `offset` are [1] or [inputs], offsets int8 or float32.  `shift`, [inputs], is

@@ -35,7 +35,7 @@ GROUPS_OF = 32  # inputs; the kernel takes multiples of it
 
 
 class IntegerForm(NamedTuple):
-    """What matrices have in common that one product computes."""
+    """Properties that matrices share which one product computes."""
 
     bits: int
     group: int = 0  # 0: a scale per output
@@ -166,13 +166,13 @@ def tensors_of(integers: Integers, dtype: str, *, stored_as_nibbles: bool) -> di
         wide = mindspore.bfloat16 if dtype == "bfloat16" else mindspore.float32
         scale = _tensor(packed.scales[:, 0].astype(np.float32)).astype(wide)
         return {"weight": _tensor(packed.values), "scale": scale}
-    own = getattr(mindspore, dtype)
+    element_type = getattr(mindspore, dtype)
     values, scale, offset = weight_layout(packed)
     is_int4 = integers.form.bits == 4 and stored_as_nibbles
     weight = mindspore.Tensor(values, dtype=mindspore.qint4x2) if is_int4 else _tensor(values)
-    tensors = {"weight": weight, "scale": _tensor(scale).astype(own)}
+    tensors = {"weight": weight, "scale": _tensor(scale).astype(element_type)}
     if offset is not None:
-        tensors["offset"] = _tensor(offset).astype(own)
+        tensors["offset"] = _tensor(offset).astype(element_type)
     return tensors
 
 
@@ -184,14 +184,14 @@ def input_tensors(form: IntegerForm, static: StaticInputs | None, dtype: str) ->
     """
     if static is None:
         return {"order": _tensor(np.frombuffer(form.order, np.int64).astype(np.int32))}
-    own = getattr(mindspore, dtype)
+    element_type = getattr(mindspore, dtype)
     zero, divides = _tensor(static.offset), static.offset.dtype == np.int8
     tensors = {
-        "steps": _tensor(static.scale if divides else 1 / static.scale).astype(own),
-        "zero": zero if divides else zero.astype(own),
+        "steps": _tensor(static.scale if divides else 1 / static.scale).astype(element_type),
+        "zero": zero if divides else zero.astype(element_type),
     }
     if static.shift is not None:
-        tensors["shift"] = _tensor(static.shift).astype(own)
+        tensors["shift"] = _tensor(static.shift).astype(element_type)
     return tensors
 
 
