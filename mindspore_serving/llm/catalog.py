@@ -21,9 +21,9 @@ class Runtime:
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of a model.  `accepts` has the values of options of which it takes only
     some, `devices` its names for device types of servables; without one, it computes on CPUs only.
-    The flags say whether it takes images, whether quantised weights stay integers, and
-    whether its ranks are started by another program: such a runtime cannot be chosen by `serve
-    --runtime`.
+    The flags say whether it takes images, whether quantised weights stay integers (on
+    every device, or on the one of `keeps_integers_on`), and whether its ranks are started by
+    another program: such a runtime cannot be chosen by `serve --runtime`.
     """
 
     opens: str
@@ -33,6 +33,7 @@ class Runtime:
     devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": "cpu"})
     takes_images: bool = False
     keeps_integers: bool = False
+    keeps_integers_on: str = ""
     has_running_ranks: bool = False
 
 
@@ -72,8 +73,13 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",
-        accepts={**_FLOAT32_ONLY, "device": ("auto", "cpu", "ascend")},
+        accepts={
+            **_FLOAT32_ONLY,
+            "device": ("auto", "cpu", "ascend"),
+            "quantization": (None, "int8", "int4"),
+        },
         devices={"cpu": "cpu", "ascend": "ascend"},
+        keeps_integers_on="ascend",
     ),
     "mindir": Runtime(
         ".mindir.runner:open_runner",

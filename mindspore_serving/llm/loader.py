@@ -185,7 +185,9 @@ class OpenedModel:
             stored, has_kernels = describe(read_config(self.directory))
         if not stored:
             return "as stored"
-        if has_kernels and RUNTIMES[self.runtime].keeps_integers:
+        runtime = RUNTIMES[self.runtime]
+        keeps = runtime.keeps_integers or self.config.device == runtime.keeps_integers_on
+        if has_kernels and keeps:
             return f"{stored}, integers kept"
         return f"{stored}, widened to floats, as runtime {self.runtime} has no kernels for it"
 

@@ -36,7 +36,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import (
     read_config,
     with_names,
 )
-from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, StaticInputs
 from mindspore_serving.llm.checkpoint.safetensors import (
     INDEX,
     StoredTensor,
@@ -154,6 +154,11 @@ class Checkpoint:
     def is_quantized(self, name: str) -> bool:
         """Return whether it is a matrix in another format."""
         return isinstance(self.stored(name), QuantizedTensor)
+
+    def input_rounding(self, name: str) -> StaticInputs | str:
+        """Return how the format of a matrix rounds its inputs, "" if it does not."""
+        stored = self.stored(name)
+        return stored.inputs if isinstance(stored, QuantizedTensor) else ""
 
     def packed(self, name: str) -> Packed | None:
         """Return the integers and scales of a quantised tensor.

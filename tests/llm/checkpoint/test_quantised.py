@@ -288,6 +288,8 @@ def test_biases_of_norms_move_into_the_matrices_behind(real: float, is_float: bo
         expected = np.full(48, real)
         atol = 0.001 + np.abs(shift).sum() * 0.51 * deq_scale.max() / 0.0625
         np.testing.assert_allclose(found[f"{module}.bias"].bits, expected, atol=atol * bool(real))
+    if not is_float:  # it is added to inputs that are rounded
+        np.testing.assert_array_equal(found[f"{MODULE}.weight"].inputs.shift, shift)
 
 
 def without(leaf: str) -> Callable[[Tensors], None]:

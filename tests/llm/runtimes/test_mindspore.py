@@ -87,7 +87,7 @@ def mistral(directory: Path) -> Path:
 @pytest.mark.parametrize(
     "options",
     [
-        {"quantization": "int8"},
+        {"quantization": "fp8"},
         {"dtype": "bf16"},
         {"kv_cache_dtype": "u8"},
         {"device": "cuda"},

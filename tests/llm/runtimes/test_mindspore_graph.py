@@ -124,6 +124,7 @@ def test_bfloat16_weights_are_loaded_bit_for_bit(directory: Path) -> None:
     weights = GraphWeights(checkpoint, "mindspore.bfloat16")
     names = tuple(f"model.layers.0.self_attn.{leaf}_proj.weight" for leaf in "qkv")
     attribute, shape = weights.matrix(names)
+    weights.load()
     parameter = weights.parameters[attribute]
     dtypes, _, bits = zip(*(checkpoint.raw(name) for name in names), strict=True)
     assert set(dtypes) == {"BF16"}

@@ -12,10 +12,11 @@
             quant_bias int32 [outputs], the bias less the products of input_offset
 
 A weight is weight_scale * (integer - weight_offset), times smooth_scale [inputs] if there is one.
-Inputs and caches are not rounded.
+Caches are not rounded, and inputs only by runtimes with kernels for that.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.checkpoint.packing import pack_nibbles, unpack_nibbles
 from mindspore_serving.llm.checkpoint.quantized.grouped import Grouped
 from mindspore_serving.llm.checkpoint.quantized.parts import (
+    DYNAMIC,
     FLOATS,
     Array,
     FormatName,
     Matrix,
     QuantizedTensor,
+    StaticInputs,
     TensorParts,
 )
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -98,9 +101,10 @@ def ascend(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     shape, rows = (values.shape[0], values.shape[1]), _bytes(values)
     if kind in TYPES_4:
         shape, rows = _nibbles(parts, values, is_turned=is_turned)
+    inputs = _inputs(parts, kind, values)
     if kind.startswith("W8A8") and not parts.has("weight_scale"):
         _add_bias(parts, values, is_rounded=is_turned)
-        return _static(parts, kind, values)
+        return replace(_static(parts, kind, values), inputs=inputs)
     groups, scales = _scales(parts, "weight_scale", shape, is_turned=is_turned)
     bits = 8 if kind in TYPES_8 else 4
     grouped = Grouped(
@@ -115,7 +119,7 @@ def ascend(parts: TensorParts, config: Mapping[str, Any]) -> QuantizedTensor:
     parts.drop("scale_bias", "clip_ratio")
     smooth = _smoothing(parts, shape[1])
     if smooth is None:
-        return grouped.tensor(kind, values)
+        return replace(grouped.tensor(kind, values), inputs=inputs)
 
     def widened() -> Matrix:
         return grouped.matrix() * smooth
@@ -214,6 +218,22 @@ def _zeros(
         return result
 
     return zeros
+
+
+def _inputs(parts: TensorParts, kind: str, values: Array) -> StaticInputs | str:
+    """Return how inputs are rounded; W8A8_MIX, which is both, counts as dynamic."""
+    if kind != "W8A8" or not parts.has("quant_bias"):
+        return DYNAMIC if kind in ("W8A8_DYNAMIC", "W8A8_MIX") else ""
+    outputs, inputs = values.shape
+    is_int8 = parts.has("input_offset") and parts.dtype("input_offset") == "I8"
+    offset = _per_input(parts, "input_offset", inputs).reshape(-1)
+    return StaticInputs(
+        values,
+        _deq_scale(parts, outputs),
+        parts.take("quant_bias", ("I32",), (outputs,)),
+        _per_input(parts, "input_scale", inputs).reshape(-1),
+        offset.astype(np.int8) if is_int8 else offset,
+    )
 
 
 def _static(parts: TensorParts, kind: str, values: Array) -> QuantizedTensor:

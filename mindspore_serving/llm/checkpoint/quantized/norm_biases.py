@@ -5,6 +5,7 @@ here, in the matrices, so that norms have no biases as in the model itself.
 """
 
 import re
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from mindspore_serving.llm.checkpoint.quantized.parts import (
     FLOATS,
     Matrix,
     QuantizedTensor,
+    StaticInputs,
     floats,
 )
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -48,6 +50,10 @@ def fold_norm_biases(tensors: Tensors) -> Tensors:
         for module in modules if shift.any() else ():
             weight, bias = tensors[f"{module}.weight"], tensors.get(f"{module}.bias")
             result[f"{module}.bias"] = _shifted(weight, bias, shift)
+            if isinstance(weight, QuantizedTensor) and isinstance(weight.inputs, StaticInputs):
+                # Where inputs are rounded, they are those with the norm's bias.
+                inputs = replace(weight.inputs, shift=shift)
+                result[f"{module}.weight"] = replace(weight, inputs=inputs)
     return result
 
 

@@ -18,6 +18,34 @@ Array: TypeAlias = npt.NDArray[Any]
 Matrix: TypeAlias = npt.NDArray[np.float32]
 
 FLOATS = ("F32", "F16", "BF16")
+DYNAMIC = "dynamic"  # inputs of a matrix are rounded by the largest of each token
+
+
+@dataclass(frozen=True, slots=True)
+class StaticInputs:
+    """Rounding of the inputs of an int8 matrix: x / scale + offset, in int8.
+
+    Results are (values x + quant_bias) * deq_scale; `quant_bias`, int32 [outputs], contains the
+    bias.  `scale` and `offset` are [1] or [inputs], offsets int8 or float32.  `shift`, [inputs], is
+    added to inputs before.
+    """
+
+    values: Array  # int8 [outputs, inputs]
+    deq_scale: Matrix  # [outputs]
+    quant_bias: Array
+    scale: Matrix
+    offset: Array
+    shift: Matrix | None = None
+
+    def key(self) -> bytes:
+        """Return what is equal where inputs are rounded alike."""
+        arrays = (self.scale, self.offset, *(() if self.shift is None else (self.shift,)))
+        return b"static" + b"".join(array.tobytes() for array in arrays)
+
+    def rows(self, some: slice) -> "StaticInputs":
+        """Return some of the outputs."""
+        fields = ("values", "deq_scale", "quant_bias")
+        return replace(self, **{field: getattr(self, field)[some] for field in fields})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +54,13 @@ class QuantizedTensor(StoredTensor):
 
     `dtype` is the format's name, and `bits` its largest array. `read` returns integers and scales
     if `is_packed`, else floats. `gather` returns float32 rows for int32 indices, in a format where
-    it need not read other rows.
+    it need not read other rows. `inputs` says how the format rounds inputs, "" if it does not.
     """
 
     read: Callable[[], Packed | Matrix]
     is_packed: bool = True
     gather: Callable[[npt.NDArray[np.int32]], Matrix] | None = None
+    inputs: StaticInputs | str = ""
 
     def rows(self, some: slice | npt.NDArray[np.intp]) -> "QuantizedTensor":
         """Return some of the outputs, in the order of their indices."""
@@ -41,7 +70,9 @@ class QuantizedTensor(StoredTensor):
             matrix = self.read()
             return matrix.rows(some) if isinstance(matrix, Packed) else matrix[some]
 
-        return replace(self, shape=(count, *self.shape[1:]), read=read, gather=None)
+        inputs = self.inputs.rows(some) if isinstance(self.inputs, StaticInputs) else self.inputs
+        shape = (count, *self.shape[1:])
+        return replace(self, shape=shape, read=read, gather=None, inputs=inputs)
 
 
 class FormatName(NamedTuple):

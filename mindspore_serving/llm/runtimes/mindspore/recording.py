@@ -22,6 +22,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.mindir.library import ops as mindspore_ops
 from mindspore_serving.llm.runtimes.mindspore.elementwise import ElementwiseOps
 from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
+from mindspore_serving.llm.runtimes.mindspore.integer_products import IntegerProducts
 from mindspore_serving.llm.runtimes.mindspore.nodes import (
     ASCEND,
     COMPOSED,
@@ -92,6 +93,7 @@ class GraphOps(ElementwiseOps):
         self.normed = Node("")  # what the logits are computed from
         self._waiting: Waiting | None = None
         self._products: dict[str, Product] = {}
+        self._integers = IntegerProducts(self)
 
     def before(self, expression: str) -> None:
         if self._waiting is not None and self._waiting.result.name in expression:
@@ -116,14 +118,27 @@ class GraphOps(ElementwiseOps):
 
     def linears(self, x: Node, weights: Sequence[str], biases: Sequence[str | None]) -> list[Node]:
         """Record one product with all matrices, one below the other, and a split of its result."""
-        attribute, (width, _) = self.weights.matrix(tuple(weights))
-        y = self.emit(f"{self.operator('matmul')}({x.name}, self.{attribute})", width)
+        if not self._integers.are_alike(weights):
+            return [self.linear(x, *each) for each in zip(weights, biases, strict=True)]
+        biases = [
+            None if self._integers.has_bias(weight) else bias
+            for weight, bias in zip(weights, biases, strict=True)
+        ]
+        y = self._product(x, weights)
         if len(weights) == 1 and not any(biases):
             self._products[y.name] = Product(x, weights[0], len(self.lines) - 1)
         if any(biases):
             bias = self.weights.biases(tuple(weights), tuple(biases))
-            y = self.emit(f"{y.name} + self.{bias}", width)
+            y = self.emit(f"{y.name} + self.{bias}", y.width)
         return self.split(y, [self.weights.rows(name) for name in weights])
+
+    def _product(self, x: Node, weights: Sequence[str]) -> Node:
+        """Record one product, in the last line."""
+        form = self.weights.integer_form(weights[0])
+        if form is not None:
+            return self._integers.product(x, weights, form)
+        attribute, (width, _) = self.weights.matrix(tuple(weights))
+        return self.emit(f"{self.operator('matmul')}({x.name}, self.{attribute})", width)
 
     def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
         if len(sizes) == 1:
@@ -334,13 +349,14 @@ class GraphOps(ElementwiseOps):
         if self.filling != ASCEND or None in products:
             return self.mul(self.silu(gate), up)
         first, second = (product for product in products if product is not None)
-        if first.x != second.x:
+        matrices = (first.weight, second.weight)
+        if first.x != second.x or not self._integers.are_alike(matrices):
             return self.mul(self.silu(gate), up)
         for product in (first, second):
             self.lines[product.line] = ""
-        attribute, (width, _) = self.weights.matrix((first.weight, second.weight))
-        joined = self.emit(f"{self.operator('matmul')}({first.x.name}, self.{attribute})", width)
-        return self.emit(f"{self.operator('swiglu')}({joined.name})", width // 2)
+            self.weights.drop(product.weight)
+        joined = self._product(first.x, matrices)
+        return self.emit(f"{self.operator('swiglu')}({joined.name})", joined.width // 2)
 
     def gather_rows(self, x: Node, rows: Node) -> Node:
         return self.emit(f"ops.gather({x.name}, {rows.name}, 0)", x.width)
@@ -359,6 +375,7 @@ def record(spec: ModelSpec, decoder: Decoder, ops: GraphOps) -> RecordedGraph:
     token_ids, positions, rows, uses_long_rope = map(Node, names)
     inputs = DecoderInputs(token_ids, positions, rows, uses_long_rope=uses_long_rope)
     logits = decoder(ops, spec, inputs)
+    ops.weights.load()
     return RecordedGraph(
         [line for line in ops.lines if line], ops.operators, logits.name, ops.weights.element_type
     )

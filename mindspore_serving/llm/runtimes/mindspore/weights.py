@@ -11,24 +11,42 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
+from mindspore_serving.llm.runtimes.mindspore.integers import (
+    IntegerForm,
+    Integers,
+    input_tensors,
+    joined,
+    read_integers,
+    tensors_of,
+)
 
 F32: TypeAlias = npt.NDArray[np.float32]
 Values: TypeAlias = npt.NDArray[Any]  # float32, or uint16: bits of bfloat16
 
 
 class GraphWeights:
-    """Parameters by attribute of the cell; each is made when the first graph names it.
+    """Parameters by attribute of the cell; `load` makes those that graphs have named.
 
-    `dtype` is the source of their dtype, "mindspore.float32" on a CPU.
+    `dtype` is the source of their dtype, "mindspore.float32" on a CPU.  With `keeps_integers`
+    quantised matrices remain integers, and with `bits` those of floats are rounded to them.
     """
 
-    def __init__(self, checkpoint: Checkpoint, dtype: str = "mindspore.float32") -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, dtype: str = "mindspore.float32", *,
+        keeps_integers: bool = False, bits: int = 0,
+    ) -> None:  # fmt: skip
         self.dtype = dtype
+        self.keeps_integers = keeps_integers
+        self._bits = bits
+        self._forms: dict[str, IntegerForm | None] = {}
         self.parameters: dict[str, Any] = {}
         self._checkpoint = checkpoint
         self._attributes: dict[str, str] = {}
+        self._waiting: list[tuple[list[str], Callable[[], list[Any]]]] = []
+        self._count = 0
 
     @property
     def element_type(self) -> Any:
@@ -54,6 +72,71 @@ class GraphWeights:
         shapes = [self._checkpoint.shape(name) for name in names]
         height, width = sum(shape[0] for shape in shapes), shapes[0][1]
         return self._made(" ".join(names), lambda: self._stacked(names)), (height, width)
+
+    def integer_form(self, name: str) -> IntegerForm | None:
+        """Return the form of a matrix that is to be integers, None for floats."""
+        if not self.keeps_integers:
+            return None
+        if name not in self._forms:
+            # A table of embeddings may also be the matrix of the head.
+            integers = None if name in self._attributes else self._integers(name)
+            self._forms[name] = None if integers is None else integers.form
+        return self._forms[name]
+
+    def integer_parts(self, names: tuple[str, ...], *, stored_as_nibbles: bool) -> dict[str, str]:
+        """Return the attributes of the tensors of matrices of one form, below each other."""
+        form = self.integer_form(names[0])
+        parts = () if form is None else form.parts
+
+        def tensors() -> list[Any]:
+            integers = joined([each for each in map(self._integers, names) if each is not None])
+            dtype = self.dtype.removeprefix("mindspore.")
+            made = tensors_of(integers, dtype, stored_as_nibbles=stored_as_nibbles)
+            return [made[part] for part in parts]
+
+        keys = [f"{' '.join(names)} {part}" for part in parts]
+        return dict(zip(parts, self._parameters(keys, tensors), strict=True))
+
+    def input_parts(self, name: str) -> dict[str, str]:
+        """Return the attributes of the tensors by which the inputs of a matrix are changed."""
+        form = self.integer_form(name)
+        if form is None or not form.input_parts:
+            return {}
+
+        def tensors() -> list[Any]:
+            rounding = self._checkpoint.input_rounding(name)
+            static = rounding if isinstance(rounding, StaticInputs) else None
+            made = input_tensors(form, static, self.dtype.removeprefix("mindspore."))
+            return [made[part] for part in form.input_parts]
+
+        # Once for all matrices of the form.
+        keys = [f"{part} {form}" for part in form.input_parts]
+        return dict(zip(form.input_parts, self._parameters(keys, tensors), strict=True))
+
+    def _integers(self, name: str) -> Integers | None:
+        return read_integers(self._checkpoint, name, self._bits)
+
+    def load(self) -> None:
+        """Make the parameters of the recorded graphs, one matrix at a time."""
+        while self._waiting:
+            attributes, make_tensors = self._waiting.pop(0)
+            for attribute, tensor in zip(attributes, make_tensors(), strict=True):
+                self.parameters[attribute] = mindspore.Parameter(
+                    tensor, name=attribute, requires_grad=False
+                )
+            self._checkpoint.release()
+
+    def drop(self, name: str) -> None:
+        """Forget a matrix alone that no line of a graph names, unless it is loaded."""
+        form = self.integer_form(name)
+        key = name if form is None else f"{name} weight"
+        attribute = self._attributes.get(key)
+        waiting = [each for each in self._waiting if attribute in each[0]]
+        for each in waiting:
+            self._waiting.remove(each)
+            gone = [key for key, made in self._attributes.items() if made in each[0]]
+            for key in gone:
+                del self._attributes[key]
 
     def biases(self, weights: Sequence[str], biases: Sequence[str | None]) -> str:
         """Return the attribute of the biases of `matrix(weights)`; zeros where there is none."""
@@ -114,15 +197,19 @@ class GraphWeights:
         return bits if dtype == "BF16" else to_bf16(self._checkpoint.f32(name))
 
     def _made(self, key: str, make_array: Callable[[], Values], *, exact: bool = False) -> str:
-        attribute = self._attributes.get(key)
-        if attribute is None:
-            attribute = self._attributes[key] = f"w{len(self._attributes)}"
-            value = self._tensor(make_array(), exact=exact)
-            self._checkpoint.release()
-            self.parameters[attribute] = mindspore.Parameter(
-                value, name=attribute, requires_grad=False
-            )
-        return attribute
+        def tensors() -> list[Any]:
+            return [self._tensor(make_array(), exact=exact)]
+
+        return self._parameters([key], tensors)[0]
+
+    def _parameters(self, keys: Sequence[str], make_tensors: Callable[[], list[Any]]) -> list[str]:
+        """Return the attributes of parameters that `load` makes, or has made before."""
+        if keys[0] not in self._attributes:
+            for key in keys:
+                self._attributes[key] = f"w{self._count}"
+                self._count += 1
+            self._waiting.append(([self._attributes[key] for key in keys], make_tensors))
+        return [self._attributes[key] for key in keys]
 
     def _tensor(self, array: Values, *, exact: bool) -> Any:
         """Return a tensor that shares the memory of `array`, unless its dtype changes."""

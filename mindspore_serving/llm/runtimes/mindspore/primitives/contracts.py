@@ -94,7 +94,8 @@ def spec_of(value: Any) -> ArgumentSpec:
     if isinstance(value, ArgumentSpec):
         return value
     shape = tuple(None if size is None or size < 0 else int(size) for size in value.shape)
-    return ArgumentSpec(shape, str(value.dtype).lower().removeprefix("mindspore."))
+    dtype = str(value.dtype).lower().removeprefix("mindspore.")
+    return ArgumentSpec(shape, "qint4x2" if dtype == "int4" else dtype)  # a tensor's name of it
 
 
 def problems(
