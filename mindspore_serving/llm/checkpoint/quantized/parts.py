@@ -42,7 +42,7 @@ class StaticInputs:
         arrays = (self.scale, self.offset, *(() if self.shift is None else (self.shift,)))
         return b"static" + b"".join(array.tobytes() for array in arrays)
 
-    def rows(self, some: slice) -> "StaticInputs":
+    def rows(self, some: slice | npt.NDArray[np.intp]) -> "StaticInputs":
         """Return some of the outputs."""
         fields = ("values", "deq_scale", "quant_bias")
         return replace(self, **{field: getattr(self, field)[some] for field in fields})
