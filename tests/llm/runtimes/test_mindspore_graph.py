@@ -23,6 +23,7 @@ from mindspore_serving.llm.runtimes.mindspore.inputs import (
     similar_spans,
 )
 from mindspore_serving.llm.runtimes.mindspore.nodes import GraphRecorder
+from mindspore_serving.llm.runtimes.mindspore.opening import device_memory
 from mindspore_serving.llm.runtimes.mindspore.primitives.basic import ComposedRope
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import Row, Runner, Step
@@ -218,6 +219,17 @@ def test_step_is_split_where_the_number_of_new_tokens_changes() -> None:
         TokenSpan(begin, end, 9, blocks) for begin, end in ((0, 1), (1, 2), (2, 8), (8, 9))
     )
     assert [[span.begin for span in call] for call in similar_spans(spans)] == [[0, 1], [2], [8]]
+
+
+def test_cache_takes_the_rest_of_the_devices_memory() -> None:
+    memory = device_memory(1000 << 20, 600 << 20, 1 << 20, 2048)
+    assert memory.free == (900 - 600) << 20
+    assert "90 % of the device's 1000 MiB" in memory.reason
+
+
+def test_weights_that_leave_no_block_are_refused_with_advice() -> None:
+    with pytest.raises(StartError, match="take 899 MiB of .* lower max_num_batched_tokens"):
+        device_memory(1000 << 20, 899 << 20, 2 << 20, 2048)
 
 
 def test_ascend_is_refused_where_there_is_none(llama: Path) -> None:

@@ -29,13 +29,13 @@ from mindspore_serving.llm.runtimes.mindspore.integers import (
     tensors_of,
     weight_layout,
 )
-from mindspore_serving.llm.runtimes.mindspore.opening import TARGETS, GraphRunner, PhaseGraphs
 from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import (
     ArgumentSpec,
     problems,
     spec_of,
 )
 from mindspore_serving.llm.runtimes.mindspore.primitives.table import PRIMITIVES, make
+from mindspore_serving.llm.runtimes.mindspore.runner import TARGETS, GraphRunner, PhaseGraphs
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints

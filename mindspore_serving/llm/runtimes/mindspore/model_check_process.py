@@ -25,12 +25,13 @@ from mindspore_serving.llm.runtimes.mindspore.model_check import (
     reference_logits,
     write_model,
 )
-from mindspore_serving.llm.runtimes.mindspore.opening import TARGETS, open_runner
+from mindspore_serving.llm.runtimes.mindspore.opening import open_runner
 from mindspore_serving.llm.runtimes.mindspore.primitives.cases import TOLERANCES
 from mindspore_serving.llm.runtimes.mindspore.primitives.messages import (
     ModelCompared,
     StreamsMeasured,
 )
+from mindspore_serving.llm.runtimes.mindspore.runner import TARGETS
 from mindspore_serving.llm.step import Row, Runner, Step
 from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter

@@ -5,67 +5,42 @@ every other step, and runs with any number of tokens, sequences and blocks.  On 
 float32, by operators composed of plain ones.  On Ascend it is not verified on hardware.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from mindspore_serving.backends.ascend_installation import check_installation
-from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import error_text
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantization_of
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.opening import open_definition
-from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
     DeviceMemory,
     cache_block_bytes,
-    check_logits,
     first_step,
+    longest_sequence,
     runner_limits,
 )
-from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
-from mindspore_serving.llm.runtimes.mindspore import nodes, recording
-from mindspore_serving.llm.runtimes.mindspore.cache import DeviceCache
-from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
-from mindspore_serving.llm.runtimes.mindspore.inputs import (
-    GraphInputs,
-    graph_inputs,
-    kernel_mask,
-    similar_spans,
-)
+from mindspore_serving.llm.runtimes.mindspore import nodes
 from mindspore_serving.llm.runtimes.mindspore.primitives import broken_primitives
+from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
+from mindspore_serving.llm.runtimes.mindspore.runner import (
+    TARGETS,
+    GraphRunner,
+    GraphTarget,
+    PhaseGraphs,
+)
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
-from mindspore_serving.llm.step import Logits, Row, Runner, Step
+from mindspore_serving.llm.step import Row, Runner, Step
 
 BITS = {"int8": 8, "int4": 4}
-SHARE_OF_DEVICE = 0.9  # of its memory, for weights and cache; the rest is for a step
 
-
-@dataclass(frozen=True, slots=True)
-class GraphTarget:
-    """A device: MindSpore's name, the operators of its graphs, and the dtype of its weights.
-
-    The operators in `composed` are composed of plain ones.
-    """
-
-    name: str
-    filling: str
-    dtype: str
-    composed: frozenset[str] = frozenset()
-
-
-TARGETS = {
-    "cpu": GraphTarget(CPU, nodes.COMPOSED, "float32"),
-    "ascend": GraphTarget(ASCEND, nodes.ASCEND, "bfloat16"),
-}
+SHARE_OF_DEVICE = 0.9  # of its memory; the rest is for what the runtime allocates later
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
@@ -82,6 +57,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     if target.name == ASCEND:  # in other processes, before this one takes the device
         check_installation()
         target = replace(target, composed=broken_primitives(config.composed_primitives))
+    if target.name == ASCEND:
+        os.environ.update(KERNEL_VARIABLES | os.environ)
     use_device(target.name)
     try:
         graphs = PhaseGraphs(spec, decoder, _weights(checkpoint, target, config), target)
@@ -91,7 +68,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
         raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
     element_size = 4 if target.name == CPU else 2
     block_bytes = cache_block_bytes(config, spec, element_size=element_size)
-    limits = runner_limits(config, spec, block_bytes, _read_memory(graphs))
+    limits = runner_limits(config, spec, block_bytes, _memory(graphs, config, block_bytes))
     runner = GraphRunner(graphs, limits)
     runner.warm_up()
     return runner
@@ -121,142 +98,41 @@ def _weights(checkpoint: Checkpoint, target: GraphTarget, config: EngineConfig) 
     )
 
 
-class PhaseGraphs:
-    """The graphs of both phases over one set of parameters."""
+def _memory(
+    graphs: PhaseGraphs, config: EngineConfig, block_bytes: int
+) -> MainMemory | DeviceMemory:
+    """Return what the cache may take.
 
-    def __init__(
-        self, spec: ModelSpec, decoder: Decoder, weights: GraphWeights, target: GraphTarget
-    ) -> None:
-        self.spec = spec
-        self.target = target
-        self.dtype = getattr(mindspore, target.dtype)
-        self.weights = weights
-        self.layers = tuple(spec.attention_layers)
-        self._decoder = decoder
-        self._cells: dict[str, Any] = {}
-
-    def shapes(self, block_size: int) -> list[CacheShape]:
-        return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
-
-    def cell(self, phase: str, block_size: int) -> Any:
-        """Return the graph of `phase`, recorded at its first use and compiled at its first call."""
-        if phase not in self._cells:
-            ops = recording.GraphOps(
-                self.weights, phase, self.target.filling, block_size, self.layers
-            )
-            ops.composed = self.target.composed
-            graph = recording.record(self.spec, self._decoder, ops)
-            self._cells[phase] = compile_graph(
-                graph, self.weights.parameters, phase, self.shapes(block_size)
-            )
-        return self._cells[phase]
-
-    def clear(self) -> None:
-        self._cells.clear()
-        self.weights.clear()
-
-
-class GraphRunner(LimitedRunner):
-    """A `Runner` of graphs; its cache is allocated when it is created."""
-
-    def __init__(self, graphs: PhaseGraphs, limits: RunnerLimits) -> None:
-        super().__init__(limits)
-        self.rope_switch = graphs.spec.rope.switch
-        is_on_cpu = graphs.target.name == CPU
-        self.cache_memory = replace(limits.memory, can_release=is_on_cpu)
-        self._graphs: PhaseGraphs | None = graphs
-        self._splits_steps = is_on_cpu  # its attention pads queries to the longest of a call
-        self._cache = DeviceCache(
-            limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
-        )
-        # What Ascend's kernels read; composed attention reads the dtype alone.
-        self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
-
-    def warm_up(self) -> None:
-        """Compile both graphs by computing a token each.
-
-        Raises StartError if weights or graphs do not fit.
-        """
-        graphs = self._opened()
-        for start in (0, 1):
-            with first_step():
-                logits = self.run(Step((Row([0], start, [0], 1),)))
-            check_logits(logits, graphs.spec)
-
-    def run(self, step: Step) -> Logits:
-        """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
-        graphs = self._opened()
-        layout = lay_out(step, self._limits)
-        if step.copies:
-            source, target = np.array(step.copies).T
-            self._cache.copy(source, target)
-        if not layout.spans:
-            return np.zeros((0, self.vocab_size), np.float32)
-        try:
-            return self._compute(graphs, layout)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, ServingError):
-                raise
-            raise ServingError(
-                f"a step of {step.num_tokens} tokens failed: {error_text(error)}"
-            ) from error
-
-    def release_blocks(self, blocks: Sequence[int]) -> None:
-        """Return the memory of `blocks` to the system."""
-        self._cache.release(blocks)
-
-    def close(self) -> None:
-        """Drop cache and weights.  A closed runner refuses every step."""
-        if self._graphs is not None:
-            self._graphs.clear()
-        self._graphs = None
-        self._cache.clear()
-
-    def _opened(self) -> PhaseGraphs:
-        if self._graphs is None:
-            raise ServingError("the runner is closed")
-        return self._graphs
-
-    def _compute(self, graphs: PhaseGraphs, layout: Layout) -> Logits:
-        calls = similar_spans(layout.spans) if self._splits_steps else (layout.spans,)
-        with LOCK:
-            parts = [self._call(graphs, graph_inputs(layout, spans)) for spans in calls]
-        logits: Logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return logits
-
-    def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
-        if graphs.target.filling != nodes.ASCEND:
-            return self._no_mask
-        is_bf16 = graphs.dtype == mindspore.bfloat16
-        mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
-        return _tensor(mask).astype(graphs.dtype)
-
-    def _call(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Logits:
-        phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
-        cell = graphs.cell(phase, self.block_size)
-        flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
-        logits = cell.compile_and_run(
-            flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
-            flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
-            flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
-        )  # fmt: skip
-        result: Logits = logits.astype(mindspore.float32).asnumpy()[: inputs.num_logits]
-        return result
-
-
-def _read_memory(graphs: PhaseGraphs) -> MainMemory | DeviceMemory:
-    """Return what the cache may take: of a device, its memory but what the weights reserve."""
+    Of a device, its memory but what the weights and the largest prompt of a step reserve.
+    """
     if graphs.target.name == CPU:
         return read_main_memory()
+    num_tokens = min(config.max_num_batched_tokens, longest_sequence(config, graphs.spec))
+    num_blocks = -(-num_tokens // config.block_size)
+    vocab_size = graphs.spec.vocab_size
+    probe = GraphRunner(graphs, RunnerLimits(config.block_size, num_blocks, vocab_size, num_tokens))
+    with first_step():
+        probe.run(Step((Row([0] * num_tokens, 0, range(num_blocks), 1),)))
+    probe.release_cache()
     total = mindspore.hal.get_device_properties(0, graphs.target.name).total_memory
     reserved = mindspore.runtime.max_memory_reserved()
+    return device_memory(total, reserved, block_bytes, num_tokens)
+
+
+def device_memory(total: int, reserved: int, block_bytes: int, num_tokens: int) -> DeviceMemory:
+    """Return what remains for the cache, in bytes, as do all numbers but `num_tokens`.
+
+    `reserved` is for the weights and a step of `num_tokens`.  Raises StartError if no block of
+    `block_bytes` fits, with what to lower.
+    """
     free = int(total * SHARE_OF_DEVICE) - reserved
+    taken = f"weights and a step of {num_tokens} tokens take {reserved >> 20} MiB"
+    if free < block_bytes:
+        raise StartError(
+            f"{taken} of the device's {total >> 20} MiB, which leaves no block of keys and values "
+            f"({block_bytes >> 10} KiB); lower max_num_batched_tokens or max_model_len, or use "
+            "quantised weights"
+        )
     return DeviceMemory(
-        max(free, 0),
-        f"{SHARE_OF_DEVICE * 100:g} % of the device's {total >> 20} MiB, of which the weights take "
-        f"{reserved >> 20} MiB; with less, lower max_num_batched_tokens or max_model_len",
+        free, f"{SHARE_OF_DEVICE * 100:g} % of the device's {total >> 20} MiB; {taken}"
     )
-
-
-def _tensor(array: Any) -> Any:
-    return mindspore.Tensor.from_numpy(np.ascontiguousarray(array))

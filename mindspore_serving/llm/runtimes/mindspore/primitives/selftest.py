@@ -28,7 +28,7 @@ MODULE = "mindspore_serving.llm.runtimes.mindspore.primitives.selftest_process"
 ASCEND, COMPOSED = "ascend", "composed"  # fillings
 DEADLINE = 120.0  # seconds to open a device, and to compile and run a primitive
 # The attention kernels for packed sequences are those that these names do not replace.
-VARIABLES = {"MS_INTERNAL_DISABLE_CUSTOM_KERNEL_LIST": "FlashAttentionScore,PagedAttention"}
+KERNEL_VARIABLES = {"MS_INTERNAL_DISABLE_CUSTOM_KERNEL_LIST": "FlashAttentionScore,PagedAttention"}
 CASE_NAMES = tuple(case.name for case in cases("float32"))
 
 
@@ -64,7 +64,7 @@ class SelfTest:
         """Iterate over results until the process ends; if it ends early, that is the last one."""
         distinct = ",".join(dict.fromkeys(names))
         words = ["--device", self.device, "--filling", self.filling, "--names", distinct]
-        child = Child(Program(self.module, words, (), VARIABLES, channel=socket.SOCK_STREAM))
+        child = Child(Program(self.module, words, (), KERNEL_VARIABLES, channel=socket.SOCK_STREAM))
         with closing(child), closing(child.stream):
             channel = BlockingChannel[FromSelfTest](child.stream, FromSelfTest, self.deadline)
             opening = self._receive(channel, child)
@@ -102,7 +102,7 @@ def check_model(
     Raises StartError if it crashes, hangs for `deadline` seconds or cannot be opened.
     """
     words = ["--device", device, "--composed", composed]
-    child = Child(Program(module, words, (), VARIABLES, channel=socket.SOCK_STREAM))
+    child = Child(Program(module, words, (), KERNEL_VARIABLES, channel=socket.SOCK_STREAM))
     with closing(child), closing(child.stream):
         channel = BlockingChannel[FromModelCheck](child.stream, FromModelCheck, deadline)
         while True:
