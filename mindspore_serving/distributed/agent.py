@@ -74,7 +74,7 @@ class CommandReader:
         return messages
 
     def drop_rest(self) -> None:
-        """Read to the end of the connection, or `Exit`; nobody else may have read what was sent."""
+        """Read what is left, up to `Exit` or the end of the connection."""
         with suppress(EOFError, OSError):
             while not self.is_stopped:
                 self.receive()
