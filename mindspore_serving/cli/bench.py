@@ -10,7 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -160,8 +160,20 @@ async def _measure(
     `on_start` is called when the first requests have shown that the options are right, `on_runs`
     with the results of each load.
     """
-    prompts = await _to_prompts(settings, mix, targets)
-    on_start()
+    with ExitStack() as stack:  # the end of uvloop may wait for a connection that is left open
+        for target in targets:
+            stack.callback(target.connections.close)
+        prompts = await _to_prompts(settings, mix, targets)
+        on_start()
+        return await _run_loads(settings, targets, prompts, on_runs)
+
+
+async def _run_loads(
+    settings: BenchSettings,
+    targets: Sequence[Target],
+    prompts: Iterator[BenchPrompt],
+    on_runs: OnRuns,
+) -> list[BenchRun]:
     runs: list[BenchRun] = []
     loads = bench_profiles.loads(settings)
     while loads:
@@ -173,8 +185,6 @@ async def _measure(
         runs += new
         if settings.profile == "sweep" and len(runs) == 2:
             loads = bench_profiles.between(runs, settings)
-    for target in targets:
-        target.connections.close()
     return runs
 
 

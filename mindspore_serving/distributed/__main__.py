@@ -9,6 +9,7 @@ import sys
 
 from mindspore_serving import log
 from mindspore_serving.distributed import agent, messages
+from mindspore_serving.distributed.connecting import Stopped
 from mindspore_serving.distributed.messages import AgentSetup
 from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.process.channel import BlockingChannel, connect
@@ -28,6 +29,8 @@ def main() -> int:
         setup = script.receive_next()
         models = agent.load(setup)
         connection = agent.join(setup, models)
+    except Stopped:
+        return 0  # which `AgentMember` knows
     except Exception as error:
         if not isinstance(error, ServingError):
             log.error("an agent could not start", exc_info=True)

@@ -5,7 +5,7 @@ import os
 import select
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -58,24 +58,45 @@ def join(setup: AgentSetup, models: Sequence[LoadedModel]) -> GangConnection:
     return connection
 
 
+class CommandReader:
+    """A reader of the worker's messages, for two threads."""
+
+    def __init__(self, connection: GangConnection) -> None:
+        self.is_stopped = False  # `Exit` was received
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def receive(self) -> list[ToPeer]:
+        """Wait for messages and return them.  Raises EOFError if the connection has ended."""
+        with self._lock:
+            messages = self._connection.receive(wait=True)
+            self.is_stopped |= any(isinstance(message, Exit) for message in messages)
+        return messages
+
+    def drop_rest(self) -> None:
+        """Read what is left, up to `Exit` or the end of the connection."""
+        with suppress(EOFError, OSError):
+            while not self.is_stopped:
+                self.receive()
+
+
 def serve(connection: GangConnection, models: Sequence[LoadedModel]) -> None:
     """Run predictions until the servable stops; kill this process if the worker is lost."""
-    threading.Thread(target=_send_beats, args=[connection], name="beats", daemon=True).start()
-    with suppress(EOFError, ConnectionError):
-        for message in _received(connection):
-            if isinstance(message, RunRank):
-                connection.send(run(models, message))
-            elif isinstance(message, Exit):
-                for model in models:
-                    model.close()
-                return
-    kill_group()
-
-
-def _received(connection: GangConnection) -> Iterator[ToPeer]:
-    """Iterate over messages of the worker.  Raises EOFError or ConnectionError if it is lost."""
-    while True:
-        yield from connection.receive(wait=True)
+    commands = CommandReader(connection)
+    beats = threading.Thread(
+        target=_send_beats, args=[connection, commands], name="beats", daemon=True
+    )
+    beats.start()
+    with suppress(EOFError, OSError):
+        while not commands.is_stopped:
+            for message in commands.receive():
+                if isinstance(message, RunRank):
+                    connection.send(run(models, message))
+    commands.drop_rest()
+    if not commands.is_stopped:
+        kill_group()
+    for model in models:
+        model.close()
 
 
 def run(models: Sequence[LoadedModel], message: RunRank) -> Ran:
@@ -94,14 +115,16 @@ def run(models: Sequence[LoadedModel], message: RunRank) -> Ran:
         return Ran(message.id, b"", to_fault(StageFailed(f"{type(error).__name__}: {error}")))
 
 
-def _send_beats(connection: GangConnection) -> None:
-    """Send heartbeats; kill this process if the connection ends, even while a model runs."""
+def _send_beats(connection: GangConnection, commands: CommandReader) -> None:
+    """Send heartbeats; kill this process if the worker is lost, even while a model runs."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLRDHUP)
     while not poll.poll(connection.plan.beat_seconds * 1000):
         with suppress(OSError):
             connection.send(Beat())
-    kill_group()
+    commands.drop_rest()
+    if not commands.is_stopped:
+        kill_group()
 
 
 def _load_file(setup: AgentSetup, path: str) -> LoadedModel:

@@ -22,7 +22,7 @@ from mindspore_serving.distributed.messages import (
     ToGang,
     to_signatures,
 )
-from mindspore_serving.distributed.peer import MAX_REASON, GangPeer
+from mindspore_serving.distributed.peer import CLOSE_SECONDS, MAX_REASON, GangPeer
 from mindspore_serving.distributed.predictions import Predictions
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import AgentAddress
@@ -110,10 +110,12 @@ class Leader:
             raise StartError(text) from None
 
     async def stop(self) -> None:
-        """Send `Exit` to all scripts and agents, and close the gang."""
+        """Send `Exit` to all scripts and agents, close the gang, and wait for their ends."""
         for peer in self._peers:
             peer.send(Exit())
         self._close("the servable is stopped")
+        if self._peers:
+            await asyncio.wait([peer.lost for peer in self._peers], timeout=CLOSE_SECONDS)
 
     def _break(self, reason: str) -> None:
         if self._end:

@@ -6,6 +6,7 @@ Its owner gets the messages and makes all decisions.
 import asyncio
 import secrets
 import ssl
+from contextlib import suppress
 from typing import Protocol, cast
 
 import msgspec
@@ -27,6 +28,7 @@ from mindspore_serving.process.vocabulary import Beat, Failed, fingerprint
 
 MAX_BEATS = 100  # heartbeats per second; a peer that sends more is not read for a second
 MAX_REASON = 4096  # characters of a reason
+CLOSE_SECONDS = 1.0  # within which a script or an agent closes its end after the worker has
 _CHUNK = 1 << 18  # bytes decrypted at a time
 
 
@@ -62,6 +64,7 @@ class GangPeer(asyncio.Protocol):
         self._nonce = secrets.token_bytes(security.NONCE)
         self._frames: FrameDecoder[ToGang] = message_decoder(ToGang, SMALL)
         self._transport: asyncio.Transport | None = None
+        self.lost = asyncio.get_running_loop().create_future()  # done once both ends are closed
         self._encryption = Encryption(context) if context is not None else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -73,6 +76,8 @@ class GangPeer(asyncio.Protocol):
         self._owner.on_opened(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return  # closed
         if self.is_authenticated:
             self.silent_for = 0.0
         try:
@@ -94,6 +99,7 @@ class GangPeer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self.lost.set_result(None)
         self._owner.on_closed(self)
 
     def _slow_down(self) -> None:
@@ -151,10 +157,21 @@ class GangPeer(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Close the connection after sending buffered data; read no more messages."""
+        """Close the connection after sending buffered data; handle no more messages.
+
+        What the peer still sends is read and dropped, for CLOSE_SECONDS: closing a socket with
+        unread data resets the connection, and the peer could lose our last message.
+        """
         transport, self._transport = self._transport, None
-        if transport is not None:
+        if transport is None:
+            return
+        if not self.is_authenticated:  # it could fill our table of descriptors
             transport.close()
+            return
+        transport.resume_reading()
+        asyncio.get_running_loop().call_later(CLOSE_SECONDS, transport.abort)
+        with suppress(OSError):  # the peer has just reset the connection
+            transport.write_eof()
 
     def _challenge(self) -> None:
         self.send(Challenge(self._nonce))

@@ -101,6 +101,7 @@ class BlockingChannel(Generic[T]):
             return messages
         if wait and self._poll is not None and not self._is_readable(self._poll):
             return messages
+        end = "the peer has closed the channel"
         while True:
             flags = 0 if wait and not messages else socket.MSG_DONTWAIT
             try:
@@ -110,9 +111,11 @@ class BlockingChannel(Generic[T]):
                     raise TimeoutError("no message within the timeout of the channel") from None
                 return messages
             except ConnectionError as error:
-                raise EOFError(str(error)) from error
+                count, end = 0, str(error)
+            if count == 0 and messages:
+                return messages  # the next call finds the end
             if count == 0:
-                raise EOFError("the peer has closed the channel")
+                raise EOFError(end)
             messages.extend(self._frames.feed(memoryview(self._buffer)[:count]))
             if count < len(self._buffer) and (messages or not wait):
                 return messages

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.cli import bench, bench_load, bench_protocols
+from mindspore_serving.cli import bench, bench_load, bench_profiles, bench_protocols
 from mindspore_serving.cli.bench_client import Connections
 from mindspore_serving.cli.bench_load import BenchOutcome, BenchRun, Target
 from mindspore_serving.cli.bench_prompts import BenchPrompt
@@ -20,7 +20,7 @@ from mindspore_serving.errors import ServingError
 from tests.cli.commands import SERVING, call, run
 from tests.cli.talking import MODEL, Talking, talking
 from tests.ports import free_port
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.e2e
 BENCH = [*SERVING, "bench"]
@@ -125,7 +125,7 @@ def test_a_classic_method_is_measured_by_its_url(served, tmp_path: Path) -> None
 
 def test_failed_instances_are_counted_and_make_the_status_1(served, tmp_path: Path) -> None:
     (tmp_path / "body").write_text('{"instances": [{"left": "fail", "right": "b"}]}')
-    done = run([*BENCH, f"{served.url}/model/words:joined", "--body", "body"], tmp_path)
+    done = call(["bench", f"{served.url}/model/words:joined", "--body", "body"], tmp_path)
     assert done.returncode == 1
     assert "asked to fail" in done.stderr
 
@@ -198,7 +198,11 @@ class Faulty(socketserver.StreamRequestHandler):
 
 class Threads(socketserver.ThreadingTCPServer):
     daemon_threads = True
-    connections = 0
+    connections = ended = 0
+
+    def shutdown_request(self, request):
+        self.ended += 1
+        super().shutdown_request(request)
 
     def get_request(self):
         self.connections += 1
@@ -265,6 +269,23 @@ def test_a_model_without_chat_template_is_measured_by_completions(faulty: Thread
 
     with pytest.raises(ServingError, match="template: x; to measure it write --protocol compl"):
         asyncio.run(probe())
+
+
+def test_a_measurement_that_cannot_begin_closes_its_connections(
+    faulty: Threads, tmp_path: Path
+) -> None:
+    """The end of uvloop may wait for a connection that is open until the server closes it."""
+    (tmp_path / "prompts").write_text('{"prompt": "busy"}\n')
+    to = target(faulty.server_address[1])
+    settings = BenchSettings(to.connections.url, prompts=str(tmp_path / "prompts"))
+
+    async def fail() -> None:
+        mix = bench_profiles.mix(settings)
+        with pytest.raises(ServingError, match="status 429 full"):
+            await bench._measure(settings, mix, [to], on_runs=lambda _: None)
+        await until(lambda: faulty.ended)
+
+    asyncio.run(fail())
 
 
 def test_connections_are_used_again_and_no_more_than_clients(faulty: Threads) -> None:

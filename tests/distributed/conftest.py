@@ -27,7 +27,7 @@ def opening(pool: ThreadPoolExecutor) -> Iterator[Callable[..., Opening]]:
     for one in opened:
         if not one._opened.done():
             one.end_wait()
-        elif one._opened.exception() is None:
-            one.model.close()
-        for connection in one.connections:
+        for connection in one.connections:  # the model waits for their ends
             connection.close()
+        if one._opened.exception() is None:
+            one.model.close()

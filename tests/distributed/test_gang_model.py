@@ -194,11 +194,14 @@ def test_a_complete_gang_survives_scripts_that_give_up(opening, pool):
     assert len(done.result(PATIENCE)) == 1
 
 
-def test_stopping_is_said_to_all(opening):
+def test_stopping_is_said_to_all(opening, pool):
     gang = opening()
-    agents = complete(gang, "x", "x")
-    gang.model.close()
-    assert agents[1].connection.receive(wait=True) == [Exit()]
+    complete(gang, "x", "x")
+    closing = pool.submit(gang.model.close)
+    for connection in gang.connections:
+        assert connection.receive(wait=True) == [Exit()]
+        connection.close()
+    closing.result(PATIENCE)
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -392,6 +395,8 @@ def test_an_agent_that_sends_an_unexpected_answer_is_lost(opening):
     gang = opening(1, 1)
     (agent,) = complete(gang, "x")
     agent.connection.send(Ran(77, b""))
+    assert isinstance(agent.next(), Failed)
+    agent.connection.close()
     assert "rank 0 was refused: rank 0 sent an answer" in gang.broken.result(PATIENCE)
 
 

@@ -64,7 +64,9 @@ def test_a_server_that_waits_for_agents_ends_by_a_signal(scripts):
     made = scripts()
     server = made.start_server()
     wrong = {"SERVING_DISTRIBUTED_TOKEN": "guessed"}
-    made.start_agents(environment=wrong).says("the worker refuses: wrong token")  # it listens
+    agents = made.start_agents(environment=wrong)
+    assert agents.status() == 1
+    assert "the worker refuses: wrong token" in agents.text  # it listens
     server.send(signal.SIGINT)
     assert server.status() != 0
     assert processes_in(made.directory) == []

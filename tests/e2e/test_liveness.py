@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,15 +57,20 @@ def test_a_stopped_worker_is_replaced_and_queued_requests_answered(serve, pool, 
 
 
 def test_a_stopped_worker_that_goes_on_in_time_is_kept(serve, pool):
-    calls = serve(STUCK, heartbeat_timeout=3)
-    (pid,) = workers(os.getpid())
-    os.kill(pid, signal.SIGSTOP)
-    answer = pool.submit(calls.client("toy", "pid").infer, {"x": 1})
-    eventually(lambda: not is_ready(calls))
-    os.kill(pid, signal.SIGCONT)
-    assert int(answer.result(PATIENCE)[0]["pid"]) == pid
-    eventually(lambda: is_ready(calls))
-    assert workers(os.getpid()) == [pid]
+    for timeout in (3, 12):  # a busy machine may not come to let it go on in time
+        calls = serve(STUCK, heartbeat_timeout=timeout)
+        (pid,) = workers(os.getpid())
+        os.kill(pid, signal.SIGSTOP)
+        answer = pool.submit(calls.client("toy", "pid").infer, {"x": 1})
+        eventually(lambda calls=calls: not is_ready(calls))
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+        assert "error" not in (found := answer.result(PATIENCE))
+        eventually(lambda calls=calls: is_ready(calls))
+        if int(found[0]["pid"]) == pid and workers(os.getpid()) == [pid]:
+            return
+        server.stop()
+    raise AssertionError(f"the worker {pid} was replaced: {found}")
 
 
 def test_a_busy_worker_is_not_taken_for_a_hung_worker(serve):

@@ -168,6 +168,16 @@ def test_messages_sent_before_the_end_are_not_lost(pair):
         channel.receive(wait=True)
 
 
+def test_a_last_message_that_fills_the_read_buffer_is_not_lost(pair):
+    channel, master = pair
+    channel._buffer = bytearray(encode(Exit()))
+    master.sendall(encode(Exit()))
+    master.close()
+    assert channel.receive(wait=False) == [Exit()]
+    with pytest.raises(EOFError):
+        channel.receive(wait=False)
+
+
 def test_frames_sent_by_several_threads_do_not_mix(pair):
     channel, master = pair
     threads = [

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.http.parser import LARGE_BODY
 from mindspore_serving.frontends.http.predict import Predict
 from mindspore_serving.frontends.v2.fast_infer import Infer
 from tests.frontends.http_serving import Web, post
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 MAX_BODY = 4 << 20
 SIZE = (1 << 20) + 12_345
@@ -150,10 +150,10 @@ def test_the_rest_of_a_refused_large_body_is_not_parsed_as_a_request(background)
 
 
 def test_a_large_body_that_comes_too_slowly_is_answered_408(background):
-    with serving(background, body_timeout=1) as web:
+    with serving(background, body_timeout=PATIENCE) as web:
         client = web.connect().send(REQUEST[:-1])
         eventually(lambda: web.held == SIZE - 1)
-        web.sweep(0, 2)
+        web.sweep(0, 2 * PATIENCE)
         assert client.read()[0] == 408
         eventually(lambda: web.held == 0)
 
