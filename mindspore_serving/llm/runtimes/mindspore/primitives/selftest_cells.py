@@ -64,7 +64,7 @@ class FlashGraph(MaskedGraph):
         return self.primitive(q, k, v, mask, batch_valid_length)
 
 
-class PagedGraph(MaskedGraph):
+class PagedCheckGraph(MaskedGraph):
     """Attention to a cache."""
 
     def construct(
@@ -128,7 +128,7 @@ def _graph(
     if case.name == "mla":
         return LatentGraph(primitive, filling, case.options["head_num"], is_paged=True), inputs
     is_paged = case.name == "paged_attention"
-    kind = PagedGraph if is_paged else FlashGraph
+    kind = PagedCheckGraph if is_paged else FlashGraph
     return kind(primitive, filling, HEADS // KV_HEADS, is_paged=is_paged), inputs
 
 
