@@ -21,17 +21,30 @@ PACKAGE_NAME = ROOT.name
 PACKAGES = {path.stem for base in BASES for path in base.iterdir() if path.stem != "__init__"}
 
 
-def docstrings(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
-            yield text
+@cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a file: parsing it takes longer than whatever is looked for in it."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def docstrings(path: Path) -> tuple[str, ...]:
+    documented = [node for node in nodes_of(path) if isinstance(node, DOCUMENTED)]
+    return tuple(text for node in documented if (text := ast.get_docstring(node)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nodes_are_dropped_at_the_end() -> Iterator[None]:
+    """Those of all files take a hundred megabytes and more."""
+    yield
+    nodes_of.cache_clear()
 
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
     """Names of functions, classes, variables and imports anywhere in a file."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.alias):
@@ -56,6 +69,11 @@ def is_module_or_name(dotted: str, base: Path) -> bool:
 
 
 @cache
+def is_in_checkout(name: str) -> bool:
+    return any(path.endswith(f"/{name}") for path in tracked_paths())
+
+
+@cache
 def tracked_paths() -> tuple[str, ...]:
     folders = (ROOT, REPOSITORY / "tests", REPOSITORY / "benchmarks", REPOSITORY / "examples")
     return tuple(f"/{path.relative_to(REPOSITORY)}" for f in folders for path in f.rglob("*.py"))
@@ -66,7 +84,7 @@ def missing_names(text: str, *bases: Path) -> list[str]:
     missing = []
     for name in re.findall(r"`([\w./]+)`", text):
         if name.endswith(".py") and name not in FILES_OF_USERS:
-            is_there = any(path.endswith(f"/{name}") for path in tracked_paths())
+            is_there = is_in_checkout(name)
         elif re.fullmatch(r"[a-z_0-9]+(\.\w+)+", name) and name.partition(".")[0] in PACKAGES:
             is_there = any(is_module_or_name(name, base) for base in (*BASES, *bases))
         else:
@@ -107,10 +125,10 @@ ELSEWHERE = frozenset(
 )
 
 
-def identifiers(tree: ast.AST) -> Iterator[str]:
+def identifiers(path: Path) -> Iterator[str]:
     """Iterate over all names of a module's code, and the words of its texts but docstrings."""
-    described = {id(node.body[0].value) for node in ast.walk(tree) if is_documented(node)}
-    for node in ast.walk(tree):
+    described = {id(node.body[0].value) for node in nodes_of(path) if is_documented(node)}
+    for node in nodes_of(path):
         for field in ("name", "id", "arg", "attr", "asname", "module"):
             if isinstance(text := getattr(node, field, None), str):
                 yield from text.split(".")
@@ -131,7 +149,7 @@ def known_names() -> frozenset[str]:
     names = {part for path in ROOT.rglob("*") for part in path.relative_to(ROOT).parts}
     names |= {name.partition(".")[0] for name in names}
     for path in SOURCES:
-        names.update(identifiers(ast.parse(path.read_text())))
+        names.update(identifiers(path))
     return frozenset(names) | ELSEWHERE | {PACKAGE_NAME, "pyproject", "proto"}
 
 
@@ -168,9 +186,8 @@ PUBLIC = ("server", "servable", "client")
 
 def texts_of_users(path: Path) -> Iterator[str]:
     """Strings that a running program can show, and the docstrings of public functions."""
-    tree = ast.parse(path.read_text())
-    notes = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    notes = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
+    for node in nodes_of(path):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in notes:
             yield node.value
         is_public = path.relative_to(ROOT).parts[0] in PUBLIC and isinstance(node, DOCUMENTED[1:])

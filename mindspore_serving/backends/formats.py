@@ -5,9 +5,12 @@ A table for the built-in formats and an entry-point group for other packages.
 
 import importlib
 import importlib.util
+import os
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +221,23 @@ def _advice(name: str) -> str:
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
+    return _entry_points_in(tuple((directory, _changed_at(directory)) for directory in sys.path))
+
+
+def _changed_at(directory: str) -> int:
+    """Return when a package was last added to or removed from a directory of `sys.path`."""
+    try:
+        return os.stat(directory or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=1)
+def _entry_points_in(directories: tuple[tuple[str, int], ...]) -> "dict[str, EntryPoint]":
+    """Return the entry points of all packages, by name.
+
+    Reading the metadata of hundreds of packages takes as long as compiling a small model.
+    """
     from importlib.metadata import entry_points  # slow to import, seldom needed
 
     entries: dict[str, EntryPoint] = {}

@@ -90,7 +90,13 @@ def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, .
 
 
 def check_crowd(
-    source: Path, runtime: str, *, exported: Path | None = None, count: int = 32, **options: Any
+    source: Path,
+    runtime: str,
+    *,
+    exported: Path | None = None,
+    count: int = 32,
+    layers: int = checkpoints.LAYERS,
+    **options: Any,
 ) -> None:
     """The whole engine, with a cache too small for the crowd: prefixes shared, texts preempted.
 
@@ -104,7 +110,7 @@ def check_crowd(
         "max_num_batched_tokens": 48,
         "max_model_len": 160,
         "block_size": 16,
-        "kv_cache_memory": 256 * 3 * 2 * 2 * 16 * 4,  # 256 tokens of 3 layers of 2 heads of 16
+        "kv_cache_memory": 256 * layers * 2 * 2 * 16 * 4,  # 256 tokens, 2 heads of 16 in a layer
         "adaptive_speculation": False,
         "min_ngram": 1,
         **options,

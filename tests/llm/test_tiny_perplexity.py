@@ -12,7 +12,7 @@ from mindspore_serving.llm.quantize import quantize
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "tiny_llm"
 MODEL = EXAMPLE / "model"
-WINDOW, NUM_WINDOWS = 512, 16
+WINDOW, NUM_WINDOWS = 512, 5
 
 
 def windows(llm):

@@ -1,6 +1,6 @@
 """Settings of convolution layers that are swept.  Imported where MindSpore is installed."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 from mindspore import Parameter, Tensor, mint, nn
@@ -85,6 +85,17 @@ LAYERS = {
 """Layer, spatial sizes of the input, settings."""
 
 
+def covering(settings, count=3):
+    """A few of `settings` in which any `count` choices occur together that do so in all."""
+    groups = [{frozenset(some) for some in combinations(row.items(), count)} for row in settings]
+    chosen, missing = [], set().union(*groups)
+    while missing:
+        place = max(range(len(groups)), key=lambda one: len(groups[one] & missing))
+        chosen.append(settings[place])
+        missing -= groups[place]
+    return chosen
+
+
 class Swept(nn.Cell):
     """Layers on one input; `results` says what each gives."""
 
@@ -111,4 +122,4 @@ def made(kind, setting):
     return layer
 
 
-__all__ = ["LAYERS", "Parameter", "Swept", "made", "mint", "settings"]
+__all__ = ["LAYERS", "Parameter", "Swept", "covering", "made", "mint", "settings"]

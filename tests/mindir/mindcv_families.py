@@ -29,7 +29,7 @@ class Family:
 
 
 STEM = "conv1 bn1 relu max_pool layer1 layer2"
-SWIN = {"image_size": 64, "window_size": 4, "depths": [2, 1], "num_heads": [3, 6]}
+SWIN = {"image_size": 64, "window_size": 4, "depths": [2, 0], "num_heads": [3, 6]}
 REPMLP = {
     "num_blocks": (1, 1),
     "channels": (16, 32),
@@ -37,13 +37,14 @@ REPMLP = {
     "ws": (16, 8),
     "sharesets_nums": (1, 4),
 }
-PVT = {"num_stages": 2, "embed_dims": [32, 64, 64, 64]}
+PVT = {"num_stages": 2, "embed_dims": [32, 64, 64, 64], "depths": [1, 1, 1, 1]}
 PIT = {"image_size": 64, "base_dims": [32, 32], "depth": [1, 1], "heads": [2, 4]}
+NARROW = {"embed_dim": 96, "num_heads": 3}
 FAMILIES = {
-    "bit": Family("BiT_resnet50", first="conv1 pad max_pool layer1 layer2"),
+    "bit": Family("BiT_resnet50", first="conv1 pad max_pool layer1"),
     "cait": Family("cait_xxs24_224", 32, "CaiT", {"img_size": 32}),
-    "cmt": Family("cmt_tiny", 64, "CMT", {"img_size": 64}),
-    "coat": Family("coat_lite_tiny", 64, "CoaT", {"image_size": 64}),
+    "cmt": Family("cmt_tiny", 64, "CMT", {"img_size": 64, "depths": [1, 0, 0, 1]}),
+    "coat": Family("coat_lite_tiny", 64, "CoaT", {"image_size": 64, "serial_depths": [1, 1, 0, 0]}),
     "convit": Family("convit_tiny", 224),
     "convnext": Family("convnextv2_atto"),
     "crossvit": Family(
@@ -62,7 +63,7 @@ FAMILIES = {
         "inception_v3", first="conv1a conv2a conv2b maxpool1 conv3b conv4a maxpool2 inception5b"
     ),
     "inceptionv4": Family("inception_v4", 96, first="features:4"),
-    "mae": Family("mae_b_16_224_finetune", 32, "VisionTransformer", {"image_size": 32}),
+    "mae": Family("mae_b_16_224_finetune", 32, "VisionTransformer", {"image_size": 32, **NARROW}),
     "mixnet": Family("mixnet_s", first="stem_conv layers:5"),
     "mlpmixer": Family("mlp_mixer_s_p32", 64, "MLPMixer", {"n_patches": 4}),
     "mnasnet": Family("mnasnet_050", first="features:12"),
@@ -80,10 +81,10 @@ FAMILIES = {
     "repvgg": Family("repvgg_a0"),
     "res2net": Family("res2net50", first=STEM),
     "resnest": Family("resnest14", first=STEM.replace("max_", "max")),
-    "resnet": Family("resnet18"),
+    "resnet": Family("resnet18", first=STEM),
     "resnetv2": Family("resnetv2_50", first=STEM),
     "rexnet": Family("rexnet_09", first="stem features:5"),
-    "senet": Family("seresnet18"),
+    "senet": Family("seresnet18", 64, "SENet", {"layers": [1, 1, 1, 1]}),
     "shufflenetv1": Family("shufflenet_v1_g3_05"),
     "shufflenetv2": Family("shufflenet_v2_x0_5"),
     "sknet": Family("skresnet18", first=STEM),
@@ -99,7 +100,7 @@ FAMILIES = {
     ),
     "vgg": Family("vgg11", first="features:8"),
     "visformer": Family("visformer_tiny", 64, "Visformer", {"img_size": 64}),
-    "vit": Family("vit_b_32_224", 64, "VisionTransformer", {"image_size": 64}),
+    "vit": Family("vit_b_32_224", 64, "VisionTransformer", {"image_size": 64, **NARROW}),
     "xception": Family("xception", first="conv1 bn1 relu conv2 bn2 relu blocks:2"),
     "xcit": Family("xcit_tiny_12_p16_224", 64, "XCiT", {"img_size": 64}),
 }
@@ -112,6 +113,15 @@ NOT_EXPORTED = {"halonet", "pvt", "volo"}
 FIXED_ALONE = {"coat", "crossvit", "edgenext", "rexnet", "xcit"}
 # Where weights must be smaller, as parts are computed in float16.
 GAINS = {"hrnet": 1.0}
+# Families whose layers another one has too: networks of both are tried with the long tests.
+SHOWN_BY = {
+    "inceptionv4": "inceptionv3",
+    "mae": "vit",
+    "mnasnet": "mobilenetv2",
+    "mobilenetv1": "mobilenetv2",
+    "pnasnet": "nasnet",
+    "vgg": "squeezenet",
+}
 # Some that change values in place.
 IN_PLACE = {"bit", "repmlp", "resnet", "resnetv2"}
 
@@ -159,7 +169,7 @@ def _without_initial_weights():
     from mindspore.common import initializer
 
     def zeros(init, shape=None, dtype=mindspore.float32):
-        return Tensor(np.zeros(shape, np.float32), dtype)
+        return Tensor.from_numpy(np.zeros(shape, np.float32)).astype(dtype)
 
     def fill(self, array):
         array.fill(0)

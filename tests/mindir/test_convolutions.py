@@ -7,7 +7,7 @@ pytest.importorskip("mindspore", reason="MindSpore exports and runs these layers
 from mindspore import nn
 
 from tests.mindir.conftest import arrays_of, export, opened, run_by_mindspore
-from tests.mindir.convolutions import IN, LAYERS, Swept, made
+from tests.mindir.convolutions import IN, LAYERS, Swept, covering, made
 
 pytestmark = [
     pytest.mark.mindspore,
@@ -26,14 +26,24 @@ def different(settings, ours, theirs):
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_a_convolution_with_any_setting_equals_mindspore(name, tmp_path):
+def test_a_convolution_with_any_three_settings_equals_mindspore(name, tmp_path):
     kind, sizes, settings = LAYERS[name]
+    check_swept(kind, sizes, covering(settings), tmp_path / "swept.mindir")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_convolution_with_all_settings_equals_mindspore(name, tmp_path):
+    check_swept(*LAYERS[name], tmp_path / "swept.mindir")
+
+
+def check_swept(kind, sizes, settings, path):
     cell = Swept([made(kind, setting) for setting in settings])
     cell.set_train(False)
     x = np.random.default_rng(0).standard_normal((2, IN, *sizes)).astype(np.float32)
-    export(cell, tmp_path / "swept.mindir", [x])
-    theirs = arrays_of(run_by_mindspore(tmp_path / "swept.mindir", [x]))
-    ours = [np.array(one) for one in opened(tmp_path / "swept.mindir").run([x])]
+    export(cell, path, [x])
+    theirs = arrays_of(run_by_mindspore(path, [x]))
+    ours = [np.array(one) for one in opened(path).run([x])]
     assert different(settings, ours, theirs) == []
 
 

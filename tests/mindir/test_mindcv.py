@@ -14,6 +14,7 @@ from tests.mindir.mindcv_families import (
     GAINS,
     IN_PLACE,
     NOT_EXPORTED,
+    SHOWN_BY,
     Family,
     build,
 )
@@ -29,6 +30,9 @@ OTHERS = [
     for name in registry.list_models(module=family)
     if family not in NOT_EXPORTED
 ]
+TRIED = [
+    pytest.param(name, marks=[pytest.mark.long] if name in SHOWN_BY else []) for name in FAMILIES
+]
 BOTH = ("fixed", "open")
 
 
@@ -41,7 +45,7 @@ def test_every_family_of_mindcv_that_mindspore_exports_has_a_network_here():
     assert sorted({*FAMILIES, *NOT_EXPORTED}) == registry.list_modules()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", TRIED)
 def test_a_network_of_a_family_answers_as_with_mindspore(name, tmp_path):
     """With an open batch, where it can be exported; networks with changes in place with both."""
     batches = batches_of(name) if name in IN_PLACE else batches_of(name)[-1:]

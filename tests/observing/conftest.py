@@ -36,6 +36,23 @@ NUM_ANSWERS = NUM_GENERATIONS + 1  # one of them has two
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """What GET /metrics showed, by the names of the samples."""
+
+    families: dict[str, Metric]
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sum of the samples called `name` that have these labels."""
+        family = self.families.get(name)
+        samples = [] if family is None else family.samples
+        return sum(
+            sample.value
+            for sample in samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """A server that was asked; `ids` are those of requests by what was asked."""
 
@@ -60,20 +77,13 @@ class Observed:
     def page(self) -> str:
         return self.ask("/metrics")[1].decode()
 
-    def families(self) -> dict[str, Metric]:
-        """By the names of their samples."""
+    def read(self) -> Page:
         found = text_string_to_metric_families(self.page())
-        return {sample.name: family for family in found for sample in family.samples}
+        return Page({sample.name: family for family in found for sample in family.samples})
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum of the samples called `name` that have these labels."""
-        family = self.families().get(name)
-        samples = [] if family is None else family.samples
-        return sum(
-            sample.value
-            for sample in samples
-            if sample.name == name and labels.items() <= sample.labels.items()
-        )
+        """That of the page as it is now."""
+        return self.read().value(name, **labels)
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The lines of the log with the message `kind`."""

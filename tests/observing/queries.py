@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def of_dashboard(path: Path) -> Iterator[str]:
             yield target["expr"]
 
 
+@cache
 def rules() -> list[dict[str, Any]]:
     groups = yaml.safe_load((PROMETHEUS / "rules.yml").read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]

@@ -17,7 +17,7 @@ from mindspore_serving.master.vllm_metrics import NAMES
 from mindspore_serving.metrics.catalog import CATALOG
 from tests.cli.commands import Command
 from tests.observing import queries
-from tests.observing.conftest import NUM_ANSWERS, NUM_GENERATIONS, NUM_TOKENS, Observed
+from tests.observing.conftest import NUM_ANSWERS, NUM_GENERATIONS, NUM_TOKENS, Observed, Page
 from tests.waiting import PATIENCE, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.slow]
@@ -49,7 +49,7 @@ def own(page: str) -> str:
 
 
 def test_every_metric_has_a_helpful_text_and_no_label_is_empty(observed: Observed) -> None:
-    families = observed.families()
+    families = observed.read().families
     assert families
     for name, family in families.items():
         assert len(family.documentation.split()) >= 2, name
@@ -60,7 +60,7 @@ def test_every_metric_has_a_helpful_text_and_no_label_is_empty(observed: Observe
 
 def test_the_page_has_all_that_the_catalog_describes_and_nothing_else(observed: Observed) -> None:
     shown = {}
-    for family in observed.families().values():
+    for family in observed.read().families.values():
         if not family.name.startswith(_FOREIGN):
             name = family.name + ("_total" if family.type == "counter" else "")
             labels = {label for sample in family.samples for label in sample.labels}
@@ -70,16 +70,17 @@ def test_the_page_has_all_that_the_catalog_describes_and_nothing_else(observed: 
 
 
 def test_requests_are_counted_by_method_and_result(observed: Observed) -> None:
+    page = observed.read()
     words = {"servable": "words", "version": "1"}
     requests = "serving_requests_total"
-    assert observed.value(requests, **words, method="double", code="ok") == 3
-    assert observed.value(requests, **words, method="joined", code="invalid_inputs") == 1
-    assert observed.value("serving_instances_total", **words, method="double") == 4
-    assert observed.value("serving_request_seconds_count", **words) == 4
-    assert observed.value("serving_request_queue_seconds_count", **words, method="double") == 3
-    assert observed.value("serving_batch_size_count", **words) >= 1
-    assert observed.value("serving_batch_size_sum", **words) == 4
-    assert observed.value("serving_ready", **words) == 1
+    assert page.value(requests, **words, method="double", code="ok") == 3
+    assert page.value(requests, **words, method="joined", code="invalid_inputs") == 1
+    assert page.value("serving_instances_total", **words, method="double") == 4
+    assert page.value("serving_request_seconds_count", **words) == 4
+    assert page.value("serving_request_queue_seconds_count", **words, method="double") == 3
+    assert page.value("serving_batch_size_count", **words) >= 1
+    assert page.value("serving_batch_size_sum", **words) == 4
+    assert page.value("serving_ready", **words) == 1
 
 
 @pytest.mark.parametrize(
@@ -102,28 +103,30 @@ def test_responses_are_counted_by_protocol_and_status(
 
 
 def test_generations_of_all_protocols_are_timed(observed: Observed) -> None:
+    page = observed.read()
     chatty = {"servable": "chatty", "version": "1"}
     for name in ("time_to_first_token", "generation", "queue", "prefill", "decode", "inference"):
-        assert observed.value(f"serving_llm_{name}_seconds_count", **chatty) == NUM_GENERATIONS
+        assert page.value(f"serving_llm_{name}_seconds_count", **chatty) == NUM_GENERATIONS
     between = NUM_ANSWERS * (NUM_TOKENS - 1)
-    assert observed.value("serving_llm_inter_token_seconds_count", **chatty) == between
+    assert page.value("serving_llm_inter_token_seconds_count", **chatty) == between
     generated = NUM_ANSWERS * NUM_TOKENS
-    assert observed.value("serving_llm_generated_tokens_total", **chatty) == generated
-    assert observed.value("serving_llm_request_generated_tokens_sum", **chatty) == generated
-    prompts = observed.value("serving_llm_prompt_tokens_total", **chatty)
-    assert observed.value("serving_llm_request_prompt_tokens_sum", **chatty) == prompts > 0
-    answers = observed.value("serving_llm_answers_total", **chatty, finish_reason="length")
+    assert page.value("serving_llm_generated_tokens_total", **chatty) == generated
+    assert page.value("serving_llm_request_generated_tokens_sum", **chatty) == generated
+    prompts = page.value("serving_llm_prompt_tokens_total", **chatty)
+    assert page.value("serving_llm_request_prompt_tokens_sum", **chatty) == prompts > 0
+    answers = page.value("serving_llm_answers_total", **chatty, finish_reason="length")
     assert answers == NUM_ANSWERS
-    assert observed.value("serving_llm_batch_size_sum", **chatty) >= generated - NUM_GENERATIONS
-    assert observed.value("serving_llm_cache_used_ratio", **chatty) == 0
-    limit = observed.value("serving_llm_cache_limit_bytes", **chatty)
-    assert 0 < observed.value("serving_llm_cache_bytes", **chatty) < limit <= 64 << 20
-    assert observed.value("serving_llm_cache_target_bytes", **chatty) <= limit
+    assert page.value("serving_llm_batch_size_sum", **chatty) >= generated - NUM_GENERATIONS
+    assert page.value("serving_llm_cache_used_ratio", **chatty) == 0
+    limit = page.value("serving_llm_cache_limit_bytes", **chatty)
+    assert 0 < page.value("serving_llm_cache_bytes", **chatty) < limit <= 64 << 20
+    assert page.value("serving_llm_cache_target_bytes", **chatty) <= limit
 
 
 def test_the_parts_of_a_generation_add_up(observed: Observed) -> None:
+    page = observed.read()
     parts = [
-        observed.value(f"serving_llm_{name}_seconds_sum")
+        page.value(f"serving_llm_{name}_seconds_sum")
         for name in ("inference", "prefill", "decode", "generation")
     ]
     inference, prefill, decode, whole = parts
@@ -136,29 +139,38 @@ def test_processes_report_cpu_memory_and_descriptors(observed: Observed) -> None
         assert observed.value(f"process_{name}") > 0
         for servable in ("words", "chatty"):
             eventually(lambda n=name, s=servable: observed.value(f"serving_worker_{n}", servable=s))
-    family = observed.families()["serving_worker_open_fds"]
+    family = observed.read().families["serving_worker_open_fds"]
     assert {sample.labels["worker"] for sample in family.samples} == {"device 0"}
 
 
 def test_language_models_have_the_names_of_vllm_if_that_is_asked_for(observed: Observed) -> None:
+    page = observed.read()
     found = {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in observed.families().values()
+        for family in page.families.values()
         if family.name.startswith("vllm:")
     }
     assert sorted(found) == NAMES
     chatty = {"model_name": "chatty", "engine": "1"}
-    tokens = observed.value("vllm:generation_tokens_total", **chatty)
-    assert tokens == observed.value("serving_llm_generated_tokens_total")
-    success = observed.value("vllm:request_success_total", **chatty, finished_reason="length")
+    tokens = page.value("vllm:generation_tokens_total", **chatty)
+    assert tokens == page.value("serving_llm_generated_tokens_total")
+    success = page.value("vllm:request_success_total", **chatty, finished_reason="length")
     assert success == NUM_ANSWERS
     text = (queries.ROOT / "docs" / "metrics.md").read_text()
     assert [name for name in NAMES if f"`{name}`" not in text] == []
 
 
+@pytest.fixture(scope="module")
+def settled(observed: Observed) -> Page:
+    """The page, once every worker has told of its process."""
+    for servable in ("words", "chatty"):
+        eventually(lambda s=servable: observed.value("serving_worker_open_fds", servable=s))
+    return observed.read()
+
+
 @pytest.mark.parametrize("query", QUERIES)
-def test_queries_of_dashboards_and_rules_are_on_the_page(observed: Observed, query: str) -> None:
-    families = observed.families()
+def test_queries_of_dashboards_and_rules_are_on_the_page(settled: Page, query: str) -> None:
+    families = settled.families
     recorded = {rule["record"]: {"servable"} for rule in queries.rules() if "record" in rule}
     asked = list(queries.selectors(query))
     assert asked

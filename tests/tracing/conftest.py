@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mindspore_serving import server
+from mindspore_serving.server import ServableStartConfig
 from tests.e2e.harness import Calls, config, serving, write_servable
-from tests.llm import chatty
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `traces` is not installed")
 
@@ -37,16 +37,26 @@ class Traced:
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+def traced(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Traced]:
+    """It serves what the file calls SERVED: some of "toy", "own" and "chatty"."""
     directory: Path = tmp_path_factory.mktemp("traced")
-    write_servable(directory, "toy", TOY)
-    write_servable(directory, "own", OWN)
-    chatty.build(directory, context=CONTEXT)
-    options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "embeddings": True}
     with by_http() as collector, pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")  # milliseconds
         server.start_tracing(collector.url)
-        configs = [config(directory, name) for name in ("toy", "own")]
-        configs.append(config(directory, "chatty", llm_options=options))
+        configs = [written(directory, name) for name in request.module.SERVED]
         with serving(directory, *configs) as calls:
             yield Traced(calls, collector)
+
+
+def written(directory: Path, name: str) -> ServableStartConfig:
+    """The servable `name`, in `directory`, as it is to be started."""
+    if name != "chatty":
+        write_servable(directory, name, {"toy": TOY, "own": OWN}[name])
+        return config(directory, name)
+    from tests.llm import chatty  # with torch
+
+    chatty.build(directory, context=CONTEXT)
+    options = {"dtype": "f32", "kv_cache_memory": 64 << 20, "embeddings": True}
+    return config(directory, "chatty", llm_options=options)

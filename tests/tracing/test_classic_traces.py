@@ -18,6 +18,7 @@ from tests.tracing.collector import Received, Trace
 from tests.tracing.conftest import PARENT, Traced
 from tests.waiting import PATIENCE
 
+SERVED = ["toy"]
 MS = "mindspore.serving.proto.MSService"
 REST = "POST /model/{path}"
 JSON = {"content-type": "application/json"}

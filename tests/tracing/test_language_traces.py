@@ -9,6 +9,7 @@ from tests.tracing.collector import Trace
 from tests.tracing.conftest import CONTEXT, Traced
 from tests.waiting import PATIENCE
 
+SERVED = ["chatty"]
 CHAT = "POST /v1/chat/completions"
 JSON = {"content-type": "application/json"}
 SECRET = "xylophone"

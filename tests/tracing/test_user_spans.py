@@ -8,6 +8,7 @@ from opentelemetry import trace as api
 from tests.tracing.collector import Trace
 from tests.tracing.conftest import Traced
 
+SERVED = ["toy", "own"]
 REST = "POST /model/{path}"
 PREDICT = "mindspore.serving.proto.MSService/Predict"
 

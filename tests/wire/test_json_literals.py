@@ -163,6 +163,7 @@ def test_the_error_of_a_too_long_text_with_literals_has_a_hint():
 ANY = st.recursive(
     st.floats() | st.integers(-(2**60), 2**60) | st.text() | st.booleans() | st.none(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=30,
 )
 
 

@@ -319,9 +319,9 @@ SPACES = " " * 1000
         ("", "a", SPACES, 50_000),
         ("think", "", SPACES, 50_000),
         ("think", "<think>a", SPACES, 50_000),
-        ("", "<tool_call>", " ", 1 << 20),
-        ("", '<tool_call>{"id": "', "a", 1 << 20),
-        ("", '<tool_call>{"arguments": {"x": "', "a", 1 << 20),
+        ("", "<tool_call>", " ", 1 << 18),
+        ("", '<tool_call>{"id": "', "a", 1 << 18),
+        ("", '<tool_call>{"arguments": {"x": "', "a", 1 << 18),
     ],
 )
 def test_long_held_text_is_not_parsed_again_with_each_chunk(reasoning_format, begin, piece, count):

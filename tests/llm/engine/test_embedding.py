@@ -1,6 +1,8 @@
 """Embeddings, against the last hidden state that transformers computes."""
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,11 +32,21 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
+def built(name: str, directory: Path) -> Path:
+    """The checkpoint; built once."""
+    path = directory / name
+    return path if path.exists() else checkpoints.build(name, directory)
+
+
+@cache
+def opened(path: Path) -> Any:
+    return transformers.AutoModel.from_pretrained(path).eval()
+
+
 def reference(path: Path, prompt: tuple[int, ...]) -> np.ndarray:
     """The normalised last hidden state of the last token."""
-    model = transformers.AutoModel.from_pretrained(path).eval()
     with torch.inference_mode():
-        state = model(torch.tensor([prompt])).last_hidden_state[0, -1]
+        state = opened(path)(torch.tensor([prompt])).last_hidden_state[0, -1]
     return functional.normalize(state, dim=-1).numpy()
 
 
@@ -44,8 +56,8 @@ def test_embeddings_are_the_last_hidden_state_of_the_reference(
     directory: Path, name: str, runtime: str
 ) -> None:
     pytest.importorskip(runtime)
-    path = checkpoints.build(name, directory)
-    prompts = [(5,), *checkpoints.prompts(4)]
+    path = built(name, directory)
+    prompts = [(5,), *checkpoints.prompts(2)]
     with LLM(path, runtime, **OPTIONS) as llm:
         vectors = llm.embed([list(prompt) for prompt in prompts])
     assert vectors.dtype == np.float32
@@ -74,7 +86,7 @@ def test_the_hidden_state_times_the_output_matrix_are_the_logits(
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_prompts_longer_than_a_step_are_embedded_in_pieces(directory: Path, runtime: str) -> None:
     pytest.importorskip(runtime)
-    path = checkpoints.build("llama", directory)
+    path = built("llama", directory)
     prompts = checkpoints.prompts(4)
     options = {**OPTIONS, "max_num_batched_tokens": 16, "max_num_seqs": 2}
     assert max(map(len, prompts)) > 32
@@ -86,7 +98,7 @@ def test_prompts_longer_than_a_step_are_embedded_in_pieces(directory: Path, runt
 
 def test_embedding_frees_its_blocks_and_spoils_no_cached_block(directory: Path) -> None:
     """A cache of four blocks, of which three hold a prompt that is asked for again."""
-    path = checkpoints.build("llama", directory)
+    path = built("llama", directory)
     prompt = list(checkpoints.prompts(1)[0] * 2)[:100]
     params = SamplingParams(temperature=0.0, max_tokens=4, ignore_eos=True)
     options = {**OPTIONS, "kv_cache_memory": 4 * 32 * 3 * 2 * 2 * 16 * 4}
@@ -100,7 +112,7 @@ def test_embedding_frees_its_blocks_and_spoils_no_cached_block(directory: Path) 
 
 
 def test_prompts_that_cannot_be_embedded_are_named(directory: Path) -> None:
-    path = checkpoints.build("llama", directory)
+    path = built("llama", directory)
     with LLM(path, "torch", **OPTIONS) as llm:
         assert llm.embed([]).shape == (0, 64)
         with pytest.raises(InvalidInputs, match=r"prompts\[1\]: the prompt has token id 999"):
@@ -110,6 +122,6 @@ def test_prompts_that_cannot_be_embedded_are_named(directory: Path) -> None:
 
 
 def test_a_runtime_without_embeddings_says_so(directory: Path) -> None:
-    path = checkpoints.build("llama", directory)
+    path = built("llama", directory)
     with LLM(path, "toy", block_size=4) as llm, pytest.raises(InvalidInputs, match="no embeddings"):
         llm.embed([[1, 2]])

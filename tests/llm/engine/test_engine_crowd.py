@@ -1,4 +1,4 @@
-"""Ten thousand requests of every kind against a small cache: each is answered as the arithmetic
+"""Thousands of requests of every kind against a small cache: each is answered as the arithmetic
 says, each ends, and every block comes back."""
 
 import random
@@ -128,7 +128,8 @@ class Crowd:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_speculative_tokens", [pytest.param(0, marks=pytest.mark.long), 3])
-def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
+def test_thousands_of_requests_are_all_answered_right(num_speculative_tokens):
+    count = 2_500 if num_speculative_tokens else 10_000
     config = EngineConfig(
         max_model_len=CONTEXT,
         max_num_seqs=24,
@@ -140,7 +141,7 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
     engine = Engine(ToyRunner(48, 4, VOCAB), None, config, [EOS])
     rng = random.Random(5)
     crowd = Crowd(engine, rng)
-    while len(crowd.asked) < 10_000 // (1 + (num_speculative_tokens > 0)):
+    while len(crowd.asked) < count:
         for _ in range(rng.choice([0, 0, 1, 8]) if len(crowd.open) < 60 else 0):
             crowd.add()
         if rng.random() < 0.1:
@@ -155,10 +156,10 @@ def test_ten_thousand_requests_are_all_answered_right(num_speculative_tokens):
     assert stats.num_free_blocks == stats.num_blocks
     assert (stats.num_running, stats.num_waiting) == (0, 0)
     # It was what it is meant to be: tight, shared, interrupted.
-    assert stats.num_preemptions > 200
-    assert stats.num_cache_hits > 5000
-    assert stats.num_cache_bytes_released > 100 * stats.num_cache_bytes_limit // 48
-    assert (stats.num_draft_tokens > 1000) == (num_speculative_tokens > 0)
+    assert stats.num_preemptions > count // 50
+    assert stats.num_cache_hits > count // 2
+    assert stats.num_cache_bytes_released > count // 100 * stats.num_cache_bytes_limit // 48
+    assert (stats.num_draft_tokens > count // 10) == (num_speculative_tokens > 0)
     ends = list(crowd.ends.values())
     for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
-        assert ends.count(reason) > 100
+        assert ends.count(reason) > count // 100

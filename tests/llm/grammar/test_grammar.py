@@ -1,5 +1,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import numpy as np
 import pytest
@@ -196,11 +197,16 @@ def test_text_is_followed_in_every_kind_of_vocabulary(kind):
 ANY = 'Żółta 你好 😀 {"a": [1, 2]}\n\t<|im_end|></s>'  # special tokens in it are text
 
 
+@cache
+def table_of(kind):
+    tokenizer = opened(kind)
+    return TokenTable(tokenizer, tokenizer.vocab_size, ())
+
+
 @pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma", "unigram"])
 @given(text=st.text(max_size=12) | st.just(ANY))
 def test_tokens_of_a_text_spell_exactly_its_bytes(kind, text):
-    tokenizer = opened(kind)
-    table = TokenTable(tokenizer, tokenizer.vocab_size, ())
+    table = table_of(kind)
     ids = table(text)
     assert b"".join(table.tokens[token_id] for token_id in ids) == text.encode()
     assert set(ids).isdisjoint(table.special_token_ids)

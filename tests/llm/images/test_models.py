@@ -17,7 +17,8 @@ from tests.llm import seeing
 pytestmark = pytest.mark.torch
 
 RUNTIMES = ("openvino", "torch")
-GREEDY = SamplingParams(max_tokens=32, temperature=0, ignore_eos=True)
+COUNT = 16  # tokens of an answer
+GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
 ONE, TWO = seeing.image(1), seeing.image(2, 90, 30)
 CHATS = {
     "one image": ("What is ", ONE, " there?"),
@@ -47,7 +48,7 @@ def images(chat):
     return [one for one in chat if not isinstance(one, str)]
 
 
-def ask(llm, *chats, count=32):
+def ask(llm, *chats, count=COUNT):
     params = replace(GREEDY, max_tokens=count)
     found = llm.chat([seeing.chat(*chat) for chat in chats], params, use_tqdm=False)
     return [(one.prompt_token_ids, list(one.outputs[0].token_ids)) for one in found]
@@ -75,7 +76,7 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
         tokens = []
         while opened.engine.has_work:
             tokens += [token for _, one in opened.engine.step() for token in one.token_ids]
-        assert tokens == references[kind].greedy(ids, [ONE, TWO], 32)
+        assert tokens == references[kind].greedy(ids, [ONE, TWO], COUNT)
     finally:
         opened.engine.close()
 
@@ -113,7 +114,7 @@ def test_blocks_are_shared_by_prompts_with_the_same_images_alone(runtime, direct
         assert ask(llm, first, second) == [*before, *other]
         assert llm.stats().num_cache_hits >= hits + 2 * block(runtime)
     for chat, (ids, tokens) in zip((first, second), (*before, *other), strict=True):
-        assert tokens == references["llava"].greedy(ids, images(chat), 32)
+        assert tokens == references["llava"].greedy(ids, images(chat), COUNT)
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -168,7 +169,7 @@ def test_without_an_image_processor_only_texts_are_served(directories, tmp_path)
     with pytest.raises(StartError, match=r"no preprocessor_config.json.*max_images=0"):
         LLM(tmp_path, "torch", **config("torch"))
     with LLM(tmp_path, "torch", **config("torch", max_images=0)) as llm:
-        assert len(ask(llm, CHATS["no image"])[0][1]) == 32
+        assert len(ask(llm, CHATS["no image"])[0][1]) == COUNT
 
 
 def test_weights_of_the_tower_that_are_missing_are_named(directories, tmp_path):

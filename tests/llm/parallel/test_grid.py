@@ -18,7 +18,7 @@ from tests.llm.rank_threads import links, ranks
 from tests.llm.running import check, generate, generate_staggered, texts
 
 pytestmark = pytest.mark.torch
-COUNT = 16
+COUNT = 9  # more than a block of torch
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 BOTH = {"pipeline_parallel": 2}  # beside two ranks of each stage
 
@@ -33,11 +33,14 @@ def test_each_rank_is_in_a_group_of_its_stage_and_a_group_over_stages():
     assert [list(grid.stages.members) for grid in found] == [columns[n % 2] for n in range(6)]
 
 
+@pytest.fixture(scope="module", params=["llama3-tied", "gemma3", "mixtral"])
+def each(built, request):
+    return checkpoints.build(request.param, built)
+
+
 @RUNTIMES
-@pytest.mark.parametrize("name", ["llama3-tied", "gemma3", "mixtral"])
-def test_two_stages_of_two_ranks_generate_the_tokens_of_the_reference(built, runtime, name):
-    path = checkpoints.build(name, built / runtime)
-    prompts = [(5,), *checkpoints.prompts(4)]
+def test_two_stages_of_two_ranks_generate_the_tokens_of_the_reference(each, runtime):
+    path, prompts = each, [(5,), *checkpoints.prompts(2)]
     with ranks(path, 2, runtime, **BOTH) as runner:
         answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=7)
     check(path, prompts, answers)
@@ -76,7 +79,13 @@ def test_the_cache_memory_is_that_of_all_ranks_of_all_stages(built):
 
 
 @pytest.mark.slow
-@RUNTIMES
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        pytest.param("torch", marks=pytest.mark.long),  # its processes: test_tokens, test_stages
+        "openvino",
+    ],
+)
 def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
     """With pieces of prompts, shared prefixes and speculation."""
     common = checkpoints.prompts(1, seed=1, longest=60)[0] * 3

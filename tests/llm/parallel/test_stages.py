@@ -21,17 +21,20 @@ from tests.llm.running import check, generate, generate_staggered, texts
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
-COUNT = 16
+COUNT = 9  # more than a block of torch
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 PIPELINE = "pipeline_parallel"
 
 
+@pytest.fixture(scope="module", params=["llama3-tied", "gpt2", "gemma3", "mixtral"])
+def each(built, request):
+    return checkpoints.build(request.param, built)
+
+
 @RUNTIMES
-@pytest.mark.parametrize("name", ["llama3-tied", "gpt2", "gemma3", "mixtral"])
-def test_two_stages_generate_the_tokens_of_the_reference(built, runtime, name):
+def test_two_stages_generate_the_tokens_of_the_reference(each, runtime):
     """Also architectures that are not cut layer by layer."""
-    path = checkpoints.build(name, built / runtime)
-    prompts = [(5,), *checkpoints.prompts(4)]
+    path, prompts = each, [(5,), *checkpoints.prompts(2)]
     with ranks(path, 2, runtime, by=PIPELINE) as runner:
         answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=7)
     check(path, prompts, answers)
@@ -74,7 +77,13 @@ def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_th
 
 
 @pytest.mark.slow
-@RUNTIMES
+@pytest.mark.parametrize(
+    "runtime",
+    [
+        "torch",
+        pytest.param("openvino", marks=pytest.mark.long),  # its processes: test_grid
+    ],
+)
 def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
     """With pieces of prompts, shared prefixes and speculation; a step that is refused ends
     nothing."""

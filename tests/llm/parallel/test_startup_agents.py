@@ -117,8 +117,8 @@ def check(llm: LLM, source: Path) -> None:
         assert tokens == checkpoints.likeliest(source, prompt, tokens)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.long  # two ranks: test_agents_serve_a_single_engine_at_a_time
+@pytest.mark.parametrize("ranks", [1, 4])
 def test_agents_generate_the_tokens_of_the_whole_model(source: Path, ranks: int) -> None:
     model = exported(source, ranks)
     with running(model, ranks), LLM(model, "agents", max_num_seqs=4) as llm:

@@ -19,8 +19,9 @@ from tests.llm import checkpoints
 from tests.llm.running import check_crowd, generate, generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
-FAMILY = ("llama", "qwen3", "mistral", "internlm2")
-SIMILAR = ("llama3-tied", "llama-biased", "qwen2", "phi3")  # rows of the same cell
+COUNT = 24  # greedy tokens
+FAMILY = ("llama", "qwen3", "mistral")
+SIMILAR = ("llama3-tied", "llama-biased", "qwen2", "phi3", "internlm2")  # rows of the same cell
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def exported(name: str, directory: Path) -> tuple[Path, Path]:
     """(checkpoint, its export)."""
     source, target = directory / name, directory / f"{name}-mindir"
     if not target.exists():
-        export_mindir(checkpoints.build(name, directory), target)
+        export_mindir(checkpoints.build(name, directory, num_hidden_layers=2), target)
     return source, target
 
 
@@ -64,9 +65,9 @@ def test_logits_and_greedy_tokens_are_those_of_the_reference(model: tuple[Path, 
     found = runner.run(Step((row,)))
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < 1e-3 * np.abs(expected).max()
-    answers = generate_staggered(runner, texts(runner, prompts, 40), 40, chunk=17)
+    answers = generate_staggered(runner, texts(runner, prompts, COUNT), COUNT, chunk=17)
     for prompt, answer in zip(prompts, answers, strict=True):
-        assert len(answer) == 40
+        assert len(answer) == COUNT
         assert answer == checkpoints.likeliest(source, prompt, answer)
 
 
@@ -92,7 +93,9 @@ def test_concurrent_requests_match_the_reference(
     llama: tuple[Path, Path], num_speculative_tokens: int
 ) -> None:
     source, target = llama
-    check_crowd(source, "mindir", exported=target, num_speculative_tokens=num_speculative_tokens)
+    check_crowd(
+        source, "mindir", exported=target, layers=2, num_speculative_tokens=num_speculative_tokens
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +121,7 @@ def test_files_that_do_not_fit_the_config_are_refused_at_the_start(
     (target / "config.json").write_text(json.dumps(config | {"vocab_size": 99}))
     with pytest.raises(StartError, match="do not fit"):
         opened(target)
-    (target / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    (target / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(StartError, match="do not fit"):
         opened(target)
 
@@ -163,7 +166,8 @@ def test_argmax_and_top_k_are_those_of_numpy(llama: tuple[Path, Path]) -> None:
 
 
 def test_the_export_has_the_tokenizer_and_can_be_removed(tmp_path: Path) -> None:
-    source, target = checkpoints.build("llama", tmp_path), tmp_path / "made" / "export"
+    source = checkpoints.build("llama", tmp_path, num_hidden_layers=1)
+    target = tmp_path / "made" / "export"
     (source / "tokenizer.json").write_text("{}")
     assert main([str(source), str(target)]) == 0
     names = {path.name for path in target.iterdir()}

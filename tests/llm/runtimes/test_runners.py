@@ -44,7 +44,8 @@ class Model:
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     runtime, name = request.param
     pytest.importorskip("torch" if runtime == "torch" else "mindspore")
-    source = checkpoints.build(name, tmp_path_factory.mktemp(runtime))
+    shallow = checkpoints.two_layers(name)
+    source = checkpoints.build(name, tmp_path_factory.mktemp(runtime), **shallow)
     served = source
     if runtime == "mindir":
         from mindspore_serving.llm.export_mindir import export_mindir

@@ -1,5 +1,7 @@
 """Text piece by piece: together it is what the tokenizers library decodes at once."""
 
+from functools import cache
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -56,8 +58,12 @@ def test_any_bytes_are_decoded_as_by_the_library(values):
 def byte_ids(inner, kind, values):
     if kind == "llama":
         return [inner.token_to_id(f"<0x{value:02X}>") for value in values]
-    spelled = {opened(kind).token_bytes(token_id): token_id for token_id in range(300)}
-    return [spelled[bytes([value])] for value in values]
+    return [spelled(kind)[bytes([value])] for value in values]
+
+
+@cache
+def spelled(kind):
+    return {opened(kind).token_bytes(token_id): token_id for token_id in range(300)}
 
 
 def test_bytes_of_an_incomplete_character_are_held_back():
