@@ -23,8 +23,8 @@ class Step(mindspore.nn.Cell):
         super().__init__()
         self.is_paged = is_paged
         self.mask = make(
-            "attention_mask", "composed", groups=GROUPS, block_size=BLOCK, is_paged=is_paged,
-            **sees or {},
+            "attention_mask", "composed", head_num=HEADS, kv_head_num=KV_HEADS,
+            block_size=BLOCK, is_paged=is_paged, **sees or {},
         )  # fmt: skip
         self.write = make("reshape_and_cache", "composed")
         name = "paged_attention" if is_paged else "flash_attention"

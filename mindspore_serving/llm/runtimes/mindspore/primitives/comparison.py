@@ -14,7 +14,7 @@ from mindspore.common import np_dtype
 
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
-from mindspore_serving.llm.runtimes.mindspore.primitives.examples import Example, examples
+from mindspore_serving.llm.runtimes.mindspore.primitives.examples import PrimitiveExample, examples
 from mindspore_serving.llm.runtimes.mindspore.primitives.goldens import Array
 from mindspore_serving.llm.runtimes.mindspore.primitives.table import PRIMITIVES, make
 
@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def is_right(self) -> bool:
-        """Whether the primitive ran and is as near as its dtype allows."""
+        """True if the primitive ran and is as near as its dtype allows."""
         return not self.error and self.difference <= self.tolerance
 
 
@@ -54,7 +54,7 @@ def compare_all(filling: str, dtype: str) -> Iterator[Comparison]:
         yield compare(example, filling, dtype)
 
 
-def compare(example: Example, filling: str, dtype: str) -> Comparison:
+def compare(example: PrimitiveExample, filling: str, dtype: str) -> Comparison:
     """Run `example` with the filling "ascend" or "composed", and compare with its golden."""
     tolerance = TOLERANCES[dtype]
     try:
@@ -77,7 +77,7 @@ def _difference(result: Array, golden: Array) -> float:
     return difference if np.isfinite(difference) else float("inf")
 
 
-def expected(example: Example) -> tuple[Array, ...]:
+def expected(example: PrimitiveExample) -> tuple[Array, ...]:
     """Return the golden's results; of a write to the cache, the caches."""
     arrays = {
         key: value.copy() if value is not None else None for key, value in example.arguments.items()
@@ -88,7 +88,7 @@ def expected(example: Example) -> tuple[Array, ...]:
     return results if isinstance(results, tuple) else (results,)
 
 
-def run(example: Example, filling: str) -> tuple[Array, ...]:
+def run(example: PrimitiveExample, filling: str) -> tuple[Array, ...]:
     """Return the results of a graph of the primitive alone."""
     tensors = {
         key: None if value is None else _tensor(key, value, example, filling)
@@ -107,16 +107,16 @@ def run(example: Example, filling: str) -> tuple[Array, ...]:
     return tuple(result.asnumpy() for result in results)
 
 
-def _tensor(key: str, value: Array, example: Example, filling: str) -> Tensor:
+def _tensor(key: str, value: Array, example: PrimitiveExample, filling: str) -> Tensor:
     is_packed = filling == "ascend" and example.options.get("bits") == 4 and key == "weight"
     if is_packed:
         return mindspore.Tensor(value, dtype=mindspore.qint4x2)
     return mindspore.Tensor(value)
 
 
-def _run_flash(example: Example, filling: str, tensors: dict[str, Tensor]) -> Any:
+def _run_flash(example: PrimitiveExample, filling: str, tensors: dict[str, Tensor]) -> Any:
     graph = FlashGraph(
-        make("attention_mask", filling, groups=_groups(example), is_paged=False),
+        make("attention_mask", filling, **_heads(example), is_paged=False),
         make("flash_attention", filling, **example.options),
     )
     *inputs, lengths = tensors.values()
@@ -126,10 +126,10 @@ def _run_flash(example: Example, filling: str, tensors: dict[str, Tensor]) -> An
     return graph.run(specs, *inputs, rows, lengths, lengths)
 
 
-def _run_paged(example: Example, filling: str, tensors: dict[str, Tensor]) -> Any:
+def _run_paged(example: PrimitiveExample, filling: str, tensors: dict[str, Tensor]) -> Any:
     block_size = next(x.shape[1] for key, x in tensors.items() if key.endswith("_cache"))
     graph = PagedGraph(
-        make("attention_mask", filling, groups=_groups(example), block_size=block_size),
+        make("attention_mask", filling, **_heads(example), block_size=block_size),
         make(example.name, filling, **example.options),
     )
     if tensors["mask"] is None:
@@ -160,9 +160,9 @@ def _spec(tensor: Tensor, dims: str) -> Tensor:
     return mindspore.Tensor(shape=shape, dtype=tensor.dtype) if None in shape else tensor
 
 
-def _groups(example: Example) -> int:
+def _heads(example: PrimitiveExample) -> dict[str, int]:
     options = example.options
-    return int(options["head_num"]) // int(options.get("kv_head_num", 1))
+    return {"head_num": options["head_num"], "kv_head_num": options.get("kv_head_num", 1)}
 
 
 class _Graph(mindspore.nn.Cell):  # type: ignore[misc]

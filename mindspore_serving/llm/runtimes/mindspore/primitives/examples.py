@@ -21,7 +21,7 @@ LATENT_HEADS, LATENT, LATENT_ROPE = 16, 512, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class PrimitiveExample:
     """Options and arguments, by name, of a call of primitive `name`."""
 
     name: str
@@ -51,9 +51,9 @@ class Drawing:
         return self._random.integers(-127, 128, shape).astype(np.int8)
 
 
-def examples(dtype: Any) -> list[Example]:
+def examples(dtype: Any) -> list[PrimitiveExample]:
     """Return an example or more of each primitive, with floating arrays of `dtype`."""
-    parts: tuple[Callable[[Drawing], list[Example]], ...]
+    parts: tuple[Callable[[Drawing], list[PrimitiveExample]], ...]
     parts = (_norms, _rotations, _writes, _attention, _products, _quantised, _routing, _latent)
     draw = Drawing(dtype)
     return [example for part in parts for example in part(draw)]
@@ -63,22 +63,24 @@ def _integers(*values: Any) -> list[Array]:
     return [np.array(value, INT32) for value in values]
 
 
-def _norms(draw: Drawing) -> list[Example]:
+def _norms(draw: Drawing) -> list[PrimitiveExample]:
     x, residual, gamma = draw.floats(3, 64), draw.floats(3, 64), draw.floats(64)
     return [
-        Example("rms_norm", {"x": x, "gamma": gamma}, {"eps": 0.01}),
-        Example("add_rms_norm", {"x": x, "residual": residual, "gamma": gamma}, {"eps": 0.01}),
-        Example("swiglu", {"x": x}),
+        PrimitiveExample("rms_norm", {"x": x, "gamma": gamma}, {"eps": 0.01}),
+        PrimitiveExample(
+            "add_rms_norm", {"x": x, "residual": residual, "gamma": gamma}, {"eps": 0.01}
+        ),
+        PrimitiveExample("swiglu", {"x": x}),
     ]
 
 
-def _rotations(draw: Drawing) -> list[Example]:
+def _rotations(draw: Drawing) -> list[PrimitiveExample]:
     (lengths,) = _integers(LENGTHS)
     arrays = {
         "q": draw.floats(6, 4 * DIM), "k": draw.floats(6, 2 * DIM), "cos": draw.floats(6, DIM),
         "sin": draw.floats(6, DIM), "lengths": lengths,
     }  # fmt: skip
-    return [Example("rope", arrays, {"cos_format": cos_format}) for cos_format in (2, 3)]
+    return [PrimitiveExample("rope", arrays, {"cos_format": cos_format}) for cos_format in (2, 3)]
 
 
 def _slots() -> Array:
@@ -89,7 +91,7 @@ def _slots() -> Array:
     ], INT32)  # fmt: skip
 
 
-def _writes(draw: Drawing) -> list[Example]:
+def _writes(draw: Drawing) -> list[PrimitiveExample]:
     slots = _slots()
     slots[2] = -1
     arrays = {
@@ -97,7 +99,7 @@ def _writes(draw: Drawing) -> list[Example]:
         "key_cache": draw.floats(BLOCKS, BLOCK, 2, DIM),
         "value_cache": draw.floats(BLOCKS, BLOCK, 2, DIM), "slot_mapping": slots,
     }  # fmt: skip
-    return [Example("reshape_and_cache", arrays)]
+    return [PrimitiveExample("reshape_and_cache", arrays)]
 
 
 def packed_mask(dtype: Any) -> Array:
@@ -116,7 +118,7 @@ def paged_mask(dtype: Any, lengths: Array, counts: Array) -> Array:
     return np.where(is_hidden, np.float32(-10000), np.float32(0)).astype(dtype)
 
 
-def _attention(draw: Drawing) -> list[Example]:
+def _attention(draw: Drawing) -> list[PrimitiveExample]:
     lengths, counts, tables = _integers(LENGTHS, COUNTS, TABLES)
     q = draw.floats(6, 4 * DIM)
     packed = {
@@ -128,27 +130,27 @@ def _attention(draw: Drawing) -> list[Example]:
         "value_cache": draw.floats(BLOCKS, BLOCK, 2, DIM), "block_tables": tables,
         "lengths": lengths, "mask": paged_mask(draw.dtype, lengths, counts), "q_seq_lens": counts,
     }  # fmt: skip
-    ones = np.ones_like(counts)
+    single = np.ones_like(counts)
     decode = paged | {
-        "q": q[:3], "q_seq_lens": ones, "mask": np.zeros((1, 1), draw.dtype),
+        "q": q[:3], "q_seq_lens": single, "mask": np.zeros((1, 1), draw.dtype),
     }  # fmt: skip
     return [
-        Example("flash_attention", packed, HEADS),
-        Example("paged_attention", paged, HEADS),
-        Example("paged_attention", decode, HEADS),
+        PrimitiveExample("flash_attention", packed, HEADS),
+        PrimitiveExample("paged_attention", paged, HEADS),
+        PrimitiveExample("paged_attention", decode, HEADS),
     ]
 
 
-def _products(draw: Drawing) -> list[Example]:
+def _products(draw: Drawing) -> list[PrimitiveExample]:
     x = draw.floats(3, 64)
     return [
-        Example("matmul", {"x": x, "weight": draw.floats(48, 64)}),
-        Example("top_k", {"x": x}, {"k": 5}),
-        Example("argmax", {"x": x}),
+        PrimitiveExample("matmul", {"x": x, "weight": draw.floats(48, 64)}),
+        PrimitiveExample("top_k", {"x": x}, {"k": 5}),
+        PrimitiveExample("argmax", {"x": x}),
     ]
 
 
-def _quantised(draw: Drawing) -> list[Example]:
+def _quantised(draw: Drawing) -> list[PrimitiveExample]:
     x, int8_x = draw.floats(3, 64), draw.bytes(3, 64)
 
     def fine(*shape: int) -> Array:
@@ -171,19 +173,19 @@ def _quantised(draw: Drawing) -> list[Example]:
     scale, offset = np.array([0.05], draw.dtype), np.array([3], np.int8)
     reciprocal = {"x": x, "scale": np.array([20], draw.dtype), "offset": offset.astype(draw.dtype)}
     rows = [
-        Example("weight_quant_matmul", weights(8, 32), {"bits": 8, "group_size": 0}),
-        Example("weight_quant_matmul", weights(8, 32, 2), {"bits": 8, "group_size": 32}),
-        Example("weight_quant_matmul", weights(4, 16, 2), {"bits": 4, "group_size": 32}),
-        Example("dynamic_quant", {"x": x, "smooth": fine(64)}),
-        Example("quant_matmul", product, exact),
-        Example("quantise", {"x": x, "scale": scale, "offset": offset}),
-        Example("quantise", reciprocal),
+        PrimitiveExample("weight_quant_matmul", weights(8, 32), {"bits": 8, "group_size": 0}),
+        PrimitiveExample("weight_quant_matmul", weights(8, 32, 2), {"bits": 8, "group_size": 32}),
+        PrimitiveExample("weight_quant_matmul", weights(4, 16, 2), {"bits": 4, "group_size": 32}),
+        PrimitiveExample("dynamic_quant", {"x": x, "smooth": fine(64)}),
+        PrimitiveExample("quant_matmul", product, exact),
+        PrimitiveExample("quantise", {"x": x, "scale": scale, "offset": offset}),
+        PrimitiveExample("quantise", reciprocal),
     ]
     is_wide = draw.name == "bfloat16"
-    return rows if is_wide else [*rows, Example("quant_matmul", static, exact)]
+    return rows if is_wide else [*rows, PrimitiveExample("quant_matmul", static, exact)]
 
 
-def _routing(draw: Drawing) -> list[Example]:
+def _routing(draw: Drawing) -> list[PrimitiveExample]:
     x, chosen = draw.floats(3, 64), np.array([[2, 0], [5, 2], [2, 3]], INT32)
     counts = np.array([1, 0, 3, 1, 0, 1], np.int64)
     scores = {"x": draw.floats(3, 16).astype(np.float32), "bias": draw.singles(16)}
@@ -194,15 +196,15 @@ def _routing(draw: Drawing) -> list[Example]:
     grouped = {"x": draw.floats(6, 64), "weight": draw.floats(6, 64, 32), "counts": counts}
     groups = {"group_num": 4, "group_topk": 2, "n": 2, "k": 3}
     return [
-        Example("moe_gating_topk_softmax", {"x": draw.floats(3, 8)}, {"k": 3}),
-        Example("moe_init_routing", {"x": x, "expert_idx": chosen}, {"num_experts": 6}),
-        Example("grouped_matmul", grouped),
-        Example("moe_unpermute", unpermute),
-        Example("fused_add_topk_div", scores, groups),
+        PrimitiveExample("moe_gating_topk_softmax", {"x": draw.floats(3, 8)}, {"k": 3}),
+        PrimitiveExample("moe_init_routing", {"x": x, "expert_idx": chosen}, {"num_experts": 6}),
+        PrimitiveExample("grouped_matmul", grouped),
+        PrimitiveExample("moe_unpermute", unpermute),
+        PrimitiveExample("fused_add_topk_div", scores, groups),
     ]
 
 
-def _latent(draw: Drawing) -> list[Example]:
+def _latent(draw: Drawing) -> list[PrimitiveExample]:
     lengths, tables = _integers(LENGTHS, TABLES)
     heads = LATENT_HEADS
     arrays = {
@@ -211,4 +213,4 @@ def _latent(draw: Drawing) -> list[Example]:
         "rope_cache": draw.floats(BLOCKS, BLOCK, 1, LATENT_ROPE), "block_tables": tables,
         "lengths": lengths, "mask": None, "q_seq_lens": np.ones_like(lengths),
     }  # fmt: skip
-    return [Example("mla", arrays, {"head_num": heads, "scale": 0.04})]
+    return [PrimitiveExample("mla", arrays, {"head_num": heads, "scale": 0.04})]
