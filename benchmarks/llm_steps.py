@@ -5,7 +5,8 @@
 
 Processor time of all threads, in milliseconds of a step, as it depends less on what else the
 machine does; in brackets the median of the ratios to the first one, and where the middle 80 % of
-them are.  The cache has random contents.  Directories must allow as many positions as the contexts
+them are.  Of the options, `runtime` is "openvino" if it is left out.  The cache has random
+contents, but for the mindspore runtime.  Directories must allow as many positions as the contexts
 have.
 """
 
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.runtimes.openvino.opening import open_runner
+from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 
 REPEATS = 3
@@ -27,13 +28,17 @@ def opened(text: str, streams: int, context: int, prompt: int) -> Any:
     """A runner with a cache for `streams` sequences of `context` tokens, filled."""
     directory, _, options = text.partition("@")
     given: dict[str, Any] = dict(one.split("=") for one in options.split(",") if one)
+    runtime = given.pop("runtime", "openvino")
     runner = open_runner(
         directory,
+        runtime,
         EngineConfig(
             max_num_seqs=streams, max_num_batched_tokens=max(prompt, streams),
             max_model_len=max(context, prompt) + 32, **given,
         ),
     )  # fmt: skip
+    if not hasattr(runner, "write_block"):
+        return runner  # its cache has zeros
     random = np.random.default_rng(0)
     for block in range(min(runner.num_blocks, streams * (context // runner.block_size + 1))):
         # Small numbers in every type: the high byte of float16 and bfloat16 is under 64.

@@ -30,6 +30,12 @@ _REFUSAL = re.compile(  # what servers send instead of a file
     rb"not found|unauthorized|forbidden|denied|invalid username|access to|AccessDenied|NoSuchKey",
     re.IGNORECASE,
 )
+OFFLINE_MODEL = (
+    "is an offline model (OM), compiled by ATC for one kind of Ascend device and not run here: "
+    "serve the MindIR or ONNX file that it was made of, or export one by mindspore.export or "
+    "torch.onnx.export"
+)
+_OFFLINE_MAGIC = b"IMOD"
 _UNFINISHED = (".incomplete", ".part", ".partial", ".crdownload", ".download", ".aria2")
 _HUB_DOWNLOADS = ".cache/huggingface/download"  # below the directory of `hf download --local-dir`
 
@@ -48,12 +54,9 @@ def why_no_model(path: str | os.PathLike[str], *, may_be_archive: bool = False) 
     if suffix in _UNFINISHED:
         return f"is a download that has not ended (its suffix is {suffix}): wait for it"
     if head.startswith(_LFS):
-        match = _LFS_SIZE.search(head)
-        size = f" (of {int(match[1])} bytes)" if match else ""
-        return (
-            f"is a Git LFS pointer, not the file itself{size}: run `git lfs install` and "
-            "`git lfs pull` in the repository, or download the file"
-        )
+        return _pointer(head)
+    if head.startswith(_OFFLINE_MAGIC) or suffix == ".om":
+        return OFFLINE_MODEL
     if _HTML.match(head):
         return (
             "is a web page (HTML), as a server sends for an error, a login or a preview: download "
@@ -63,13 +66,25 @@ def why_no_model(path: str | os.PathLike[str], *, may_be_archive: bool = False) 
         return "is still being downloaded by aria2: wait until the file ending in .aria2 is gone"
     if not head:
         return "is empty: copy or download it again"
-    for offset, magic, name in _ARCHIVES:
-        if head.startswith(magic, offset) and not (may_be_archive or suffix in _ARE_ARCHIVES):
-            return f"is {name}: unpack it, and give the file or the directory that was in it"
+    if (name := _archive(head)) and not (may_be_archive or suffix in _ARE_ARCHIVES):
+        return f"is {name}: unpack it, and give the file or the directory that was in it"
     if len(head) < HEAD and _REFUSAL.search(head) and _is_text(head):
         note = head.decode("ascii").strip()
         return f"holds only a server's refusal, {note!r:.200}: download the file again"
     return ""
+
+
+def _archive(head: bytes) -> str:
+    return next((n for offset, magic, n in _ARCHIVES if head.startswith(magic, offset)), "")
+
+
+def _pointer(head: bytes) -> str:
+    match = _LFS_SIZE.search(head)
+    size = f" (of {int(match[1])} bytes)" if match else ""
+    return (
+        f"is a Git LFS pointer, not the file itself{size}: run `git lfs install` and "
+        "`git lfs pull` in the repository, or download the file"
+    )
 
 
 def unfinished(path: str | os.PathLike[str]) -> str:

@@ -46,6 +46,8 @@ READERS = {
         ("net.mindir", b"a" + bytes(256) + b"ustar" + bytes(250), "is a tar archive: unpack it"),
         ("net.mindir", b"\x1f\x8b\x08" + bytes(9), "is compressed by gzip: unpack it"),
         ("net.gguf.part", b"GGUF", "is a download that has not ended"),
+        ("net.om", b"?", "is an offline model (OM), compiled by ATC"),
+        ("net.mindir", b"IMOD" + bytes(252), "serve the MindIR or ONNX file that it was made of"),
     ],
 )
 def test_a_file_that_is_no_model_is_recognized(

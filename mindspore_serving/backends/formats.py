@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.backends.base import Backend, ModelSource
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import OFFLINE_MODEL
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -117,8 +118,8 @@ def open_backend(source: ModelSource) -> Backend:
     """Load the model of `source`.  Raises StartError: unknown format, no library, failed load."""
     if source.spec.format == "om" and "om" not in _entry_points():
         raise StartError(
-            f"Load model '{source.spec.key}' failed: format OM is not supported; export the model "
-            "as MindIR, or install a package that registers a backend for 'om'"
+            f"Load model '{source.spec.key}' failed: it {OFFLINE_MODEL}; or install a package that "
+            "registers a backend for 'om'"
         )
     backend = backend_class(source.spec.format)
     try:

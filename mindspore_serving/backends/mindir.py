@@ -27,6 +27,14 @@ from mindspore_serving.errors import StageFailed, StartError
 
 LOCK = threading.RLock()
 _applied: dict[str, Any] = {}
+_ASCEND_SETTINGS = {  # modules of mindspore.device_context.ascend -> options of AscendDeviceInfo
+    "op_precision": (
+        *("precision_mode", "op_precision_mode"),
+        *("matmul_allow_hf32", "conv_allow_hf32"),
+    ),
+    "op_tuning": ("op_compile", "aoe_tune_mode", "aoe_job_type"),
+}
+_SWITCHES = {"true": True, "false": False}
 TARGETS = {"cpu": "CPU", "gpu": "GPU", "ascend": "Ascend"}
 
 
@@ -196,8 +204,11 @@ def apply_options(mindspore: Any, source: ModelSource) -> None:
         tuning = mindspore.device_context.cpu.op_tuning
         _apply_once("thread_num", options.take("thread_num"), tuning.threads_num)
     if source.device_type == "ascend":
-        precision = mindspore.device_context.ascend.op_precision
-        _apply_once("precision_mode", options.take("precision_mode"), precision.precision_mode)
+        for group, names in _ASCEND_SETTINGS.items():
+            settings = getattr(mindspore.device_context.ascend, group)
+            for name in names:
+                value = options.take(name)
+                _apply_once(name, _SWITCHES.get(value, value), getattr(settings, name))
     options.report_ignored()
 
 

@@ -1,6 +1,7 @@
 """MindIR and Lite models (.ms) through MindSpore Lite, one file per model."""
 
 import importlib
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,17 @@ _ASCEND_PRECISION = {
     "allow_fp32_to_fp16": "preferred_fp32",
     "must_keep_origin_dtype": "enforce_origin",
     "allow_mix_precision": "preferred_optimal",
+    "force_fp32": "enforce_fp32",
+}
+# Options of AscendDeviceInfo -> keys of [ascend_context] in Lite's configuration files.
+_ASCEND_CONTEXT = {
+    "input_format": "input_format",
+    "input_shape": "input_shape",
+    "output_type": "output_type",
+    "op_select_impl_mode": "op_select_impl_mode",
+    "buffer_optimize_mode": "buffer_optimize",
+    "insert_op_cfg_path": "insert_op_config_file_path",
+    "fusion_switch_config_path": "fusion_switch_config_file_path",
 }
 
 
@@ -46,6 +58,8 @@ class MindirLiteBackend:
         lite, path = importlib.import_module("mindspore_lite"), source.paths[0]
         options = SourceOptions(source)
         key = {"dec_key": source.dec_key, "dec_mode": source.dec_mode} if source.dec_key else {}
+        settings = _ascend_context(source, options)
+        more = {"config_dict": {"ascend_context": settings}} if settings else {}
         model = lite.Model()
         try:
             model.build_from_file(
@@ -54,6 +68,7 @@ class MindirLiteBackend:
                 _context(lite, source, options),
                 config_path=options.take("config_file") or "",
                 **key,
+                **more,
             )
         except Exception as error:
             raise load_error(source, path, error) from error
@@ -99,11 +114,44 @@ def _context(lite: Any, source: ModelSource, options: SourceOptions) -> Any:
     for name in names:
         value = options.take(name)
         if value is not None:
-            value = _ASCEND_PRECISION.get(value, value) if name == "precision_mode" else value
+            value = _precision(source, value) if name == "precision_mode" else value
             setattr(getattr(context, source.device_type), name, value)
     if source.device_type != "ascend" and options.take("precision_mode") == "fp16":
         getattr(context, source.device_type).precision_mode = "preferred_fp16"
     return context
+
+
+def _precision(source: ModelSource, value: str) -> str:
+    if value not in _ASCEND_PRECISION:
+        raise StartError(
+            f"Load model '{source.spec.key}' failed: precision_mode is '{value}', which MindSpore "
+            f"Lite does not have; it has {', '.join(_ASCEND_PRECISION)}"
+        )
+    return _ASCEND_PRECISION[value]
+
+
+def _ascend_context(source: ModelSource, options: SourceOptions) -> dict[str, str]:
+    """Return Lite's settings for ACL.  Raises StartError for a file that does not exist."""
+    if source.device_type != "ascend":
+        return {}
+    settings = {}
+    for name, key in _ASCEND_CONTEXT.items():
+        value = options.take(name)
+        if value is None:
+            continue
+        if name.endswith("_path") and not os.path.isfile(value):
+            raise StartError(
+                f"Load model '{source.spec.key}' failed: {name} is '{value}', which is no file; "
+                "give an absolute path, or one relative to where the server was started"
+            )
+        settings[key] = _lite_shapes(value) if name == "input_shape" else value
+    return settings
+
+
+def _lite_shapes(text: str) -> str:
+    """Return "x:[1,2];y:[3]" for ACL's "x: 1,2;y: 3"."""
+    parts = (part.rpartition(":") for part in text.split(";"))
+    return ";".join(f"{name.strip()}:[{sizes.strip(' []')}]" for name, _, sizes in parts)
 
 
 def _specs(tensors: Sequence[Any]) -> tuple[TensorSpec, ...]:

@@ -24,6 +24,7 @@ _PROVIDERS = {
     "gpu": "CUDAExecutionProvider",
     "ascend": "CANNExecutionProvider",
 }
+_CANN_OPTIONS = ("precision_mode", "op_select_impl_mode")  # of CANNExecutionProvider
 _ELEMENTS = {
     "float": "float32",
     "double": "float64",
@@ -67,8 +68,10 @@ class OnnxBackend:
         """Open and warm up every file.  Raises StartError if the device's provider is missing."""
         check_files(source)
         _check_provider(source)
-        settings = _session_options(source)
-        sessions = [_session(source, path, settings) for path in source.paths]
+        options = SourceOptions(source)
+        settings, providers = _session_options(options), _providers(source, options)
+        options.report_ignored()
+        sessions = [_session(source, path, settings, providers) for path in source.paths]
         signature = tuple(
             _warm(source, path, session)
             for path, session in zip(source.paths, sessions, strict=True)
@@ -94,28 +97,35 @@ def _check_provider(source: ModelSource) -> None:
         )
 
 
-def _session_options(source: ModelSource) -> Any:
+def _providers(source: ModelSource, options: SourceOptions) -> list[Any]:
+    """Return the execution providers, with their options, in order of preference."""
+    device_type, cpu = source.device_type, _PROVIDERS["cpu"]
+    if device_type == "cpu":
+        return [cpu]
+    settings: dict[str, Any] = {"device_id": source.device_id}
+    for name in _CANN_OPTIONS if device_type == "ascend" else ():
+        if (value := options.take(name)) is not None:
+            settings[name] = value
+    return [(_PROVIDERS[device_type], settings), cpu]
+
+
+def _session_options(options: SourceOptions) -> Any:
     import onnxruntime
 
-    options, settings = SourceOptions(source), onnxruntime.SessionOptions()
+    settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     num_threads = options.take("thread_num")
     if num_threads is not None:
         settings.intra_op_num_threads = num_threads
     if options.take("enable_parallel"):
         settings.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
-    options.report_ignored()
     return settings
 
 
-def _session(source: ModelSource, path: str, settings: Any) -> Any:
+def _session(source: ModelSource, path: str, settings: Any, providers: list[Any]) -> Any:
     import onnxruntime
 
     provider = _PROVIDERS[source.device_type]
-    device = (
-        provider if source.device_type == "cpu" else (provider, {"device_id": source.device_id})
-    )
-    providers = [device] if source.device_type == "cpu" else [device, _PROVIDERS["cpu"]]
     try:
         session = onnxruntime.InferenceSession(path, settings, providers=providers)
     except Exception as error:  # its classes share no base but Exception

@@ -72,9 +72,13 @@ class SourceOptions:
 
     def __init__(self, source: ModelSource) -> None:
         options: dict[str, Any] = {**source.spec.options, **source.options}
-        for device in options.pop("device_list", None) or ():
-            if device.get("device_type", "").lower() == source.device_type:
-                options.update(device)
+        devices = {
+            device.get("device_type", "").lower(): device
+            for device in options.pop("device_list", None) or ()
+        }
+        options.update(devices.get(source.device_type, {}))
+        self._device = source.device_type
+        self._unused = [] if source.device_type in devices else sorted(devices)
         options.pop("device_type", None)
         options["config_file"] = source.config_file
         self._format = source.spec.format
@@ -89,7 +93,18 @@ class SourceOptions:
         return self._options.pop(name, None)
 
     def report_ignored(self) -> None:
-        """Log, once per process, each option for which this format has no setting."""
+        """Log, once per process, each option without effect.
+
+        It is one for which this format has no setting, or all are for other types of devices.
+        """
+        for other in self._unused:
+            if (other, self._device) not in _reported:
+                _reported.add((other, self._device))
+                log.warning(
+                    "Options for %s devices have no effect: the model runs on %s",
+                    other,
+                    self._device,
+                )
         for name, value in self._options.items():
             if (self._format, name) not in _reported:
                 _reported.add((self._format, name))

@@ -71,7 +71,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--gpu-memory-utilization": _CACHE,
         "--kv-cache-memory-bytes": "--llm-option kv_cache_memory={}",
         "--enforce-eager": "leave it out, or with --engine vllm write --engine-option "
-        "enforce_eager=true; --runtime mindspore has --llm-option graph_mode=false",
+        "enforce_eager=true",
         "--trust-remote-code": "leave it out: code in a checkpoint is not run; with --engine vllm "
         "write --engine-option trust_remote_code=true",
         "--enable-lora": "leave it out: --adapter NAME=DIR serves an adapter",

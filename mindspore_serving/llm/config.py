@@ -143,13 +143,6 @@ class EngineConfig:
         runtimes=_RANKED,
         has_encoders=False,
     )
-    graph_mode: bool = _option(
-        False,
-        "compile the model into static graphs at the start, instead of launching its operators "
-        "one by one; runtime 'mindspore' only",
-        runtimes=("mindspore",),
-        has_encoders=False,
-    )
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "
@@ -184,7 +177,7 @@ class EngineConfig:
         None,
         "maximum number of draft tokens of a sequence, taken from earlier text and verified in "
         "one step; 0: none; None: 16, but 0 where layers keep a state, which rejected tokens "
-        "would spoil, and with `graph_mode`, which would compile graphs for them",
+        "would spoil",
         at_least=0,
         at_most=64,
         engines=("llama.cpp",),
@@ -352,7 +345,7 @@ class EngineConfig:
         """
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        return 0 if has_states or self.graph_mode else _MAX_DRAFT_TOKENS
+        return 0 if has_states else _MAX_DRAFT_TOKENS
 
 
 def _check_draft(config: EngineConfig) -> None:
@@ -362,7 +355,6 @@ def _check_draft(config: EngineConfig) -> None:
         raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
     reasons = {
         "num_speculative_tokens=0, which allows no drafts": config.num_speculative_tokens == 0,
-        "graph_mode, which compiles one model": config.graph_mode,
         "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
     }
     for reason, applies in reasons.items():

@@ -12,6 +12,7 @@ from typing import Any, cast
 from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import why_no_model
 from mindspore_serving.llm.catalog import OURS, RUNTIMES
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
@@ -239,7 +240,9 @@ def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
     """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
     directory = find_gguf(Path(path)) or directory_of(Path(path))
     if not directory.is_dir() and not is_gguf(directory):
-        raise StartError(f"path is {str(path)!r}, expected a model's directory or a GGUF file")
+        why = why_no_model(path)
+        expected = f"which {why}" if why else "expected a model's directory or a GGUF file"
+        raise StartError(f"path is {str(path)!r}, {expected}")
     texts = text_directory(directory, TOKENIZER_FILES)
     tokenizer = Tokenizer.open(texts) if has_tokenizer(texts) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None

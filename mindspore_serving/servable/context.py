@@ -17,6 +17,7 @@ from mindspore_serving.servable.check import (
 )
 
 _PRECISION: Mapping[str, tuple[str, ...]] = {"precision_mode": ("origin", "fp16")}
+_SWITCH = ("true", "false")
 _ASCEND: Mapping[str, tuple[str, ...]] = {  # no values: any text
     "insert_op_cfg_path": (),
     "input_format": ("ND", "NCHW", "NHWC", "CHWN", "NC1HWC0", "NHWC1C0"),
@@ -27,7 +28,17 @@ _ASCEND: Mapping[str, tuple[str, ...]] = {  # no values: any text
         "allow_fp32_to_fp16",
         "must_keep_origin_dtype",
         "allow_mix_precision",
+        "allow_mix_precision_fp16",
+        "allow_mix_precision_bf16",
+        "force_fp32",
+        "allow_fp32_to_bf16",
     ),
+    "op_precision_mode": (),
+    "matmul_allow_hf32": _SWITCH,
+    "conv_allow_hf32": _SWITCH,
+    "op_compile": _SWITCH,
+    "aoe_tune_mode": ("online", "offline"),
+    "aoe_job_type": ("1", "2"),
     "op_select_impl_mode": ("high_performance", "high_precision"),
     "fusion_switch_config_path": (),
     "buffer_optimize_mode": (
@@ -46,7 +57,7 @@ class _DeviceInfo:
     _accepted: ClassVar[Mapping[str, tuple[str, ...]]]
     _noun: ClassVar[str] = "option"
 
-    def __init__(self, **kwargs: str) -> None:
+    def __init__(self, **kwargs: str | bool) -> None:
         self.context_map: dict[str, str] = {"device_type": self._device_type}
         for name, value in kwargs.items():
             self.context_map[name] = self._checked(name, value)
@@ -57,7 +68,10 @@ class _DeviceInfo:
                 f"Set {self._device_type} device info failed, unsupported {self._noun} {name}, "
                 f"accepted: {', '.join(self._accepted)}"
             )
-        text, accepted = check_str(name, value), self._accepted[name]
+        accepted = self._accepted[name]
+        if accepted == _SWITCH and isinstance(value, bool):
+            value = str(value).lower()
+        text = check_str(name, value)
         if accepted and text not in accepted:
             choices = ", ".join(f"'{choice}'" for choice in accepted)
             raise InvalidInputs(
@@ -82,10 +96,12 @@ class GPUDeviceInfo(_DeviceInfo):
 
 
 class AscendDeviceInfo(_DeviceInfo):
-    """Options for an Ascend device, all texts and all optional.
+    """Options for an Ascend device, texts (or bools of "true" and "false"), all optional.
 
-    `insert_op_cfg_path` (an AIPP file), `input_format`, `input_shape`, `output_type`,
-    `precision_mode`, `op_select_impl_mode`, `fusion_switch_config_path`, `buffer_optimize_mode`.
+    `precision_mode`, `op_select_impl_mode`.  Of MindSpore: `op_precision_mode` (an .ini file),
+    `matmul_allow_hf32`, `conv_allow_hf32`, `op_compile`, `aoe_tune_mode`, `aoe_job_type`.  Of
+    MindSpore Lite, which passes them to ACL: `insert_op_cfg_path` (an AIPP file), `input_format`,
+    `input_shape`, `output_type`, `fusion_switch_config_path`, `buffer_optimize_mode`.
     A value that is not accepted raises RuntimeError with the list of those that are.
     """
 
@@ -171,7 +187,7 @@ class _Options:
 
     _device: ClassVar[type[_DeviceInfo]]
 
-    def __init__(self, **kwargs: str) -> None:
+    def __init__(self, **kwargs: str | bool) -> None:
         warn_deprecated(type(self).__name__, "1.6.0", self._device.__name__)
         self.context = Context()
         self.context.append_device_info(self._device(**kwargs))

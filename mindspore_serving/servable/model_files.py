@@ -7,6 +7,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from mindspore_serving.file_check import OFFLINE_MODEL
+
 _HEAD = 4096  # bytes, which distinguish files with the same suffix
 _SUFFIXES = {
     ".mindir": "mindir",
@@ -44,7 +46,7 @@ PICKLE_TEXT = (
 )
 _NOT_SERVED = {
     ".json": "is of Paddle 3: write .pdmodel by FLAGS_enable_pir_api=0, or export ONNX",
-    ".om": "is an offline model of Ascend, which is not run here: export the model as MindIR",
+    ".om": OFFLINE_MODEL,
     ".ckpt": "is a checkpoint, weights without their network: serve its code by net.py:Net "
     "--weights, or export MindIR by mindspore.export",
     ".safetensors": "is weights without their network: give the directory that has its "

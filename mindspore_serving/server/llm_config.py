@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.file_check import why_no_model
 from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.runtimes.mindir.cut import find_model
 from mindspore_serving.server.config import ServableStartConfig
@@ -121,6 +122,8 @@ def _find_model(paths: Block, model: Block, base: Path) -> tuple[Path, str]:
     configured = _model_path(paths, model, base)
     path = Path(os.path.normpath(base / resolve(configured, base=str(base))))
     directory = path if path.is_dir() else path.parent
+    if why := why_no_model(path):
+        raise InvalidInputs(f"the model is {configured!r}, which {why}")
     if not (directory / "config.json").is_file():
         raise InvalidInputs(
             f"the model is {configured!r}, but {directory} has no config.json; expected the "

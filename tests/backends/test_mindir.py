@@ -198,9 +198,42 @@ def test_threads_are_set_once_and_ignored_options_are_logged(mindir, opened, mon
     assert counts == [2]
 
 
+def test_settings_of_ascend_are_those_of_mindspore(source, monkeypatch):
+    import mindspore
+    from mindspore import device_context
+
+    from mindspore_serving.backends import mindir as mindir_module
+    from mindspore_serving.servable import context
+
+    calls = {}
+    monkeypatch.setattr(mindir_module, "_applied", {})
+    known = device_context.ascend.op_precision.precision_mode.__doc__
+    assert all(f"- {mode}:" in known for mode in context._ASCEND["precision_mode"])
+    for group, names in mindir_module._ASCEND_SETTINGS.items():
+        module = getattr(device_context.ascend, group)
+        for name in names:  # fails if MindSpore has no such function
+            monkeypatch.setattr(module, name, lambda value, name=name: calls.update({name: value}))
+    options = {
+        "precision_mode": "force_fp32",
+        "op_precision_mode": "/op.ini",
+        "matmul_allow_hf32": True,
+        "conv_allow_hf32": False,
+        "op_compile": True,
+        "aoe_tune_mode": "offline",
+        "aoe_job_type": "2",
+    }
+    devices = [context.AscendDeviceInfo(**options).context_map]
+    mindir_module.apply_options(
+        mindspore, source("mindir", "a", device_type="ascend", options={"device_list": devices})
+    )
+    assert calls == options
+
+
 def test_om_file_is_refused_with_an_alternative(opened, tmp_path):
     (tmp_path / "model.om").write_bytes(b"om")
-    with pytest.raises(StartError, match="format OM is not supported.*export the model as MindIR"):
+    with pytest.raises(
+        StartError, match="an offline model .*serve the MindIR or ONNX file.*a backend for 'om'"
+    ):
         opened("om", tmp_path / "model.om")
 
 

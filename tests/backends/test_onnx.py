@@ -82,8 +82,9 @@ def test_failed_run_gives_the_reason(onnx, opened):
 
 def test_the_number_of_threads_is_taken(onnx, opened, source):
     from mindspore_serving.backends.onnx import _session_options
+    from mindspore_serving.backends.source import SourceOptions
 
     options = {"thread_num": 1, "enable_parallel": 1}
-    settings = _session_options(source("onnx", onnx / "open.onnx", options=options))
+    settings = _session_options(SourceOptions(source("onnx", onnx / "open.onnx", options=options)))
     assert settings.intra_op_num_threads == 1
     assert settings.execution_mode.name == "ORT_PARALLEL"

@@ -1,13 +1,18 @@
+import sys
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.backends import mindir_lite
+from mindspore_serving.backends import mindir_lite, onnx
 from mindspore_serving.backends import source as source_module
 from mindspore_serving.backends.source import SourceOptions, error_text, warm_up
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 from mindspore_serving.servable import context
+from mindspore_serving.servable.context import AscendDeviceInfo
 
 
 @pytest.fixture
@@ -124,8 +129,113 @@ def test_an_ignored_option_is_logged_once_and_a_default_never(source, warnings_l
     ]
 
 
-def test_every_precision_mode_of_ascend_is_translated_for_mindspore_lite() -> None:
+def test_options_that_are_all_for_another_device_are_logged(source, warnings_logged) -> None:
+    devices = [{"device_type": "ascend", "precision_mode": "force_fp16"}]
+    for _ in range(2):
+        SourceOptions(source("onnx", "a", options={"device_list": devices})).report_ignored()
+    assert warnings_logged == ["Options for ascend devices have no effect: the model runs on cpu"]
+
+
+class RecordingLite:
+    """The part of MindSpore Lite's interface that loading uses; keeps what it is called with."""
+
+    def __init__(self) -> None:
+        self.ModelType = SimpleNamespace(MINDIR="mindir", MINDIR_LITE="ms")
+        self.context = SimpleNamespace(ascend=SimpleNamespace())
+        self.built: dict[str, Any] = {}
+
+    def Context(self) -> Any:
+        return self.context
+
+    def Model(self) -> Any:
+        return SimpleNamespace(
+            build_from_file=lambda *args, **more: self.built.update(more, args=args),
+            get_inputs=list,
+            get_outputs=list,
+        )
+
+
+def load_with_lite(source, path, monkeypatch, **options) -> RecordingLite:
+    lite = RecordingLite()
+    monkeypatch.setitem(sys.modules, "mindspore_lite", lite)
+    path.write_bytes(b"\0\0\0\0MSL2")
+    devices = [AscendDeviceInfo(**options).context_map]
+    mindir_lite.MindirLiteBackend.load(
+        source(
+            "mindir_lite", path, device_type="ascend", device_id=3, options={"device_list": devices}
+        )
+    )
+    return lite
+
+
+def test_mindspore_lite_gets_the_settings_of_acl_by_its_own_names(
+    source, tmp_path, monkeypatch, warnings_logged
+) -> None:
+    file = str(tmp_path / "net.ms")  # any file that exists
+    lite = load_with_lite(
+        source,
+        tmp_path / "net.ms",
+        monkeypatch,
+        precision_mode="allow_mix_precision",
+        input_format="NHWC",
+        input_shape="x: 1,2; y:3",
+        output_type="FP16",
+        op_select_impl_mode="high_precision",
+        buffer_optimize_mode="off_optimize",
+        insert_op_cfg_path=file,
+        fusion_switch_config_path=file,
+        matmul_allow_hf32=True,
+    )
+    assert vars(lite.context.ascend) == {"device_id": 3, "precision_mode": "preferred_optimal"}
+    assert lite.built["args"][:2] == (file, "ms")
+    assert lite.built["config_dict"] == {
+        "ascend_context": {
+            "input_format": "NHWC",
+            "input_shape": "x:[1,2];y:[3]",
+            "output_type": "FP16",
+            "op_select_impl_mode": "high_precision",
+            "buffer_optimize": "off_optimize",
+            "insert_op_config_file_path": file,
+            "fusion_switch_config_file_path": file,
+        }
+    }
+    (ignored,) = warnings_logged
+    assert ignored.startswith("Option matmul_allow_hf32='true' is ignored")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"precision_mode": "allow_fp32_to_bf16"}, "Lite does not have; it has force_fp16, allow_"),
+        (
+            {"insert_op_cfg_path": "no/aipp.cfg"},
+            "insert_op_cfg_path is 'no/aipp.cfg', which is no ",
+        ),
+    ],
+)
+def test_settings_that_mindspore_lite_cannot_take_are_refused(
+    source, tmp_path, monkeypatch, options, text
+) -> None:
+    with pytest.raises(StartError, match=text):
+        load_with_lite(source, tmp_path / "net.ms", monkeypatch, **options)
+
+
+def test_precision_modes_of_ascend_have_names_of_mindspore_lite() -> None:
     """AscendDeviceInfo has the names of ACL, which MindSpore Lite refuses."""
-    assert set(mindir_lite._ASCEND_PRECISION) == set(context._ASCEND["precision_mode"])
-    names = {"enforce_fp16", "preferred_fp32", "enforce_origin", "preferred_optimal"}
-    assert set(mindir_lite._ASCEND_PRECISION.values()) == names
+    missing = set(context._ASCEND["precision_mode"]) - set(mindir_lite._ASCEND_PRECISION)
+    assert all(name.endswith(("_fp16", "_bf16")) for name in missing)
+    names = {"fp16", "fp32", "origin"}
+    assert {f"enforce_{name}" for name in names} | {"preferred_fp32", "preferred_optimal"} == set(
+        mindir_lite._ASCEND_PRECISION.values()
+    )
+
+
+def test_cann_gets_the_precision_and_the_implementation_of_operators(source) -> None:
+    device = {"precision_mode": "force_fp32", "op_select_impl_mode": "high_precision"}
+    devices = [AscendDeviceInfo(**device, output_type="FP16").context_map]
+    ascend = source(
+        "onnx", "a", device_type="ascend", device_id=2, options={"device_list": devices}
+    )
+    first, second = onnx._providers(ascend, SourceOptions(ascend))
+    assert first == ("CANNExecutionProvider", {"device_id": 2, **device})
+    assert second == "CPUExecutionProvider"

@@ -11,7 +11,7 @@ from tests.llm import architectures, checkpoints, seeing
 from tests.llm.models.test_gguf_architectures import CASES as CONVERTED
 from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
-from tests.llm.parallel.test_tokens import CUT
+from tests.llm.parallel.test_tokens import CUT, CUT_ALIKE
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "architectures.md"
@@ -26,6 +26,9 @@ OTHERS = {
     "baichuan2-13b": "BaichuanForCausalLM",
     "chatglm2-32k": "ChatGLMForConditionalGeneration",
     "chatglm3-32k": "ChatGLMModel",
+    "telechat2": "TeleChat2ForCausalLM",
+    "pangu-embedded": "PanguEmbeddedForCausalLM",
+    "pangu-ultra": "PanguUltraMoEForCausalLM",
 }
 # The text parts of models with images: test_layouts compares descriptions and names of tensors.
 TEXT_PARTS = {
@@ -37,11 +40,15 @@ TEXT_PARTS = {
     "Qwen3_5ForConditionalGeneration": "Qwen3_5ForCausalLM",
     "Qwen3_5MoeForConditionalGeneration": "Qwen3_5MoeForCausalLM",
 }
+# Other names of the same row of the descriptions.
+SAME = {
+    f"{name}ForCausalLM": "TeleChat2ForCausalLM" for name in ("Telechat2", "TeleChat", "Telechat")
+}
 COMPARED = {
     "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
-    "tensor_parallel": set(CUT),
+    "tensor_parallel": {*CUT, *CUT_ALIKE},
     GGUF: {*CONVERTED, *(LLAMA_CPP[family].name for family, _, _ in FILES.values())},
 }
 
@@ -60,7 +67,7 @@ def table() -> str:
     lines = ["| `architectures` | " + " | ".join(f"`{column}`" for column in compared) + " |"]
     lines.append("|---" * (len(compared) + 1) + "|")
     for name in sorted(FAMILIES, key=str.lower):
-        own = {name, TEXT_PARTS.get(name, name)}
+        own = {name, TEXT_PARTS.get(name, name), SAME.get(name, name)}
         cells = [
             "yes" if ({name} if column == GGUF else own) & found else ""
             for column, found in compared.items()

@@ -1,7 +1,7 @@
 """Reference implementations of published architectures that transformers does not have: InternLM,
 InternLM2, Baichuan2 7B and 13B.  Plain torch over whole sequences, no cache, float32.  InternLM3 is
 the Llama of transformers, whose biases have other names in its configuration, ChatGLM its Glm
-(`chatglm_files`).
+(`chatglm_files`); `references_ascend` has TeleChat2 and openPangu.
 
 Written from the published architectures: InternLM is Llama with biases on the attention's four
 projections; InternLM2 packs q, k and v per key-value head; Baichuan packs them one after another,
@@ -18,7 +18,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
-from tests.llm import chatglm_files
+from tests.llm import chatglm_files, references_ascend
 
 Config = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -259,6 +259,9 @@ DESCRIPTIONS: dict[str, Callable[[Config], Description]] = {
     "chatglm3-32k": partial(
         chatglm_files.described, rope_ratio=50, _name_or_path="THUDM/chatglm3-6b-32k"
     ),
+    "telechat2": references_ascend.describe_telechat2,
+    "pangu-embedded": references_ascend.describe_pangu_embedded,
+    "pangu-ultra": references_ascend.describe_pangu_ultra,
 }
 PUBLISHED: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = {
     "internlm": internlm,
@@ -269,4 +272,7 @@ PUBLISHED: dict[str, Callable[[Config, Tensors, torch.Tensor], torch.Tensor]] = 
     "baichuan2-13b": baichuan,
     "chatglm2-32k": chatglm_files.logits,
     "chatglm3-32k": chatglm_files.logits,
+    "telechat2": references_ascend.telechat2,
+    "pangu-embedded": references_ascend.pangu_embedded,
+    "pangu-ultra": references_ascend.pangu_ultra,
 }

@@ -255,3 +255,9 @@ def test_nothing_is_printed_where_nobody_looks(directory, capsys):
     with LLM(directory, runtime="toy") as llm:
         llm.generate("a", greedy())
     assert capsys.readouterr() == ("", "")
+
+
+def test_an_offline_model_of_ascend_is_refused_with_advice(tmp_path):
+    (tmp_path / "net.om").write_bytes(b"IMOD")
+    with pytest.raises(StartError, match=r"net.om', which is an offline model .* serve the MindIR"):
+        LLM(tmp_path / "net.om")

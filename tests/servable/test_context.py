@@ -19,6 +19,12 @@ ASCEND = {
     "op_select_impl_mode": "high_precision",
     "fusion_switch_config_path": "fusion.cfg",
     "buffer_optimize_mode": "l1_and_l2_optimize",
+    "op_precision_mode": "precision.ini",
+    "matmul_allow_hf32": "true",
+    "conv_allow_hf32": "false",
+    "op_compile": "true",
+    "aoe_tune_mode": "offline",
+    "aoe_job_type": "1",
 }
 
 
@@ -73,6 +79,19 @@ def test_cpu_and_gpu_have_a_precision(kind, device):
     with pytest.raises(RuntimeError) as caught:
         device(precision="fp16")
     assert f"Set {kind} device info failed, unsupported option precision" in str(caught.value)
+
+
+def test_switches_of_ascend_are_texts_or_bools():
+    switches = {"matmul_allow_hf32": True, "conv_allow_hf32": "false", "op_compile": False}
+    texts = AscendDeviceInfo(**switches).context_map
+    assert texts == {
+        "device_type": "ascend",
+        "matmul_allow_hf32": "true",
+        "conv_allow_hf32": "false",
+        "op_compile": "false",
+    }
+    with pytest.raises(RuntimeError, match="'op_compile' can only be 'true', 'false'. given 'on'"):
+        AscendDeviceInfo(op_compile="on")
 
 
 def test_ascend_takes_all_its_options():

@@ -171,7 +171,7 @@ def test_a_servable_config_wins_over_a_bare_model(servable):
         ("model.pkl", "1/model.pkl is a pickle: loading it runs any code .* --allow-pickle"),
         ("forest.joblib", "skops.io.dump"),
         ("net.ckpt", "1/net.ckpt is a checkpoint, weights without .* mindspore.export"),
-        ("net.om", "export the model as MindIR"),
+        ("net.om", "1/net.om is an offline model .* serve the MindIR or ONNX file"),
         ("model.h5", "Keras"),
         ("inference.json", "1/inference.json is of Paddle 3: write .pdmodel"),
         ("notes.md", "no model file, it has notes.md"),

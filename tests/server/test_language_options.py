@@ -31,7 +31,7 @@ WRONG = [
     ({"max_num_seqs": 0}, "max_num_seqs is 0, expected an int of 1 to 4096"),
     ({"max_num_seqs": True}, "max_num_seqs is True, expected an int of 1 to 4096"),
     ({"embeddings": "yes"}, "embeddings is 'yes', expected True or False"),
-    ({"graph_mode": True}, "runtime 'openvino' has no graph_mode, expected one of mindspore"),
+    ({"deterministic": True}, "runtime 'openvino' has no deterministic, expected one of torch"),
     ({"runtime": "opnvino"}, "runtime is 'opnvino', expected one of .*; did you mean 'openvino'?"),
     ({"engine": "vlm"}, "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
     ({"engine_options": {"a": 1}}, "engine_options has 'a', but engine 'ours' has no options"),
@@ -99,7 +99,7 @@ def test_words_of_the_command_line_are_refused(
 
 @pytest.mark.usefixtures("no_process")
 def test_ranks_are_not_started_for_a_wrong_option(directory: Path) -> None:
-    for options in ({"kv_cache_dtype": "u4"}, {"graph_mode": True}, {"dtipe": "f32"}):
+    for options in ({"kv_cache_dtype": "u4"}, {"deterministic": True}, {"dtipe": "f32"}):
         with pytest.raises(ServingError, match=next(iter(options))):
             LLM(directory / "model", tensor_parallel=2, **options)
 

@@ -141,8 +141,8 @@ def test_mindir_files_select_the_mindir_runtime(place):
     paths = {"prefill_model": ["model/prefill.mindir"], "decode_model": ["model/decode.mindir"]}
     with pytest.raises(StartError, match=r"has no prefill\.mindir and decode\.mindir"):
         read(place, model_path=paths)
-    (model / "prefill.mindir").touch()
-    (model / "decode.mindir").touch()
+    (model / "prefill.mindir").write_bytes(b"\n")
+    (model / "decode.mindir").write_bytes(b"\n")
     found = read(place, model_path=paths)
     assert (found.directory, found.runtime) == (model, "mindir")
     assert read(place).runtime == "mindir"  # the directory, by what is in it
@@ -155,7 +155,7 @@ def test_mindir_files_of_ranks_are_a_model_over_as_many_ranks(place):
         own.mkdir()
         RankMindIR(rank, 2, "export").write(own)
         for name in ("prefill.mindir", "decode.mindir"):
-            (own / name).touch()
+            (own / name).write_bytes(b"\n")
     paths = {
         f"{name}_model": [f"model/rank_{rank}/{name}.mindir" for rank in (0, 1)]
         for name in ("prefill", "decode")
@@ -172,11 +172,18 @@ def test_mindir_files_of_ranks_are_a_model_over_as_many_ranks(place):
 
 
 def test_with_kbk_the_model_is_where_its_own_configuration_is(place):
-    (place / "model" / "run_llama.yaml").touch()
+    (place / "model" / "run_llama.yaml").write_text("run_mode: predict\n")
     paths = {"prefill_model": ["nowhere.mindir"], "decode_model": ["nowhere.mindir"]}
     for path in ("model", "model/run_llama.yaml"):
         model = {"backend": "kbk", "model_cfg_path": path}
         assert read(place, model_path=paths, model_config=model).directory == place / "model"
+
+
+@pytest.mark.parametrize("files", [["model/a.om"], ["model/a.om", "model/a.om"]])
+def test_offline_models_of_ascend_are_refused_with_advice(place, files):
+    (place / "model" / "a.om").write_bytes(b"IMOD")
+    with pytest.raises(StartError, match="model/a.om.* is an offline model .* serve the MindIR"):
+        read(place, model_path={"prefill_model": files, "decode_model": files})
 
 
 @pytest.mark.parametrize(
@@ -290,7 +297,7 @@ def get_inputs_custom(input_ids=None):
 def test_the_first_releases_python_file_is_read_and_not_run(place, monkeypatch):
     monkeypatch.chdir(place)
     for name in ("prefill.mindir", "decode.mindir"):
-        (place / "model" / name).touch()
+        (place / "model" / name).write_bytes(b"\n")
     (place / "serving_config.py").write_text(FIRST_RELEASE)
     found = read_llm_config("serving_config.py")
     assert found.name == "llama_dyn"

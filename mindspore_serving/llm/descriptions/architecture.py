@@ -39,6 +39,7 @@ class Names:
     layers: str = "model.layers"
     attention_norm: str = "input_layernorm"
     fused: str = ""  # queries, key and value interleaved by head; `layouts` splits them into `qkv`
+    fuses_queries: bool = True  # otherwise `fused` has the key and value of each head
     mamba: str = "mamba"
     qkv: tuple[str, ...] = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
     q_norm: str = "self_attn.q_norm"
@@ -112,6 +113,7 @@ class Architecture:
         variant: returns the description for this config.json, where it decides more than sizes.
         qkv_bias, output_bias, mlp_bias, head_bias: whether there are biases, or the key that says
         so.
+        gate_bias: gate and up have biases where `mlp_bias` says so; otherwise only down has one.
         parallel: attention and feed-forward block have the same input, without `mlp_norm` also the
             same norm.
         rope: which features are rotated together: HALVES, PAIRS, or "" for none.
@@ -145,6 +147,7 @@ class Architecture:
     qkv_bias: bool | str = False
     output_bias: bool | str = False
     mlp_bias: bool | str = False
+    gate_bias: bool = True
     head_bias: bool | str = False
     parallel: bool = False
     gated: bool = True
@@ -176,9 +179,10 @@ class Architecture:
     def is_llama_shaped(self) -> bool:
         """True if it differs from Llama only by names, sizes, biases and norms of heads."""
         names = self.names
-        norms = (names.attention_norm, names.mlp_norm, names.after_attention, names.after_mlp)
-        return (
-            all(norms[:2]) and not any(norms[2:]) and self.norm == RMS and self.rope == HALVES
+        extra = (names.after_attention, names.after_mlp, names.embedding_norm)
+        return bool(
+            names.attention_norm and names.mlp_norm and not any(extra)
+            and self.norm == RMS and self.rope == HALVES
             and not (self.parallel or self.rotated_windows or self.norm_after_rope)
             and not (self.state or self.output_gate) and self.gated
             and self.experts is None and self.qk_norm in ("", OF_HEAD)

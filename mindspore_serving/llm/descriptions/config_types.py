@@ -23,7 +23,7 @@ _COUNTED = (
     *("num_global_key_value_heads", "altup_num_inputs"),
     *("n_routed_experts", "moe_num_experts", "linear_num_key_heads", "linear_num_value_heads"),
     *("mamba_n_heads", "mamba_n_groups", "mamba_num_heads", "num_heads", "n_groups"),
-    *("num_layers", "multi_query_group_num"),
+    *("num_layers", "multi_query_group_num", "num_routed_experts"),
 )
 
 
@@ -82,7 +82,8 @@ _KINDS: tuple[_Kind, ...] = (
          "moe_layer_start_index", "moe_layer_interval", "interleave_moe_layer_step", "rotary_dim",
          "n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group", "floor_scale",
          "attention_chunk_size", "q_lora_rank", "dim_model_base", "num_dense_layers",
-         "num_kv_shared_layers", "hidden_size_per_layer_input", "altup_active_idx"),
+         "num_kv_shared_layers", "hidden_size_per_layer_input", "altup_active_idx",
+         "attention_q_lora_dim", "num_shared_experts", "param_sink_number"),
     ),
     (
         "true or false",
@@ -95,7 +96,7 @@ _KINDS: tuple[_Kind, ...] = (
          "block_auto_adjust_ff_dim", "use_expert_bias", "mamba_conv_bias", "mamba_proj_bias",
          "projectors_bias", "mamba_rms_norm", "mamba_norm_before_gate", "use_conv_bias",
          "attention_k_eq_v", "enable_moe_block", "altup_correct_scale", "add_qkv_bias",
-         "add_bias_linear", "position_encoding_2d"),
+         "add_bias_linear", "position_encoding_2d", "embed_layernorm", "sandwich_norm"),
     ),
     ("a text", _is_text, ("hidden_act", "hidden_activation", "activation_function", "activation",
                          "mamba_hidden_act", "mlp_hidden_act", "hybrid_override_pattern")),

@@ -80,13 +80,13 @@ class Layer:
             gate_up, down = tuple(f"{prefix}.{leaf}" for leaf in leaves), f"{prefix}.down_proj"
         if not self.architecture.gated:
             (name,) = gate_up
-            h = activate(ops, self.linear(h, name, spec.mlp_bias), spec.activation)
+            h = activate(ops, self.linear(h, name, spec.gate_bias), spec.activation)
             return self.linear(h, down, spec.mlp_bias)
         if len(gate_up) == 1:
             sizes = (spec.intermediate_size, spec.intermediate_size)
-            gate, up = self.projected(h, gate_up, sizes, spec.mlp_bias)
+            gate, up = self.projected(h, gate_up, sizes, spec.gate_bias)
         else:  # not joined: copying slices of such a wide result would cost prompts 3 to 10 %
-            gate, up = (self.linear(h, name, spec.mlp_bias) for name in gate_up)
+            gate, up = (self.linear(h, name, spec.gate_bias) for name in gate_up)
         gate = scaled(ops, gate, spec.scales.gate)
         cutoff = spec.cutoffs[self.index] if spec.cutoffs else None
         if cutoff is not None:

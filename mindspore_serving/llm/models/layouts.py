@@ -1,10 +1,11 @@
 """Checkpoint tensors in the layout that the decoder reads, where an architecture stores another.
 
 GPT-2 stores its matrices as [in, out]; InternLM2, GPT-NeoX, BLOOM and Falcon store queries, keys
-and values in one matrix, head by head; Llama 4 and gpt-oss store all experts in one tensor;
-Baichuan 2 normalises the rows of its output matrix at every use; models with images have their text
-model one level down, and encoders with a head are below a prefix.  The conversion is done once,
-when a model is opened, so that no step pays for it.  A converted checkpoint is not changed again.
+and values in one matrix, head by head, TeleChat2 keys and values; Llama 4 and gpt-oss store all
+experts in one tensor; Baichuan 2 normalises the rows of its output matrix at every use; models with
+images have their text model one level down, and encoders with a head are below a prefix.  The
+conversion is done once, when a model is opened, so that no step pays for it.  A converted
+checkpoint is not changed again.
 """
 
 import re
@@ -154,14 +155,15 @@ def _drop_opt_positions(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
 
 
 def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
-    """Split fused QKV matrices into three.
+    """Split fused QKV matrices into three, or matrices of keys and values into two.
 
     The fused matrix has, for each key-value head, the rows of its queries, its key and its value.
     The parts are copied when they are read: that is cheaper than to split the product in every
     step.
     """
     num_heads, kv_heads, head_dim = heads_of(checkpoint.config)
-    names, num_queries = _architecture(checkpoint).names, num_heads // kv_heads
+    names = _architecture(checkpoint).names
+    num_queries = num_heads // kv_heads if names.fuses_queries else 0
     result = {}
     for name, stored in tensors.items():
         before, fused, after = name.partition(f".{names.fused}.")
@@ -176,6 +178,8 @@ def _cut_heads(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
         parts = (rows[:, :num_queries], rows[:, num_queries], rows[:, num_queries + 1])
         for part, bits in zip(names.qkv, parts, strict=True):
             count = bits.size // prod(rest)
+            if not count:
+                continue
             result[f"{before}.{part}.{after}"] = StoredTensor(stored.dtype, (count, *rest), bits)
     return result
 

@@ -97,6 +97,11 @@ class ModelSpec:
         return tuple(i for i in self.layers if i in self.attending and self.sources[i] == i)
 
     @property
+    def gate_bias(self) -> bool:
+        """True if gate and up have biases; `mlp_bias` is that of down."""
+        return self.mlp_bias and self.architecture.gate_bias
+
+    @property
     def is_connected(self) -> bool:
         """True if layers get more from earlier layers than the hidden state."""
         is_wide = self.streams is not None or bool(self.layer_inputs)

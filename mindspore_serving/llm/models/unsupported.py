@@ -20,6 +20,9 @@ REASONS: tuple[tuple[str, str], ...] = (
      "it has an encoder and a decoder"),
     (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",
      "it is for images or audio"),
+    (r"PanguProMoEV2", "its attention has keys that belong to no token (sinks)"),
+    (r"PanguProMoE", "it takes one expert from each group, which is not supported"),
+    (r"TeleChat3|Telechat3", "it is later than TeleChat2, and has other tensors"),
     (r"DeepseekV32", "it chooses keys by an index (sparse attention), which is not supported"),
 )  # fmt: skip
 _HEAD = re.compile(r"(ForCausalLM|ForConditionalGeneration|LMHeadModel|Model)$")

@@ -38,6 +38,7 @@ CASES = {
     "nemotron": "nemotron",
     "olmo": "olmo",
     "olmo3": "olmo2",
+    "pangu-embedded": "pangu-embedded",
     "qwen2-moe": "qwen2moe",
     "seed-oss": "seed_oss",
     "stablelm": "stablelm",

@@ -68,6 +68,24 @@ def test_the_fused_rows_of_internlm2_are_cut_by_kind(tmp_path: Path) -> None:
     assert not checkpoint.has(name)
 
 
+def test_the_key_and_value_rows_of_telechat2_are_cut_by_head(tmp_path: Path) -> None:
+    """Two key-value heads of size 2: k k v v, k k v v."""
+    config = {
+        "architectures": ["TeleChat2ForCausalLM"],
+        "n_head": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 8,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    rows = np.array([[20], [21], [30], [31], [22], [23], [32], [33]], np.float32)
+    attention = "transformer.h.0.self_attention"
+    save_file({f"{attention}.key_value.weight": rows}, tmp_path / "model.safetensors")
+    checkpoint = opened(tmp_path)
+    assert checkpoint.names() == [f"{attention}.key.weight", f"{attention}.value.weight"]
+    assert checkpoint.f32(f"{attention}.key.weight").tolist() == [[20], [21], [22], [23]]
+    assert checkpoint.f32(f"{attention}.value.weight").tolist() == [[30], [31], [32], [33]]
+
+
 def test_fused_rows_of_another_count_are_refused(tmp_path: Path) -> None:
     config = {"architectures": ["InternLM2ForCausalLM"], "num_attention_heads": 4, "hidden_size": 4}
     (tmp_path / "config.json").write_text(json.dumps(config))

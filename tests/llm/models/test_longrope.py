@@ -145,7 +145,9 @@ def test_max_len_within_original_context_needs_single_table(phi):
     assert opened(phi, "openvino", max_model_len=ORIGINAL).rope_switch == 0
 
 
-def test_graphs_with_single_table_are_refused_past_the_switch(phi):
+def test_export_to_mindir_is_refused_past_the_switch(phi):
     pytest.importorskip("mindspore")
-    with pytest.raises(StartError, match="give max_model_len=64 with graph_mode"):
-        opened(phi, "mindspore", graph_mode=True, dtype="auto", kv_cache_dtype="auto")
+    from mindspore_serving.llm.runtimes.mindir.export_weights import load_exportable_spec
+
+    with pytest.raises(StartError, match="give max_model_len=64"):
+        load_exportable_spec(json.loads((phi / "config.json").read_text()))

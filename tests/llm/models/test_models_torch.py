@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from safetensors.numpy import load_file, save_file
+
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.torch.opening import TorchRunner, open_runner
 from mindspore_serving.llm.step import Row, Step
@@ -131,6 +133,17 @@ def test_config_of_older_transformers_gives_same_spec(
     old = rewritten(path, tmp_path / "old", change, drop)
     prompt = checkpoints.prompts(1)[0]
     np.testing.assert_array_equal(whole(opened(old), prompt), whole(opened(path), prompt))
+
+
+def test_telechat_may_have_a_norm_of_embeddings(directory: Path, tmp_path: Path) -> None:
+    prompt = checkpoints.prompts(1)[0]
+    path = checkpoints.build("telechat2", directory / "normed")
+    normed = rewritten(path, tmp_path / "telechat2", {"embed_layernorm": True}, set())
+    gain = np.random.default_rng(5).normal(1, 0.2, 64).astype(np.float32)
+    tensors = load_file(normed / "model.safetensors")
+    tensors["transformer.word_embeddings_layernorm.weight"] = gain
+    save_file(tensors, normed / "model.safetensors")
+    assert relative_error(whole(opened(normed), prompt), checkpoints.logits(normed, prompt)) < 1e-3
 
 
 def test_dynamic_rope_base_follows_the_longest_sequence(directory: Path, tmp_path: Path) -> None:

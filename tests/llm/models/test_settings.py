@@ -160,6 +160,15 @@ def test_larger_gemma_4_heads_are_set_for_all_layers() -> None:
             "the first ChatGLM, which is",
         ),
         ("ChatGLMModel", {"vision_config": {"hidden_size": 8}}, "ChatGLM with images"),
+        ("PanguEmbeddedForCausalLM", {"param_sink_number": 128}, "param_sink_number 128"),
+        ("PanguUltraMoEForCausalLM", {"router_enable_expert_bias": True}, "expert_bias True"),
+        ("PanguUltraMoEForCausalLM", {"attention_q_lora_dim": "x"}, "'x', expected an int of 0"),
+        (
+            "TeleChat2ForCausalLM",
+            {"apply_residual_connection_post_layernorm": True},
+            "post_layernorm True",
+        ),
+        ("TeleChat2ForCausalLM", {"base_seqlen": 0}, "base_seqlen 0, expected an int over 0"),
         ("ChatGLMModel", {}, "has no multi_query_attention"),
         ("ChatGLMModel", {**CHATGLM, "rmsnorm": False}, "rmsnorm False, which is not"),
         ("ChatGLMModel", {**CHATGLM, "quantization_bit": 4}, "quantization_bit 4, which is not"),
@@ -211,3 +220,33 @@ def test_the_ratio_of_chatglm_divides_positions_or_multiplies_the_base(
     found, _ = load_definition({**config, **told})
     expected, _ = load_definition({**config, **shared})
     assert found.rope == expected.rope
+
+
+@pytest.mark.parametrize(
+    ("settings", "base"),
+    [
+        ({"training_seqlen": 8192, "base_seqlen": 8192}, 10000.0),  # 7B
+        ({"training_seqlen": 32768, "base_seqlen": 8192}, 10000.0 * 7 ** (16 / 14)),  # 35B-32K
+        ({"training_seqlen": 9000, "base_seqlen": 8192}, 10000.0 * 3 ** (16 / 14)),
+    ],
+)
+def test_the_rotary_base_of_telechat_grows_with_doublings(
+    settings: dict[str, Any], base: float
+) -> None:
+    config = {**checkpoints.SIZES, "architectures": ["TeleChat2ForCausalLM"], **settings}
+    spec, _ = load_definition(config)
+    assert spec.rope.inv_freq[1] == pytest.approx(base ** (-2 / 16))
+    assert spec.max_position_embeddings == settings["training_seqlen"]
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("PanguProMoEForCausalLM", "one expert from each group"),
+        ("PanguProMoEV2ForCausalLM", "keys that belong to no token"),
+        ("TeleChat3ForCausalLM", "later than TeleChat2"),
+    ],
+)
+def test_later_families_are_refused_with_the_reason(name: str, why: str) -> None:
+    with pytest.raises(StartError, match=why):
+        load_definition({**checkpoints.SIZES, "architectures": [name]})

@@ -23,11 +23,14 @@ COUNT = 9  # more than a block of torch
 CUT = [
     "llama", "llama3-tied", "llama-biased", "llama-yarn", "qwen2", "qwen3", "mistral", "phi3",
     "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
-    "internlm3", "internlm3-biased", "chatglm2-32k",
+    "internlm3", "internlm3-biased", "chatglm2-32k", "telechat2",
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
 ]  # fmt: skip
-# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral and glm4 are.
-CUT_ALIKE = ["gemma", "chatglm3-32k", "ernie4_5", "seed-oss", "ministral3", "ministral", "glm"]
+# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4 and internlm are.
+CUT_ALIKE = [
+    "gemma", "chatglm3-32k", "ernie4_5", "seed-oss", "ministral3", "ministral", "glm",
+    "pangu-embedded",
+]  # fmt: skip
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
 

@@ -126,7 +126,6 @@ def test_draft_path_without_a_model_is_refused_by_name(models, tmp_path):
         ({"num_speculative_tokens": 0}, "num_speculative_tokens=0"),
         ({"tensor_parallel": 2}, "ranks"),
         ({"pipeline_parallel": 2}, "ranks"),
-        ({"graph_mode": True}, "graph_mode"),
     ],
 )
 def test_options_incompatible_with_a_draft_are_refused(models, options, message):

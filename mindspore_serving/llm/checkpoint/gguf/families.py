@@ -163,6 +163,7 @@ FAMILIES: dict[str, Family] = {
     "command-r": Family(name="CohereForCausalLM", sizes=COHERE),
     "cohere2": Family(name="Cohere2ForCausalLM", sizes=COHERE),
     "arcee": Family(name="ArceeForCausalLM", pairs=True),
+    "pangu-embedded": Family(name="PanguEmbeddedForCausalLM"),
     "internlm2": Family(name="InternLM2ForCausalLM", pairs=True),
     "dots1": Family(name="Dots1ForCausalLM"),
     "deepseek2": Family(name="DeepseekV2ForCausalLM", fixed=UNGROUPED, sizes=LATENT),

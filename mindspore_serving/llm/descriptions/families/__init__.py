@@ -12,7 +12,9 @@ from mindspore_serving.llm.descriptions.families import (
     llama,
     mamba,
     mixtures,
+    pangu,
     states,
+    telechat,
 )
 
 FAMILIES: dict[str, Architecture] = {
@@ -24,4 +26,6 @@ FAMILIES: dict[str, Architecture] = {
     **mamba.ROWS,
     **images.ROWS,
     **chatglm.ROWS,
+    **telechat.ROWS,
+    **pangu.ROWS,
 }

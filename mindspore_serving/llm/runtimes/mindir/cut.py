@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import why_no_model
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 
 FILE = "rank.json"
@@ -81,6 +82,8 @@ def _directory_of(path: str) -> Path:
     resolved = Path(path).resolve()
     if not resolved.exists():
         raise StartError(f"{path} does not exist, expected a MindIR file that export_mindir wrote")
+    if why := why_no_model(resolved):
+        raise StartError(f"{path} {why}")
     return resolved if resolved.is_dir() else resolved.parent
 
 

@@ -54,7 +54,8 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
         self.attention_scale = spec.attention_scale
         self.has_qkv_bias = spec.qkv_bias
         self.has_output_bias = spec.output_bias
-        self.has_mlp_bias = spec.mlp_bias
+        self.has_gate_bias = spec.gate_bias
+        self.has_down_bias = spec.mlp_bias
         self.has_qk_norm = spec.qk_norm
         self.rope_scale = spec.rope.scale
         self.inv_freq = mindspore.Tensor(np.array(spec.rope.inv_freq, np.float32))
@@ -148,11 +149,11 @@ class DecoderCell(mindspore.nn.Cell):  # type: ignore[misc]
     def mlp(self, i: int, h: Tensor) -> Tensor:
         """Compute the feed-forward block of layer `i`."""
         gate_up = self.matmul(h, self.gate_up[i])
-        if self.has_mlp_bias:
+        if self.has_gate_bias:
             gate_up = gate_up + self.gate_up_bias[i]
         gate = gate_up[:, : self.mlp_size]
         out = self.matmul(ops.silu(gate) * gate_up[:, self.mlp_size :], self.down[i])
-        if self.has_mlp_bias:
+        if self.has_down_bias:
             out = out + self.down_bias[i]
         return out
 

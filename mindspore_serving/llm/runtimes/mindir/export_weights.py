@@ -29,15 +29,14 @@ def check_exportable(spec: ModelSpec) -> None:
     """Raise StartError for a model that the graph does not support."""
     if not spec.is_llama_shaped:
         raise StartError(
-            f"{spec.architecture_name} is not shaped like Llama, so it can neither be exported nor "
-            "run in graph_mode; serve its checkpoint with the runtime openvino, torch or "
-            "mindspore, without graph_mode"
+            f"{spec.architecture_name} is not shaped like Llama, so it cannot be exported; "
+            "serve its checkpoint with the runtime openvino, torch or mindspore"
         )
     if spec.rope.switch:
         raise StartError(
             f"{spec.architecture_name} has other rotary positions beyond {spec.rope.switch} "
-            f"tokens, and the graph has one kind: give max_model_len={spec.rope.switch} with "
-            "graph_mode, or serve the checkpoint with the runtime openvino, torch or mindspore"
+            f"tokens, and the graph has one kind: give max_model_len={spec.rope.switch}, "
+            "or serve the checkpoint with the runtime openvino, torch or mindspore"
         )
     if len(set(spec.windows)) > 1:
         raise StartError(
@@ -78,7 +77,7 @@ def roles(spec: ModelSpec) -> dict[str, tuple[str, ...]]:
     if spec.qk_norm:
         weights |= {"q_norm": (names.q_norm,), "k_norm": (names.k_norm,)}
     biased = {"qkv": spec.qkv_bias, "output": spec.output_bias}
-    biased |= {"gate_up": spec.mlp_bias, "down": spec.mlp_bias}
+    biased |= {"gate_up": spec.gate_bias, "down": spec.mlp_bias}
     tensors_of = {
         role: tuple(f"{stem}.weight" for stem in stems) for role, stems in weights.items()
     }

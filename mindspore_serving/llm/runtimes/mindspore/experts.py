@@ -1,58 +1,151 @@
-"""Routing of a mixture of experts in numpy.  Knows no MindSpore."""
+"""A mixture of experts in a recorded graph; the host never waits for its routing.
 
-import numpy as np
-import numpy.typing as npt
+Tokens are sorted by expert, all experts compute in one grouped product, and their outputs are
+summed by token.
+"""
 
-from mindspore_serving.llm.models.expert_block import Clamp, Routing
+from typing import Any, TypeAlias
 
-F32 = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
+from mindspore_serving.llm.models.expert_block import Clamp, ExpertBlock, Routing
+from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
+from mindspore_serving.llm.runtimes.mindspore.nodes import ASCEND, GraphRecorder, Node
+
+Tensor: TypeAlias = Any  # a mindspore.Tensor
+EXCLUDED = -1e30  # score of an expert of a group that was not chosen
 
 
-def route(scores: F32, routing: Routing, correction: F32 | None) -> tuple[F32, Indices]:
-    """Return the weights and indices of each token's experts, [T, top_k].
+class Router(mindspore.nn.Cell):  # type: ignore[misc]
+    """Weights and indices of each token's experts, [T, top_k], of scores, [T, experts].
 
-    `scores` are the router's output, [T, experts].
+    `correction`, [experts], is added to choose experts, not to their weights.
     """
-    if routing.scores == "sigmoid":
-        scores = _sigmoid(scores)
-    else:
-        scores = np.exp(scores - scores.max(-1, keepdims=True))
-        scores = scores / scores.sum(-1, keepdims=True)
-    choice_scores = scores if correction is None else scores + correction.reshape(1, -1)
-    if routing.top_groups < routing.groups:
-        choice_scores = _of_best_groups(choice_scores, routing)
-    chosen = _largest(choice_scores, routing.top_k)
-    shares = np.take_along_axis(scores, chosen, -1)
-    if routing.normalize:
-        shares = shares / np.maximum(shares.sum(-1, keepdims=True), np.float32(routing.min_total))
-    return shares * np.float32(routing.scale), chosen
+
+    def __init__(self, routing: Routing, num_experts: int) -> None:
+        super().__init__()
+        self.top_k = routing.top_k
+        self.is_sigmoid = routing.scores == "sigmoid"
+        self.normalize = routing.normalize
+        self.min_total = routing.min_total
+        self.scale = routing.scale
+        self.groups = routing.groups
+        self.group_size = num_experts // routing.groups
+        self.top_groups = routing.top_groups
+        self.rated = 2 if routing.by_pairs else 1
+        self.top = ops.TopK(sorted=True)
+        self.sum = ops.ReduceSum(keep_dims=True)
+        self.numbers = mindspore.Tensor(list(range(routing.groups)), mindspore.int32)
+
+    def construct(self, scores: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+        scores = scores.astype(mindspore.float32)
+        shares = ops.sigmoid(scores) if self.is_sigmoid else ops.softmax(scores, -1)
+        ranked = shares if correction is None else shares + correction.astype(mindspore.float32)
+        if self.top_groups < self.groups:
+            ranked = self.of_best_groups(ranked)
+        _, chosen = self.top(ranked, self.top_k)
+        shares = ops.gather_elements(shares, 1, chosen)
+        if self.normalize:
+            shares = shares / ops.maximum(self.sum(shares, 1), self.min_total)
+        return shares * self.scale, chosen.astype(mindspore.int32)
+
+    def of_best_groups(self, ranked: Tensor) -> Tensor:
+        """Return the scores without the experts outside of the best groups."""
+        grouped = ops.reshape(ranked, (-1, self.groups, self.group_size))
+        best, _ = self.top(grouped, self.rated)
+        _, chosen = self.top(ops.ReduceSum()(best, 2), self.top_groups)
+        is_chosen = (ops.expand_dims(chosen, 2) == self.numbers).astype(mindspore.float32)
+        remains = ops.expand_dims(ops.ReduceSum()(is_chosen, 1), 2)
+        return ops.reshape(grouped + (1 - remains) * EXCLUDED, (-1, ranked.shape[1]))
 
 
-def clamped(gate: F32, up: F32, clamp: Clamp) -> F32:
-    """Apply gpt-oss's clamped gate; see `expert_block.Clamp`."""
-    gate = np.minimum(gate, np.float32(clamp.limit))
-    up = np.clip(up, -clamp.limit, clamp.limit)
-    result: F32 = gate * _sigmoid(gate * np.float32(clamp.alpha)) * (up + 1)
-    return result
+def record_experts(graph: GraphRecorder, x: Node, scores: Node, block: ExpertBlock) -> Node:
+    """Record the mixture of `block` for `x`, [T, H], with the router's `scores`, [T, experts]."""
+    weights, routing, count = block.experts, block.routing, len(block.experts)
+    shares, chosen = _route(graph, scores, block)
+    if block.gains:
+        gains = f"ops.gather({graph.vector(block.gains)}, {chosen.name}, 0)"
+        shares = graph.emit(f"{shares.name} * {gains}", routing.top_k)
+    rows, targets, counts = graph.emit_several(
+        f"{graph.operator('moe_init_routing', num_experts=count)}({x.name}, {chosen.name})", 3
+    )
+    # The choice, t * top_k + j, that each sorted row is of.
+    choice = graph.emit(f"ops.sort({targets.name}.astype(mindspore.float32))[1]", 0)
+    if routing.scales_input:
+        share = f"ops.gather(ops.reshape({shares.name}, (-1, 1)), {choice.name}, 0)"
+        rows = graph.emit(f"{rows.name} * {share}.astype({graph.dtype})", x.width)
+    counts = graph.emit(f"{counts.name}.astype(mindspore.int64)", 0)
+    product = graph.operator("grouped_matmul")
+    gated = weights[0].gate is not None
+    upper = [(each.gate, each.up) if gated else (each.up,) for each in weights]
+    width = graph.rows(weights[0].up)
+    hidden = graph.emit(
+        f"{product}({rows.name}, {graph.experts(upper)}, {counts.name})", width * len(upper[0])
+    )
+    expert = graph.emit(f"ops.gather(ops.reshape({chosen.name}, (-1,)), {choice.name}, 0)", 0)
+    hidden = _biased(graph, hidden, expert, _biases(weights, (0, 1)))
+    hidden = _activated(graph, hidden, block, gated)
+    out = graph.emit(
+        f"{product}({hidden.name}, {graph.experts([(each.down,) for each in weights])}, "
+        f"{counts.name})", graph.rows(weights[0].down),
+    )  # fmt: skip
+    out = _biased(graph, out, expert, _biases(weights, (2,)))
+    summed = f"ops.ones_like({shares.name})" if routing.scales_input else shares.name
+    return graph.emit(
+        f"{graph.operator('moe_unpermute')}({out.name}, {targets.name}, "
+        f"{summed}.astype({graph.dtype}))", out.width,
+    )  # fmt: skip
 
 
-def _sigmoid(x: F32) -> F32:
-    result: F32 = (np.tanh(x * np.float32(0.5)) + 1) * np.float32(0.5)
-    return result
+def _route(graph: GraphRecorder, scores: Node, block: ExpertBlock) -> list[Node]:
+    """Record the choice of experts: by a primitive of the device where it has the rule."""
+    routing = block.routing
+    correction = graph.vector(block.correction) if block.correction else ""
+    if graph.filling == ASCEND and _is_fused(routing, block):
+        operator = graph.operator(
+            "fused_add_topk_div", group_num=routing.groups, group_topk=routing.top_groups, n=2,
+            k=routing.top_k, is_norm=routing.normalize, scale=routing.scale,
+        )  # fmt: skip
+        wide = f"{scores.name}.astype(mindspore.float32)"
+        return graph.emit_several(f"{operator}({wide}, {correction})", 2)
+    router = graph.kept(
+        f"router {routing} {len(block.experts)}", lambda: Router(routing, len(block.experts))
+    )
+    return graph.emit_several(f"{router}({scores.name}, {correction or None})", 2)
 
 
-def _largest(x: F32, count: int) -> Indices:
-    """Return the indices of the `count` largest values of each row, unordered."""
-    return np.argpartition(-x, count - 1, axis=-1)[..., :count]
+def _is_fused(routing: Routing, block: ExpertBlock) -> bool:
+    """Return whether the routing is DeepSeek V3's."""
+    return bool(routing.scores == "sigmoid" and routing.by_pairs and block.correction)
 
 
-def _of_best_groups(scores: F32, routing: Routing) -> F32:
-    """Set the scores of experts outside of the best groups to -inf."""
-    grouped = scores.reshape(len(scores), routing.groups, -1)
-    count = 2 if routing.by_pairs else 1
-    rating = np.sort(grouped, -1)[..., -count:].sum(-1)
-    kept = np.full(rating.shape, -np.inf, np.float32)
-    np.put_along_axis(kept, _largest(rating, routing.top_groups), 0, -1)
-    masked: F32 = (grouped + kept[..., None]).reshape(scores.shape)
-    return masked
+def _biases(experts: Any, indices: tuple[int, ...]) -> list[tuple[str, ...]]:
+    return [tuple(each.biases[i] for i in indices) for each in experts if each.biases]
+
+
+def _biased(graph: GraphRecorder, x: Node, expert: Node, names: list[tuple[str, ...]]) -> Node:
+    if not names:
+        return x
+    return graph.emit(
+        f"{x.name} + ops.gather({graph.expert_biases(names)}, {expert.name}, 0)", x.width
+    )
+
+
+def _activated(graph: GraphRecorder, hidden: Node, block: ExpertBlock, gated: bool) -> Node:
+    if not gated:
+        relu = graph.emit(f"ops.relu({hidden.name})", hidden.width)
+        return graph.emit(f"{relu.name} * {relu.name}", hidden.width)
+    if block.clamp is None and not block.is_gelu:
+        return graph.emit(f"{graph.operator('swiglu')}({hidden.name})", hidden.width // 2)
+    width = hidden.width // 2
+    gate, up = graph.emit_several(f"ops.split({hidden.name}, {width}, -1)", 2, width)
+    if block.clamp is not None:
+        return _clamped(graph, gate, up, block.clamp)
+    return graph.emit(f'ops.gelu({gate.name}, approximate="tanh") * {up.name}', width)
+
+
+def _clamped(graph: GraphRecorder, gate: Node, up: Node, clamp: Clamp) -> Node:
+    """Record gpt-oss's clamped gate."""
+    limit = float(clamp.limit)
+    gate = graph.emit(f"ops.minimum({gate.name}, {limit})", gate.width)
+    up = graph.emit(f"ops.clamp({up.name}, {-limit}, {limit}) + 1.0", up.width)
+    turned = f"ops.sigmoid({gate.name} * {float(clamp.alpha)})"
+    return graph.emit(f"{gate.name} * {turned} * {up.name}", gate.width)

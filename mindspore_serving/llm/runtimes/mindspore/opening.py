@@ -1,92 +1,155 @@
-"""Language models in MindSpore, in float32: eagerly here, as static graphs in `graph`.
+"""Language models as MindSpore graphs that live on the device of their weights and cache.
 
-For machines that have only MindSpore.  Operators are launched one by one, and attention is composed
-of them, so it is slower than the openvino runtime.  On Ascend the operators are those of
-`mindspore.mint`; keys and values stay in main memory there too.  It has been run on CPUs only.
+The definition is recorded (`recording`), compiled once for prompts without a past and once for
+every other step, and runs with any number of tokens, sequences and blocks.  On a CPU it computes in
+float32, by operators composed of plain ones.  On Ascend it is not verified on hardware.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.backends.mindir import LOCK  # one for the process
+from mindspore_serving.backends.source import error_text
+from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.opening import open_definition
-from mindspore_serving.llm.models.ops import DecoderInputs
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import (
+    DeviceMemory,
     cache_block_bytes,
     check_logits,
     first_step,
     runner_limits,
 )
 from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
-from mindspore_serving.llm.runtimes.main_memory import read_main_memory
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, use_device
-from mindspore_serving.llm.runtimes.mindspore.attention import MindSporeCache, MindSporePass
-from mindspore_serving.llm.runtimes.mindspore.operators import (
-    OPERATORS,
-    MindSporeWeights,
-    Operators,
-    tensor,
+from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
+from mindspore_serving.llm.runtimes.mindspore import nodes, recording
+from mindspore_serving.llm.runtimes.mindspore.cache import DeviceCache
+from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
+from mindspore_serving.llm.runtimes.mindspore.inputs import (
+    GraphInputs,
+    graph_inputs,
+    kernel_mask,
+    similar_spans,
 )
-from mindspore_serving.llm.runtimes.mindspore.ops import MindSporeOps
+from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import Logits, Row, Runner, Step
 
-
-def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
-    """Open the model in `directory`, with its weights loaded.
-
-    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
-    or "f32", as a CPU has fast kernels for nothing else; `graph_mode` for static graphs, which
-    support models shaped like Llama.  Quantised weights are dequantised.
-
-    Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
-    """
-    target = ASCEND if config.device == "ascend" else CPU
-    if config.graph_mode:
-        from mindspore_serving.llm.runtimes.mindspore.graph import open_graphs
-
-        return open_graphs(directory, config, target)
-    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
-    use_device(target)
-    model = MindSporeModel(spec, decoder, MindSporeWeights(checkpoint), OPERATORS[target])
-    _load(model)
-    block_bytes = cache_block_bytes(config, spec, element_size=4)
-    limits = runner_limits(config, spec, block_bytes, read_main_memory())
-    return MindSporeRunner(model, limits)
+SHARE_OF_DEVICE = 0.9  # of its memory, for weights and cache; the rest is for a step
 
 
 @dataclass(frozen=True, slots=True)
-class MindSporeModel:
-    """A definition with its weights, and the operators that compute it."""
+class GraphTarget:
+    """A device: MindSpore's name, the operators of its graphs, and the dtype of its weights."""
 
-    spec: ModelSpec
-    decoder: Decoder
-    weights: MindSporeWeights
-    operators: Operators
+    name: str
+    filling: str
+    dtype: str
 
 
-class MindSporeRunner(LimitedRunner):
-    """A `Runner` in eager MindSpore; its cache is allocated when it is created."""
+TARGETS = {
+    "cpu": GraphTarget(CPU, nodes.COMPOSED, "float32"),
+    "ascend": GraphTarget(ASCEND, nodes.ASCEND, "bfloat16"),
+}
 
-    def __init__(self, model: MindSporeModel, limits: RunnerLimits) -> None:
+
+def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
+    """Open the model in `directory`, with its weights loaded and its graphs compiled.
+
+    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
+    or "f32" on a CPU, which has fast kernels for nothing else.  Quantised weights are dequantised.
+
+    Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
+    """
+    target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
+    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
+    use_device(target.name)
+    try:
+        graphs = PhaseGraphs(
+            spec, decoder, GraphWeights(checkpoint, f"mindspore.{target.dtype}"), target
+        )
+    except StartError:
+        raise
+    except (ValueError, TypeError, RuntimeError, IndexError) as error:
+        raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
+    element_size = 4 if target.name == CPU else 2
+    block_bytes = cache_block_bytes(config, spec, element_size=element_size)
+    limits = runner_limits(config, spec, block_bytes, _read_memory(graphs))
+    runner = GraphRunner(graphs, limits)
+    runner.warm_up()
+    return runner
+
+
+class PhaseGraphs:
+    """The graphs of both phases over one set of parameters."""
+
+    def __init__(
+        self, spec: ModelSpec, decoder: Decoder, weights: GraphWeights, target: GraphTarget
+    ) -> None:
+        self.spec = spec
+        self.target = target
+        self.dtype = getattr(mindspore, target.dtype)
+        self.weights = weights
+        self.layers = tuple(spec.attention_layers)
+        self._decoder = decoder
+        self._cells: dict[str, Any] = {}
+
+    def shapes(self, block_size: int) -> list[CacheShape]:
+        return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
+
+    def cell(self, phase: str, block_size: int) -> Any:
+        """Return the graph of `phase`, recorded at its first use and compiled at its first call."""
+        if phase not in self._cells:
+            ops = recording.GraphOps(
+                self.weights, phase, self.target.filling, block_size, self.layers
+            )
+            graph = recording.record(self.spec, self._decoder, ops)
+            self._cells[phase] = compile_graph(
+                graph, self.weights.parameters, phase, self.shapes(block_size)
+            )
+        return self._cells[phase]
+
+    def clear(self) -> None:
+        self._cells.clear()
+        self.weights.clear()
+
+
+class GraphRunner(LimitedRunner):
+    """A `Runner` of graphs; its cache is allocated when it is created."""
+
+    def __init__(self, graphs: PhaseGraphs, limits: RunnerLimits) -> None:
         super().__init__(limits)
-        spec = model.spec
-        heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
-        self.rope_switch = spec.rope.switch
-        self._model = model
-        self._cache = MindSporeCache((limits.num_blocks, limits.block_size), heads)
-        self.cache_memory = replace(limits.memory, can_release=True)
-        self._ops: MindSporeOps | None = MindSporeOps(model.weights, self._cache, model.operators)
+        self.rope_switch = graphs.spec.rope.switch
+        is_on_cpu = graphs.target.name == CPU
+        self.cache_memory = replace(limits.memory, can_release=is_on_cpu)
+        self._graphs: PhaseGraphs | None = graphs
+        self._splits_steps = is_on_cpu  # its attention pads queries to the longest of a call
+        self._cache = DeviceCache(
+            limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
+        )
+        # What Ascend's kernels read; composed attention reads the dtype alone.
+        self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
+
+    def warm_up(self) -> None:
+        """Compile both graphs by computing a token each.
+
+        Raises StartError if weights or graphs do not fit.
+        """
+        graphs = self._opened()
+        for start in (0, 1):
+            with first_step():
+                logits = self.run(Step((Row([0], start, [0], 1),)))
+            check_logits(logits, graphs.spec)
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
-        if self._ops is None:
-            raise ServingError("the runner is closed")
+        graphs = self._opened()
         layout = lay_out(step, self._limits)
         if step.copies:
             source, target = np.array(step.copies).T
@@ -94,11 +157,13 @@ class MindSporeRunner(LimitedRunner):
         if not layout.spans:
             return np.zeros((0, self.vocab_size), np.float32)
         try:
-            return self._compute(self._ops, layout)
+            return self._compute(graphs, layout)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             if isinstance(error, ServingError):
                 raise
-            raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
+            raise ServingError(
+                f"a step of {step.num_tokens} tokens failed: {error_text(error)}"
+            ) from error
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         """Return the memory of `blocks` to the system."""
@@ -106,27 +171,56 @@ class MindSporeRunner(LimitedRunner):
 
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
-        self._ops = None
-        self._cache.layers.clear()
-        self._model.weights.clear()
+        if self._graphs is not None:
+            self._graphs.clear()
+        self._graphs = None
+        self._cache.clear()
 
-    def _compute(self, ops: MindSporeOps, layout: Layout) -> Logits:
-        ops.begin(MindSporePass(layout))
-        # Operators refuse empty tensors: if no logits are requested, those of one row are dropped.
-        rows = layout.rows if len(layout.rows) else np.zeros(1, np.int64)
-        arrays = (layout.token_ids, layout.positions, rows, layout.uses_long_rope)
-        token_ids, positions, logit_rows, uses_long_rope = (
-            tensor(array.astype(np.int32)) for array in arrays
-        )
-        inputs = DecoderInputs(token_ids, positions, logit_rows, uses_long_rope=uses_long_rope)
-        logits: Logits = self._model.decoder(ops, self._model.spec, inputs).asnumpy()
-        return logits[: len(layout.rows)]
+    def _opened(self) -> PhaseGraphs:
+        if self._graphs is None:
+            raise ServingError("the runner is closed")
+        return self._graphs
+
+    def _compute(self, graphs: PhaseGraphs, layout: Layout) -> Logits:
+        calls = similar_spans(layout.spans) if self._splits_steps else (layout.spans,)
+        with LOCK:
+            parts = [self._call(graphs, graph_inputs(layout, spans)) for spans in calls]
+        logits: Logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return logits
+
+    def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
+        if graphs.target.filling != nodes.ASCEND:
+            return self._no_mask
+        is_bf16 = graphs.dtype == mindspore.bfloat16
+        mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
+        return _tensor(mask).astype(graphs.dtype)
+
+    def _call(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Logits:
+        phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
+        cell = graphs.cell(phase, self.block_size)
+        flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
+        logits = cell.compile_and_run(
+            flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
+            flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
+            flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
+        )  # fmt: skip
+        result: Logits = logits.astype(mindspore.float32).asnumpy()[: inputs.num_logits]
+        return result
 
 
-def _load(model: MindSporeModel) -> None:
-    """Load every weight by computing one token.  Raises StartError if the weights do not fit."""
-    spec = model.spec
-    runner = MindSporeRunner(model, RunnerLimits(1, 1, spec.vocab_size, 1))
-    with first_step():
-        logits = runner.run(Step((Row([0], 0, [0], 1),)))
-    check_logits(logits, spec)
+def _read_memory(graphs: PhaseGraphs) -> MainMemory | DeviceMemory:
+    """Return what the cache may take: of a device, its memory but what the weights reserve."""
+    if graphs.target.name == CPU:
+        return read_main_memory()
+    total = mindspore.hal.get_device_properties(0, graphs.target.name).total_memory
+    reserved = mindspore.runtime.max_memory_reserved()
+    free = int(total * SHARE_OF_DEVICE) - reserved
+    return DeviceMemory(
+        max(free, 0),
+        f"{SHARE_OF_DEVICE * 100:g} % of the device's {total >> 20} MiB, of which the weights take "
+        f"{reserved >> 20} MiB; with less, lower max_num_batched_tokens or max_model_len",
+    )
+
+
+def _tensor(array: Any) -> Any:
+    return mindspore.Tensor.from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,82 @@
+"""A recorded graph as a cell that MindSpore compiles once, for steps of every shape.
+
+The compiler reads the source of `construct`, which is made of the recorded lines.  Its arguments
+have the names by which Ascend's attention kernels find the lengths of the sequences.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
+from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
+
+ARGUMENTS = (
+    "input_ids", "positions", "key_caches", "value_caches", "slot_mapping", "attn_mask",
+    "batch_valid_length", "q_seq_lens", "block_tables", "logit_rows", "uses_long_rope",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Shapes of one layer's cache: block_size tokens of kv_heads with head_dim features."""
+
+    block_size: int
+    kv_heads: int
+    head_dim: int
+
+
+class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]
+    """A graph over the parameters that it shares with the graphs of other phases."""
+
+    def __init__(self, graph: RecordedGraph, parameters: Mapping[str, Any], phase: str) -> None:
+        super().__init__(auto_prefix=False)
+        for attribute, parameter in parameters.items():
+            setattr(self, attribute, parameter)
+        for attribute, operator in graph.operators.items():
+            setattr(self, attribute, operator)
+        self.set_train(False)
+        self.phase = phase
+
+
+def compile_graph(
+    graph: RecordedGraph, parameters: Mapping[str, Any], phase: str, caches: Sequence[CacheShape]
+) -> GraphCell:
+    """Return the compiled cell of `graph`; numbers of tokens, sequences and blocks are free.
+
+    Raises what MindSpore's compiler does: TypeError, ValueError, RuntimeError and others.
+    """
+    lines = [f"def construct(self, {', '.join(ARGUMENTS)}):", *graph.lines]
+    source = "\n    ".join([*lines, f"return {graph.output}\n"])
+    # The compiler reads the source from a file.
+    with tempfile.NamedTemporaryFile("w", prefix=f"{phase}-", suffix=".py") as file:
+        file.write(source)
+        file.flush()
+        scope: dict[str, Any] = {"__name__": __name__, "ops": ops, "mindspore": mindspore}
+        exec(compile(source, file.name, "exec"), scope)
+        made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
+        cell: GraphCell = made(graph, parameters, phase)
+        inputs = _input_specs(caches, graph.dtype)
+        cell.set_inputs(*inputs)
+        cell.compile(*inputs)
+    return cell
+
+
+def _input_specs(caches: Sequence[CacheShape], dtype: Any) -> list[Any]:
+    """Return tensors without data in the order of `ARGUMENTS`."""
+    int32 = mindspore.int32
+
+    def spec(*shape: int | None, dtype: Any = int32) -> Any:
+        return mindspore.Tensor(shape=list(shape), dtype=dtype)
+
+    def layers() -> Any:
+        return mindspore.mutable([
+            spec(None, each.block_size, each.kv_heads, each.head_dim, dtype=dtype)
+            for each in caches
+        ])  # fmt: skip
+
+    return [
+        spec(None), spec(None), layers(), layers(), spec(None), spec(None, None, dtype=dtype),
+        spec(None), spec(None), spec(None, None), spec(None), spec(None),
+    ]  # fmt: skip

@@ -1,0 +1,98 @@
+"""Lines of a graph's source, and what they name: variables, operators and parameters."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.llm.runtimes.mindspore.primitives.table import make
+from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
+
+PREFILL, INCREMENT = "prefill", "increment"  # names of MindSpore's executor
+ASCEND, COMPOSED = "ascend", "composed"  # columns of the table of primitives
+
+
+class Node(NamedTuple):
+    """A tensor of the graph, [tokens, width]: the variable that holds it."""
+
+    name: str
+    width: int = 0
+
+
+@dataclass(slots=True)
+class GraphRecorder:
+    """Lines of a graph with operators of `filling`.
+
+    Weights are parameters of `weights`, shared by the graphs of all phases.
+    """
+
+    weights: GraphWeights
+    filling: str
+    lines: list[str] = field(default_factory=list)
+    operators: dict[str, Any] = field(default_factory=dict)
+    _made: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> str:
+        """Source of the dtype of weights and results."""
+        return self.weights.dtype
+
+    def before(self, expression: str) -> None:
+        """Record what has waited for `expression`; here nothing waits."""
+
+    def emit(self, expression: str, width: int) -> Node:
+        """Record `expression` and return its result."""
+        self.before(expression)
+        node = Node(f"x{len(self.lines)}", width)
+        self.lines.append(f"{node.name} = {expression}")
+        return node
+
+    def emit_several(self, expression: str, count: int, width: int = 0) -> list[Node]:
+        """Record an `expression` with `count` results and return them."""
+        self.before(expression)
+        nodes = [Node(f"x{len(self.lines)}_{i}", width) for i in range(count)]
+        self.lines.append(f"{', '.join(node.name for node in nodes)} = {expression}")
+        return nodes
+
+    def once(self, expression: str, width: int = 0) -> Node:
+        """Record an expression of inputs alone at its first use."""
+        if expression not in self._made:
+            self._made[expression] = self.emit(expression, width).name
+        return Node(self._made[expression], width)
+
+    def operator(self, name: str, filling: str = "", **options: Any) -> str:
+        """Return the attribute of a primitive of the table, made once for equal options."""
+        filling = filling or self.filling
+        return self.kept(f"{name} {filling} {options}", partial(make, name, filling, **options))
+
+    def kept(self, key: str, make_operator: Callable[[], Any]) -> str:
+        """Return the attribute of an operator, made at the first use of `key`."""
+        if key not in self._made:
+            self._made[key] = f"op{len(self.operators)}"
+            self.operators[self._made[key]] = make_operator()
+        return f"self.{self._made[key]}"
+
+    def constant(
+        self, key: str, make_array: Callable[[], npt.NDArray[np.float32]], *, exact: bool = False
+    ) -> str:
+        """Return the attribute of a constant, in the weights' dtype unless it is `exact`."""
+        return f"self.{self.weights.constant(key, make_array, exact=exact)}"
+
+    def unit_gains(self, width: int) -> str:
+        return self.constant(f"ones {width}", lambda: np.ones(width, np.float32))
+
+    def vector(self, name: str, *, plus_one: bool = False) -> str:
+        return f"self.{self.weights.vector(name, plus_one=plus_one)}"
+
+    def experts(self, names: Sequence[tuple[str, ...]]) -> str:
+        return f"self.{self.weights.experts(names)}"
+
+    def expert_biases(self, names: Sequence[tuple[str, ...]]) -> str:
+        return f"self.{self.weights.expert_biases(names)}"
+
+    def rows(self, name: str) -> int:
+        """Return the output features of a matrix."""
+        return self.weights.rows(name)

@@ -1,0 +1,364 @@
+"""A definition as the source of a graph: each operation is recorded as a line of Python.
+
+MindSpore compiles the source of a cell's `construct`, and of Python it compiles a part only.  So
+the definition itself runs once, with placeholders for tensors, and leaves one line for every
+operator, with every number of the architecture in its place.  `cell` makes a cell of the lines.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from mindspore_serving.llm.models import Decoder
+from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.ops import (
+    AttentionSpec,
+    DecoderInputs,
+    Longer,
+)
+from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.mindir.library import ops as mindspore_ops
+from mindspore_serving.llm.runtimes.mindspore.elementwise import ElementwiseOps
+from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
+from mindspore_serving.llm.runtimes.mindspore.nodes import (
+    ASCEND,
+    COMPOSED,
+    INCREMENT,
+    Node,
+)
+from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
+
+
+class RopeTables(NamedTuple):
+    """Angles of the tokens, [tokens, half], and the factor of their cosines and sines."""
+
+    angles: Node
+    scale: float
+
+
+class Turn(NamedTuple):
+    """A rotation: its operator and the variables of its tables."""
+
+    operator: str
+    cos: str
+    sin: str
+
+    def call(self, queries: str, keys: str) -> str:
+        return f"{self.operator}({queries}, {keys}, {self.cos}, {self.sin}, batch_valid_length)"
+
+
+class Product(NamedTuple):
+    """A product of `x` with one matrix, and the line that it is recorded in."""
+
+    x: Node
+    weight: str
+    line: int
+
+
+class Waiting(NamedTuple):
+    """Queries that are to be rotated with the keys that follow."""
+
+    turn: Turn
+    source: Node
+    result: Node
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGraph:
+    """Lines of a `construct`, the operators that they call by attribute, and the output.
+
+    `dtype` is that of the caches and of the results.
+    """
+
+    lines: list[str]
+    operators: dict[str, Any]
+    output: str
+    dtype: Any
+
+
+class GraphOps(ElementwiseOps):
+    """`Ops` that record a graph for `phase`."""
+
+    def __init__(
+        self, weights: GraphWeights, phase: str, filling: str, block_size: int,
+        layers: Sequence[int],
+    ) -> None:  # fmt: skip
+        super().__init__(weights, filling)
+        self.phase = phase
+        self.block_size = block_size
+        self.layers = layers  # that have keys and values
+        self.normed = Node("")  # what the logits are computed from
+        self._waiting: Waiting | None = None
+        self._products: dict[str, Product] = {}
+
+    def before(self, expression: str) -> None:
+        if self._waiting is not None and self._waiting.result.name in expression:
+            self._rotate_alone()
+
+    def weight(self, name: str) -> str:
+        self.weights.check(name)
+        return name
+
+    def has_weight(self, name: str) -> bool:
+        return self.weights.has(name)
+
+    # Matrices
+
+    def embedding(self, ids: Node, table: str) -> Node:
+        attribute, width = self.weights.matrix((table,))
+        return self.emit(f"ops.gather(self.{attribute}, {ids.name}, 0)", width[1])
+
+    def linear(self, x: Node, weight: str, bias: str | None = None) -> Node:
+        (y,) = self.linears(x, (weight,), (bias,))
+        return y
+
+    def linears(self, x: Node, weights: Sequence[str], biases: Sequence[str | None]) -> list[Node]:
+        """Record one product with all matrices, one below the other, and a split of its result."""
+        attribute, (width, _) = self.weights.matrix(tuple(weights))
+        y = self.emit(f"{self.operator('matmul')}({x.name}, self.{attribute})", width)
+        if len(weights) == 1 and not any(biases):
+            self._products[y.name] = Product(x, weights[0], len(self.lines) - 1)
+        if any(biases):
+            bias = self.weights.biases(tuple(weights), tuple(biases))
+            y = self.emit(f"{y.name} + self.{bias}", width)
+        return self.split(y, [self.weights.rows(name) for name in weights])
+
+    def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
+        if len(sizes) == 1:
+            return [x]
+        return self._pieces(x.name, sizes)
+
+    def _pieces(self, name: str, sizes: Sequence[int], heads: int = 0) -> list[Node]:
+        nodes = self.emit_several(f"ops.split({name}, {list(sizes)}, -1)", len(sizes))
+        pieces = [Node(node.name, size) for node, size in zip(nodes, sizes, strict=True)]
+        if not heads:
+            return pieces
+        return [self._flat(piece.name, heads * piece.width) for piece in pieces]
+
+    # Norms
+
+    def rms_norm(self, x: Node, weight: str, eps: float, *, plus_one: bool = False) -> Node:
+        gamma = self.vector(weight, plus_one=plus_one)
+        return self._rms_norm(x.name, gamma, eps, x.width)
+
+    def _rms_norm(self, name: str, gamma: str, eps: float, width: int) -> Node:
+        return self.emit(f"{self.operator('rms_norm', eps=eps)}({name}, {gamma})[0]", width)
+
+    def head_rms_norm(
+        self, x: Node, weight: str | None, num_heads: int, eps: float, *, plus_one: bool = False
+    ) -> Node:
+        heads, dim = self._heads(x, num_heads), x.width // num_heads
+        is_shared = weight is not None and self.weights.size(weight) == dim
+        gamma = (
+            self.vector(weight, plus_one=plus_one) if weight and is_shared else self.unit_gains(dim)
+        )
+        y = self._flat(self._rms_norm(heads.name, gamma, eps, dim).name, x.width)
+        if weight is None or is_shared:
+            return y
+        return self.emit(f"{y.name} * {self.vector(weight, plus_one=plus_one)}", x.width)
+
+    def layer_norm(
+        self, x: Node, weight: str | None, bias: str | None, eps: float, *,
+        plus_one: bool = False,
+    ) -> Node:  # fmt: skip
+        gamma = (
+            self.unit_gains(x.width) if weight is None else self.vector(weight, plus_one=plus_one)
+        )
+        return self._layer_norm(x.name, gamma, self.vector(bias) if bias else "", eps, x.width)
+
+    def _layer_norm(self, name: str, gamma: str, beta: str, eps: float, width: int) -> Node:
+        beta = beta or self.constant(f"zeros {width}", lambda: np.zeros(width, np.float32))
+        # The last axis: of features, or of one head's.
+        operator = self.kept(
+            f"layer_norm {eps}",
+            lambda: mindspore_ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=eps),
+        )
+        return self.emit(f"{operator}({name}, {gamma}, {beta})[0]", width)
+
+    def head_layer_norm(self, x: Node, weight: str, num_heads: int, eps: float) -> Node:
+        heads, dim = self._heads(x, num_heads), x.width // num_heads
+        normed = self._layer_norm(heads.name, self.unit_gains(dim), "", eps, dim)
+        return self._flat(f"{normed.name} * {self.vector(weight)}", x.width)
+
+    # Heads
+
+    def _heads(self, x: Node, num_heads: int) -> Node:
+        width = x.width // num_heads
+        return self.emit(f"ops.reshape({x.name}, (-1, {num_heads}, {width}))", width)
+
+    def _flat(self, expression: str, width: int) -> Node:
+        return self.emit(f"ops.reshape({expression}, (-1, {width}))", width)
+
+    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
+        kept = [size for size in sizes if size]
+        pieces = iter(self._pieces(self._heads(x, num_heads).name, kept, num_heads))
+        return [next(pieces) if size else Node("", 0) for size in sizes]
+
+    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
+        names = [self._heads(part, num_heads).name for part in parts]
+        missing = width - sum(part.width for part in parts) // num_heads
+        if missing:
+            names.append(self._zeros(parts[0], (num_heads, missing)).name)
+        return self._flat(self._joined(names), num_heads * width)
+
+    def _zeros(self, like: Node, shape: tuple[int, ...]) -> Node:
+        """Return zeros, [tokens, *shape]."""
+        zeros = self.constant(f"zeros {shape}", lambda: np.zeros((1, *shape), np.float32))
+        column = f"ops.reshape({like.name}[:, :1] * 0, (-1, {', '.join('1' for _ in shape)}))"
+        return self.emit(f"{column} + {zeros}", shape[-1])
+
+    @staticmethod
+    def _joined(names: Sequence[str]) -> str:
+        return names[0] if len(names) == 1 else f"ops.concat(({', '.join(names)}), -1)"
+
+    def repeat_head(self, x: Node, num_heads: int) -> Node:
+        return self.emit(self._joined([x.name] * num_heads), x.width * num_heads)
+
+    # Positions
+
+    def rope_tables(
+        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> RopeTables:  # fmt: skip
+        """Record angles, float32 [tokens, len(inv_freq)]; their cosines follow in `rope`."""
+        frequencies = self._frequencies(inv_freq)
+        if longer is not None:
+            chosen = self.once(f"ops.expand_dims({longer[0].name}.astype(mindspore.float32), 1)")
+            # A product, as the graph's condition may not depend on the step.
+            frequencies = (
+                f"({chosen.name} * {self._frequencies(longer[1])}"
+                f" + (1.0 - {chosen.name}) * {frequencies})"
+            )
+        column = self.once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
+        return RopeTables(self.emit(f"{column.name} * {frequencies}", len(inv_freq)), scale)
+
+    def _frequencies(self, values: Sequence[float]) -> str:
+        return self.constant(
+            f"frequencies {tuple(values)}", lambda: np.asarray(values, np.float32), exact=True
+        )
+
+    def rope(self, x: Node, tables: RopeTables, num_heads: int, *, pairs: bool = False) -> Node:
+        """Record a rotation; with `pairs` the result stays interleaved, as scores do not differ."""
+        rotated, dim = 2 * tables.angles.width, x.width // num_heads
+        if dim > rotated:
+            first, rest = self.split_heads(x, num_heads, (rotated, dim - rotated))
+            return self.join_heads(
+                (self.rope(first, tables, num_heads, pairs=pairs), rest), num_heads, dim
+            )
+        angles = f"ops.concat(({tables.angles.name}, {tables.angles.name}), -1)"
+        if pairs:
+            angles = f"ops.reshape(ops.stack(({tables.angles.name}, {tables.angles.name}), -1), "
+            angles += f"(-1, {rotated}))"
+        angles = self.once(angles).name
+        factor = "" if tables.scale == 1.0 else f" * {tables.scale}"
+        cast = f".astype({self.weights.dtype})"
+        turn = Turn(
+            self.operator("rope", cos_format=3 if pairs else 2),
+            self.once(f"(ops.cos({angles}){factor}){cast}").name,
+            self.once(f"(ops.sin({angles}){factor}){cast}").name,
+        )
+        return self._rotated(x, turn)
+
+    def _rotated(self, x: Node, turn: "Turn") -> Node:
+        """Rotate queries and keys in one call: keys follow queries, or queries turn alone."""
+        waiting = self._waiting
+        if waiting is not None and waiting.turn == turn:
+            self._waiting = None
+            node = Node(f"x{len(self.lines)}", x.width)
+            self.lines.append(
+                f"{waiting.result.name}, {node.name} = {turn.call(waiting.source.name, x.name)}"
+            )
+            return node
+        self._rotate_alone()
+        node = Node(f"x{len(self.lines)}_q", x.width)
+        self._waiting = Waiting(turn, x, node)
+        return node
+
+    def _rotate_alone(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            name = waiting.source.name
+            self.lines.append(f"{waiting.result.name} = {waiting.turn.call(name, name)}[0]")
+
+    def query_scale(self, positions: Node, beta: float, length: int, first: int) -> Node:
+        column = self.once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
+        steps = f"ops.floor(({column.name} + {float(first)}) / {float(length)})"
+        scale = f"1.0 + {beta} * ops.log(1.0 + {steps})"
+        return self.emit(f"({scale}).astype({self.weights.dtype})", 1)
+
+    # Attention
+
+    def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
+        """Write keys and values, then attend to the new ones alone or to the cache."""
+        cache = self.layers.index(layer)
+        caches = (f"key_caches[{cache}]", f"value_caches[{cache}]")
+        is_plain = not (spec.window or spec.softcap or spec.alibi or spec.sinks)
+        # The device's kernels have no windows, caps, slopes or sinks.
+        filling = self.filling if is_plain else COMPOSED
+        write = self.operator("reshape_and_cache")
+        written = self.emit(f"{write}({k.name}, {v.name}, {', '.join(caches)}, slot_mapping)", 0)
+        queries = self.emit(f"ops.depend({q.name}, {written.name})", q.width)
+        is_paged = self.phase == INCREMENT
+        mask = self._mask(spec, filling, is_paged)
+        options: dict[str, Any] = {"head_num": spec.num_heads, "kv_head_num": spec.num_kv_heads}
+        options |= {"scale": spec.scale} | ({"softcap": spec.softcap} if spec.softcap else {})
+        sinks = f", {self.vector(spec.sinks)}" if spec.sinks else ""
+        if is_paged:
+            operator = self.operator("paged_attention", filling, **options)
+            arguments = f"{', '.join(caches)}, block_tables, batch_valid_length, {mask}, q_seq_lens"
+        else:
+            operator = self.operator("flash_attention", filling, **options)
+            arguments = f"{k.name}, {v.name}, {mask}, batch_valid_length"
+        return self.emit(f"{operator}({queries.name}, {arguments}{sinks})", q.width)
+
+    def _mask(self, spec: AttentionSpec, filling: str, is_paged: bool) -> str:
+        options: dict[str, Any] = {"groups": spec.num_heads // spec.num_kv_heads}
+        options |= {"block_size": self.block_size, "is_paged": is_paged}
+        if filling == COMPOSED:
+            options |= {"window": spec.window} if spec.window else {}
+            options |= {"alibi": spec.alibi} if spec.alibi else {}
+        operator = self.operator("attention_mask", filling, **options)
+        inputs = "attn_mask, slot_mapping, batch_valid_length, q_seq_lens, block_tables"
+        return self.once(f"{operator}({inputs})").name
+
+    # Elementwise
+
+    def silu_mul(self, gate: Node, up: Node) -> Node:
+        """Compute both matrices by one product where the device has a kernel for the rest.
+
+        On a CPU the pieces of such a wide result would be copied.
+        """
+        products = [self._products.get(node.name) for node in (gate, up)]
+        if self.filling != ASCEND or None in products:
+            return self.mul(self.silu(gate), up)
+        first, second = (product for product in products if product is not None)
+        if first.x != second.x:
+            return self.mul(self.silu(gate), up)
+        for product in (first, second):
+            self.lines[product.line] = ""
+        attribute, (width, _) = self.weights.matrix((first.weight, second.weight))
+        joined = self.emit(f"{self.operator('matmul')}({first.x.name}, self.{attribute})", width)
+        return self.emit(f"{self.operator('swiglu')}({joined.name})", width // 2)
+
+    def gather_rows(self, x: Node, rows: Node) -> Node:
+        return self.emit(f"ops.gather({x.name}, {rows.name}, 0)", x.width)
+
+    def hidden(self, x: Node) -> Node:
+        self.normed = x
+        return x
+
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
+        return record_experts(self, x, scores, block)
+
+
+def record(spec: ModelSpec, decoder: Decoder, ops: GraphOps) -> RecordedGraph:
+    """Run the definition of `spec` once and return its graph."""
+    names = ("input_ids", "positions", "logit_rows", "uses_long_rope")
+    token_ids, positions, rows, uses_long_rope = map(Node, names)
+    inputs = DecoderInputs(token_ids, positions, rows, uses_long_rope=uses_long_rope)
+    logits = decoder(ops, spec, inputs)
+    return RecordedGraph(
+        [line for line in ops.lines if line], ops.operators, logits.name, ops.weights.element_type
+    )
