@@ -4,6 +4,7 @@ Knows no runtime.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,8 @@ from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 _ARCHIVES = ("pytorch", "sklearn")  # formats that are archives, whatever their suffix
+_RULER = re.compile(r"(?:^|\n)-{8,}")
+_NO_MESSAGE = ("", "Kernel select failed:")
 _MAX_TEXT = 600  # characters of a runtime's message that are passed on
 _DEFAULTS = {"precision_mode": "origin", "enable_parallel": False, "config_file": ""}
 _TRIED = (32, 256)  # sizes of open dimensions of a model that refuses 1
@@ -50,9 +53,13 @@ def load_error(source: ModelSource, path: str, cause: object) -> StartError:
 
 
 def error_text(cause: object) -> str:
-    """Return a runtime's message on one line, without stack dumps below a ruler, shortened."""
-    text = str(cause) or type(cause).__name__
-    text = " ".join(text.split("\n--------")[0].split())
+    """Return a runtime's message on one line, without stack dumps below a ruler, shortened.
+
+    Some of MindSpore's messages begin with a ruler and a heading, which are not the message.
+    """
+    parts = [part.strip().removeprefix("- ") for part in _RULER.split(str(cause))]
+    text = next((part for part in parts if part not in _NO_MESSAGE), type(cause).__name__)
+    text = " ".join(text.split())
     return text if len(text) <= _MAX_TEXT else text[:_MAX_TEXT] + "…"
 
 

@@ -39,6 +39,11 @@ def test_error_text_drops_stack_dump_and_is_shortened():
     text = "first line\nsecond\n\n----------\n- C++ Call Stack\nfile.cc:1"
     assert error_text(RuntimeError(text)) == "first line second"
     assert error_text(KeyError()) == "KeyError"
+    ruler = "-" * 52
+    text = (
+        f"\n{ruler}\n- Kernel select failed:\n{ruler}\nUnsupported op\n\n{ruler}\n- C++ Call Stack"
+    )
+    assert error_text(text) == "Unsupported op"
     assert len(error_text("x" * 10_000)) == 601
 
 

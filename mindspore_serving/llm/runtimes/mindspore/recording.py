@@ -329,7 +329,7 @@ class GraphOps(ElementwiseOps):
         return self.emit(f"{operator}({queries.name}, {arguments}{sinks})", q.width)
 
     def _mask(self, spec: AttentionSpec, filling: str, is_paged: bool) -> str:
-        options: dict[str, Any] = {"groups": spec.num_heads // spec.num_kv_heads}
+        options: dict[str, Any] = {"head_num": spec.num_heads, "kv_head_num": spec.num_kv_heads}
         options |= {"block_size": self.block_size, "is_paged": is_paged}
         if filling == COMPOSED:
             options |= {"window": spec.window} if spec.window else {}

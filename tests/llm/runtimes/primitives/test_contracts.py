@@ -64,7 +64,7 @@ RIGHT = {
     "top_k": ({"k": 50}, {"x": spec(F32, None, 1000)}),
     "argmax": ({}, {"x": spec(F32, None, 1000)}),
     "attention_mask": (
-        {"groups": 4, "block_size": 16, "is_paged": True},
+        {"head_num": 8, "kv_head_num": 2, "block_size": 16, "is_paged": True},
         {
             "attn_mask": spec(BF16, None, None), "slot_mapping": spec(I32, None),
             "batch_valid_length": spec(I32, None), "q_seq_lens": spec(I32, None),

@@ -42,7 +42,9 @@ def argmax() -> Any:
 class AttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
     """`attn_mask` itself: the kernels find the lengths by the names of the graph's inputs."""
 
-    def __init__(self, *, groups: int, block_size: int = 0, is_paged: bool = True) -> None:
+    def __init__(
+        self, *, head_num: int, kv_head_num: int, block_size: int = 0, is_paged: bool = True
+    ) -> None:
         super().__init__()
 
     def construct(

@@ -12,6 +12,7 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.attention import (
     PaddedAttention,
     Plan,
     Positions,
+    gathered,
 )
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
@@ -155,9 +156,9 @@ class ComposedMla(PaddedAttention):
         mask: Plan,
         q_seq_lens: Tensor,
     ) -> Tensor:
-        tables = ops.depend(mask[3], (q, q_rope))
-        latent = self.gathered(kv_cache, tables)
-        keys = ops.concat((latent, self.gathered(rope_cache, tables)), 2)
+        tables = ops.depend(mask[4], (q, q_rope))
+        latent = gathered(kv_cache, tables, mask)
+        keys = ops.concat((latent, gathered(rope_cache, tables, mask)), 2)
         queries = ops.concat((q, q_rope), 2)
-        flat = ops.reshape(queries, (-1, queries.shape[1] * queries.shape[2]))
+        flat = ops.reshape(queries, (-1, self.heads * queries.shape[2]))
         return ops.reshape(self.attend(flat, keys, latent, mask, None), (-1, *q.shape[1:]))

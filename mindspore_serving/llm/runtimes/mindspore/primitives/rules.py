@@ -206,7 +206,7 @@ RULES = {
             "q_seq_lens": LENGTHS,
             "block_tables": TABLES,
         },
-        options=("groups", "block_size", "is_paged"),
+        options=("head_num", "kv_head_num", "block_size", "is_paged"),
     ),
     **EXPERT_RULES,
 }

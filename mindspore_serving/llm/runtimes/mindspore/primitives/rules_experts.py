@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import (
 )
 
 MAX_LATENT_TOKENS = 4  # new tokens of a sequence
-LATENT_HEADS = (8, 16, 32, 64, 128)
+LATENT_HEADS = (16, 32, 64, 128)
 PLAIN_DTYPES = ("float16", "bfloat16")  # of a quantised product
 
 
