@@ -164,11 +164,11 @@ def _attention(draw: np.random.Generator, dtype: str) -> Iterator[PrimitiveCase]
     decoding = _step(LENGTHS, (1, 1, 1), np.zeros((1, 1), np.float32))
     yield PrimitiveCase("paged_attention", SHAPE, {"q": q[:3], **caches}, step=decoding)
     latent = {
-        "q": _normal(draw, 3, 8, 512), "q_rope": _normal(draw, 3, 8, 64),
+        "q": _normal(draw, 3, 16, 512), "q_rope": _normal(draw, 3, 16, 64),
         "kv_cache": _normal(draw, NUM_BLOCKS, BLOCK, 1, 512),
         "rope_cache": _normal(draw, NUM_BLOCKS, BLOCK, 1, 64),
     }  # fmt: skip
-    yield PrimitiveCase("mla", {"head_num": 8, "scale": 576**-0.5}, latent, step=decoding)
+    yield PrimitiveCase("mla", {"head_num": 16, "scale": 576**-0.5}, latent, step=decoding)
 
 
 def _quantised(draw: np.random.Generator, dtype: str) -> Iterator[PrimitiveCase]:

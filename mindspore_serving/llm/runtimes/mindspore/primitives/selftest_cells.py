@@ -46,11 +46,14 @@ class RopeGraph(PrimitiveGraph):
 class MaskedGraph(PrimitiveGraph):
     """Attention and its mask."""
 
-    def __init__(self, primitive: Any, filling: str, groups: int, *, is_paged: bool) -> None:
+    def __init__(
+        self, primitive: Any, filling: str, heads: tuple[int, int], *, is_paged: bool
+    ) -> None:
         super().__init__(primitive)
         self.mask = make(
-            "attention_mask", filling, groups=groups, block_size=BLOCK, is_paged=is_paged
-        )
+            "attention_mask", filling, head_num=heads[0], kv_head_num=heads[1], block_size=BLOCK,
+            is_paged=is_paged,
+        )  # fmt: skip
 
 
 class FlashGraph(MaskedGraph):
@@ -64,7 +67,7 @@ class FlashGraph(MaskedGraph):
         return self.primitive(q, k, v, mask, batch_valid_length)
 
 
-class PagedCheckGraph(MaskedGraph):
+class PagedAttentionGraph(MaskedGraph):
     """Attention to a cache."""
 
     def construct(
@@ -126,10 +129,11 @@ def _graph(
         return PrimitiveGraph(primitive), arguments
     inputs = [*arguments, *(step[name] for name in STEP)]
     if case.name == "mla":
-        return LatentGraph(primitive, filling, case.options["head_num"], is_paged=True), inputs
+        heads = (case.options["head_num"], 1)
+        return LatentGraph(primitive, filling, heads, is_paged=True), inputs
     is_paged = case.name == "paged_attention"
-    kind = PagedCheckGraph if is_paged else FlashGraph
-    return kind(primitive, filling, HEADS // KV_HEADS, is_paged=is_paged), inputs
+    kind = PagedAttentionGraph if is_paged else FlashGraph
+    return kind(primitive, filling, (HEADS, KV_HEADS), is_paged=is_paged), inputs
 
 
 def _tensor(case: PrimitiveCase, name: str, value: Array, dtype: Any, filling: str) -> Tensor:
