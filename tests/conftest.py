@@ -57,11 +57,28 @@ def pytest_configure(config: pytest.Config) -> None:
     64 threads each.  On one core alone, threads that spin, as MindSpore's do, hold up each other.
     """
     worker = getattr(config, "workerinput", None)
-    if worker is not None:
+    if worker is None:
+        config.pluginmanager.register(FailuresAtOnce(config))
+    else:
         cores, count = sorted(os.sched_getaffinity(0)), worker["workercount"]
         first = int(worker["workerid"][2:]) * len(cores) // count
         share = max(2, len(cores) // count)
         os.sched_setaffinity(0, [cores[(first + place) % len(cores)] for place in range(share)])
+
+
+class FailuresAtOnce:
+    """A printer of each failure when it happens: a run that is cut off has named its failures."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and reporter is not None:
+            reporter.ensure_newline()
+            reporter.write_line(f"FAILED {report.nodeid} ({report.when})", red=True)
+            reporter.write_line(report.longreprtext)
 
 
 @pytest.hookimpl(trylast=True)
