@@ -32,7 +32,7 @@ class Arrays:
 @pytest.mark.parametrize("layout", ["bsh", "bnsd", "sbh", "bsnd"])
 def test_attention_of_every_layout_and_mask_equals_pytorch(layout, sparse_mode):
     number = next(number for number, name in LAYOUT.names.items() if name == layout)
-    compare_with_reference("FlashAttentionScore", attention(Arrays(), number, sparse_mode))
+    compare_with_reference("FlashAttentionScore", [attention(Arrays(), number, sparse_mode)])
 
 
 @pytest.mark.parametrize("number", range(4, 10))

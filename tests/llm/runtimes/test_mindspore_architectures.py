@@ -17,25 +17,23 @@ pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 ROUNDING = 1e-5  # of the largest logit
 COUNT = 6
 NAMES = (
-    pytest.param("olmo", marks=pytest.mark.long),  # layer norms without weights
-    pytest.param(
-        "nemotron", marks=pytest.mark.long
-    ),  # 1 added to weights of layer norms, squared ReLU
+    "olmo",  # layer norms without weights
+    "nemotron",  # 1 added to weights of layer norms, squared ReLU
     "cohere-normed",  # pairs of features turned, layer norms of heads
     "bloom",  # ALiBi, a norm of embeddings
-    pytest.param("phi", marks=pytest.mark.long),  # a bias of the output matrix
-    pytest.param("opt", marks=pytest.mark.long),  # learned positions, ReLU
-    pytest.param("qwen2-moe", marks=pytest.mark.long),  # an expert behind a sigmoid
+    "phi",  # a bias of the output matrix
+    "opt",  # learned positions, ReLU
+    "qwen2-moe",  # an expert behind a sigmoid
     "glm4-moe",  # sigmoids, groups of experts, a correction
     "llama4",  # experts whose input is scaled, queries that grow, norms without weights
     "gpt-oss",  # sinks, clamped experts with biases
     "deepseek-v2",  # latent attention
-    pytest.param("gemma3n", marks=pytest.mark.long),  # several hidden states, sparse gates
-    pytest.param(
-        "gemma4", marks=pytest.mark.long
-    ),  # heads of two sizes, shared keys and values, inputs of each layer
+    "gemma3n",  # several hidden states, sparse gates
+    "gemma4",  # heads of two sizes, shared keys and values, inputs of each layer
     "gemma4-moe",  # experts with GELU beside a dense block
 )
+# Each compiles two graphs.
+LONG = ("olmo", "nemotron", "phi", "opt", "qwen2-moe", "gemma3n", "gemma4")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in NAMES]
+)
 def test_logits_and_greedy_tokens_are_the_references(root: Path, name: str) -> None:
     directory = checkpoints.build(name, root)
     config = EngineConfig(block_size=8, kv_cache_memory=2**21)
