@@ -44,7 +44,7 @@ FAMILIES = {
     "bit": Family("BiT_resnet50", first="conv1 pad max_pool layer1"),
     "cait": Family("cait_xxs24_224", 32, "CaiT", {"img_size": 32}),
     "cmt": Family("cmt_tiny", 64, "CMT", {"img_size": 64, "depths": [1, 0, 0, 1]}),
-    "coat": Family("coat_lite_tiny", 64, "CoaT", {"image_size": 64, "serial_depths": [1, 1, 0, 0]}),
+    "coat": Family("coat_lite_tiny", 64, "CoaT", {"image_size": 64}),
     "convit": Family("convit_tiny", 224),
     "convnext": Family("convnextv2_atto"),
     "crossvit": Family(

@@ -48,7 +48,8 @@ def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Ta
     ask(page, "hello")
     text = finished(page)
     assert page.evaluate("document.querySelector('.log').ariaBusy") == "false"
-    assert stored(page)[-1]["content"] == recorded(page)
+    # The page leaves out the replacement character of a token that ends within a character.
+    assert stored(page)[-1]["content"] == recorded(page).rstrip("\ufffd")
     assert len(text) > 100
     numbers = page.text(".log > :last-child .numbers")
     assert re.fullmatch(
