@@ -11,6 +11,7 @@ from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import (
     check_logits,
     first_step,
@@ -106,7 +107,7 @@ class GraphRunner(LimitedRunner):
         Raises StartError if weights or graphs do not fit.
         """
         graphs = self._opened()
-        for start in (0, 1):
+        for start in progress((0, 1), "graphs"):
             with first_step():
                 logits = self.run(Step((Row([0], start, [0], 1),)))
             check_logits(logits, graphs.spec)
