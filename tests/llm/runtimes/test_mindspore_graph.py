@@ -213,12 +213,28 @@ def test_mask_of_prompts_is_strictly_upper_triangular(is_bf16: bool, value: int)
     assert (mask == np.triu(np.ones((128, 128)), 1) * value).all()
 
 
-def test_step_is_split_where_the_number_of_new_tokens_changes() -> None:
+def calls(lengths: list[int], widths: list[int]) -> list[list[int]]:
+    """The lengths of the sequences of each call."""
+    ends = np.cumsum(widths).tolist()
     blocks = np.zeros(1, np.int64)
     spans = tuple(
-        TokenSpan(begin, end, 9, blocks) for begin, end in ((0, 1), (1, 2), (2, 8), (8, 9))
+        TokenSpan(end - width, end, length, blocks)
+        for end, width, length in zip(ends, widths, lengths, strict=True)
     )
-    assert [[span.begin for span in call] for call in similar_spans(spans)] == [[0, 1], [2], [8]]
+    return [[span.length for span in call] for call in similar_spans(spans)]
+
+
+def test_step_is_split_where_the_number_of_new_tokens_changes() -> None:
+    assert calls([9, 8, 7, 6], [1, 1, 6, 1]) == [[9, 8], [7], [6]]
+
+
+def test_step_is_split_where_keys_would_be_padded_much() -> None:
+    assert calls([50, 100, 60], [1, 1, 1]) == [[50, 100, 60]]
+    assert calls([100, 30000, 29000, 90], [1, 1, 1, 1]) == [[100], [30000, 29000], [90]]
+
+
+def test_step_is_split_where_keys_would_take_much_memory() -> None:
+    assert calls([30000] * 5, [1] * 5) == [[30000] * 2, [30000] * 2, [30000]]
 
 
 def test_cache_takes_the_rest_of_the_devices_memory() -> None:

@@ -10,6 +10,9 @@ from mindspore_serving.llm.runtimes.layout import Layout, TokenSpan
 
 I32 = npt.NDArray[np.int32]
 HIDDEN = np.float32(-10000)  # added to the score of a masked key
+MAX_KEYS = 1 << 16  # keys of a call, which are copied in each layer
+MAX_PADDING = 1.5  # times the keys of a call without padding, beyond FREE_KEYS
+FREE_KEYS = 2048  # keys whose padding costs less than another call
 
 
 class GraphInputs(NamedTuple):
@@ -74,16 +77,21 @@ def kernel_mask(inputs: GraphInputs, *, is_prefill: bool, is_bf16: bool) -> npt.
 
 
 def similar_spans(spans: tuple[TokenSpan, ...]) -> Iterator[tuple[TokenSpan, ...]]:
-    """Split a step where queries are padded to the longest of a call.
+    """Split a step where queries are padded to the most of a call, and keys to the longest.
 
-    Iterates over runs of neighbours with as many new tokens: those that decode are one call, each
-    prompt is another.
+    Iterates over runs of neighbours with as many new tokens and keys of similar numbers: those that
+    decode are one call, each prompt is another.
     """
-    begin = 0
-    for index in range(1, len(spans) + 1):
-        if index == len(spans) or _width(spans[index]) != _width(spans[begin]):
+    begin, num_keys, longest = 0, 0, 0
+    for index, span in enumerate(spans):
+        padded = (index - begin + 1) * max(longest, span.length)
+        is_similar = _width(span) == _width(spans[begin]) and padded <= MAX_KEYS
+        is_similar &= padded <= MAX_PADDING * (num_keys + span.length) + FREE_KEYS
+        if index > begin and not is_similar:
             yield spans[begin:index]
-            begin = index
+            begin, num_keys, longest = index, 0, 0
+        num_keys, longest = num_keys + span.length, max(longest, span.length)
+    yield spans[begin:]
 
 
 def _width(span: TokenSpan) -> int:
