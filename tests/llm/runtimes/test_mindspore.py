@@ -100,6 +100,12 @@ def test_unsupported_option_is_named(mistral: Path, options: dict[str, object]) 
         open_runner(mistral, "mindspore", EngineConfig(**options))
 
 
+@pytest.mark.parametrize("names", ["rope", "ropes", "all"])
+def test_composed_primitives_are_refused_on_a_cpu(mistral: Path, names: str) -> None:
+    with pytest.raises(StartError, match=f"composed_primitives is '{names}', .* leave it out"):
+        open_runner(mistral, "mindspore", EngineConfig(composed_primitives=names))
+
+
 def test_weights_that_do_not_fit_the_config_are_refused_at_the_start(
     mistral: Path, tmp_path: Path
 ) -> None:

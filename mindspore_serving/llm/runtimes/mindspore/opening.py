@@ -27,7 +27,7 @@ from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
 from mindspore_serving.llm.runtimes.mindspore import nodes
-from mindspore_serving.llm.runtimes.mindspore.primitives import broken_primitives
+from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
 from mindspore_serving.llm.runtimes.mindspore.runner import (
     TARGETS,
@@ -53,6 +53,11 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
     """
     target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
+    if target.name == CPU and config.composed_primitives != AUTO:
+        raise StartError(
+            f"composed_primitives is {config.composed_primitives!r}, but all operators are composed "
+            "on a CPU; leave it out, or choose device ascend"
+        )
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     if target.name == ASCEND:  # in other processes, before this one takes the device
         check_installation()
