@@ -106,7 +106,7 @@ def _route(graph: GraphRecorder, scores: Node, block: ExpertBlock) -> list[Node]
         )  # fmt: skip
         wide = f"{scores.name}.astype(mindspore.float32)"
         return graph.emit_several(f"{operator}({wide}, {correction})", 2)
-    router = graph.kept(
+    router = graph.operator_once(
         f"router {routing} {len(block.experts)}", lambda: Router(routing, len(block.experts))
     )
     return graph.emit_several(f"{router}({scores.name}, {correction or None})", 2)

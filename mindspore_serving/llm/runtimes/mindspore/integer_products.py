@@ -30,7 +30,9 @@ class IntegerProducts:
         dtype = self._graph.dtype.removeprefix("mindspore.")
         operator = self._graph.operator("quant_matmul", dtype=dtype)
         if form.is_dynamic:
-            rounded = self._graph.once(f"{self._graph.operator('dynamic_quant')}({x.name})").name
+            rounded = self._graph.emit_once(
+                f"{self._graph.operator('dynamic_quant')}({x.name})"
+            ).name
             weight, scale = self._parts(names, ("weight", "scale"))
             line = f"{operator}({rounded}[0], {weight}, {scale}, None, {rounded}[1])"
             return self._graph.emit(line, width)
@@ -43,9 +45,9 @@ class IntegerProducts:
         parts = self._weights.input_parts(name)
         source = x.name
         if "shift" in parts:
-            source = self._graph.once(f"{source} + self.{parts['shift']}").name
+            source = self._graph.emit_once(f"{source} + self.{parts['shift']}").name
         operator = self._graph.operator("quantise")
-        return self._graph.once(
+        return self._graph.emit_once(
             f"{operator}({source}, self.{parts['steps']}, self.{parts['zero']})"
         ).name
 
@@ -56,7 +58,7 @@ class IntegerProducts:
         weight, scale, offset = self._parts(names, ("weight", "scale", "offset"))
         source = x.name
         for order in self._weights.input_parts(names[0]).values():
-            source = self._graph.once(f"ops.gather({source}, self.{order}, 1)").name
+            source = self._graph.emit_once(f"ops.gather({source}, self.{order}, 1)").name
         return f"{operator}({source}, {weight}, {scale}, {offset})"
 
     def _parts(self, names: Sequence[str], parts: Sequence[str]) -> list[str]:

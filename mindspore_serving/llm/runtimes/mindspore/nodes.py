@@ -41,24 +41,24 @@ class GraphRecorder:
         """Source of the dtype of weights and results."""
         return self.weights.dtype
 
-    def before(self, expression: str) -> None:
-        """Record what has waited for `expression`; here nothing waits."""
+    def record_pending(self, expression: str) -> None:
+        """Record the pending lines that `expression` reads; none here."""
 
     def emit(self, expression: str, width: int) -> Node:
         """Record `expression` and return its result."""
-        self.before(expression)
+        self.record_pending(expression)
         node = Node(f"x{len(self.lines)}", width)
         self.lines.append(f"{node.name} = {expression}")
         return node
 
     def emit_several(self, expression: str, count: int, width: int = 0) -> list[Node]:
         """Record an `expression` with `count` results and return them."""
-        self.before(expression)
+        self.record_pending(expression)
         nodes = [Node(f"x{len(self.lines)}_{i}", width) for i in range(count)]
         self.lines.append(f"{', '.join(node.name for node in nodes)} = {expression}")
         return nodes
 
-    def once(self, expression: str, width: int = 0) -> Node:
+    def emit_once(self, expression: str, width: int = 0) -> Node:
         """Record an expression of inputs alone at its first use."""
         if expression not in self._made:
             self._made[expression] = self.emit(expression, width).name
@@ -67,13 +67,15 @@ class GraphRecorder:
     def operator(self, name: str, filling: str = "", **options: Any) -> str:
         """Return the attribute of a primitive of the table, made once for equal options."""
         filling = filling or self.filling_of(name)
-        return self.kept(f"{name} {filling} {options}", partial(make, name, filling, **options))
+        return self.operator_once(
+            f"{name} {filling} {options}", partial(make, name, filling, **options)
+        )
 
     def filling_of(self, name: str) -> str:
         """Return the column of the table that primitive `name` is made of."""
         return COMPOSED if name in self.composed else self.filling
 
-    def kept(self, key: str, make_operator: Callable[[], Any]) -> str:
+    def operator_once(self, key: str, make_operator: Callable[[], Any]) -> str:
         """Return the attribute of an operator, made at the first use of `key`."""
         if key not in self._made:
             self._made[key] = f"op{len(self.operators)}"

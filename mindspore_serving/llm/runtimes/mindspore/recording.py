@@ -39,7 +39,7 @@ class RopeTables(NamedTuple):
     scale: float
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """A rotation: its operator and the variables of its tables."""
 
     operator: str
@@ -58,10 +58,10 @@ class Product(NamedTuple):
     line: int
 
 
-class Waiting(NamedTuple):
+class PendingRotation(NamedTuple):
     """Queries that are to be rotated with the keys that follow."""
 
-    turn: Turn
+    rotation: Rotation
     source: Node
     result: Node
 
@@ -91,12 +91,12 @@ class GraphOps(ElementwiseOps):
         self.block_size = block_size
         self.layers = layers  # that have keys and values
         self.normed = Node("")  # what the logits are computed from
-        self._waiting: Waiting | None = None
+        self._pending: PendingRotation | None = None
         self._products: dict[str, Product] = {}
         self._integers = IntegerProducts(self)
 
-    def before(self, expression: str) -> None:
-        if self._waiting is not None and self._waiting.result.name in expression:
+    def record_pending(self, expression: str) -> None:
+        if self._pending is not None and self._pending.result.name in expression:
             self._rotate_alone()
 
     def weight(self, name: str) -> str:
@@ -186,7 +186,7 @@ class GraphOps(ElementwiseOps):
     def _layer_norm(self, name: str, gamma: str, beta: str, eps: float, width: int) -> Node:
         beta = beta or self.constant(f"zeros {width}", lambda: np.zeros(width, np.float32))
         # The last axis: of features, or of one head's.
-        operator = self.kept(
+        operator = self.operator_once(
             f"layer_norm {eps}",
             lambda: mindspore_ops.LayerNorm(begin_norm_axis=-1, begin_params_axis=-1, epsilon=eps),
         )
@@ -240,13 +240,15 @@ class GraphOps(ElementwiseOps):
         """Record angles, float32 [tokens, len(inv_freq)]; their cosines follow in `rope`."""
         frequencies = self._frequencies(inv_freq)
         if longer is not None:
-            chosen = self.once(f"ops.expand_dims({longer[0].name}.astype(mindspore.float32), 1)")
+            chosen = self.emit_once(
+                f"ops.expand_dims({longer[0].name}.astype(mindspore.float32), 1)"
+            )
             # A product, as the graph's condition may not depend on the step.
             frequencies = (
                 f"({chosen.name} * {self._frequencies(longer[1])}"
                 f" + (1.0 - {chosen.name}) * {frequencies})"
             )
-        column = self.once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
+        column = self.emit_once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
         return RopeTables(self.emit(f"{column.name} * {frequencies}", len(inv_freq)), scale)
 
     def _frequencies(self, values: Sequence[float]) -> str:
@@ -266,39 +268,39 @@ class GraphOps(ElementwiseOps):
         if pairs:
             angles = f"ops.reshape(ops.stack(({tables.angles.name}, {tables.angles.name}), -1), "
             angles += f"(-1, {rotated}))"
-        angles = self.once(angles).name
+        angles = self.emit_once(angles).name
         factor = "" if tables.scale == 1.0 else f" * {tables.scale}"
         cast = f".astype({self.weights.dtype})"
-        turn = Turn(
+        rotation = Rotation(
             self.operator("rope", cos_format=3 if pairs else 2),
-            self.once(f"(ops.cos({angles}){factor}){cast}").name,
-            self.once(f"(ops.sin({angles}){factor}){cast}").name,
+            self.emit_once(f"(ops.cos({angles}){factor}){cast}").name,
+            self.emit_once(f"(ops.sin({angles}){factor}){cast}").name,
         )
-        return self._rotated(x, turn)
+        return self._rotated(x, rotation)
 
-    def _rotated(self, x: Node, turn: "Turn") -> Node:
-        """Rotate queries and keys in one call: keys follow queries, or queries turn alone."""
-        waiting = self._waiting
-        if waiting is not None and waiting.turn == turn:
-            self._waiting = None
+    def _rotated(self, x: Node, rotation: "Rotation") -> Node:
+        """Rotate queries and keys in one call: keys follow queries, or queries rotation alone."""
+        pending = self._pending
+        if pending is not None and pending.rotation == rotation:
+            self._pending = None
             node = Node(f"x{len(self.lines)}", x.width)
             self.lines.append(
-                f"{waiting.result.name}, {node.name} = {turn.call(waiting.source.name, x.name)}"
+                f"{pending.result.name}, {node.name} = {rotation.call(pending.source.name, x.name)}"
             )
             return node
         self._rotate_alone()
         node = Node(f"x{len(self.lines)}_q", x.width)
-        self._waiting = Waiting(turn, x, node)
+        self._pending = PendingRotation(rotation, x, node)
         return node
 
     def _rotate_alone(self) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            name = waiting.source.name
-            self.lines.append(f"{waiting.result.name} = {waiting.turn.call(name, name)}[0]")
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            name = pending.source.name
+            self.lines.append(f"{pending.result.name} = {pending.rotation.call(name, name)}[0]")
 
     def query_scale(self, positions: Node, beta: float, length: int, first: int) -> Node:
-        column = self.once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
+        column = self.emit_once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
         steps = f"ops.floor(({column.name} + {float(first)}) / {float(length)})"
         scale = f"1.0 + {beta} * ops.log(1.0 + {steps})"
         return self.emit(f"({scale}).astype({self.weights.dtype})", 1)
@@ -336,7 +338,7 @@ class GraphOps(ElementwiseOps):
             options |= {"alibi": spec.alibi} if spec.alibi else {}
         operator = self.operator("attention_mask", filling, **options)
         inputs = "attn_mask, slot_mapping, batch_valid_length, q_seq_lens, block_tables"
-        return self.once(f"{operator}({inputs})").name
+        return self.emit_once(f"{operator}({inputs})").name
 
     # Elementwise
 

@@ -98,7 +98,7 @@ class GraphRunner(LimitedRunner):
         self._cache = DeviceCache(
             limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
         )
-        # What Ascend's kernels read; composed attention reads the dtype alone.
+        # Composed attention reads only the dtype of the mask.
         self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
