@@ -22,14 +22,18 @@ def findings(sources):
 
 
 def test_a_complete_installation_has_all_facts(tmp_path) -> None:
-    found = read_installation(machine(tmp_path))
-    assert (found.devices, found.driver, found.firmware) == ((0, 1), "25.2.0", "7.7.0.6.236")
-    assert (found.cann, found.mindspore) == ("8.5.0", "2.10.0")
-    assert found.accepted_cann == ("8.3", "8.5")
-    assert [(chip.number, chip.used, chip.total) for chip in found.chips] == [
+    installation = read_installation(machine(tmp_path))
+    assert (installation.devices, installation.driver, installation.firmware) == (
+        (0, 1),
+        "25.2.0",
+        "7.7.0.6.236",
+    )
+    assert (installation.cann, installation.mindspore) == ("8.5.0", "2.10.0")
+    assert installation.accepted_cann == ("8.3", "8.5")
+    assert [(chip.number, chip.used, chip.total) for chip in installation.chips] == [
         (0, 3197, 65536), (1, 60123, 65536),
     ]  # fmt: skip
-    shown = dict(rows(found))
+    shown = dict(rows(installation))
     assert shown["CANN"].endswith("latest (MindSpore 2.10.0 accepts 8.3, 8.5)")
     assert shown["device 0"] == "910B4-1, OK, 3197 of 65536 MB in use"
 
@@ -55,9 +59,9 @@ def test_a_device_that_is_not_healthy_is_told(tmp_path) -> None:
 
 
 def test_a_machine_without_devices_gets_a_sentence_and_the_next_step(tmp_path) -> None:
-    found = read_installation(AscendSources(tmp_path, {}, "no-npu-smi"))
-    assert not found.is_present
-    [finding] = found.findings
+    installation = read_installation(AscendSources(tmp_path, {}, "no-npu-smi"))
+    assert not installation.is_present
+    [finding] = installation.findings
     assert "no file /dev/davinci0 and no driver" in finding.text
     assert "install the driver and the firmware" in finding.text
     assert "ascend-check --device cpu" in finding.text

@@ -1,4 +1,4 @@
-"""What guards `mindspore-serving serve` as a process: keys, TLS, names of hosts, limits."""
+"""Guards of `mindspore-serving serve` as a process: keys, TLS, host names, limits."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def status(directory: Path, *words: str) -> str:
-    """What the answer to `curl WORDS` has."""
+    """Return the HTTP status that `curl WORDS` gets."""
     return run(["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", *words], directory).stdout
 
 

@@ -1,4 +1,4 @@
-"""What `mindspore-serving serve` does not serve ends it before it listens, with the reason."""
+"""Refusals of `mindspore-serving serve`: it ends before it listens, with the reason."""
 
 import json
 from pathlib import Path

@@ -49,7 +49,7 @@ def find(document: object, name: str) -> Iterator[Any]:
 
 
 def instructions(name: str, file: str = "Dockerfile") -> list[Instruction]:
-    """Those of the Dockerfile `file` with this name."""
+    """Return the instructions of the Dockerfile `file` with this name."""
     found = parse((DEPLOY / file).read_text())
     return [one for one in found if one.name == name]
 

@@ -55,8 +55,8 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
     if target.name == CPU and config.composed_primitives != AUTO:
         raise StartError(
-            f"composed_primitives is {config.composed_primitives!r}, but all operators are composed "
-            "on a CPU; leave it out, or choose device ascend"
+            f"composed_primitives is {config.composed_primitives!r}, but all operators are "
+            "composed on a CPU; leave it out, or choose device ascend"
         )
     checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
     if target.name == ASCEND:  # in other processes, before this one takes the device
