@@ -10,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 _BLOCK = 200  # ports of one process; below 32768, where the system takes those of clients from
+_UNSAFE = 10080  # browsers and Node.js refuse to connect to it
 _LOCKS = Path(tempfile.gettempdir()) / f"mindspore-serving-ports-{os.getuid()}"
 
 
@@ -24,7 +25,7 @@ def _claimed() -> Iterator[int]:
             lock.close()
             continue
         with lock:  # as long as this generator lives
-            yield from cycle(range(first, first + _BLOCK))
+            yield from cycle(port for port in range(first, first + _BLOCK) if port != _UNSAFE)
     raise RuntimeError(f"every block of ports is locked in {_LOCKS}")
 
 

@@ -116,7 +116,8 @@ class Browser:
         self.complaints.clear()
 
     def open(self, url: str) -> None:
-        self.call("Page.navigate", url=url)
+        error = self.call("Page.navigate", url=url).get("errorText", "")
+        assert not error, f"{url}: {error}"
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def remember(self, name: str, value: Any) -> None:
