@@ -1,6 +1,6 @@
 """The two graphs of a model, compiled once, and the runner of their steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -63,6 +63,7 @@ class PhaseGraphs:
         self.layers = tuple(spec.attention_layers)
         self._decoder = decoder
         self._cells: dict[str, Any] = {}
+        self.make_ops: Callable[..., recording.GraphOps] = recording.GraphOps
 
     def shapes(self, block_size: int) -> list[CacheShape]:
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
@@ -70,9 +71,7 @@ class PhaseGraphs:
     def cell(self, phase: str, block_size: int) -> Any:
         """Return the graph of `phase`, recorded at its first use and compiled at its first call."""
         if phase not in self._cells:
-            ops = recording.GraphOps(
-                self.weights, phase, self.target.filling, block_size, self.layers
-            )
+            ops = self.make_ops(self.weights, phase, self.target.filling, block_size, self.layers)
             ops.composed = self.target.composed
             graph = recording.record(self.spec, self._decoder, ops)
             self._cells[phase] = compile_graph(
