@@ -12,11 +12,18 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.capacity import (
     check_logits,
     first_step,
 )
-from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.layout import (
+    Layout,
+    LimitedRunner,
+    RunnerLimits,
+    TokenSpan,
+    lay_out,
+)
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore
 from mindspore_serving.llm.runtimes.mindspore import nodes, recording
 from mindspore_serving.llm.runtimes.mindspore.cache import DeviceCache
@@ -27,8 +34,15 @@ from mindspore_serving.llm.runtimes.mindspore.inputs import (
     kernel_mask,
     similar_spans,
 )
+from mindspore_serving.llm.runtimes.mindspore.lora import (
+    AdapterUses,
+    DeviceAdapters,
+    adapter_columns,
+)
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+
+LOGITS, HIDDEN = 0, 1  # outputs of a graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +76,66 @@ class PhaseGraphs:
         self.weights = weights
         self.layers = tuple(spec.attention_layers)
         self._decoder = decoder
-        self._cells: dict[str, Any] = {}
+        self._uses: AdapterUses = {}
+        self._graphs: dict[tuple[str, bool], recording.RecordedGraph] = {}
+        self._cells: dict[tuple[str, bool], Any] = {}
 
     def shapes(self, block_size: int) -> list[CacheShape]:
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
 
-    def cell(self, phase: str, block_size: int) -> Any:
-        """Return the graph of `phase`, recorded at its first use and compiled at its first call."""
-        if phase not in self._cells:
-            ops = recording.GraphOps(
-                self.weights, phase, self.target.filling, block_size, self.layers
-            )
-            ops.composed = self.target.composed
-            graph = recording.record(self.spec, self._decoder, ops)
-            self._cells[phase] = compile_graph(
+    def adapter_uses(self, block_size: int) -> AdapterUses:
+        """Return the weights that adapters can change, with their shapes."""
+        self._graph(nodes.INCREMENT, block_size, adapts=True)
+        return self._uses
+
+    def cell(self, phase: str, block_size: int, *, adapts: bool = False) -> Any:
+        """Return the compiled graph of `phase`, made at its first use; that of adapters apart."""
+        key = (phase, adapts)
+        if key not in self._cells:
+            graph = self._graph(phase, block_size, adapts=adapts)
+            self._cells[key] = compile_graph(
                 graph, self.weights.parameters, phase, self.shapes(block_size)
             )
-        return self._cells[phase]
+        return self._cells[key]
+
+    def _graph(self, phase: str, block_size: int, *, adapts: bool) -> recording.RecordedGraph:
+        key = (phase, adapts)
+        if key not in self._graphs:
+            ops = recording.GraphOps(
+                self.weights,
+                phase,
+                self.target.filling,
+                block_size,
+                self.layers,
+                uses=self._uses if adapts else None,
+            )
+            ops.composed = self.target.composed
+            self._graphs[key] = recording.record(self.spec, self._decoder, ops)
+        return self._graphs[key]
 
     def clear(self) -> None:
+        self._graphs.clear()
         self._cells.clear()
         self.weights.clear()
 
 
 class GraphRunner(LimitedRunner):
-    """A `Runner` of graphs; its cache is allocated when it is created."""
+    """An `EmbeddingRunner`, and an `AdaptedRunner` if it has a `base`.
 
-    def __init__(self, graphs: PhaseGraphs, limits: RunnerLimits) -> None:
+    Its cache is allocated when it is created.  Steps without adapters have graphs of their own, so
+    that adapters cost them nothing.
+    """
+
+    def __init__(
+        self, graphs: PhaseGraphs, limits: RunnerLimits, base: BaseModel | None = None
+    ) -> None:
+        self.base = base
+        self._adapters: DeviceAdapters | None = None
+        if base is not None:
+            self._adapters = DeviceAdapters(base.shapes, graphs.dtype)
+            limits = replace(limits, adapters=self._adapters.loaded)
         super().__init__(limits)
+        self.hidden_size = graphs.spec.hidden_size
         self.rope_switch = graphs.spec.rope.switch
         is_on_cpu = graphs.target.name == CPU
         self.cache_memory = replace(limits.memory, can_release=is_on_cpu)
@@ -102,7 +148,7 @@ class GraphRunner(LimitedRunner):
         self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
-        """Compile both graphs by computing a token each.
+        """Compile both graphs by computing a token each, and those of adapters if there may be any.
 
         Raises StartError if weights or graphs do not fit.
         """
@@ -111,18 +157,37 @@ class GraphRunner(LimitedRunner):
             with first_step():
                 logits = self.run(Step((Row([0], start, [0], 1),)))
             check_logits(logits, graphs.spec)
+        if self._adapters is not None:
+            for phase in progress((nodes.PREFILL, nodes.INCREMENT), "graphs of adapters"):
+                graphs.cell(phase, self.block_size, adapts=True)
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
+        return self._computed(step, LOGITS)
+
+    def embed(self, step: Step) -> Vectors:
+        return self._computed(step, HIDDEN)
+
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        assert self._adapters is not None
+        self._adapters.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        assert self._adapters is not None
+        self._adapters.unload(adapter)
+
+    def _computed(self, step: Step, output: int) -> Vectors:
+        """Return an output of the graphs as float32, for the requested rows."""
         graphs = self._opened()
         layout = lay_out(step, self._limits)
         if step.copies:
             source, target = np.array(step.copies).T
             self._cache.copy(source, target)
         if not layout.spans:
-            return np.zeros((0, self.vocab_size), np.float32)
+            width = self.vocab_size if output == LOGITS else self.hidden_size
+            return np.zeros((0, width), np.float32)
         try:
-            return self._compute(graphs, layout)
+            return self._compute(graphs, layout, output)
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             if isinstance(error, ServingError):
                 raise
@@ -142,6 +207,8 @@ class GraphRunner(LimitedRunner):
         """Drop cache and weights.  A closed runner refuses every step."""
         if self._graphs is not None:
             self._graphs.clear()
+        if self._adapters is not None:
+            self._adapters.clear()
         self._graphs = None
         self._cache.clear()
 
@@ -150,12 +217,13 @@ class GraphRunner(LimitedRunner):
             raise ServingError("the runner is closed")
         return self._graphs
 
-    def _compute(self, graphs: PhaseGraphs, layout: Layout) -> Logits:
+    def _compute(self, graphs: PhaseGraphs, layout: Layout, output: int) -> Vectors:
         calls = similar_spans(layout.spans) if self._splits_steps else (layout.spans,)
         with LOCK:
-            parts = [self._call(graphs, graph_inputs(layout, spans)) for spans in calls]
-        logits: Logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return logits
+            parts = [self._call(graphs, layout, spans)[output] for spans in calls]
+            arrays = [part.astype(mindspore.float32).asnumpy() for part in parts]
+        result: Vectors = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        return result
 
     def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
         if graphs.target.filling != nodes.ASCEND:
@@ -164,17 +232,26 @@ class GraphRunner(LimitedRunner):
         mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
         return _tensor(mask).astype(graphs.dtype)
 
-    def _call(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Logits:
+    def _call(
+        self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        """Return the outputs of a graph, tensors of the requested rows."""
+        inputs = graph_inputs(layout, spans)
         phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
-        cell = graphs.cell(phase, self.block_size)
         flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
-        logits = cell.compile_and_run(
+        columns: list[Any] = []
+        if self._adapters is not None and any(span.adapter for span in spans):
+            columns = [_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
+            columns += self._adapters.inputs
+        outputs = graphs.cell(phase, self.block_size, adapts=bool(columns)).compile_and_run(
             flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
             flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
             flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
+            *columns,
         )  # fmt: skip
-        result: Logits = logits.astype(mindspore.float32).asnumpy()[: inputs.num_logits]
-        return result
+        if inputs.num_logits < len(inputs.logit_rows):
+            return tuple(output[: inputs.num_logits] for output in outputs)
+        return tuple(outputs)
 
 
 def _tensor(array: Any) -> Any:
