@@ -68,6 +68,9 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     use_device(target.name)
     try:
         graphs = PhaseGraphs(spec, decoder, _weights(checkpoint, target, config), target)
+        base = None
+        if config.has_adapters:
+            base = BaseModel(spec, graphs.adapter_uses(config.block_size), checkpoint.f32)
     except StartError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
@@ -75,9 +78,6 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     element_size = 4 if target.name == CPU else 2
     block_bytes = cache_block_bytes(config, spec, element_size=element_size)
     limits = runner_limits(config, spec, block_bytes, _memory(graphs, config, block_bytes))
-    base = None
-    if config.has_adapters:
-        base = BaseModel(spec, graphs.adapter_uses(config.block_size), checkpoint.f32)
     runner = GraphRunner(graphs, limits, base)
     runner.warm_up()
     for number, changes in read_changes(config, base).items():

@@ -1,8 +1,9 @@
 """The two graphs of a model, compiled once, and the runner of their steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from mindspore_serving.llm.runtimes.layout import (
 )
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore
 from mindspore_serving.llm.runtimes.mindspore import nodes, recording
+from mindspore_serving.llm.runtimes.mindspore.best import BestChoices
 from mindspore_serving.llm.runtimes.mindspore.cache import DeviceCache
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
 from mindspore_serving.llm.runtimes.mindspore.inputs import (
@@ -40,7 +42,9 @@ from mindspore_serving.llm.runtimes.mindspore.lora import (
     adapter_columns,
 )
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
-from mindspore_serving.llm.step import Logits, Row, Step, Vectors
+from mindspore_serving.llm.step import BestLogits, Logits, Row, Step, Vectors
+
+T = TypeVar("T")
 
 LOGITS, HIDDEN = 0, 1  # outputs of a graph
 
@@ -120,7 +124,7 @@ class PhaseGraphs:
 
 
 class GraphRunner(LimitedRunner):
-    """An `EmbeddingRunner`, and an `AdaptedRunner` if it has a `base`.
+    """An `EmbeddingRunner`, a `ChoosingRunner`, and an `AdaptedRunner` if it has a `base`.
 
     Its cache is allocated when it is created.  Steps without adapters have graphs of their own, so
     that adapters cost them nothing.
@@ -130,6 +134,8 @@ class GraphRunner(LimitedRunner):
         self, graphs: PhaseGraphs, limits: RunnerLimits, base: BaseModel | None = None
     ) -> None:
         self.base = base
+        self.max_best = 0
+        self._choices: BestChoices | None = None
         self._adapters: DeviceAdapters | None = None
         if base is not None:
             self._adapters = DeviceAdapters(base.shapes, graphs.dtype)
@@ -159,14 +165,38 @@ class GraphRunner(LimitedRunner):
             check_logits(logits, graphs.spec)
         if self._adapters is not None:
             for phase in progress((nodes.PREFILL, nodes.INCREMENT), "graphs of adapters"):
-                graphs.cell(phase, self.block_size, adapts=True)
+                with first_step(), _failing("compiling the graphs of adapters"):
+                    graphs.cell(phase, self.block_size, adapts=True)
+        if graphs.target.name != CPU:
+            self.choose_on_device()
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
-        return self._computed(step, LOGITS)
+        return self._computed(step, LOGITS, _joined)
 
     def embed(self, step: Step) -> Vectors:
-        return self._computed(step, HIDDEN)
+        return self._computed(step, HIDDEN, _joined)
+
+    def run_best(self, step: Step, count: int) -> BestLogits:
+        choices = self._choices
+        assert choices is not None
+
+        def choose(parts: list[Any], width: int) -> BestLogits:
+            values, ids = zip(*(choices.choose(part, count) for part in parts), strict=True)
+            return BestLogits(
+                _joined(values, count), _joined(ids, count), lambda: _joined(parts, width)
+            )
+
+        return self._computed(step, LOGITS, choose)
+
+    def choose_on_device(self) -> None:
+        """Compile what `run_best` computes; until then `max_best` is 0.
+
+        On a CPU nothing has to be copied, and a choice takes 70 times as long as NumPy's argmax.
+        """
+        with first_step(), _failing("compiling the choice of the best logits"):
+            self._choices = BestChoices(self.vocab_size, self._opened().dtype)
+        self.max_best = self._choices.max_best
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         assert self._adapters is not None
@@ -176,24 +206,20 @@ class GraphRunner(LimitedRunner):
         assert self._adapters is not None
         self._adapters.unload(adapter)
 
-    def _computed(self, step: Step, output: int) -> Vectors:
-        """Return an output of the graphs as float32, for the requested rows."""
+    def _computed(self, step: Step, output: int, read: Callable[[list[Any], int], T]) -> T:
+        """Return what `read` makes of an output of the graphs: tensors of rows, and their width."""
         graphs = self._opened()
         layout = lay_out(step, self._limits)
         if step.copies:
             source, target = np.array(step.copies).T
             self._cache.copy(source, target)
-        if not layout.spans:
+        calls: Iterable[tuple[TokenSpan, ...]] = [layout.spans] if layout.spans else []
+        if self._splits_steps and layout.spans:
+            calls = similar_spans(layout.spans)
+        with LOCK, _failing(f"a step of {step.num_tokens} tokens"):
+            results = [self._call(graphs, layout, spans) for spans in calls]
             width = self.vocab_size if output == LOGITS else self.hidden_size
-            return np.zeros((0, width), np.float32)
-        try:
-            return self._compute(graphs, layout, output)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, ServingError):
-                raise
-            raise ServingError(
-                f"a step of {step.num_tokens} tokens failed: {error_text(error)}"
-            ) from error
+            return read([result[output] for result in results if result], width)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         """Return the memory of `blocks` to the system."""
@@ -217,14 +243,6 @@ class GraphRunner(LimitedRunner):
             raise ServingError("the runner is closed")
         return self._graphs
 
-    def _compute(self, graphs: PhaseGraphs, layout: Layout, output: int) -> Vectors:
-        calls = similar_spans(layout.spans) if self._splits_steps else (layout.spans,)
-        with LOCK:
-            parts = [self._call(graphs, layout, spans)[output] for spans in calls]
-            arrays = [part.astype(mindspore.float32).asnumpy() for part in parts]
-        result: Vectors = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        return result
-
     def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
         if graphs.target.filling != nodes.ASCEND:
             return self._no_mask
@@ -235,7 +253,7 @@ class GraphRunner(LimitedRunner):
     def _call(
         self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
-        """Return the outputs of a graph, tensors of the requested rows."""
+        """Return the outputs of a graph, tensors of the requested rows; none without these."""
         inputs = graph_inputs(layout, spans)
         phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
         flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
@@ -249,9 +267,32 @@ class GraphRunner(LimitedRunner):
             flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
             *columns,
         )  # fmt: skip
-        if inputs.num_logits < len(inputs.logit_rows):
-            return tuple(output[: inputs.num_logits] for output in outputs)
+        if not inputs.num_logits:
+            outputs[LOGITS].asnumpy()  # waits for the step
+            return ()
         return tuple(outputs)
+
+
+@contextmanager
+def _failing(subject: str) -> Iterator[None]:
+    """Raise ServingError for MindSpore's errors."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, ServingError):
+            raise
+        raise ServingError(f"{subject} failed: {error_text(error)}") from error
+
+
+def _joined(parts: Sequence[Any], width: int) -> Any:
+    """Return the rows of tensors, [rows, width], as an array; floats are float32."""
+    if not parts:
+        return np.zeros((0, width), np.float32)
+    arrays = [
+        (part if part.dtype == mindspore.int32 else part.astype(mindspore.float32)).asnumpy()
+        for part in parts
+    ]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _tensor(array: Any) -> Any:
