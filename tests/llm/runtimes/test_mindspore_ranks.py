@@ -17,7 +17,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.mindspore import cluster, nodes, opening, recording
+from mindspore_serving.llm.runtimes.mindspore import cluster, nodes, rank_opening, recording
 from mindspore_serving.llm.runtimes.mindspore.ranks import Collectives, RankGraphOps
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from tests.cli.commands import run
@@ -133,6 +133,6 @@ def test_a_process_that_has_met_other_ranks_is_told_to_be_a_new_one(
 
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASCEND_RT_VISIBLE_DEVICES", "4,5")
-    opening._check_devices(2)
+    rank_opening._check_devices(2)
     with pytest.raises(StartError, match="over 4 ranks, but this process sees 2 Ascend devices"):
-        opening._check_devices(4)
+        rank_opening._check_devices(4)

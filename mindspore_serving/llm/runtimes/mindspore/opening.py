@@ -6,19 +6,19 @@ float32, by operators composed of plain ones.  On Ascend it is not verified on h
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
-from mindspore_serving.backends.ascend_installation import check_installation, visible_devices
+from mindspore_serving.backends.ascend_installation import check_installation
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantization_of
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.group import Grid, RankGroup
-from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
-from mindspore_serving.llm.parallel.watching import WatchedThread
+from mindspore_serving.llm.parallel.part import RankPart, open_part
+from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     DeviceMemory,
     cache_block_bytes,
@@ -29,15 +29,9 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
-from mindspore_serving.llm.runtimes.mindspore import cluster, nodes
+from mindspore_serving.llm.runtimes.mindspore import nodes
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
-from mindspore_serving.llm.runtimes.mindspore.primitives.rules import RULES
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
-from mindspore_serving.llm.runtimes.mindspore.ranks import (
-    Collectives,
-    RankGraphOps,
-    RankGraphRunner,
-)
 from mindspore_serving.llm.runtimes.mindspore.runner import (
     TARGETS,
     GraphRunner,
@@ -61,60 +55,25 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
 
     Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
     """
-    target = _target(config)
+    target = find_target(config)
     part = open_part(directory, config)
     if target.name == ASCEND:  # in other processes, before this one takes the device
         check_installation()
         target = replace(target, composed=broken_primitives(config.composed_primitives))
-    _use(target)
-    graphs = _graphs(part, target, config)
-    runner = GraphRunner(graphs, _limits(graphs, part, config))
+    compute_on(target)
+    graphs, base = open_graphs(part, target, config), None
+    if config.has_adapters:
+        with _fitting():
+            uses = graphs.adapter_uses(config.block_size)
+            base = BaseModel(part.spec, uses, part.checkpoint.f32)
+    runner = GraphRunner(graphs, cache_limits(graphs, part, config), base)
     runner.warm_up()
+    for number, changes in read_changes(config, base).items():
+        runner.load_adapter(number, changes)
     return runner
 
 
-def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGraphRunner:
-    """Open the part of the model that this rank of `grid` holds, as `open_runner`.
-
-    On Ascend a rank has the visible device of its number.
-    """
-    target = _target(config)
-    if config.pipeline_parallel > 1:
-        raise StartError(
-            f"pipeline_parallel is {config.pipeline_parallel}, but the mindspore runtime has no "
-            "stages: give only tensor_parallel"
-        )
-    config = rank_options(config)
-    part = open_part(directory, config, grid)
-    _check_floats(part, config, target)
-    everyone = grid.everyone
-    if target.name == ASCEND:
-        check_installation()
-        _check_devices(everyone.size)
-        target = replace(target, composed=_agreed_primitives(config, everyone))
-    thread = WatchedThread(everyone.links)
-    return thread.call(lambda: _open_rank(part, target, config, thread))
-
-
-def _open_rank(
-    part: RankPart, target: GraphTarget, config: EngineConfig, thread: WatchedThread
-) -> RankGraphRunner:
-    """Open a rank in `thread`, where it may wait for ranks that have ended."""
-    assert part.grid is not None
-    everyone, peers = part.grid.everyone, part.grid.peers
-    _use(target, everyone.rank)
-    cluster.connect(everyone, target.name)
-    graphs = _graphs(part, target, config)
-    if part.exchange is not None:
-        group = cluster.world_group(target.name)
-        collectives = Collectives.of(group, peers, part.spec.vocab_size)
-        graphs.make_ops = partial(RankGraphOps, collectives=collectives)
-    runner = RankGraphRunner(graphs, _limits(graphs, part, config), peers, thread)
-    runner.warm_up()
-    return runner
-
-
-def _target(config: EngineConfig) -> GraphTarget:
+def find_target(config: EngineConfig) -> GraphTarget:
     """Return the device of `config`.  Raises StartError for options that it does not take."""
     target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
     if target.name == CPU and config.composed_primitives != AUTO:
@@ -125,24 +84,32 @@ def _target(config: EngineConfig) -> GraphTarget:
     return target
 
 
-def _use(target: GraphTarget, number: int = 0) -> None:
+def compute_on(target: GraphTarget, number: int = 0) -> None:
     """Compute on device `number` of `target`."""
     if target.name == ASCEND:
         os.environ.update(KERNEL_VARIABLES | os.environ)
     use_device(target.name, number)
 
 
-def _graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> PhaseGraphs:
-    try:
+def open_graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> PhaseGraphs:
+    """Return the graphs of `part`, which are recorded and compiled at their first use."""
+    with _fitting():
         weights = _weights(part.checkpoint, target, config)
         return PhaseGraphs(part.spec, part.decoder, weights, target)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise StartError for weights that do not fit the model."""
+    try:
+        yield
     except StartError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
         raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
 
 
-def _limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> RunnerLimits:
+def cache_limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> RunnerLimits:
     """Return the limits that all ranks can hold."""
     element_size = 4 if graphs.target.name == CPU else 2
     block_bytes = cache_block_bytes(config, part.spec, element_size=element_size)
@@ -150,38 +117,6 @@ def _limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> Runner
     if isinstance(memory, DeviceMemory):  # each rank has its device
         memory = replace(memory, free=memory.free * part.size)
     return runner_limits(config, part.spec, block_bytes, memory, part.size).agreed(part.minimum)
-
-
-def _check_floats(part: RankPart, config: EngineConfig, target: GraphTarget) -> None:
-    """Raise StartError for matrices that remain integers, which ranks do not split."""
-    stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
-    if part.exchange is not None and target.name == ASCEND and (stored or config.quantization):
-        raise StartError(
-            f"tensor_parallel is {config.tensor_parallel}, but the mindspore runtime splits only "
-            "float matrices on Ascend, and these are quantised: use the float checkpoint without "
-            "quantization"
-        )
-
-
-def _check_devices(num_ranks: int) -> None:
-    """Raise StartError unless there are as many visible devices as ranks."""
-    devices = visible_devices()
-    if num_ranks > len(devices):
-        raise StartError(
-            f"the model is divided over {num_ranks} ranks, but this process sees "
-            f"{len(devices)} Ascend devices: lower tensor_parallel, or name as many in "
-            "ASCEND_RT_VISIBLE_DEVICES"
-        )
-
-
-def _agreed_primitives(config: EngineConfig, everyone: RankGroup) -> frozenset[str]:
-    """Return the primitives that all ranks compose; rank 0 runs the self-test for all."""
-    names, bits = sorted(RULES), (1 << 62) - 1
-    if everyone.rank == 0:
-        broken = broken_primitives(config.composed_primitives)
-        bits = sum(1 << index for index, name in enumerate(names) if name in broken)
-    bits = everyone.minimum(bits)
-    return frozenset(name for index, name in enumerate(names) if bits >> index & 1)
 
 
 def _weights(checkpoint: Checkpoint, target: GraphTarget, config: EngineConfig) -> GraphWeights:

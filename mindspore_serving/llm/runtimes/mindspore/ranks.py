@@ -4,20 +4,23 @@ The graph is the same on Ascend and on a CPU, but for the group of its collectiv
 the complete logits, so that each of them can choose tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.shards import Range, Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
-from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits
+from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, TokenSpan
 from mindspore_serving.llm.runtimes.mindspore.nodes import Node
 from mindspore_serving.llm.runtimes.mindspore.recording import GraphOps
 from mindspore_serving.llm.runtimes.mindspore.runner import GraphRunner, PhaseGraphs
-from mindspore_serving.llm.step import Logits, Step
+from mindspore_serving.llm.step import Step
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +41,8 @@ class Collectives:
 class RankGraphOps(GraphOps):
     """`Ops` that record the graph of one rank; embedding and head have its rows."""
 
-    def __init__(self, *arguments: Any, collectives: Collectives) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, collectives: Collectives, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._collectives = collectives
 
     def embedding(self, ids: Node, table: str) -> Node:
@@ -92,13 +95,15 @@ class RankGraphRunner(GraphRunner):
         self._peers = peers
         self._thread = thread
 
-    def run(self, step: Step) -> Logits:
-        return self._thread.call(partial(super().run, step))
-
     def close(self) -> None:
         super().close()
         self._thread.close()
 
-    def _compute(self, graphs: PhaseGraphs, layout: Layout) -> Logits:
+    def _computed(self, step: Step, output: int, read: Callable[[list[Any], int], T]) -> T:
+        return self._thread.call(partial(super()._computed, step, output, read))
+
+    def _call(
+        self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
         self._peers.barrier(0)
-        return super()._compute(graphs, layout)
+        return super()._call(graphs, layout, spans)
