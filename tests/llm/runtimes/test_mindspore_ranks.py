@@ -83,7 +83,7 @@ def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), SERVED)
-def test_ranks_compute_what_transformers_does_and_one_that_dies_is_named(
+def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
     directory: Path, tmp_path: Path, name: str, sizes: dict[str, int]
 ) -> None:
     path = checkpoints.build(name, directory / "served", **checkpoints.two_layers(name))
@@ -107,7 +107,7 @@ def test_ranks_compute_what_transformers_does_and_one_that_dies_is_named(
         ({"pipeline_parallel": 2}, "has no stages"),
     ],
 )
-def test_what_ranks_cannot_do_is_said(
+def test_ranks_refuse_unsupported_options(
     directory: Path, options: dict[str, object], problem: str
 ) -> None:
     path = checkpoints.build("llama", directory / "refused", num_hidden_layers=2)
@@ -115,14 +115,14 @@ def test_what_ranks_cannot_do_is_said(
         open_runner(path, "mindspore", EngineConfig(**options))
 
 
-def test_a_server_under_msrun_is_told_to_start_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
     everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
     with pytest.raises(StartError, match="as msrun sets it.* start it without msrun"):
         cluster.connect(everyone, "CPU")
 
 
-def test_a_process_that_has_met_other_ranks_is_told_to_be_a_new_one(
+def test_a_process_that_has_met_other_ranks_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster._connection, "port", 4000)
