@@ -132,6 +132,13 @@ class EngineConfig:
         runtimes=_RANKED,
         has_encoders=False,
     )
+    expert_parallel: bool = _option(
+        False,
+        "whether each rank of `tensor_parallel` holds some of a mixture's experts, instead of a "
+        "part of each of them; runtime 'mindspore'",
+        runtimes=("mindspore",),
+        has_encoders=False,
+    )
     pipeline_parallel: int = _option(
         1,
         "number of stages, processes of this machine, that each hold some of the layers; 1: one "
@@ -331,6 +338,11 @@ class EngineConfig:
             raise InvalidInputs(
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
                 f"{self.pipeline_parallel}, expected at most {_MAX_RANKS} ranks together"
+            )
+        if self.expert_parallel and self.tensor_parallel == 1:
+            raise InvalidInputs(
+                "expert_parallel is set, but tensor_parallel is 1: set it to the number of ranks "
+                "that share the experts, or leave expert_parallel out"
             )
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(

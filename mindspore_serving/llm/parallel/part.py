@@ -16,7 +16,7 @@ from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
+from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, check_experts, cut_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,12 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     part = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
     if peers.size > 1:
         exchange = RankExchange(peers, spec.vocab_size)
-        checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(peers.rank, peers.size))
+        shard = Shard(peers.rank, peers.size)
+        if config.expert_parallel:
+            check_experts(spec, shard.size)
+        checkpoint = ShardedCheckpoint(
+            checkpoint, spec, shard, splits_experts=not config.expert_parallel
+        )
         part = cut_spec(part, peers.size)
     return RankPart(part, decoder, checkpoint, grid, exchange)
 

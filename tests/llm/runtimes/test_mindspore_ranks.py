@@ -17,7 +17,9 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.mindir.library import mindspore
 from mindspore_serving.llm.runtimes.mindspore import cluster, nodes, rank_opening, recording
+from mindspore_serving.llm.runtimes.mindspore.primitives.table import make
 from mindspore_serving.llm.runtimes.mindspore.ranks import Collectives, RankGraphOps
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from tests.cli.commands import run
@@ -30,6 +32,7 @@ SERVED = [
     ("llama", TWO),
     pytest.param("qwen2", TWO, marks=pytest.mark.long),
     pytest.param("mixtral", TWO, marks=pytest.mark.long),
+    pytest.param("qwen3-moe", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
     pytest.param("llama3-tied", {"tensor_parallel": 4}, marks=pytest.mark.long),
 ]
 
@@ -39,14 +42,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-def lines_of_rank(path: Path, rank: int, phase: str = nodes.PREFILL) -> list[str]:
-    """The graph of a rank of two, with Ascend's primitives."""
+def lines_of_rank(path: Path, rank: int, *, splits_experts: bool = True) -> list[str]:
+    """The graph of a rank of two for prompts, with Ascend's primitives."""
     checkpoint, spec, decoder = open_definition(path, max_model_len=128)
-    sharded = ShardedCheckpoint(checkpoint, spec, Shard(rank, 2))
-    peers = SimpleNamespace(rank=rank, size=2)
-    collectives = Collectives.of("hccl_world_group", peers, spec.vocab_size)
+    shard, splits = Shard(rank, 2), {"splits_experts": splits_experts}
+    sharded = ShardedCheckpoint(checkpoint, spec, shard, **splits)
+    collectives = Collectives.of("hccl_world_group", shard, spec.vocab_size, **splits)
     ops = RankGraphOps(
-        GraphWeights(sharded, "mindspore.bfloat16"), phase, nodes.ASCEND, 128,
+        GraphWeights(sharded, "mindspore.bfloat16"), nodes.PREFILL, nodes.ASCEND, 128,
         tuple(spec.attention_layers), collectives=collectives,
     )  # fmt: skip
     graph = recording.record(cut_spec(spec, 2), decoder, ops)
@@ -81,6 +84,26 @@ def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(
     assert last.split(" = ")[1].startswith("ops.gather(")
 
 
+def test_a_rank_with_some_experts_leaves_out_the_rows_of_others(directory: Path) -> None:
+    """They are sorted behind its own, without a product, and masked."""
+    path = checkpoints.build("mixtral", directory, num_hidden_layers=2)
+    count = json.loads((path / "config.json").read_text())["num_local_experts"] // 2
+    lines = "\n".join(lines_of_rank(path, 1, splits_experts=False))
+    assert f" - {count}" in lines
+    assert f"[:{count}].astype(mindspore.int64)" in lines
+    products = re.findall(r"(\w+) = GroupedMatmul", lines)
+    assert len(products) == 2 * 2
+    for product in products[1::2]:
+        assert re.search(rf"ops.masked_fill\({product}, .* >= {count}, 1\), 0.0\)", lines)
+
+
+def test_product_of_experts_without_rows_is_finite() -> None:
+    x, weight = (mindspore.Tensor(np.ones(shape, np.float32)) for shape in [(2, 3), (2, 3, 4)])
+    product = make("grouped_matmul", "composed", may_have_no_rows=True)
+    counts = mindspore.Tensor(np.zeros(2, np.int64))
+    assert np.isfinite(product(x, weight, counts).asnumpy()).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), SERVED)
 def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
@@ -104,6 +127,7 @@ def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"tensor_parallel": 2, "composed_primitives": "all"}, "composed on a CPU"),
+        ({"tensor_parallel": 2, "expert_parallel": True}, "has no experts: leave it out"),
         ({"pipeline_parallel": 2}, "has no stages"),
     ],
 )

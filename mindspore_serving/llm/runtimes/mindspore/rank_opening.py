@@ -13,6 +13,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantiz
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid, RankGroup
 from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
+from mindspore_serving.llm.parallel.shards import Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND
 from mindspore_serving.llm.runtimes.mindspore import cluster
@@ -66,7 +67,12 @@ def _open_rank(
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
         group = cluster.world_group(target.name)
-        collectives = Collectives.of(group, peers, part.spec.vocab_size)
+        collectives = Collectives.of(
+            group,
+            Shard(peers.rank, peers.size),
+            part.spec.vocab_size,
+            splits_experts=not config.expert_parallel,
+        )
         graphs.make_ops = partial(RankGraphOps, collectives=collectives)
     runner = RankGraphRunner(graphs, cache_limits(graphs, part, config), peers, thread)
     runner.warm_up()

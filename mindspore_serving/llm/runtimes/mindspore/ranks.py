@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.shards import Range, Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, TokenSpan
+from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
 from mindspore_serving.llm.runtimes.mindspore.nodes import Node
 from mindspore_serving.llm.runtimes.mindspore.recording import GraphOps
 from mindspore_serving.llm.runtimes.mindspore.runner import GraphRunner, PhaseGraphs
@@ -28,14 +30,21 @@ class Collectives:
     """MindSpore's group of the ranks that share every layer, and the vocabulary's rows of each."""
 
     group: str
-    rank: int
+    shard: Shard
     rows: tuple[Range, ...]
+    splits_experts: bool
 
     @classmethod
-    def of(cls, group: str, peers: RankGroup, vocab_size: int) -> "Collectives":
-        """Return those of this rank of `peers`."""
-        shards = (Shard(rank, peers.size) for rank in range(peers.size))
-        return cls(group, peers.rank, tuple(shard.of(vocab_size) for shard in shards))
+    def of(
+        cls, group: str, shard: Shard, vocab_size: int, *, splits_experts: bool = True
+    ) -> "Collectives":
+        """Return those of the rank that has `shard`.
+
+        Without `splits_experts` a rank has some of the experts, not a part of each.
+        """
+        shards = (Shard(rank, shard.size) for rank in range(shard.size))
+        rows = tuple(each.of(vocab_size) for each in shards)
+        return cls(group, shard, rows, splits_experts)
 
 
 class RankGraphOps(GraphOps):
@@ -47,7 +56,7 @@ class RankGraphOps(GraphOps):
 
     def embedding(self, ids: Node, table: str) -> Node:
         """Record a row of zeros for a token of another rank, and the sum over ranks."""
-        rows = self._collectives.rows[self._collectives.rank]
+        rows = self._collectives.rows[self._collectives.shard.rank]
         local = self.emit(f"{ids.name} - {rows.begin}", 0).name
         inside = self.emit(f"ops.logical_and({local} >= 0, {local} < {rows.count})", 0).name
         index = self.emit(f"{local} * {inside}.astype(mindspore.int32)", 0)
@@ -80,6 +89,12 @@ class RankGraphOps(GraphOps):
         return self.emit(
             f"ops.gather({logits.name}, {indices}.astype(mindspore.int32), 1)", len(kept)
         )
+
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
+        if self._collectives.splits_experts:
+            return super().moe(x, scores, block)
+        held = self._collectives.shard.of(len(block.experts))
+        return record_experts(self, x, scores, block, held)
 
 
 class RankGraphRunner(GraphRunner):
