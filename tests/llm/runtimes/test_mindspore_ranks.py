@@ -22,9 +22,12 @@ from mindspore_serving.llm.runtimes.mindspore import cluster, nodes, rank_openin
 from mindspore_serving.llm.runtimes.mindspore.primitives.table import make
 from mindspore_serving.llm.runtimes.mindspore.ranks import Collectives, RankGraphOps
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
+from mindspore_serving.llm.step import Row, Step
 from tests.cli.commands import run
 from tests.e2e.harness import ROOT
 from tests.llm import checkpoints
+from tests.llm.rank_threads import ranks
+from tests.llm.running import generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 TWO = {"tensor_parallel": 2}
@@ -32,6 +35,7 @@ SERVED = [
     ("llama", TWO),
     pytest.param("qwen2", TWO, marks=pytest.mark.long),
     pytest.param("mixtral", TWO, marks=pytest.mark.long),
+    pytest.param("llama", {**TWO, "pipeline_parallel": 2}, marks=pytest.mark.long),
     pytest.param("qwen3-moe", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
     pytest.param("llama3-tied", {"tensor_parallel": 4}, marks=pytest.mark.long),
 ]
@@ -97,6 +101,19 @@ def test_a_rank_with_some_experts_leaves_out_the_rows_of_others(directory: Path)
         assert re.search(rf"ops.masked_fill\({product}, .* >= {count}, 1\), 0.0\)", lines)
 
 
+def test_two_stages_compute_what_transformers_does(directory: Path) -> None:
+    """In threads of this process: stages have no collectives."""
+    path = checkpoints.build("qwen2", directory, num_hidden_layers=2)
+    prompts = checkpoints.prompts(2, longest=30)
+    with ranks(path, 2, "mindspore", by="pipeline_parallel", block_size=8) as runner:
+        answers = generate_staggered(runner, texts(runner, prompts, 6), 6, chunk=7)
+        row = Row(prompts[0], 0, list(range(-(-len(prompts[0]) // 8))), 1)
+        (vector,) = runner.embed(Step((row,)))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert tuple(answer) == checkpoints.likeliest(path, prompt, answer)
+    assert vector.shape == (checkpoints.SIZES["hidden_size"],)
+
+
 def test_product_of_experts_without_rows_is_finite() -> None:
     x, weight = (mindspore.Tensor(np.ones(shape, np.float32)) for shape in [(2, 3), (2, 3, 4)])
     product = make("grouped_matmul", "composed", may_have_no_rows=True)
@@ -128,7 +145,7 @@ def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"tensor_parallel": 2, "composed_primitives": "all"}, "composed on a CPU"),
         ({"tensor_parallel": 2, "expert_parallel": True}, "has no experts: leave it out"),
-        ({"pipeline_parallel": 2}, "has no stages"),
+        ({"pipeline_parallel": 3}, "expected at most 2, the number of the model's layers"),
     ],
 )
 def test_ranks_refuse_unsupported_options(
@@ -143,7 +160,7 @@ def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
     everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
     with pytest.raises(StartError, match="as msrun sets it.* start it without msrun"):
-        cluster.connect(everyone, "CPU")
+        cluster.connect(everyone)
 
 
 def test_a_process_that_has_met_other_ranks_is_refused(
@@ -152,7 +169,7 @@ def test_a_process_that_has_met_other_ranks_is_refused(
     monkeypatch.setattr(cluster._connection, "port", 4000)
     everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: min(number, 0))
     with pytest.raises(StartError, match="other ranks of MindSpore before.* a new process"):
-        cluster.connect(everyone, "CPU")
+        cluster.connect(everyone)
 
 
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.parallel.group import RankGroup
+from mindspore_serving.llm.parallel.group import Grid, RankGroup
 from mindspore_serving.llm.runtimes.mindir.library import CPU
 from mindspore_serving.process.child import Child, Program
 
@@ -32,12 +32,19 @@ class _Connection:
 _connection = _Connection()  # of this process, as MindSpore's is
 
 
-def world_group(target: str) -> str:
-    """Return the name of the group of all ranks on device `target`."""
-    return "mccl_world_group" if target == CPU else "hccl_world_group"
+def group_of(grid: Grid, target: str) -> str:
+    """Return the name of the group of the ranks that share layers on device `target`."""
+    world, peers = grid.everyone, grid.peers
+    if peers.size == world.size:
+        return "mccl_world_group" if target == CPU else "hccl_world_group"
+    from mindspore.communication import create_group
+
+    name = f"stage_{peers.members.start // peers.size}"
+    create_group(name, list(peers.members))
+    return name
 
 
-def connect(everyone: RankGroup, target: str) -> None:
+def connect(everyone: RankGroup) -> None:
     """Connect this process with all ranks, which call this at the same time.
 
     Raises StartError if they cannot be connected, or if this process has met other ranks before.

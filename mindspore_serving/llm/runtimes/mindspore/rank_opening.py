@@ -39,11 +39,6 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGr
     On Ascend a rank has the visible device of its number.
     """
     target = find_target(config)
-    if config.pipeline_parallel > 1:
-        raise StartError(
-            f"pipeline_parallel is {config.pipeline_parallel}, but the mindspore runtime has no "
-            "stages: give only tensor_parallel"
-        )
     config = rank_options(config)
     part = open_part(directory, config, grid)
     _check_floats(part, config, target)
@@ -63,10 +58,11 @@ def _open_rank(
     assert part.grid is not None
     everyone, peers = part.grid.everyone, part.grid.peers
     compute_on(target, everyone.rank)
-    cluster.connect(everyone, target.name)
+    if part.exchange is not None:  # before there is a tensor
+        cluster.connect(everyone)
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
-        group = cluster.world_group(target.name)
+        group = cluster.group_of(part.grid, target.name)
         collectives = Collectives.of(
             group,
             Shard(peers.rank, peers.size),
