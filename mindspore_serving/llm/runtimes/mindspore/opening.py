@@ -16,6 +16,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantiz
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     DeviceMemory,
     cache_block_bytes,
@@ -67,6 +68,9 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     use_device(target.name)
     try:
         graphs = PhaseGraphs(spec, decoder, _weights(checkpoint, target, config), target)
+        base = None
+        if config.has_adapters:
+            base = BaseModel(spec, graphs.adapter_uses(config.block_size), checkpoint.f32)
     except StartError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
@@ -74,8 +78,10 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     element_size = 4 if target.name == CPU else 2
     block_bytes = cache_block_bytes(config, spec, element_size=element_size)
     limits = runner_limits(config, spec, block_bytes, _memory(graphs, config, block_bytes))
-    runner = GraphRunner(graphs, limits)
+    runner = GraphRunner(graphs, limits, base)
     runner.warm_up()
+    for number, changes in read_changes(config, base).items():
+        runner.load_adapter(number, changes)
     return runner
 
 
