@@ -145,7 +145,7 @@ class EngineConfig:
         "process. `kv_cache_memory` is that of all stages together, `num_threads` that of each "
         "stage: with as many cores for every stage, they work at the same time. With "
         "`tensor_parallel` as well, each stage has that many ranks. Runtimes 'openvino', "
-        "'torch', and 'mindir' for files that are cut for as many ranks.",
+        "'torch', 'mindspore', and 'mindir' for files that are cut for as many ranks.",
         at_least=1,
         at_most=_MAX_RANKS,
         runtimes=_RANKED,
