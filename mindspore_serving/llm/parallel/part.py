@@ -55,6 +55,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             f"{directory} was calibrated, which scales the inputs of LoRA adapters: leave "
             "adapters and max_loras out, or quantise the model without --calibrate"
         )
+    if config.expert_parallel:
+        check_experts(spec, config.tensor_parallel)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
     if spec.architecture.takes_images and config.max_images:
@@ -67,8 +69,6 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     if peers.size > 1:
         exchange = RankExchange(peers, spec.vocab_size)
         shard = Shard(peers.rank, peers.size)
-        if config.expert_parallel:
-            check_experts(spec, shard.size)
         checkpoint = ShardedCheckpoint(
             checkpoint, spec, shard, splits_experts=not config.expert_parallel
         )

@@ -100,6 +100,11 @@ def check_experts(spec: ModelSpec, size: int) -> None:
         raise StartError(
             f"expert_parallel is set, but {spec.architecture_name} has no experts: leave it out"
         )
+    if size == 1:
+        raise StartError(
+            "expert_parallel is set, but tensor_parallel is 1: set it to the number of ranks that "
+            "share the experts, or leave expert_parallel out"
+        )
     if spec.mixture.num_experts % size:
         raise StartError(
             f"expert_parallel is set and tensor_parallel is {size}, expected a divisor of the "

@@ -88,7 +88,7 @@ def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(
     assert last.split(" = ")[1].startswith("ops.gather(")
 
 
-def test_a_rank_with_some_experts_leaves_out_the_rows_of_others(directory: Path) -> None:
+def test_a_rank_with_whole_experts_masks_the_rows_of_other_ranks(directory: Path) -> None:
     """They are sorted behind its own, without a product, and masked."""
     path = checkpoints.build("mixtral", directory, num_hidden_layers=2)
     count = json.loads((path / "config.json").read_text())["num_local_experts"] // 2
@@ -101,7 +101,7 @@ def test_a_rank_with_some_experts_leaves_out_the_rows_of_others(directory: Path)
         assert re.search(rf"ops.masked_fill\({product}, .* >= {count}, 1\), 0.0\)", lines)
 
 
-def test_two_stages_compute_what_transformers_does(directory: Path) -> None:
+def test_two_stages_equal_transformers(directory: Path) -> None:
     """In threads of this process: stages have no collectives."""
     path = checkpoints.build("qwen2", directory, num_hidden_layers=2)
     prompts = checkpoints.prompts(2, longest=30)
@@ -145,6 +145,7 @@ def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"tensor_parallel": 2, "composed_primitives": "all"}, "composed on a CPU"),
         ({"tensor_parallel": 2, "expert_parallel": True}, "has no experts: leave it out"),
+        ({"expert_parallel": True}, "has no experts: leave it out"),
         ({"pipeline_parallel": 3}, "expected at most 2, the number of the model's layers"),
     ],
 )

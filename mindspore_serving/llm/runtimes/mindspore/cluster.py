@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.parallel.group import Grid, RankGroup
-from mindspore_serving.llm.runtimes.mindir.library import CPU
 from mindspore_serving.process.child import Child, Program
 
 MODULE = "mindspore_serving.llm.runtimes.mindspore.scheduler_process"
@@ -32,11 +31,16 @@ class _Connection:
 _connection = _Connection()  # of this process, as MindSpore's is
 
 
-def group_of(grid: Grid, target: str) -> str:
-    """Return the name of the group of the ranks that share layers on device `target`."""
+def world_group(*, is_on_cpu: bool) -> str:
+    """Return the name of the group of all ranks."""
+    return "mccl_world_group" if is_on_cpu else "hccl_world_group"
+
+
+def group_of(grid: Grid, *, is_on_cpu: bool) -> str:
+    """Return the name of the group of the ranks that share layers, which call this together."""
     world, peers = grid.everyone, grid.peers
     if peers.size == world.size:
-        return "mccl_world_group" if target == CPU else "hccl_world_group"
+        return world_group(is_on_cpu=is_on_cpu)
     from mindspore.communication import create_group
 
     name = f"stage_{peers.members.start // peers.size}"
@@ -62,19 +66,28 @@ def connect(everyone: RankGroup) -> None:
             f"MS_ROLE is {os.environ['MS_ROLE']!r}, as msrun sets it, but the server starts its "
             "ranks itself: start it without msrun, and unset MS_ROLE"
         )
-    port = everyone.minimum(_free_port() if everyone.rank == 0 else NO_PORT)
-    variables = cluster_variables(everyone.rank, everyone.size, port)
+    port = everyone.minimum(find_port() if everyone.rank == 0 else NO_PORT)
     if everyone.rank == 0:
-        scheduler = variables | {"MS_ROLE": "MS_SCHED"}
-        _connection.scheduler = Child(Program(MODULE, variables=scheduler, stdout=2))
-    os.environ.update(variables)
+        _connection.scheduler = start_scheduler(everyone.size, port)
+    os.environ.update(cluster_variables(everyone.rank, everyone.size, port))
+    initialise()
+    _connection.port = port
+
+
+def start_scheduler(size: int, port: int) -> Child:
+    """Start the scheduler of `size` ranks."""
+    variables = cluster_variables(0, size, port) | {"MS_ROLE": "MS_SCHED"}
+    return Child(Program(MODULE, variables=variables, stdout=2))
+
+
+def initialise() -> None:
+    """Connect by the variables of the environment.  Raises StartError."""
     from mindspore.communication import init
 
     try:
         init()
     except Exception as error:
         raise StartError(f"the ranks did not connect: {error_text(error)}") from error
-    _connection.port = port
 
 
 def cluster_variables(rank: int, size: int, port: int) -> dict[str, str]:
@@ -94,7 +107,8 @@ def cluster_variables(rank: int, size: int, port: int) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
+def find_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -100,7 +100,7 @@ def record_experts(
         f"{product}({rows.name}, {graph.experts(upper)}, {counts.name})", width * len(upper[0])
     )
     expert = graph.emit(f"ops.gather(ops.reshape({chosen.name}, (-1,)), {choice.name}, 0)", 0)
-    others = f"ops.expand_dims({expert.name} >= {count}, 1)"
+    is_behind = f"ops.expand_dims({expert.name} >= {count}, 1)"
     expert = graph.emit(f"ops.minimum({expert.name}, {count - 1})", 0) if held else expert
     hidden = _biased(graph, hidden, expert, _biases(weights, (0, 1)))
     hidden = _activated(graph, hidden, block, gated)
@@ -110,7 +110,7 @@ def record_experts(
     )  # fmt: skip
     out = _biased(graph, out, expert, _biases(weights, (2,)))
     if held is not None:  # products leave the rows of other experts undefined
-        out = graph.emit(f"ops.masked_fill({out.name}, {others}, 0.0)", out.width)
+        out = graph.emit(f"ops.masked_fill({out.name}, {is_behind}, 0.0)", out.width)
     summed = f"ops.ones_like({shares.name})" if routing.scales_input else shares.name
     return graph.emit(
         f"{graph.operator('moe_unpermute')}({out.name}, {targets.name}, "

@@ -15,7 +15,7 @@ from mindspore_serving.llm.parallel.group import Grid, RankGroup
 from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
 from mindspore_serving.llm.parallel.shards import Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU
 from mindspore_serving.llm.runtimes.mindspore import cluster
 from mindspore_serving.llm.runtimes.mindspore.opening import (
     cache_limits,
@@ -62,7 +62,7 @@ def _open_rank(
         cluster.connect(everyone)
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
-        group = cluster.group_of(part.grid, target.name)
+        group = cluster.group_of(part.grid, is_on_cpu=target.name == CPU)
         collectives = Collectives.of(
             group,
             Shard(peers.rank, peers.size),

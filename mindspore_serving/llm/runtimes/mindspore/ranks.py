@@ -150,10 +150,16 @@ class RankGraphRunner(GraphRunner):
     def _call(
         self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
-        self._peers.barrier(0)
         if self._spec.is_last:
             return super()._call(graphs, layout, spans)
         return self._run_graph(graphs, graph_inputs(layout, spans), spans)
+
+    def _run_graph(
+        self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        graphs.cell(inputs.phase, self.block_size)  # ranks may compile for different times
+        self._peers.barrier(0)
+        return super()._run_graph(graphs, inputs, spans)
 
     def _first_input(self, inputs: GraphInputs, spans: tuple[TokenSpan, ...]) -> Any:
         """Return the hidden states of the stage before, or the ids of the tokens."""

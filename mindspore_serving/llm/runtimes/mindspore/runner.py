@@ -266,13 +266,12 @@ class GraphRunner(LimitedRunner):
         self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
         """Return the outputs of a graph for `inputs`, which are those of `spans`."""
-        phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
         flat = {name: as_tensor(array) for name, array in inputs.arrays().items()}
         columns: list[Any] = []
         if self._adapters is not None and any(span.adapter for span in spans):
             columns = [as_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
             columns += self._adapters.inputs
-        outputs = graphs.cell(phase, self.block_size, adapts=bool(columns)).compile_and_run(
+        outputs = graphs.cell(inputs.phase, self.block_size, adapts=bool(columns)).compile_and_run(
             self._first_input(inputs, spans), flat["positions"],
             self._cache.keys, self._cache.values, flat["slot_mapping"],
             self._mask(graphs, inputs), flat["batch_valid_length"], flat["q_seq_lens"],
