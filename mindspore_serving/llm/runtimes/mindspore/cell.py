@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
+from mindspore_serving.llm.runtimes.mindspore.lora import ADAPTER_ARGUMENTS, adapter_specs
 from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
 
 ARGUMENTS = (
@@ -47,8 +48,9 @@ def compile_graph(
 
     Raises what MindSpore's compiler does: TypeError, ValueError, RuntimeError and others.
     """
-    lines = [f"def construct(self, {', '.join(ARGUMENTS)}):", *graph.lines]
-    source = "\n    ".join([*lines, f"return {graph.output}\n"])
+    arguments = ARGUMENTS if graph.uses is None else ARGUMENTS + ADAPTER_ARGUMENTS
+    lines = [f"def construct(self, {', '.join(arguments)}):", *graph.lines]
+    source = "\n    ".join([*lines, f"return {', '.join(graph.outputs)}\n"])
     # The compiler reads the source from a file.
     with tempfile.NamedTemporaryFile("w", prefix=f"{phase}-", suffix=".py") as file:
         file.write(source)
@@ -58,6 +60,8 @@ def compile_graph(
         made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
         cell: GraphCell = made(graph, parameters, phase)
         inputs = _input_specs(caches, graph.dtype)
+        if graph.uses is not None:
+            inputs += adapter_specs(graph.uses, graph.dtype)
         cell.set_inputs(*inputs)
         cell.compile(*inputs)
     return cell
