@@ -159,18 +159,18 @@ def test_ranks_refuse_unsupported_options(
 
 def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
-    everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
+    peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
     with pytest.raises(StartError, match="as msrun sets it.* start it without msrun"):
-        cluster.connect(everyone)
+        cluster.connect(peers, 0)
 
 
 def test_a_process_that_has_met_other_ranks_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster._connection, "port", 4000)
-    everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: min(number, 0))
+    peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: min(number, 0))
     with pytest.raises(StartError, match="other ranks of MindSpore before.* a new process"):
-        cluster.connect(everyone)
+        cluster.connect(peers, 0)
 
 
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

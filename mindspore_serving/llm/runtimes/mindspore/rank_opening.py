@@ -59,10 +59,10 @@ def _open_rank(
     everyone, peers = part.grid.everyone, part.grid.peers
     target = compute_on(target, config, everyone.rank)
     if part.exchange is not None:  # before there is a tensor
-        cluster.connect(everyone)
+        cluster.connect(peers, everyone.rank)
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
-        group = cluster.group_of(part.grid, is_on_cpu=target.name == CPU)
+        group = cluster.world_group(is_on_cpu=target.name == CPU)
         collectives = Collectives.of(
             group,
             Shard(peers.rank, peers.size),

@@ -125,7 +125,7 @@ def check_all_reduce(
         ending.callback(cluster.start_scheduler(num_ranks, port).close)
         channels = []
         for rank in range(num_ranks):
-            variables = cluster.cluster_variables(rank, num_ranks, port)
+            variables = cluster.cluster_variables(rank, num_ranks, port, rank)
             words = ["--device", device, "--rank", str(rank), "--size", str(num_ranks)]
             child = Child(Program(module, words, (), variables, channel=socket.SOCK_STREAM))
             ending.enter_context(closing(child))
