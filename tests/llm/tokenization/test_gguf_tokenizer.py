@@ -287,7 +287,7 @@ def test_a_kept_tokenizer_of_other_code_is_built_again(
     read_file(path / "tokenizer.json")
     monkeypatch.setitem(files.BUILT, "tokenizer.json", lambda _: {"changed": True})
     assert "changed" not in read_file(path / "tokenizer.json")
-    monkeypatch.setattr(files, "_source", lambda: b"changed")
+    monkeypatch.setattr(files, "source_digest", lambda _: b"changed")
     assert read_file(path / "tokenizer.json") == {"changed": True}
 
 
