@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,13 +22,14 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from benchmarks.processes import ROOT, free_ports, running
 from benchmarks.report import print_json, print_table
 
 CACHE = "MINDSPORE_SERVING_CACHE"
 STARTS = ("first start", "second start")
+BESIDE = "beside: "  # before parts on another thread
 LLM = "mindspore_serving.llm."
 OPENVINO = LLM + "runtimes.openvino."
 # Parts of loading by the functions that do them, as "module:name".
@@ -40,23 +42,28 @@ PARTS = {
     "check paged attention": OPENVINO + "opening:check_paged_attention",
     "check repacking": OPENVINO + "opening:packed_once",
     "build the graph": OPENVINO + "opening:build_model",
-    "convert blocks": LLM + "checkpoint.gguf.decoding:decode",
     "compile": OPENVINO + "opening:compile_graph",
     "pack weights": OPENVINO + "runner:OpenVINORunner._pack",
     "warm up": OPENVINO + "runner:OpenVINORunner._warm_up",
 }
 
 
-class Clock:
-    """Seconds and processor seconds of parts; those of a part inside another are its own."""
+class Clock(threading.local):
+    """Seconds and processor seconds of parts; those of a part inside another are its own.
+
+    Other threads than the main one have an own clock, whose parts are called "beside: ...".
+    """
+
+    spent: ClassVar[dict[str, list[float]]] = {}  # of all threads
 
     def __init__(self) -> None:
-        self.spent: dict[str, list[float]] = {}
+        self._is_main = threading.current_thread() is threading.main_thread()
         self._open: list[str] = []
         self._since = self._now()
 
     def _now(self) -> tuple[float, float]:
-        return time.perf_counter(), time.process_time()
+        spent = time.process_time() if self._is_main else time.thread_time()
+        return time.perf_counter(), spent
 
     def _charge(self, part: str) -> None:
         now = self._now()
@@ -67,8 +74,11 @@ class Clock:
 
     def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def run(*values: Any, **options: Any) -> Any:
-            self._charge(self._open[-1] if self._open else "other")
-            self._open.append(part)
+            if self._open or self._is_main:
+                self._charge(self._open[-1] if self._open else "other")
+            else:
+                self._since = self._now()
+            self._open.append(part if self._is_main else f"{BESIDE}{part}")
             try:
                 return function(*values, **options)
             finally:
@@ -155,7 +165,11 @@ def print_parts(path: Path) -> None:
     for name in names:
         cells = [*first.get(name, (0, 0)), *second.get(name, (0, 0))]
         rows.append([name, *(f"{cell:.2f}" for cell in cells)])
-    totals = [sum(part[i] for part in found.values()) for found in (first, second) for i in (0, 1)]
+    totals = [
+        sum(part[i] for name, part in found.items() if not name.startswith(BESIDE))
+        for found in (first, second)
+        for i in (0, 1)
+    ]
     rows.append(["all", *(f"{total:.2f}" for total in totals)])
     header = [path.name, *(f"{start}, {unit}" for start in STARTS for unit in ("s", "processor"))]
     print_table(header, rows)
