@@ -73,6 +73,7 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",
+        opens_rank=".mindspore.rank_opening:open_rank",
         accepts={
             **_FLOAT32_ONLY,
             "device": ("auto", "cpu", "ascend"),

@@ -7,6 +7,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +32,7 @@ from mindspore_serving.frontends.grpc.native import NativeGrpcServer
 from mindspore_serving.frontends.grpc.reflection import ReflectionService
 from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
-from mindspore_serving.frontends.http.app import make_app
+from mindspore_serving.frontends.http.app import guarded, make_router
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
@@ -39,6 +40,8 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.state.runner import BatchRunner
+from mindspore_serving.frontends.state.store import StateStore
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
@@ -94,6 +97,8 @@ class Serving:
         if log.has_requests():
             self._inference = RequestLog(self._inference)
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
+        self._store: StateStore | None = None
+        self._batches: BatchRunner | None = None
         self.is_deployed = False
 
     @classmethod
@@ -228,16 +233,18 @@ class Serving:
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-        state = self._app_state(options)
+        store = self._open_state(options)
+        state = replace(self._app_state(options), store=store, batches=self._batches)
         v2 = self._v2(state, options)
         visible = DocumentOptions(bool(keys), options.use_status_codes)
         mounted = protocols.mount(state, options.llm_serving_form, v2, visible)
-        app = make_app(
+        router = make_router(
             inference, state.control,
             partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
-            rest=rest, keys=keys, origins=origins,
-            routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
+            rest=rest, routes=mounted.routes,
+            allow_loading=options.allow_loading, describe=mounted.describe,
         )  # fmt: skip
+        app = guarded(router, keys, origins)
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
             traces, count = self._master.traces, pool.num_processes
@@ -251,7 +258,16 @@ class Serving:
             server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
             await server.start(tls)
             self._http = server
+        if self._batches is not None:
+            self._batches.start(router)
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
+
+    def _open_state(self, options: FrontEndOptions) -> StateStore:
+        """Open the store of stored state, and the runner of its batches."""
+        store = self._store = StateStore(options.state_directory)
+        if store.is_durable:
+            self._batches = BatchRunner(store, protocols.LINES, options.language_limits)
+        return store
 
     async def _renew_front_ends(self) -> None:
         if self._pool is not None:
@@ -284,6 +300,8 @@ class Serving:
         self.renewal.cancel()
         for task in self._tasks:
             task.cancel()
+        if self._batches is not None:
+            await self._batches.close()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
@@ -301,6 +319,9 @@ class Serving:
         self._grpc = self._http = self._pool = None
         self._directory.close()
         self._memory.close()
+        if self._store is not None:
+            await self._store.close()
+            self._store = self._batches = None
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
 

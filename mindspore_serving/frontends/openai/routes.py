@@ -13,6 +13,7 @@ from mindspore_serving.frontends.openai import (
     requests,
     responses,
     scores,
+    state_routes,
     stored_responses,
     tokens,
 )
@@ -234,4 +235,11 @@ def _about_tokens() -> tuple[HttpRoute, ...]:
     )
 
 
-ROUTES = (*_generating(), *_stored(), *_reading(), *_about_models(), *_about_tokens())
+ROUTES = (
+    *_generating(),
+    *_stored(),
+    *_reading(),
+    *_about_models(),
+    *_about_tokens(),
+    *state_routes.rows(_route),
+)

@@ -15,15 +15,15 @@ __all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
 CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 
 
-def use_device(target: str) -> None:
-    """Compute on `target`, `CPU` or `ASCEND`.
+def use_device(target: str, number: int = 0) -> None:
+    """Compute on device `number` of `target`, `CPU` or `ASCEND`.
 
     Raises StartError in a process that already computes on another device, and if this MindSpore or
     this machine has no such device.
     """
     refused = ""
     try:
-        mindspore.set_device(target)
+        mindspore.set_device(*((target,) if target == CPU else (target, number)))
     except Exception as error:  # after the first operation not even the same device can be set
         refused = f": {error_text(error)}"
     current = mindspore.get_context("device_target")

@@ -83,6 +83,7 @@ class PhaseGraphs:
         self._uses: AdapterUses = {}
         self._graphs: dict[tuple[str, bool], recording.RecordedGraph] = {}
         self._cells: dict[tuple[str, bool], Any] = {}
+        self.make_ops: Callable[..., recording.GraphOps] = recording.GraphOps
 
     def shapes(self, block_size: int) -> list[CacheShape]:
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
@@ -105,7 +106,7 @@ class PhaseGraphs:
     def _graph(self, phase: str, block_size: int, *, adapts: bool) -> recording.RecordedGraph:
         key = (phase, adapts)
         if key not in self._graphs:
-            ops = recording.GraphOps(
+            ops = self.make_ops(
                 self.weights,
                 phase,
                 self.target.filling,
