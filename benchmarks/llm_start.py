@@ -1,11 +1,13 @@
 """Seconds from starting `serve MODEL.gguf` to the first token of a completion, and where they go.
 
-`python -m benchmarks.llm_start PATH [PATH ...] [--rounds N] [--parts]`
+`python -m benchmarks.llm_start PATH [PATH ...] [--rounds N] [--against CHECKOUT] [--parts]`
 
 Each round starts a server with an empty cache directory and then a second one, which finds what
 the first has kept.  "processor" is the time of the server and its worker, which a busy machine
-changes less than seconds.  `--parts` loads each model twice in a process like a worker's instead,
-and tells the parts of that apart; time in a part that another part calls is the other's.
+changes less than seconds.  With another checkout both start in turns; its time over this one's is
+told with the interval of that median by bootstrap.  `--parts` loads each model twice in a process
+like a worker's instead, and tells the parts of that apart; time in a part that another part calls
+is the other's.
 """
 
 import argparse
@@ -16,14 +18,16 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
 from statistics import median
 from typing import Any, ClassVar
 
+from benchmarks.llm_figures import interval
 from benchmarks.processes import ROOT, free_ports, running
 from benchmarks.report import print_json, print_table
 
@@ -114,7 +118,7 @@ def parts(path: Path) -> dict[str, list[float]]:
     return clock.spent
 
 
-def started(path: Path, cache: str) -> tuple[float, float]:
+def started(path: Path, cache: str, root: Path = ROOT) -> tuple[float, float]:
     """Seconds, and processor seconds of all its processes, from the start to the first token."""
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/v1/completions"
@@ -131,7 +135,7 @@ def started(path: Path, cache: str) -> tuple[float, float]:
         return False
 
     command = [sys.executable, "-m", "mindspore_serving", "serve", str(path), "--no-grpc"]
-    command = ["env", f"{CACHE}={cache}", *command, "--http-port", str(port)]
+    command = ["env", "-C", str(root), f"{CACHE}={cache}", *command, "--http-port", str(port)]
     with running("llm_start", command, ready, limit=300) as seconds:
         return seconds, spent
 
@@ -176,36 +180,54 @@ def print_parts(path: Path) -> None:
     print_json("llm_start_parts", path=path.name, first=first, second=second)
 
 
-def print_starts(paths: list[Path], rounds: int) -> None:
-    found: dict[str, list[tuple[float, float]]] = {}
+def print_starts(paths: list[Path], rounds: int, roots: list[Path]) -> None:
+    found: dict[tuple[str, str, Path], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for path in paths:
-            with tempfile.TemporaryDirectory() as cache:
+            with ExitStack() as stack:
+                caches = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in roots]
                 for start in STARTS:
-                    found.setdefault(f"{path.stem}, {start}", []).append(started(path, cache))
-    rows = []
-    for name, values in found.items():
+                    for root, cache in zip(roots, caches, strict=True):
+                        key = (path.stem, start, root)
+                        found.setdefault(key, []).append(started(path, cache, root))
+    rows, results = [], {}
+    for (stem, start, root), values in found.items():
         seconds, spent = zip(*values, strict=True)
-        cells = (median(seconds), min(seconds), max(seconds), median(spent))
-        rows.append([name, *(f"{cell:.2f}" for cell in cells)])
-    print_table(["", "seconds", "best", "worst", "processor"], rows)
-    print_json("llm_start", rounds=rounds, **found)
+        cells = [f"{each:.2f}" for each in (median(seconds), *_ends(seconds), median(spent))]
+        here = found[stem, start, ROOT]
+        for unit in (0, 1):
+            ratios = [a[unit] / b[unit] for a, b in zip(values, here, strict=True)]
+            low, high = interval(ratios)
+            cells.append(f"{median(ratios):.2f} ({low:.2f} to {high:.2f})" if root != ROOT else "")
+        name = f"{stem}, {start}" + (", other checkout" if root != ROOT else "")
+        rows.append([name, *cells])
+        results[name] = values
+    header = ["seconds", "best", "worst", "processor", "ratio, seconds", "ratio, processor"]
+    print_table(["", *header], rows)
+    print_json("llm_start", rounds=rounds, **results)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    return min(values), max(values)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.llm_start")
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--against", type=Path, help="another checkout, in turns with this one")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    paths = [path.absolute() for path in asked.paths]
     if asked.inside:
-        parts(*asked.paths)
+        parts(*paths)
     elif asked.parts:
-        for path in asked.paths:
+        for path in paths:
             print_parts(path)
     else:
-        print_starts(asked.paths, asked.rounds)
+        roots = [ROOT, *([asked.against.absolute()] if asked.against else [])]
+        print_starts(paths, asked.rounds, roots)
 
 
 if __name__ == "__main__":

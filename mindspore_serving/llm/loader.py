@@ -14,7 +14,6 @@ from mindspore_serving.core.default_sampling import choose_sampling, operator_sa
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
 from mindspore_serving.file_check import why_no_model
-from mindspore_serving.llm.beside import called_while_compiling
 from mindspore_serving.llm.catalog import OURS, RUNTIMES
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
@@ -44,6 +43,7 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.options import check_engine
+from mindspore_serving.llm.progress import called_while_compiling
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks

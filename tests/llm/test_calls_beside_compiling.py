@@ -6,7 +6,7 @@ import pytest
 
 from mindspore_serving import loading
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.beside import called_while_compiling
+from mindspore_serving.llm.progress import called_while_compiling
 
 
 def test_a_call_beside_a_block_begins_when_loading_progresses() -> None:
@@ -18,7 +18,7 @@ def test_a_call_beside_a_block_begins_when_loading_progresses() -> None:
         assert result() is None
 
 
-def test_a_call_beside_a_block_without_progress_begins_when_its_result_is_read() -> None:
+def test_a_call_without_progress_begins_when_its_result_is_read() -> None:
     with called_while_compiling(threading.current_thread) as result:
         assert result() is not threading.current_thread()
         assert result() is result()
