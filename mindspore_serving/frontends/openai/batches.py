@@ -19,6 +19,7 @@ from mindspore_serving.frontends.state.serving import MAX_SECONDS, to_seconds
 
 KIND = "batch"
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
+OFFLINE = (*ENDPOINTS, "/v1/score", "/v1/rerank", "/v1/messages")
 MAX_LISTED, DEFAULT_LISTED = 100, 20
 _MAX_PAIRS, _MAX_KEY, _MAX_VALUE = 16, 64, 512  # of metadata
 _MAX_ID = 512  # characters of a custom_id
@@ -119,6 +120,10 @@ class OpenAILines:
 
     has_joint_file = False
 
+    def paths(self, path: str) -> tuple[str, ...]:
+        """Return the paths that lines of a batch for `path` may have."""
+        return (path,)
+
     def read(self, line: bytes, path: str) -> Line:
         """Return the request of a line."""
         try:
@@ -128,15 +133,15 @@ class OpenAILines:
             body = _read_body(read.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise LineError(str(error), _name_of(line)) from None
-        name = read.custom_id
+        name, accepted = read.custom_id, self.paths(path)
         if len(name) > _MAX_ID:
             raise LineError(f"custom_id has {len(name)} characters, expected at most {_MAX_ID}")
-        if (read.method.upper(), read.url) != ("POST", path):
-            request = f"{read.method[:20]} {read.url[:100]}"
-            raise LineError(f"method and url are {request!r}, expected 'POST {path}'", name)
+        if read.method.upper() != "POST" or read.url not in accepted:
+            request, expected = f"{read.method[:20]} {read.url[:100]}", " or ".join(accepted)
+            raise LineError(f"method and url are {request!r}, expected POST {expected}", name)
         if body.stream not in (None, False):
             raise LineError("stream is set: the results of a batch are not streamed", name)
-        return Line(name, path, bytes(read.body))
+        return Line(name, read.url, bytes(read.body))
 
     def write(self, name: str | None, answer: LineAnswer) -> bytes:
         """Return the line of an answer, which is JSON, or else becomes a text."""
@@ -153,6 +158,15 @@ class OpenAILines:
     def refuse(self, name: str | None, problem: BatchProblem) -> bytes:
         """Return the line of a request without an answer."""
         return _to_result(name, None, _to_error(problem))
+
+
+class OfflineLines(OpenAILines):
+    """The lines of `run-batch`: they may have different paths, and results are in one file."""
+
+    has_joint_file = True
+
+    def paths(self, path: str) -> tuple[str, ...]:
+        return OFFLINE
 
 
 async def create(state: AppState, http: Request, body: BatchRequest) -> BatchObject:

@@ -1,7 +1,4 @@
-"""Calls of the server's own routes, without a socket: a line of a batch is a request as any other.
-
-They run at the lowest priority, see `request_options`.
-"""
+"""Calls of the routes of this server without a socket, for the lines of batches."""
 
 import asyncio
 import secrets
@@ -9,7 +6,6 @@ import secrets
 from starlette.types import ASGIApp, Message
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.frontends.keys import TENANT, ApiKey, Tenant
 from mindspore_serving.frontends.state.batch import Line, LineAnswer
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
@@ -20,12 +16,12 @@ _LATE, _MAX_LATE = 504, 3  # it is sent at most so often
 _MIN_DELAY, _MAX_DELAY = 0.5, 30.0  # seconds before it is sent again
 
 
-async def run_line(app: ASGIApp, writer: BatchWriter, piece: Piece) -> None:
+async def run_line(app: ASGIApp, writer: BatchWriter, piece: Piece, priority: int) -> None:
     """Run the request of a line, again while the server is busy, and keep its answer."""
     line = writer.form.read(piece.data, writer.batch.path)
     delay, num_late = _MIN_DELAY, 0
     while True:
-        answer = await call(app, line, writer.batch.owner)
+        answer = await call(app, line, writer.batch.owner, priority)
         num_late += answer.status == _LATE
         is_final = answer.status not in _BUSY and (answer.status != _LATE or num_late == _MAX_LATE)
         if is_final:
@@ -35,11 +31,11 @@ async def run_line(app: ASGIApp, writer: BatchWriter, piece: Piece) -> None:
     await writer.add_answer(piece, line.name, answer)
 
 
-async def call(app: ASGIApp, line: Line, owner: str) -> LineAnswer:
+async def call(app: ASGIApp, line: Line, owner: str, priority: int) -> LineAnswer:
     """Return the answer to a request of `owner`.  Cancelling the caller cancels the request."""
     name = secrets.token_hex(16)
     log.request_id.set(name)
-    tenant = Tenant(ApiKey("", "a batch", priority=BACKGROUND, stored_owner=owner))
+    tenant = Tenant(ApiKey("", "a batch", priority=priority, stored_owner=owner))
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

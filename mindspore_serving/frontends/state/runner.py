@@ -14,6 +14,7 @@ from starlette.types import ASGIApp
 
 from mindspore_serving import log
 from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.frontends.state.batch import KINDS, Batch, BatchProblem, LineFormat, decode
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
@@ -44,7 +45,11 @@ class BatchRunner:
         formats: Mapping[str, LineFormat],
         limits: LanguageLimits,
         now: Callable[[], float] = time.time,
+        *,
+        priority: int = BACKGROUND,
     ) -> None:
+        """Create a runner of requests of this `priority`; `now` returns seconds since 1970."""
+        self._priority = priority
         self._store, self._formats, self._limits, self._now = store, formats, limits, now
         self._app: ASGIApp | None = None
         self._slots = asyncio.Semaphore(limits.max_batch_running)
@@ -53,6 +58,11 @@ class BatchRunner:
         self._stops: dict[str, asyncio.Event] = {}  # of running batches; set if they are cancelled
         self._failed: set[str] = set()  # batches whose failure could not be stored
         self._loop: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True from `start` to `close`."""
+        return self._loop is not None
 
     def start(self, app: ASGIApp) -> None:
         """Run the unfinished batches, and those that are added, on the routes of `app`."""
@@ -175,4 +185,4 @@ class BatchRunner:
     async def _run_line(self, writer: BatchWriter, piece: Piece) -> None:
         assert self._app is not None
         async with self._slots:
-            await run_line(self._app, writer, piece)
+            await run_line(self._app, writer, piece, self._priority)

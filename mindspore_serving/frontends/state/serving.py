@@ -46,20 +46,21 @@ def to_seconds(window: str) -> int:
 async def add_batch(state: AppState, batch: Batch) -> Batch:
     """Store a new batch, and let it run.  Raises Overloaded or StorageFull."""
     runner, limits = runner_of(state), state.models.limits
+    await state.store.run(lambda database: store_batch(database, batch, limits))
+    runner.wake()
+    return batch
+
+
+def store_batch(database: Database, batch: Batch, limits: LanguageLimits) -> None:
+    """Add the records of a new batch.  Raises Overloaded."""
     record = Record(
         batch.id, batch.kind, batch.owner, batch.created, encode(batch),
         expires=expiry(limits, batch.created), is_open=True,
     )  # fmt: skip
-
-    def add(database: Database) -> None:
-        check_count(database, batch.owner, limits)
-        database.add(record)
-        for name in {batch.output, batch.errors}:
-            open_results(database, batch.owner, name, batch.created)
-
-    await state.store.run(add)
-    runner.wake()
-    return batch
+    check_count(database, batch.owner, limits)
+    database.add(record)
+    for name in filter(None, (batch.output, batch.errors)):
+        open_results(database, batch.owner, name, batch.created)
 
 
 async def find_batch(state: AppState, key: Key) -> Batch:
