@@ -90,6 +90,8 @@ def cluster_variables(rank: int, size: int, port: int, device: int) -> dict[str,
         "MS_SCHED_PORT": str(port),
         "MS_TOPO_TIMEOUT": str(CONNECT_SECONDS),
         "MS_DISABLE_HEARTBEAT": "1",  # ours are faster
+        "MS_RETRY_INTERVAL_LOWER": "1",  # seconds between attempts; 3 to 5 by default
+        "MS_RETRY_INTERVAL_UPPER": "1",
         "RANK_ID": str(rank),
         "RANK_SIZE": str(size),
         "DEVICE_ID": str(device),
