@@ -12,7 +12,7 @@ from typing import Any, cast
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import chatglm, mistral, sentencepiece, vocabularies
-from mindspore_serving.llm.checkpoint.gguf.files import has_file
+from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_tokenizer
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
     read_json,
@@ -64,8 +64,11 @@ class Tokenizer:
         inner: Any,
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: Sequence[int] = (),
+        vocab_size: int | None = None,
     ) -> None:
         """Wrap a `tokenizers.Tokenizer`, whose truncation and padding are turned off.
+
+        Its vocabulary is only read if `vocab_size` is not known.
 
         Raises StartError if its decoder is not supported.
         """
@@ -80,7 +83,9 @@ class Tokenizer:
             for token_id, token in inner.get_added_tokens_decoder().items()
             if token.special
         )
-        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        if vocab_size is None:
+            vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.vocab_size = vocab_size
         self.special_tokens = dict(special_tokens or {})
         eos_id = inner.token_to_id(self.special_tokens.get("eos_token", ""))
         first = () if eos_id is None else (eos_id,)
@@ -101,8 +106,12 @@ class Tokenizer:
                 f"{path} does not exist; create it with the transformers library: "
                 "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
             )
+        vocab_size: int | None = None
         try:
-            if path.is_file():
+            if has_file(path):
+                content, vocab_size = read_tokenizer(directory)
+                inner = Inner.from_buffer(content)
+            elif path.is_file():
                 inner = Inner.from_file(str(path))
             else:
                 inner = Inner.from_str(json.dumps(_converted(path)))
@@ -112,7 +121,7 @@ class Tokenizer:
             why = file_check.why_no_model(path) or f"cannot be read: {error}"
             raise StartError(f"{path} {why}") from error
         ends = [*read_eos_ids(directory), *chatglm.turn_ends(inner.token_to_id)]
-        return cls(inner, _special_tokens(directory), ends)
+        return cls(inner, _special_tokens(directory), ends, vocab_size)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids of `text`; `add_special` adds the special tokens of the model (<s>)."""
@@ -220,8 +229,8 @@ def has_tokenizer(directory: Path) -> bool:
 
 
 def _converted(path: Path) -> Config:
-    """Build tokenizer.json from the metadata of a GGUF file, or from tokenizer.model."""
-    is_made = has_file(path) or mistral.has_file(path)
+    """Build tokenizer.json from Mistral's tekken.json or from tokenizer.model."""
+    is_made = mistral.has_file(path)
     return read_json(path) if is_made else sentencepiece.tokenizer_from(path.parent)
 
 
