@@ -17,6 +17,7 @@ from mindspore_serving.llm.catalog import ENGINES, RUNTIMES, TRANSFORMERS
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
+_ADAPTED = ("openvino", "torch", "mindspore")  # runtimes with LoRA adapters
 _MAX_DRAFT_TOKENS = 16
 _MAX_RANKS = 64
 
@@ -124,7 +125,7 @@ class EngineConfig:
         1,
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
         "`num_threads` and `kv_cache_memory` are those of all ranks together. Runtimes "
-        "'openvino' and 'torch'.",
+        "'openvino', 'torch' and 'mindspore', which on Ascend has a device for each rank.",
         at_least=1,
         at_most=_MAX_RANKS,
         engines=("vllm",),
@@ -219,7 +220,7 @@ class EngineConfig:
         {},
         "directories of LoRA adapters as PEFT writes them, by name; a request names an adapter",
         engines=("vllm",),
-        runtimes=("openvino", "torch"),
+        runtimes=_ADAPTED,
         has_encoders=False,
     )
     max_loras: int = _option(
@@ -227,7 +228,7 @@ class EngineConfig:
         "maximum number of loaded adapters; 0: as many as `adapters` has",
         at_least=0,
         at_most=256,
-        runtimes=("openvino", "torch"),
+        runtimes=_ADAPTED,
     )
     max_lora_rank: int = _option(
         256, "highest rank of a matrix of an adapter", at_least=1, at_most=65536

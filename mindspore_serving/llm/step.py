@@ -3,8 +3,8 @@
 Plain data that the scheduler makes and a runner computes.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -167,6 +167,36 @@ class EmbeddingRunner(Runner, Protocol):
         """Compute `step` as `run`, but return the final normalised hidden states.
 
         They are float32 [total num_logits, hidden_size], and may be overwritten by the next step.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BestLogits:
+    """The largest logits of each row, as many of all rows.
+
+    `values` are float32 [rows, n] and `ids` int32 [rows, n], in any order among equals; NaN is
+    infinite.  `read_all` returns what `Runner.run` does; only until the next step.
+    """
+
+    values: Logits
+    ids: Tokens
+    read_all: Callable[[], Logits]
+
+    def take(self, rows: Sequence[int]) -> "BestLogits":
+        """Return the logits of some rows, in that order."""
+        return replace(self, values=self.values[rows], ids=self.ids[rows])
+
+
+class ChoosingRunner(Runner, Protocol):
+    """A runner that can leave the logits on its device, but for the best of each row."""
+
+    max_best: int  # largest `count` of `run_best`; 0 where to read all logits is faster
+
+    def run_best(self, step: Step, count: int) -> BestLogits:
+        """Compute `step` as `run`, but return more than `count` of the best logits of each row.
+
+        There is at least one row.
         """
         ...
 

@@ -8,9 +8,10 @@ from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import DraftState
 from mindspore_serving.llm.grammar.state import ConstrainedRows, GrammarState
+from mindspore_serving.llm.sampling.best import num_best, sample_best
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import Sampled, prompt_logprobs, sample
-from mindspore_serving.llm.step import Logits, Row
+from mindspore_serving.llm.step import BestLogits, Logits, Row
 
 
 class CompletionState:
@@ -192,6 +193,16 @@ class SamplingBatch:
             piece = Generated(PROMPT, tuple(targets), "", tuple(scores))
             pieces.append((request.request_id, piece))
         return pieces
+
+    def num_best(self) -> int:
+        """Return how many of the best logits of each row are needed; 0 for all of them."""
+        return 0 if self._scored or self.constrained else num_best(self._sampled)
+
+    def sample_best(self, best: BestLogits) -> list[Sampled]:
+        """Return what `sample` does, from the best logits of each row if these suffice."""
+        is_plain = self._logit_rows == list(range(len(best.values)))
+        sampled = sample_best(best if is_plain else best.take(self._logit_rows), self._sampled)
+        return self.sample(best.read_all()) if sampled is None else sampled
 
     def sample(self, logits: Logits) -> list[Sampled]:
         """Return the sampled tokens in order of the rows, `counts` of them for each."""

@@ -128,7 +128,7 @@ class Embedder:
 
     def _open_runner(self) -> EmbeddingRunner:
         if not self._runner.hidden_size:
-            raise InvalidInputs("the runtime has no embeddings; take openvino or torch")
+            raise InvalidInputs("the runtime has no embeddings; take openvino, torch or mindspore")
         return cast(EmbeddingRunner, self._runner)
 
     def _admit_long(self) -> None:

@@ -7,7 +7,7 @@ thread and no socket: its owner calls `step` as long as there is work, always fr
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from mindspore_serving import log
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
@@ -30,7 +30,7 @@ from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import Runner, RunnerLost
+from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -143,7 +143,7 @@ class Engine:
         request = make_request(request_id, prompt_ids, params, self._limits, **options)
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
-        self._scheduler.check_room(len(request.prompt_ids))
+        self._scheduler.check_room(len(request.prompt_ids), request.priority)
         sequence = Sequence(
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
@@ -208,9 +208,16 @@ class Engine:
             )
         try:
             batch, forks = self._read(scheduled)
-            logits = self._masks.run_with_masks(batch.constrained, self.runner.run, scheduled.step)
-            outputs += batch.score(logits)
-            sampled = batch.sample(logits)
+            max_best = getattr(self.runner, "max_best", 0)
+            num_best = batch.num_best() if max_best else 0
+            if 0 < num_best <= max_best:
+                choosing = cast(ChoosingRunner, self.runner)
+                sampled = batch.sample_best(choosing.run_best(scheduled.step, num_best))
+            else:
+                run, masks = self.runner.run, self._masks
+                logits = masks.run_with_masks(batch.constrained, run, scheduled.step)
+                outputs += batch.score(logits)
+                sampled = batch.sample(logits)
         except RunnerLost:
             raise
         except Exception as error:  # whatever a runtime raises must not end the other requests

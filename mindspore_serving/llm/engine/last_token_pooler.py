@@ -36,7 +36,7 @@ def open_last_token_pooler(
     is_classifier = is_classifier_config(described)
     if (is_classifier or config.ranking) and not runner.hidden_size:
         raise StartError(
-            "the runtime returns no hidden states to score with; use openvino or torch"
+            "the runtime returns no hidden states to score with; use openvino, torch or mindspore"
         )
     if is_classifier:
         return _classifier(Checkpoint.open(directory), runner.hidden_size)

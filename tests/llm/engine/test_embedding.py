@@ -23,7 +23,11 @@ from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
 
 pytestmark = pytest.mark.torch
-RUNTIMES = ("torch", "openvino")
+RUNTIMES = (
+    "torch",
+    "openvino",
+    pytest.param("mindspore", marks=[pytest.mark.long, pytest.mark.mindspore]),
+)
 OPTIONS = {"dtype": "f32", "kv_cache_dtype": "f32", "block_size": 32, "kv_cache_memory": 2**22}
 
 

@@ -37,6 +37,11 @@ SIZES = {
     "pad_token_id": 1,
     "tie_word_embeddings": True,
 }
+RUNTIMES = (
+    "openvino",
+    "torch",
+    pytest.param("mindspore", marks=[pytest.mark.long, pytest.mark.mindspore]),
+)
 EXACT = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 LAST = {"pooling_mode_lasttoken": True, "pooling_mode_mean_tokens": False}
 QUERY, TEXTS = "a quick film", checkpoints.TEXTS
@@ -90,7 +95,7 @@ def each(prompts: list[list[int]], compute: Callable[[torch.Tensor], torch.Tenso
     return np.stack([compute(torch.tensor([ids])).numpy() for ids in prompts])
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_body_saved_alone_embeds_by_its_last_token(
     tmp_path: Path, runtime: str, opening: Any
 ) -> None:
@@ -109,7 +114,7 @@ def test_a_body_saved_alone_embeds_by_its_last_token(
         assert np.abs(found - wanted / np.linalg.norm(wanted, axis=1, keepdims=True)).max() < 1e-4
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_classifier_with_a_single_label_ranks_by_the_last_token(
     tmp_path: Path, runtime: str, opening: Any
 ) -> None:
@@ -120,7 +125,7 @@ def test_a_classifier_with_a_single_label_ranks_by_the_last_token(
     assert np.abs(found - each(prompts, lambda ids: model(ids).logits[0])).max() < 1e-4
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_a_model_that_generates_ranks_by_two_words(
     tmp_path: Path, runtime: str, is_tied: bool, opening: Any

@@ -1,6 +1,8 @@
 """Graphs of the mindspore runtime: compiled once, for steps of every shape, also of primitives."""
 
 import re
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +11,16 @@ import pytest
 pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.layout import TokenSpan
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
-from mindspore_serving.llm.runtimes.mindspore import nodes, recording
+from mindspore_serving.llm.runtimes.mindspore import nodes, recording, runner
+from mindspore_serving.llm.runtimes.mindspore.best import BestChoices
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
 from mindspore_serving.llm.runtimes.mindspore.inputs import (
     GraphInputs,
@@ -32,6 +37,7 @@ from tests.llm.running import advance, check_crowd, generate, generate_staggered
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 SMALL = EngineConfig(block_size=8, kv_cache_memory=2**20, max_num_seqs=2, max_num_batched_tokens=30)
+PROMPTS = ([5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [20, 21, 22])
 # One for each kind of attention, feed-forward block and position that graphs of primitives have.
 COMPILED = (
     "llama",
@@ -260,3 +266,55 @@ def test_an_operator_that_is_wrong_on_the_device_is_composed() -> None:
     rope, norm = graph.operators.values()
     assert isinstance(rope, ComposedRope)
     assert norm.name == "RmsNorm"
+
+
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"top_k": 9}])
+def test_tokens_chosen_on_the_device_are_those_of_the_host(
+    compiled: Runner, params: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without reading all logits."""
+    engine = Engine(compiled, None, replace(SMALL, max_num_batched_tokens=8))
+    requests = [SamplingParams(**params, seed=seed, max_tokens=5, n=2) for seed in (1, 2)]
+
+    def answers(name: str) -> list[tuple[int, ...]]:
+        for index, (request, prompt) in enumerate(zip(requests, PROMPTS, strict=True)):
+            engine.add(f"{name}{index}", prompt, request)
+        found = defaultdict(tuple)
+        while engine.has_work:
+            for request_id, piece in engine.step():
+                found[request_id[-1], piece.index] += piece.token_ids
+        return sorted(found.items())
+
+    expected = answers("host")
+    compiled.choose_on_device()
+    steps = []
+    run_best = compiled.run_best
+    monkeypatch.setattr(compiled, "run_best", lambda *args: steps.append(1) or run_best(*args))
+    monkeypatch.setattr(compiled, "run", lambda step: logits_of_none(step, run))
+    run = type(compiled).run.__get__(compiled)
+    assert answers("device") == expected
+    assert len(steps) >= 5
+    compiled.max_best = 0
+
+
+def logits_of_none(step: Step, run) -> np.ndarray:
+    """Run a step that needs no logits."""
+    assert not any(row.num_logits for row in step.rows)
+    return run(step)
+
+
+def test_device_that_chooses_other_logits_is_not_used(
+    compiled: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here NaN is the least, as in some kernels."""
+    choose = BestChoices.choose
+
+    def without_nan(self, logits, count):
+        return choose(self, mindspore.Tensor(np.nan_to_num(logits.asnumpy(), nan=-1e30)), count)
+
+    monkeypatch.setattr(BestChoices, "choose", without_nan)
+    logged = []
+    monkeypatch.setattr(runner.log, "warning", lambda text, *values: logged.append(text % values))
+    compiled.choose_on_device()
+    assert compiled.max_best == 0
+    assert "the 16 largest of known numbers are others): all logits are copied" in logged[0]

@@ -4,13 +4,14 @@ The compiler reads the source of `construct`, which is made of the recorded line
 have the names by which Ascend's attention kernels find the lengths of the sequences.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
+from mindspore_serving.llm.runtimes.mindspore.lora import ADAPTER_ARGUMENTS, adapter_specs
 from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
+from mindspore_serving.llm.runtimes.mindspore.source_file import source_file
 
 ARGUMENTS = (
     "input_ids", "positions", "key_caches", "value_caches", "slot_mapping", "attn_mask",
@@ -47,17 +48,17 @@ def compile_graph(
 
     Raises what MindSpore's compiler does: TypeError, ValueError, RuntimeError and others.
     """
-    lines = [f"def construct(self, {', '.join(ARGUMENTS)}):", *graph.lines]
-    source = "\n    ".join([*lines, f"return {graph.output}\n"])
-    # The compiler reads the source from a file.
-    with tempfile.NamedTemporaryFile("w", prefix=f"{phase}-", suffix=".py") as file:
-        file.write(source)
-        file.flush()
+    arguments = ARGUMENTS if graph.uses is None else ARGUMENTS + ADAPTER_ARGUMENTS
+    lines = [f"def construct(self, {', '.join(arguments)}):", *graph.lines]
+    source = "\n    ".join([*lines, f"return {', '.join(graph.outputs)}\n"])
+    with source_file(source) as name:  # the compiler reads it, also for its errors
         scope: dict[str, Any] = {"__name__": __name__, "ops": ops, "mindspore": mindspore}
-        exec(compile(source, file.name, "exec"), scope)
+        exec(compile(source, name, "exec"), scope)
         made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
         cell: GraphCell = made(graph, parameters, phase)
         inputs = _input_specs(caches, graph.dtype)
+        if graph.uses is not None:
+            inputs += adapter_specs(graph.uses, graph.dtype)
         cell.set_inputs(*inputs)
         cell.compile(*inputs)
     return cell

@@ -16,38 +16,26 @@ from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import (
     AttentionSpec,
     DecoderInputs,
-    Longer,
 )
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.mindir.library import ops as mindspore_ops
-from mindspore_serving.llm.runtimes.mindspore.elementwise import ElementwiseOps
 from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
 from mindspore_serving.llm.runtimes.mindspore.integer_products import IntegerProducts
+from mindspore_serving.llm.runtimes.mindspore.lora import (
+    ROW_ADAPTERS,
+    TOKEN_ADAPTERS,
+    AdapterUses,
+    add_product,
+    add_rows,
+)
 from mindspore_serving.llm.runtimes.mindspore.nodes import (
     ASCEND,
     COMPOSED,
     INCREMENT,
     Node,
 )
+from mindspore_serving.llm.runtimes.mindspore.rotation import RotaryOps
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
-
-
-class RopeTables(NamedTuple):
-    """Angles of the tokens, [tokens, half], and the factor of their cosines and sines."""
-
-    angles: Node
-    scale: float
-
-
-class Rotation(NamedTuple):
-    """A rotation: its operator and the variables of its tables."""
-
-    operator: str
-    cos: str
-    sin: str
-
-    def call(self, queries: str, keys: str) -> str:
-        return f"{self.operator}({queries}, {keys}, {self.cos}, {self.sin}, batch_valid_length)"
 
 
 class Product(NamedTuple):
@@ -58,46 +46,39 @@ class Product(NamedTuple):
     line: int
 
 
-class PendingRotation(NamedTuple):
-    """Queries that are to be rotated with the keys that follow."""
-
-    rotation: Rotation
-    source: Node
-    result: Node
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedGraph:
-    """Lines of a `construct`, the operators that they call by attribute, and the output.
+    """Lines of a `construct`, the operators that they call by attribute, and the outputs.
 
-    `dtype` is that of the caches and of the results.
+    `outputs` are the logits and what they are computed from.  `dtype` is that of the caches and of
+    the results; `uses` are those of weights that adapters change.
     """
 
     lines: list[str]
     operators: dict[str, Any]
-    output: str
+    outputs: tuple[str, str]
     dtype: Any
+    uses: AdapterUses | None = None
 
 
-class GraphOps(ElementwiseOps):
-    """`Ops` that record a graph for `phase`."""
+class GraphOps(RotaryOps):
+    """`Ops` that record a graph for `phase`.
+
+    With `uses`, adapters change the weights that are named there.
+    """
 
     def __init__(
         self, weights: GraphWeights, phase: str, filling: str, block_size: int,
-        layers: Sequence[int],
+        layers: Sequence[int], *, uses: AdapterUses | None = None,
     ) -> None:  # fmt: skip
         super().__init__(weights, filling)
+        self.uses = uses
         self.phase = phase
         self.block_size = block_size
         self.layers = layers  # that have keys and values
         self.normed = Node("")  # what the logits are computed from
-        self._pending: PendingRotation | None = None
         self._products: dict[str, Product] = {}
         self._integers = IntegerProducts(self)
-
-    def record_pending(self, expression: str) -> None:
-        if self._pending is not None and self._pending.result.name in expression:
-            self._rotate_alone()
 
     def weight(self, name: str) -> str:
         self.weights.check(name)
@@ -109,15 +90,26 @@ class GraphOps(ElementwiseOps):
     # Matrices
 
     def embedding(self, ids: Node, table: str) -> Node:
-        attribute, width = self.weights.matrix((table,))
-        return self.emit(f"ops.gather(self.{attribute}, {ids.name}, 0)", width[1])
+        attribute, shape = self.weights.matrix((table,))
+        y = self.emit(f"ops.gather(self.{attribute}, {ids.name}, 0)", shape[1])
+        return y if self.uses is None else add_rows(self, self.uses, y, (ids, table))
+
+    def logits(self, x: Node, head: str, bias: str | None = None) -> Node:
+        (y,) = self.linears(x, (head,), (bias,), owner=ROW_ADAPTERS)
+        return y
 
     def linear(self, x: Node, weight: str, bias: str | None = None) -> Node:
         (y,) = self.linears(x, (weight,), (bias,))
         return y
 
-    def linears(self, x: Node, weights: Sequence[str], biases: Sequence[str | None]) -> list[Node]:
-        """Record one product with all matrices, one below the other, and a split of its result."""
+    def linears(
+        self, x: Node, weights: Sequence[str], biases: Sequence[str | None], *,
+        owner: str = TOKEN_ADAPTERS,
+    ) -> list[Node]:  # fmt: skip
+        """Record one product with all matrices, one below the other, and a split of its result.
+
+        `owner` names the input that has the adapter of each row of `x`.
+        """
         if not self._integers.are_alike(weights):
             return [self.linear(x, *each) for each in zip(weights, biases, strict=True)]
         biases = [
@@ -125,12 +117,19 @@ class GraphOps(ElementwiseOps):
             for weight, bias in zip(weights, biases, strict=True)
         ]
         y = self._product(x, weights)
-        if len(weights) == 1 and not any(biases):
-            self._products[y.name] = Product(x, weights[0], len(self.lines) - 1)
+        product = Product(x, weights[0], len(self.lines) - 1)
         if any(biases):
             bias = self.weights.biases(tuple(weights), tuple(biases))
             y = self.emit(f"{y.name} + self.{bias}", y.width)
-        return self.split(y, [self.weights.rows(name) for name in weights])
+        pieces = self.split(y, [self.weights.rows(name) for name in weights])
+        if self.uses is not None:
+            pieces = [
+                add_product(self, self.uses, piece, (x, weight), owner)
+                for piece, weight in zip(pieces, weights, strict=True)
+            ]
+        if len(weights) == 1 and not any(biases):
+            self._products[pieces[0].name] = product
+        return pieces
 
     def _product(self, x: Node, weights: Sequence[str]) -> Node:
         """Record one product, in the last line."""
@@ -231,80 +230,6 @@ class GraphOps(ElementwiseOps):
     def repeat_head(self, x: Node, num_heads: int) -> Node:
         return self.emit(self._joined([x.name] * num_heads), x.width * num_heads)
 
-    # Positions
-
-    def rope_tables(
-        self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
-    ) -> RopeTables:  # fmt: skip
-        """Record angles, float32 [tokens, len(inv_freq)]; their cosines follow in `rope`."""
-        frequencies = self._frequencies(inv_freq)
-        if longer is not None:
-            chosen = self.emit_once(
-                f"ops.expand_dims({longer[0].name}.astype(mindspore.float32), 1)"
-            )
-            # A product, as the graph's condition may not depend on the step.
-            frequencies = (
-                f"({chosen.name} * {self._frequencies(longer[1])}"
-                f" + (1.0 - {chosen.name}) * {frequencies})"
-            )
-        column = self.emit_once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
-        return RopeTables(self.emit(f"{column.name} * {frequencies}", len(inv_freq)), scale)
-
-    def _frequencies(self, values: Sequence[float]) -> str:
-        return self.constant(
-            f"frequencies {tuple(values)}", lambda: np.asarray(values, np.float32), exact=True
-        )
-
-    def rope(self, x: Node, tables: RopeTables, num_heads: int, *, pairs: bool = False) -> Node:
-        """Record a rotation; with `pairs` the result stays interleaved, as scores do not differ."""
-        rotated, dim = 2 * tables.angles.width, x.width // num_heads
-        if dim > rotated:
-            first, rest = self.split_heads(x, num_heads, (rotated, dim - rotated))
-            return self.join_heads(
-                (self.rope(first, tables, num_heads, pairs=pairs), rest), num_heads, dim
-            )
-        angles = f"ops.concat(({tables.angles.name}, {tables.angles.name}), -1)"
-        if pairs:
-            angles = f"ops.reshape(ops.stack(({tables.angles.name}, {tables.angles.name}), -1), "
-            angles += f"(-1, {rotated}))"
-        angles = self.emit_once(angles).name
-        factor = "" if tables.scale == 1.0 else f" * {tables.scale}"
-        cast = f".astype({self.weights.dtype})"
-        rotation = Rotation(
-            self.operator("rope", cos_format=3 if pairs else 2),
-            self.emit_once(f"(ops.cos({angles}){factor}){cast}").name,
-            self.emit_once(f"(ops.sin({angles}){factor}){cast}").name,
-        )
-        return self._rotated(x, rotation)
-
-    def _rotated(self, x: Node, rotation: "Rotation") -> Node:
-        """Rotate queries and keys in one call: keys follow queries, or queries rotation alone."""
-        pending = self._pending
-        if pending is not None and pending.rotation == rotation:
-            self._pending = None
-            node = Node(f"x{len(self.lines)}", x.width)
-            self.lines.append(
-                f"{pending.result.name}, {node.name} = {rotation.call(pending.source.name, x.name)}"
-            )
-            return node
-        self._rotate_alone()
-        node = Node(f"x{len(self.lines)}_q", x.width)
-        self._pending = PendingRotation(rotation, x, node)
-        return node
-
-    def _rotate_alone(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            name = pending.source.name
-            self.lines.append(f"{pending.result.name} = {pending.rotation.call(name, name)}[0]")
-
-    def query_scale(self, positions: Node, beta: float, length: int, first: int) -> Node:
-        column = self.emit_once(f"ops.expand_dims({positions.name}.astype(mindspore.float32), 1)")
-        steps = f"ops.floor(({column.name} + {float(first)}) / {float(length)})"
-        scale = f"1.0 + {beta} * ops.log(1.0 + {steps})"
-        return self.emit(f"({scale}).astype({self.weights.dtype})", 1)
-
     # Attention
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
@@ -355,10 +280,23 @@ class GraphOps(ElementwiseOps):
         if first.x != second.x or not self._integers.are_alike(matrices):
             return self.mul(self.silu(gate), up)
         for product in (first, second):
-            self.lines[product.line] = ""
             self.weights.drop(product.weight)
+        if self.uses is not None:
+            return self._adapted_silu_mul(gate, up, (first, second))
+        self.lines[first.line] = self.lines[second.line] = ""
         joined = self._product(first.x, matrices)
         return self.emit(f"{self.operator('swiglu')}({joined.name})", joined.width // 2)
+
+    def _adapted_silu_mul(self, gate: Node, up: Node, products: tuple[Product, Product]) -> Node:
+        """Compute both by one product, whose halves the lines that follow change."""
+        names = [f"x{product.line}" for product in products]
+        joined = self._product(products[0].x, [product.weight for product in products])
+        line = self.lines.pop()
+        self.lines.append("")  # keeps the names of later lines
+        split = f"{', '.join(names)} = ops.split({joined.name}, {joined.width // 2}, -1)"
+        self.lines[products[0].line] = f"{line}; {split}"
+        self.lines[products[1].line] = ""
+        return self.mul(self.silu(gate), up)
 
     def gather_rows(self, x: Node, rows: Node) -> Node:
         return self.emit(f"ops.gather({x.name}, {rows.name}, 0)", x.width)
@@ -379,5 +317,9 @@ def record(spec: ModelSpec, decoder: Decoder, ops: GraphOps) -> RecordedGraph:
     logits = decoder(ops, spec, inputs)
     ops.weights.load()
     return RecordedGraph(
-        [line for line in ops.lines if line], ops.operators, logits.name, ops.weights.element_type
+        [line for line in ops.lines if line],
+        ops.operators,
+        (logits.name, ops.normed.name),
+        ops.weights.element_type,
+        ops.uses,
     )

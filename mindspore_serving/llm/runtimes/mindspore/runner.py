@@ -1,24 +1,34 @@
 """The two graphs of a model, compiled once, and the runner of their steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from mindspore_serving import log
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.adapters import Changes
 from mindspore_serving.llm.runtimes.capacity import (
     check_logits,
     first_step,
 )
-from mindspore_serving.llm.runtimes.layout import Layout, LimitedRunner, RunnerLimits, lay_out
+from mindspore_serving.llm.runtimes.layout import (
+    Layout,
+    LimitedRunner,
+    RunnerLimits,
+    TokenSpan,
+    lay_out,
+)
 from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore
 from mindspore_serving.llm.runtimes.mindspore import nodes, recording
+from mindspore_serving.llm.runtimes.mindspore.best import BestChoices
 from mindspore_serving.llm.runtimes.mindspore.cache import DeviceCache
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
 from mindspore_serving.llm.runtimes.mindspore.inputs import (
@@ -27,8 +37,17 @@ from mindspore_serving.llm.runtimes.mindspore.inputs import (
     kernel_mask,
     similar_spans,
 )
+from mindspore_serving.llm.runtimes.mindspore.lora import (
+    AdapterUses,
+    DeviceAdapters,
+    adapter_columns,
+)
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
-from mindspore_serving.llm.step import Logits, Row, Step
+from mindspore_serving.llm.step import BestLogits, Logits, Row, Step, Vectors
+
+T = TypeVar("T")
+
+LOGITS, HIDDEN = 0, 1  # outputs of a graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +81,68 @@ class PhaseGraphs:
         self.weights = weights
         self.layers = tuple(spec.attention_layers)
         self._decoder = decoder
-        self._cells: dict[str, Any] = {}
+        self._uses: AdapterUses = {}
+        self._graphs: dict[tuple[str, bool], recording.RecordedGraph] = {}
+        self._cells: dict[tuple[str, bool], Any] = {}
+        self.make_ops: Callable[..., recording.GraphOps] = recording.GraphOps
 
     def shapes(self, block_size: int) -> list[CacheShape]:
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
 
-    def cell(self, phase: str, block_size: int) -> Any:
-        """Return the graph of `phase`, recorded at its first use and compiled at its first call."""
-        if phase not in self._cells:
-            ops = recording.GraphOps(
-                self.weights, phase, self.target.filling, block_size, self.layers
-            )
-            ops.composed = self.target.composed
-            graph = recording.record(self.spec, self._decoder, ops)
-            self._cells[phase] = compile_graph(
+    def adapter_uses(self, block_size: int) -> AdapterUses:
+        """Return the weights that adapters can change, with their shapes."""
+        self._graph(nodes.INCREMENT, block_size, adapts=True)
+        return self._uses
+
+    def cell(self, phase: str, block_size: int, *, adapts: bool = False) -> Any:
+        """Return the compiled graph of `phase`, made at its first use; that of adapters apart."""
+        key = (phase, adapts)
+        if key not in self._cells:
+            graph = self._graph(phase, block_size, adapts=adapts)
+            self._cells[key] = compile_graph(
                 graph, self.weights.parameters, phase, self.shapes(block_size)
             )
-        return self._cells[phase]
+        return self._cells[key]
+
+    def _graph(self, phase: str, block_size: int, *, adapts: bool) -> recording.RecordedGraph:
+        key = (phase, adapts)
+        if key not in self._graphs:
+            ops = self.make_ops(
+                self.weights,
+                phase,
+                self.target.filling,
+                block_size,
+                self.layers,
+                uses=self._uses if adapts else None,
+            )
+            ops.composed = self.target.composed
+            self._graphs[key] = recording.record(self.spec, self._decoder, ops)
+        return self._graphs[key]
 
     def clear(self) -> None:
+        self._graphs.clear()
         self._cells.clear()
         self.weights.clear()
 
 
 class GraphRunner(LimitedRunner):
-    """A `Runner` of graphs; its cache is allocated when it is created."""
+    """An `EmbeddingRunner`, a `ChoosingRunner`, and an `AdaptedRunner` if it has a `base`.
 
-    def __init__(self, graphs: PhaseGraphs, limits: RunnerLimits) -> None:
+    Its cache is allocated when it is created.  Steps without adapters have graphs of their own, so
+    that adapters cost them nothing.
+    """
+
+    def __init__(
+        self, graphs: PhaseGraphs, limits: RunnerLimits, adapters: DeviceAdapters | None = None
+    ) -> None:
+        self.base = None if adapters is None else adapters.base
+        self.max_best = 0
+        self._choices: BestChoices | None = None
+        self._adapters = adapters
+        if adapters is not None:
+            limits = replace(limits, adapters=adapters.loaded)
         super().__init__(limits)
+        self.hidden_size = graphs.spec.hidden_size
         self.rope_switch = graphs.spec.rope.switch
         is_on_cpu = graphs.target.name == CPU
         self.cache_memory = replace(limits.memory, can_release=is_on_cpu)
@@ -102,7 +155,7 @@ class GraphRunner(LimitedRunner):
         self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
-        """Compile both graphs by computing a token each.
+        """Compile both graphs by computing a token each, and those of adapters if there may be any.
 
         Raises StartError if weights or graphs do not fit.
         """
@@ -111,24 +164,70 @@ class GraphRunner(LimitedRunner):
             with first_step():
                 logits = self.run(Step((Row([0], start, [0], 1),)))
             check_logits(logits, graphs.spec)
+        if self._adapters is not None:
+            for phase in progress((nodes.PREFILL, nodes.INCREMENT), "graphs of adapters"):
+                with first_step(), _failing("compiling the graphs of adapters"):
+                    graphs.cell(phase, self.block_size, adapts=True)
+        if graphs.target.name != CPU:
+            self.choose_on_device()
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
+        return self._computed(step, LOGITS, _joined)
+
+    def embed(self, step: Step) -> Vectors:
+        return self._computed(step, HIDDEN, _joined)
+
+    def run_best(self, step: Step, count: int) -> BestLogits:
+        choices = self._choices
+        assert choices is not None
+
+        def choose(parts: list[Any], width: int) -> BestLogits:
+            values, ids = zip(*(choices.choose(part, count) for part in parts), strict=True)
+            return BestLogits(
+                _joined(values, count), _joined(ids, count), lambda: _joined(parts, width)
+            )
+
+        return self._computed(step, LOGITS, choose)
+
+    def choose_on_device(self) -> None:
+        """Compile what `run_best` computes; until then, and if the device fails, `max_best` is 0.
+
+        On a CPU nothing has to be copied, and a choice takes 70 times as long as NumPy's argmax.
+        """
+        try:
+            choices = BestChoices(self.vocab_size, self._opened().dtype)
+            choices.check()
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.warning(
+                "the device does not choose the likeliest tokens (%s): all logits are copied "
+                "in each step, which is slower", error_text(error),
+            )  # fmt: skip
+            return
+        self._choices, self.max_best = choices, choices.max_best
+
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        assert self._adapters is not None
+        self._adapters.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        assert self._adapters is not None
+        self._adapters.unload(adapter)
+
+    def _computed(self, step: Step, output: int, read: Callable[[list[Any], int], T]) -> T:
+        """Return what `read` makes of an output of the graphs: tensors of rows, and their width."""
         graphs = self._opened()
         layout = lay_out(step, self._limits)
         if step.copies:
             source, target = np.array(step.copies).T
             self._cache.copy(source, target)
-        if not layout.spans:
-            return np.zeros((0, self.vocab_size), np.float32)
-        try:
-            return self._compute(graphs, layout)
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
-            if isinstance(error, ServingError):
-                raise
-            raise ServingError(
-                f"a step of {step.num_tokens} tokens failed: {error_text(error)}"
-            ) from error
+        calls: Iterable[tuple[TokenSpan, ...]] = [layout.spans] if layout.spans else []
+        if self._splits_steps and layout.spans:
+            calls = similar_spans(layout.spans)
+        with LOCK, _failing(f"a step of {step.num_tokens} tokens"):
+            results = [self._call(graphs, layout, spans) for spans in calls]
+            width = self.vocab_size if output == LOGITS else self.hidden_size
+            return read([result[output] for result in results if result], width)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         """Return the memory of `blocks` to the system."""
@@ -142,6 +241,8 @@ class GraphRunner(LimitedRunner):
         """Drop cache and weights.  A closed runner refuses every step."""
         if self._graphs is not None:
             self._graphs.clear()
+        if self._adapters is not None:
+            self._adapters.clear()
         self._graphs = None
         self._cache.clear()
 
@@ -150,13 +251,6 @@ class GraphRunner(LimitedRunner):
             raise ServingError("the runner is closed")
         return self._graphs
 
-    def _compute(self, graphs: PhaseGraphs, layout: Layout) -> Logits:
-        calls = similar_spans(layout.spans) if self._splits_steps else (layout.spans,)
-        with LOCK:
-            parts = [self._call(graphs, graph_inputs(layout, spans)) for spans in calls]
-        logits: Logits = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return logits
-
     def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
         if graphs.target.filling != nodes.ASCEND:
             return self._no_mask
@@ -164,17 +258,49 @@ class GraphRunner(LimitedRunner):
         mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
         return _tensor(mask).astype(graphs.dtype)
 
-    def _call(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Logits:
+    def _call(
+        self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        """Return the outputs of a graph, tensors of the requested rows; none without these."""
+        inputs = graph_inputs(layout, spans)
         phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
-        cell = graphs.cell(phase, self.block_size)
         flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
-        logits = cell.compile_and_run(
+        columns: list[Any] = []
+        if self._adapters is not None and any(span.adapter for span in spans):
+            columns = [_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
+            columns += self._adapters.inputs
+        outputs = graphs.cell(phase, self.block_size, adapts=bool(columns)).compile_and_run(
             flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
             flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
             flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
+            *columns,
         )  # fmt: skip
-        result: Logits = logits.astype(mindspore.float32).asnumpy()[: inputs.num_logits]
-        return result
+        if not inputs.num_logits:
+            outputs[LOGITS].asnumpy()  # waits for the step
+            return ()
+        return tuple(outputs)
+
+
+@contextmanager
+def _failing(subject: str) -> Iterator[None]:
+    """Raise ServingError for MindSpore's errors."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(error, ServingError):
+            raise
+        raise ServingError(f"{subject} failed: {error_text(error)}") from error
+
+
+def _joined(parts: Sequence[Any], width: int) -> Any:
+    """Return the rows of tensors, [rows, width], as an array; floats are float32."""
+    if not parts:
+        return np.zeros((0, width), np.float32)
+    arrays = [
+        (part if part.dtype == mindspore.int32 else part.astype(mindspore.float32)).asnumpy()
+        for part in parts
+    ]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _tensor(array: Any) -> Any:
