@@ -1,10 +1,12 @@
 """Compilation of kernels for this processor, and a cache of the machine code in the user's cache.
 
 A kernel is a C function `void(int64 arguments, int64 chunk)`: `arguments` is the address of int64
-numbers, of which each module of kernels names the indices.  Compiling a format takes 0.15 s of an
-AMD EPYC, once for a processor and version; reading it from the cache 0.3 ms.  The cache is keyed by the code that
-writes kernels, LLVM's version, and the processor with its features; files appear whole, so several
-processes may share it.  Machine code of files that other users could write is not read.
+numbers, of which each module of kernels names the indices.
+
+Compiling a format takes 0.15 s of an AMD EPYC, once for a processor and version; reading it from
+the cache 0.3 ms.  The cache is keyed by the code that writes kernels, LLVM's version, and the
+processor with its features; files appear whole, so several processes may share it.  Machine code of
+files that other users could write is not read.
 """
 
 import hashlib
