@@ -26,6 +26,10 @@ class AppState:
     repository: ModelControl | None = None
     adapters: AdapterControl | None = None
     client_models: ClientModelStore | None = None
-    responses: ResponseStore = field(default_factory=ResponseStore)
     store: StateStore = field(default_factory=StateStore)
     batches: BatchRunner | None = None
+
+    @property
+    def responses(self) -> ResponseStore:
+        """Stored responses."""
+        return ResponseStore(self.store)

@@ -26,7 +26,7 @@ Object = dict[str, Any]
 
 async def get_stored(state: AppState, http: Request) -> Response:
     """Return a stored response."""
-    response = find(state, http)
+    response = await find(state, http)
     if http.query_params.get("stream") == "true":
         problem = "is true, expected false: stored responses cannot be streamed"
         raise InvalidField("stream", problem)
@@ -35,25 +35,25 @@ async def get_stored(state: AppState, http: Request) -> Response:
 
 async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
-    find(state, http)
-    state.responses.remove(owner_of(http), _name(http))
+    await find(state, http)
+    await state.responses.remove(_name(http))
     return Deleted(_name(http))
 
 
 async def refuse_post(state: AppState, http: Request) -> NoReturn:
     """Refuse a POST to a stored response: no such route."""
-    find(state, http)
+    await find(state, http)
     raise NoRoute(f"there is no route POST {http.url.path}")
 
 
 async def list_items(state: AppState, http: Request) -> InputItems:
     """Return a page of the input items of a stored response."""
-    return _page(http, find(state, http).input)
+    return _page(http, (await find(state, http)).input)
 
 
 async def cancel(state: AppState, http: Request) -> NoReturn:
     """Refuse to cancel: no response runs in the background."""
-    find(state, http)
+    await find(state, http)
     raise InvalidField(
         "", text="only background responses can be cancelled, and this server has none"
     )
@@ -69,12 +69,12 @@ def owner_of(http: Request) -> str:
     return keys.owner_of(http.scope)
 
 
-def find(state: AppState, http: Request) -> StoredResponse:
+async def find(state: AppState, http: Request) -> StoredResponse:
     """Return the stored response that the path names.
 
     Raises NoRoute.
     """
-    response = state.responses.find(owner_of(http), _name(http))
+    response = await state.responses.find(owner_of(http), _name(http))
     if response is None:
         raise NoRoute(f"The response {_name(http)!r} does not exist or is no longer stored")
     return response
@@ -89,7 +89,7 @@ async def conversation_before(
     """
     if name is None:
         return ()
-    response = state.responses.find(owner_of(http), name)
+    response = await state.responses.find(owner_of(http), name)
     field = "previous_response_id"
     if response is None:
         text = f"{field} is {show(name)}, which does not exist or is no longer stored"
