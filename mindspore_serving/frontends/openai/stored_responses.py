@@ -14,8 +14,11 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai import background
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
+from mindspore_serving.frontends.sse import EventStream
 
 BASE = "/v1/responses"
 COUNT, COMPACT = f"{BASE}/input_tokens", f"{BASE}/compact"
@@ -26,16 +29,19 @@ Object = dict[str, Any]
 
 async def get_stored(state: AppState, http: Request) -> Response:
     """Return a stored response."""
-    response = await find(state, http)
+    stored, running = await find(state, http), background.find(state, http)
     if http.query_params.get("stream") == "true":
-        problem = "is true, expected false: stored responses cannot be streamed"
-        raise InvalidField("stream", problem)
-    return Response(response.body, media_type="application/json")
+        events = background.resume(running, stored, background.starting_after(http))
+        return EventStream(events)
+    if running is not None:
+        return to_json(running.to_object())
+    return Response(stored.body, media_type="application/json")
 
 
 async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
     await find(state, http)
+    await background.stop(state, http)
     await state.responses.remove(_name(http))
     return Deleted(_name(http))
 
@@ -51,12 +57,14 @@ async def list_items(state: AppState, http: Request) -> InputItems:
     return _page(http, (await find(state, http)).input)
 
 
-async def cancel(state: AppState, http: Request) -> NoReturn:
-    """Refuse to cancel: no response runs in the background."""
+async def cancel(state: AppState, http: Request) -> Response:
+    """Cancel a response that runs in the background; one that has ended remains as it is."""
     await find(state, http)
-    raise InvalidField(
-        "", text="only background responses can be cancelled, and this server has none"
-    )
+    await background.stop(state, http)
+    stored = await find(state, http)
+    if not msgspec.json.decode(stored.body, type=_Background).background:
+        raise InvalidField("", text="only background responses can be cancelled")
+    return Response(stored.body, media_type="application/json")
 
 
 def is_stored_response(_: AppState, scope: Scope) -> bool:
@@ -110,6 +118,10 @@ async def conversation_before(
 def _name(http: Request) -> str:
     name: str = http.path_params["name"]
     return name
+
+
+class _Background(msgspec.Struct):
+    background: bool = False
 
 
 class _Named(msgspec.Struct):
