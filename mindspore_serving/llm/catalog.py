@@ -77,6 +77,8 @@ RUNTIMES: dict[str, Runtime] = {
         accepts={
             **_FLOAT32_ONLY,
             "device": ("auto", "cpu", "ascend"),
+            "dtype": ("auto", "f32", "f16", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None, "int8", "int4"),
         },
         devices={"cpu": "cpu", "ascend": "ascend"},

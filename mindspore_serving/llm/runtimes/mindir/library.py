@@ -10,7 +10,7 @@ from mindspore_serving.errors import StartError
 mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
+__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "soc_version", "use_device"]
 
 CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 
@@ -33,3 +33,9 @@ def use_device(target: str, number: int = 0) -> None:
         # Without it each operation waits for the scheduler, and errors surface in a later call.
         # On Ascend operations are queued to the device, and blocking would cost time.
         mindspore.runtime.launch_blocking()
+
+
+def soc_version() -> str:
+    """Return the name of the Ascend device in use, as "ascend910b"; it is opened for that."""
+    context = mindspore.context.MSContext.get_instance()
+    return str(context.get_ascend_soc_version()).lower()

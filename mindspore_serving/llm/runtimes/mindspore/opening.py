@@ -28,8 +28,15 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
+from mindspore_serving.llm.runtimes.mindir.library import (
+    ASCEND,
+    CPU,
+    mindspore,
+    soc_version,
+    use_device,
+)
 from mindspore_serving.llm.runtimes.mindspore import nodes
+from mindspore_serving.llm.runtimes.mindspore.dtypes import choose_dtype
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
 from mindspore_serving.llm.runtimes.mindspore.runner import (
@@ -49,8 +56,9 @@ SHARE_OF_DEVICE = 0.9  # of its memory; the rest is for what the runtime allocat
 def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     """Open the model in `directory`, with its weights loaded and its graphs compiled.
 
-    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
-    or "f32" on a CPU, which has fast kernels for nothing else.  Quantised weights are integers on
+    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` "auto" or "f32" on a CPU,
+    which has fast kernels for nothing else, and "auto" (bf16 if the SoC has it, else f16), "bf16"
+    or "f16" on Ascend; `kv_cache_dtype` "auto" or the same.  Quantised weights are integers on
     Ascend and dequantised on a CPU; `quantization` "int8" or "int4" rounds floats for Ascend.
 
     Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
@@ -60,7 +68,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     if target.name == ASCEND:  # in other processes, before this one takes the device
         check_installation()
         target = replace(target, composed=broken_primitives(config.composed_primitives))
-    compute_on(target)
+    target = compute_on(target, config)
     graphs, base = open_graphs(part, target, config), None
     if config.has_adapters:
         with _fitting():
@@ -81,14 +89,18 @@ def find_target(config: EngineConfig) -> GraphTarget:
             f"composed_primitives is {config.composed_primitives!r}, but all operators are "
             "composed on a CPU; leave it out, or choose device ascend"
         )
+    if target.name == CPU:
+        choose_dtype(config)  # refuses others before the model is read
     return target
 
 
-def compute_on(target: GraphTarget, number: int = 0) -> None:
-    """Compute on device `number` of `target`."""
+def compute_on(target: GraphTarget, config: EngineConfig, number: int = 0) -> GraphTarget:
+    """Compute on device `number` of `target`; return it with its dtype."""
     if target.name == ASCEND:
         os.environ.update(KERNEL_VARIABLES | os.environ)
     use_device(target.name, number)
+    soc = soc_version() if target.name == ASCEND else ""
+    return replace(target, dtype=choose_dtype(config, soc))
 
 
 def open_graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> PhaseGraphs:

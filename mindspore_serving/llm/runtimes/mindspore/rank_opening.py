@@ -61,7 +61,7 @@ def _open_rank(
     """Open a rank in `thread`, where it may wait for ranks that have ended."""
     assert part.grid is not None
     everyone, peers = part.grid.everyone, part.grid.peers
-    compute_on(target, everyone.rank)
+    target = compute_on(target, config, everyone.rank)
     cluster.connect(everyone, target.name)
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
