@@ -3,6 +3,7 @@
 from functools import partial
 
 from mindspore_serving.frontends.chat.errors import Error, to_response
+from mindspore_serving.frontends.chat.tools import find_unread as find_unread_tools
 from mindspore_serving.frontends.openai import (
     adapters,
     answers,
@@ -66,6 +67,7 @@ def _generating() -> tuple[HttpRoute, ...]:
             "Answer a chat; with `stream`, as events",
             {JSON: answers.ChatCompletion, EVENTS: EVENT},
             body=Body(requests.OpenAIChatRequest, {requests.OpenAIChatRequest: CHAT}, _HELLO),
+            find_ignored=partial(find_unread_tools, "/v1/chat/completions"),
             refused_early=GENERATING,
         ),
         _post(
@@ -217,7 +219,12 @@ def _about_models() -> tuple[HttpRoute, ...]:
 def _about_tokens() -> tuple[HttpRoute, ...]:
     return (
         # Comes after TGI's route of the same path, which documents both and passes on other bodies.
-        _post("/tokenize", tokens.tokenize, body=Body(requests.TokenizeRequest)),
+        _post(
+            "/tokenize",
+            tokens.tokenize,
+            body=Body(requests.TokenizeRequest),
+            find_ignored=partial(find_unread_tools, "/tokenize"),
+        ),
         _route(
             "GET",
             "/tokenizer_info",
