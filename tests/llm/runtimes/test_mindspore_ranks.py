@@ -129,10 +129,7 @@ def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
     path = checkpoints.build(name, directory / "served", **checkpoints.two_layers(name))
     prompts = checkpoints.prompts(2, longest=30)
     words = [str(path), json.dumps(prompts), str(tmp_path / "logits.npy"), json.dumps(sizes)]
-    for _ in range(2):
-        done = run([sys.executable, "-m", "tests.llm.mindspore_ranks", *words], ROOT)
-        if "the ranks did not connect" not in done.stderr:  # MindSpore waits for 30 s at most
-            break
+    done = run([sys.executable, "-m", "tests.llm.mindspore_ranks", *words], ROOT)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     expected = checkpoints.logits(path, prompts[0])

@@ -8,16 +8,18 @@ HCCL is not verified on hardware.
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.parallel.group import RankGroup
-from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.child import Child, Program, exit_text
 
 MODULE = "mindspore_serving.llm.runtimes.mindspore.scheduler_process"
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 120  # for all ranks to connect
+POLL_SECONDS = 0.05
 NO_PORT = 1 << 16
 
 
@@ -55,18 +57,32 @@ def connect(peers: RankGroup, device: int) -> None:
             f"MS_ROLE is {os.environ['MS_ROLE']!r}, as msrun sets it, but the server starts its "
             "ranks itself: start it without msrun, and unset MS_ROLE"
         )
-    port = peers.minimum(find_port() if peers.rank == 0 else NO_PORT)
     if peers.rank == 0:
+        port = find_port()
         _connection.scheduler = start_scheduler(peers.size, port)
+    port = peers.minimum(port or NO_PORT)
     os.environ.update(cluster_variables(peers.rank, peers.size, port, device))
     _connection.port = port  # also if it fails: MindSpore does not try twice
     initialise()
 
 
 def start_scheduler(size: int, port: int) -> Child:
-    """Start the scheduler of `size` ranks."""
+    """Start the scheduler of `size` ranks, and wait until it listens.
+
+    Ranks give up 30 seconds after they have looked for a scheduler that is still being loaded.
+    Raises StartError.
+    """
     variables = cluster_variables(0, size, port, 0) | {"MS_ROLE": "MS_SCHED"}
-    return Child(Program(MODULE, variables=variables, stdout=2))
+    scheduler = Child(Program(MODULE, variables=variables, stdout=2))
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not _is_taken(port):
+        status = scheduler.poll()
+        if status is not None or time.monotonic() > deadline:
+            scheduler.close()
+            reason = "in time" if status is None else f"and {exit_text(status)}"
+            raise StartError(f"the scheduler of the ranks did not listen at port {port} {reason}")
+        time.sleep(POLL_SECONDS)
+    return scheduler
 
 
 def initialise() -> None:
@@ -96,6 +112,15 @@ def cluster_variables(rank: int, size: int, port: int, device: int) -> dict[str,
         "RANK_SIZE": str(size),
         "DEVICE_ID": str(device),
     }
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
 
 
 def find_port() -> int:
