@@ -116,7 +116,7 @@ def _stored() -> tuple[HttpRoute, ...]:
             handler=stored_responses.get_stored,
             summary="Get a stored response",
             answers={JSON: answers.OpenAIResponse},
-            query=("stream",),
+            query=("stream", "starting_after"),
         ),
         stored(
             "DELETE",
@@ -129,7 +129,8 @@ def _stored() -> tuple[HttpRoute, ...]:
             "POST",
             f"{_STORED}/cancel",
             stored_responses.cancel,
-            "Always 400: no response runs in the background",
+            "Cancel a response that runs in the background",
+            {JSON: answers.OpenAIResponse},
         ),
         _route(
             "GET",
