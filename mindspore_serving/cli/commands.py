@@ -22,6 +22,7 @@ protocols of OpenAI, Anthropic, Ollama and TGI as well.
   mindspore-serving serve --config server.yaml      with settings per servable
   mindspore-serving run-batch in.jsonl out.jsonl model.gguf      answer a file of requests
   mindspore-serving chat                 talk with a language model of a server
+  mindspore-serving launch claude        start a coding agent with it; also codex, opencode, aider
   mindspore-serving bench                measure how fast it answers
   mindspore-serving predict add predict '{"x": [1.0]}'      call a method
   mindspore-serving status               show which workers run, and where
@@ -111,6 +112,16 @@ answer is printed:
 
 In a conversation you can edit and recall lines.  Three double quotes begin and end a message of
 several lines, /help shows the commands, Ctrl-C stops an answer, and exit or Ctrl-D leaves.
+"""
+_LAUNCH = """\
+Start a coding agent with a model of a running server.  What it sets is printed:
+
+  mindspore-serving launch claude
+  mindspore-serving launch codex -- exec "Explain this repository"
+  mindspore-serving launch opencode --url http://10.0.0.1:1500 --model llama
+  mindspore-serving launch aider --dry-run
+
+The agent has to be installed.  What stands behind -- are its own arguments.
 """
 _BENCH = """\
 Send requests to a running server from many clients.  Show the time to the first token, the time
@@ -217,6 +228,9 @@ COMMANDS = (
     Command("config", "print the configuration of `serve`", _CONFIG, tool.ConfigSettings),
     Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
     Command("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
+    Command(
+        "launch", "start a coding agent with a model of a server", _LAUNCH, tool.LaunchSettings
+    ),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
     Command("pull", "download a model by name", _PULL, tool.PullSettings),
     Command("list", "show the downloaded models", "", tool.ListSettings),

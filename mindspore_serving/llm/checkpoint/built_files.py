@@ -35,6 +35,15 @@ def key_of(parts: Iterable[bytes | memoryview]) -> str:
     return digest.hexdigest()
 
 
+@cache
+def source_digest(package: Path) -> bytes:
+    """Return the digest of a package's modules, so that a change of them builds files again."""
+    digest = hashlib.sha256()
+    for path in sorted(package.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
 def read_or_build(key: str, build: Callable[[], bytes], max_bytes: int = MAX_BYTES) -> bytes:
     """Return the entry `key` or, if there is none, what `build` returns, which is written.
 

@@ -273,6 +273,8 @@ def test_a_kept_tokenizer_is_that_of_the_file(
         for text in ("abc", "cab", "bcab<s>a</s>"):
             assert built.encode(text) == kept.encode(text)
         assert (built.eos_ids, built.special_tokens) == (kept.eos_ids, kept.special_tokens)
+        expected = [token.encode() for token in tokens]
+        assert built.all_bytes() == kept.all_bytes() == expected
         assert built.vocab_size == kept.vocab_size == 1 + max(kept.vocabulary().values())
     assert second[0].encode("abc") != second[1].encode("abc"), "other merges are another file"
     assert len(capsys.readouterr().err.splitlines()) == 4, "a missing rule is logged at every start"
@@ -287,7 +289,7 @@ def test_a_kept_tokenizer_of_other_code_is_built_again(
     read_file(path / "tokenizer.json")
     monkeypatch.setitem(files.BUILT, "tokenizer.json", lambda _: {"changed": True})
     assert "changed" not in read_file(path / "tokenizer.json")
-    monkeypatch.setattr(files, "_source", lambda: b"changed")
+    monkeypatch.setattr(files, "source_digest", lambda _: b"changed")
     assert read_file(path / "tokenizer.json") == {"changed": True}
 
 

@@ -4,15 +4,13 @@ The path of such a file is that of the GGUF file followed by its name: `model.gg
 Knows the meaning of keys; each file is built when it is read.
 """
 
-import hashlib
 import json
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build
+from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
 from mindspore_serving.llm.checkpoint.gguf.pieces import firsts, open_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray
@@ -109,17 +107,8 @@ def _built(file: GgufFile, name: str) -> bytes:
         return json.dumps(BUILT[name](file), ensure_ascii=False, separators=(",", ":")).encode()
 
     with file.head() as head:
-        key = key_of((name.encode(), _source(), head))
+        key = key_of((name.encode(), source_digest(Path(__file__).parent), head))
     return read_or_build(key, build)
-
-
-@cache
-def _source() -> bytes:
-    """Return the digest of the code that builds files, so that a change of it builds them again."""
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.digest()
 
 
 def _tokenizer_config(file: GgufFile) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from mindspore_serving.llm.runtimes.mindir.library import (
 )
 from mindspore_serving.llm.runtimes.mindspore import nodes
 from mindspore_serving.llm.runtimes.mindspore.dtypes import choose_dtype
+from mindspore_serving.llm.runtimes.mindspore.lora import DeviceAdapters
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
 from mindspore_serving.llm.runtimes.mindspore.runner import (
@@ -69,16 +70,23 @@ def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
         check_installation()
         target = replace(target, composed=broken_primitives(config.composed_primitives))
     target = compute_on(target, config)
-    graphs, base = open_graphs(part, target, config), None
-    if config.has_adapters:
-        with _fitting():
-            uses = graphs.adapter_uses(config.block_size)
-            base = BaseModel(part.spec, uses, part.checkpoint.f32)
-    runner = GraphRunner(graphs, cache_limits(graphs, part, config), base)
+    graphs = open_graphs(part, target, config)
+    adapters = _adapters(graphs, part, config)  # first, as the cache takes the rest of the memory
+    runner = GraphRunner(graphs, cache_limits(graphs, part, config), adapters)
     runner.warm_up()
-    for number, changes in read_changes(config, base).items():
-        runner.load_adapter(number, changes)
     return runner
+
+
+def _adapters(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> DeviceAdapters | None:
+    """Return the adapters of `config` on the device, None if there are none now or later."""
+    if not config.has_adapters:
+        return None
+    with _fitting():
+        uses = graphs.adapter_uses(config.block_size)
+    adapters = DeviceAdapters(BaseModel(part.spec, uses, part.checkpoint.f32), graphs.dtype)
+    for number, changes in read_changes(config, adapters.base).items():
+        adapters.load(number, changes)
+    return adapters
 
 
 def find_target(config: EngineConfig) -> GraphTarget:

@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mindspore_serving import log
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
+from mindspore_serving.llm.runtimes.adapters import Changes
 from mindspore_serving.llm.runtimes.capacity import (
     check_logits,
     first_step,
@@ -132,15 +133,14 @@ class GraphRunner(LimitedRunner):
     """
 
     def __init__(
-        self, graphs: PhaseGraphs, limits: RunnerLimits, base: BaseModel | None = None
+        self, graphs: PhaseGraphs, limits: RunnerLimits, adapters: DeviceAdapters | None = None
     ) -> None:
-        self.base = base
+        self.base = None if adapters is None else adapters.base
         self.max_best = 0
         self._choices: BestChoices | None = None
-        self._adapters: DeviceAdapters | None = None
-        if base is not None:
-            self._adapters = DeviceAdapters(base.shapes, graphs.dtype)
-            limits = replace(limits, adapters=self._adapters.loaded)
+        self._adapters = adapters
+        if adapters is not None:
+            limits = replace(limits, adapters=adapters.loaded)
         super().__init__(limits)
         self.hidden_size = graphs.spec.hidden_size
         self.rope_switch = graphs.spec.rope.switch
@@ -152,7 +152,7 @@ class GraphRunner(LimitedRunner):
             limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
         )
         # Composed attention reads only the dtype of the mask.
-        self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
+        self._no_mask = as_tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
         """Compile both graphs by computing a token each, and those of adapters if there may be any.
@@ -173,10 +173,10 @@ class GraphRunner(LimitedRunner):
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
-        return self._computed(step, LOGITS, _joined)
+        return self._computed(step, LOGITS, join_rows)
 
     def embed(self, step: Step) -> Vectors:
-        return self._computed(step, HIDDEN, _joined)
+        return self._computed(step, HIDDEN, join_rows)
 
     def run_best(self, step: Step, count: int) -> BestLogits:
         choices = self._choices
@@ -185,19 +185,26 @@ class GraphRunner(LimitedRunner):
         def choose(parts: list[Any], width: int) -> BestLogits:
             values, ids = zip(*(choices.choose(part, count) for part in parts), strict=True)
             return BestLogits(
-                _joined(values, count), _joined(ids, count), lambda: _joined(parts, width)
+                join_rows(values, count), join_rows(ids, count), lambda: join_rows(parts, width)
             )
 
         return self._computed(step, LOGITS, choose)
 
     def choose_on_device(self) -> None:
-        """Compile what `run_best` computes; until then `max_best` is 0.
+        """Compile what `run_best` computes; until then, and if the device fails, `max_best` is 0.
 
         On a CPU nothing has to be copied, and a choice takes 70 times as long as NumPy's argmax.
         """
-        with first_step(), _failing("compiling the choice of the best logits"):
-            self._choices = BestChoices(self.vocab_size, self._opened().dtype)
-        self.max_best = self._choices.max_best
+        try:
+            choices = BestChoices(self.vocab_size, self._opened().dtype)
+            choices.check()
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.warning(
+                "the device does not choose the likeliest tokens (%s): all logits are copied "
+                "in each step, which is slower", error_text(error),
+            )  # fmt: skip
+            return
+        self._choices, self.max_best = choices, choices.max_best
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         assert self._adapters is not None
@@ -249,29 +256,40 @@ class GraphRunner(LimitedRunner):
             return self._no_mask
         is_bf16 = graphs.dtype == mindspore.bfloat16
         mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
-        return _tensor(mask).astype(graphs.dtype)
+        return as_tensor(mask).astype(graphs.dtype)
 
     def _call(
         self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
         """Return the outputs of a graph, tensors of the requested rows; none without these."""
         inputs = graph_inputs(layout, spans)
-        phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
-        flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
-        columns: list[Any] = []
-        if self._adapters is not None and any(span.adapter for span in spans):
-            columns = [_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
-            columns += self._adapters.inputs
-        outputs = graphs.cell(phase, self.block_size, adapts=bool(columns)).compile_and_run(
-            flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
-            flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
-            flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
-            *columns,
-        )  # fmt: skip
+        outputs = self._run_graph(graphs, inputs, spans)
         if not inputs.num_logits:
             outputs[LOGITS].asnumpy()  # waits for the step
             return ()
+        return outputs
+
+    def _run_graph(
+        self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        """Return the outputs of a graph for `inputs`, which are those of `spans`."""
+        flat = {name: as_tensor(array) for name, array in inputs.arrays().items()}
+        columns: list[Any] = []
+        if self._adapters is not None and any(span.adapter for span in spans):
+            columns = [as_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
+            columns += self._adapters.inputs
+        outputs = graphs.cell(inputs.phase, self.block_size, adapts=bool(columns)).compile_and_run(
+            self._first_input(inputs, spans), flat["positions"],
+            self._cache.keys, self._cache.values, flat["slot_mapping"],
+            self._mask(graphs, inputs), flat["batch_valid_length"], flat["q_seq_lens"],
+            flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
+            *columns,
+        )  # fmt: skip
         return tuple(outputs)
+
+    def _first_input(self, inputs: GraphInputs, spans: tuple[TokenSpan, ...]) -> Any:
+        """Return the ids of the tokens."""
+        return as_tensor(inputs.input_ids)
 
 
 @contextmanager
@@ -285,7 +303,7 @@ def _failing(subject: str) -> Iterator[None]:
         raise ServingError(f"{subject} failed: {error_text(error)}") from error
 
 
-def _joined(parts: Sequence[Any], width: int) -> Any:
+def join_rows(parts: Sequence[Any], width: int) -> Any:
     """Return the rows of tensors, [rows, width], as an array; floats are float32."""
     if not parts:
         return np.zeros((0, width), np.float32)
@@ -296,5 +314,6 @@ def _joined(parts: Sequence[Any], width: int) -> Any:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _tensor(array: Any) -> Any:
+def as_tensor(array: Any) -> Any:
+    """Return a tensor that shares the memory of `array`."""
     return mindspore.Tensor.from_numpy(np.ascontiguousarray(array))
