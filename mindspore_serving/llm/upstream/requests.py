@@ -43,7 +43,11 @@ def to_body(request: Generate, model: str, options: UpstreamOptions) -> tuple[st
         body |= _tools(request) | _template(request, options)
         return CHAT, msgspec.json.encode(body)
     body["prompt"] = request.prompt
-    if request.suffix:
+    if request.files:
+        raise InvalidField(
+            "files", "is set, expected none: the upstream's completions take no files"
+        )
+    if request.suffix is not None:
         body["suffix"] = request.suffix
     return COMPLETIONS, msgspec.json.encode(body)
 
