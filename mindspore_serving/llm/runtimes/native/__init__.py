@@ -1,0 +1,1 @@
+"""Runtime of steps of few rows: one compiled interpreter of a plan, weights as in the file."""
