@@ -105,13 +105,18 @@ class FunctionThread:
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` on the thread; return its result or raise its error."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(functools.partial(_call, loop, future, function, arguments))
+        future = self.submit(function, *arguments)
         try:
             return await future
         finally:
             del future  # as in `_call`
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> "asyncio.Future[T]":
+        """Let `function` run on the thread, after what was submitted before."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._queue.put(functools.partial(_call, loop, future, function, arguments))
+        return future
 
     def _run(self) -> None:
         while True:
@@ -119,13 +124,14 @@ class FunctionThread:
 
 
 @functools.cache
-def _thread(name: str) -> FunctionThread:
+def function_thread(name: str) -> FunctionThread:
+    """Return the thread `name` of this process."""
     return FunctionThread(name)
 
 
 async def on_thread(name: str, function: Callable[..., T], *arguments: Any) -> T:
     """Run `function` on the thread `name` of this process; return its result or raise its error."""
-    return await _thread(name).run(function, *arguments)
+    return await function_thread(name).run(function, *arguments)
 
 
 async def on_thread_to_the_end(name: str, function: Callable[..., T], *arguments: Any) -> T:

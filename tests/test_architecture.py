@@ -224,6 +224,7 @@ def test_child_processes_are_started_in_a_single_module() -> None:
         "process/child.py",
         "process/interpreter.py",  # asks another interpreter for its packages
         "process/tool.py",  # npu-smi
+        "cli/launch.py",  # becomes a coding agent
         "cluster/environment.py",  # pip and uv
         "isolation/fork_server.py",
     }

@@ -29,9 +29,9 @@ def test_the_table_has_the_versions_that_are_tested() -> None:
     constraints = pins("constraints.txt")
     tested = {name: constraints[name] for name in CLIENTS}
     tested |= pins("tests/agents/environments.txt") | pins("scripts/kserve-client")
-    npm = re.search(r"(@\S+)@([\d.]+)", (ROOT / "scripts/agent-clients").read_text())
-    assert npm is not None
-    tested[f"npm {npm[1]}"] = npm[2]
+    npm = re.findall(r" (@?[a-z]\S+)@([\d.]+)", (ROOT / "scripts/agent-clients").read_text())
+    assert len(npm) == 4
+    tested |= {f"npm {name}": version for name, version in npm}
     assert {name: version for name, (version, _) in documented().items()} == tested
 
 

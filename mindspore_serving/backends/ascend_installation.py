@@ -113,6 +113,12 @@ def check_installation(sources: AscendSources | None = None) -> None:
         log.warning("Ascend: %s", finding.text)
 
 
+def visible_devices(sources: AscendSources | None = None) -> tuple[int, ...]:
+    """Return the numbers of the devices that a process sees."""
+    sources = sources or AscendSources.of_this_machine()
+    return _visible(_device_numbers(sources), sources)
+
+
 def _device_numbers(sources: AscendSources) -> tuple[int, ...]:
     names = (path.name for path in (sources.root / "dev").glob("davinci[0-9]*"))
     return tuple(sorted(int(digits) for name in names if (digits := name[7:]).isdigit()))

@@ -1,6 +1,7 @@
-"""Settings of `chat`, and of `run`, which chats with a server of its own."""
+"""Settings of `chat`, and of `run` and `run-batch`, which serve a model themselves."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore_serving.cli.node_settings import url_argument
 from mindspore_serving.cli.options import option, positional
@@ -53,14 +54,16 @@ class ChatSettings(ConversationOptions, Access):
     model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
 
 
+def _model() -> Any:
+    text = "GGUF file, directory of a checkpoint with config.json and *.safetensors, or a name"
+    return positional(text, metavar="MODEL")
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(ServableSettings, ConversationOptions):
     """Settings of `mindspore-serving run`."""
 
-    model: str = positional(
-        "GGUF file, directory of a checkpoint with config.json and *.safetensors, or a name",
-        metavar="MODEL",
-    )
+    model: str = _model()
     http_port: int = option(
         0,
         "port of its server on 127.0.0.1",
@@ -68,4 +71,16 @@ class RunSettings(ServableSettings, ConversationOptions):
         at_least=0,
         at_most=65535,
         metavar="PORT",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunBatchSettings(ServableSettings):
+    """Settings of `mindspore-serving run-batch`."""
+
+    requests: str = positional("file with a request as JSON in each line", metavar="IN.jsonl")
+    results: str = positional("file to write, with a result in each line", metavar="OUT.jsonl")
+    model: str = _model()
+    concurrency: int = option(
+        64, "requests that run at once", at_least=1, at_most=1024, metavar="N"
     )

@@ -7,7 +7,7 @@ from mindspore_serving import __version__
 from mindspore_serving.cli import node_settings as node
 from mindspore_serving.cli import tool_settings as tool
 from mindspore_serving.cli.bench_settings import BenchSettings
-from mindspore_serving.cli.chat_settings import ChatSettings, RunSettings
+from mindspore_serving.cli.chat_settings import ChatSettings, RunBatchSettings, RunSettings
 from mindspore_serving.cli.options import add_options
 from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.settings import ServeSettings
@@ -20,7 +20,9 @@ protocols of OpenAI, Anthropic, Ollama and TGI as well.
   mindspore-serving serve model.gguf     serve it until Ctrl-C
   mindspore-serving serve models/        serve every servable in models/
   mindspore-serving serve --config server.yaml      with settings per servable
+  mindspore-serving run-batch in.jsonl out.jsonl model.gguf      answer a file of requests
   mindspore-serving chat                 talk with a language model of a server
+  mindspore-serving launch claude        start a coding agent with it; also codex, opencode, aider
   mindspore-serving bench                measure how fast it answers
   mindspore-serving predict add predict '{"x": [1.0]}'      call a method
   mindspore-serving status               show which workers run, and where
@@ -67,6 +69,15 @@ and ends with the conversation.  With --prompt, or text on the standard input, i
 It takes the options of `serve` for models, and those of `chat`.  In the conversation /help shows
 the commands, Ctrl-C stops an answer, and exit ends it.
 """
+_RUN_BATCH = """\
+Answer a file of requests in the form of OpenAI's batches, without a server: no port opens.
+
+  mindspore-serving run-batch in.jsonl out.jsonl model.gguf
+  mindspore-serving run-batch in.jsonl out.jsonl Qwen/Qwen3-0.6B --concurrency 32
+
+Results are in the order of the requests, errors too.  If it is interrupted, the same command goes
+on with the requests that have no result, which it keeps in OUT.jsonl.state until the end.
+"""
 _CONFIG = """\
 Print the configuration that `serve` would have with the same arguments, as a configuration file.
 """
@@ -101,6 +112,16 @@ answer is printed:
 
 In a conversation you can edit and recall lines.  Three double quotes begin and end a message of
 several lines, /help shows the commands, Ctrl-C stops an answer, and exit or Ctrl-D leaves.
+"""
+_LAUNCH = """\
+Start a coding agent with a model of a running server.  What it sets is printed:
+
+  mindspore-serving launch claude
+  mindspore-serving launch codex -- exec "Explain this repository"
+  mindspore-serving launch opencode --url http://10.0.0.1:1500 --model llama
+  mindspore-serving launch aider --dry-run
+
+The agent has to be installed.  What stands behind -- are its own arguments.
 """
 _BENCH = """\
 Send requests to a running server from many clients.  Show the time to the first token, the time
@@ -201,9 +222,15 @@ class Command:
 COMMANDS = (
     Command("serve", "serve models over REST and gRPC", _SERVE, ServeSettings),
     Command("run", "serve a language model and chat with it, in one", _RUN, RunSettings),
+    Command(
+        "run-batch", "answer a file of requests without a server", _RUN_BATCH, RunBatchSettings
+    ),
     Command("config", "print the configuration of `serve`", _CONFIG, tool.ConfigSettings),
     Command("predict", "call a method of a running server once", _PREDICT, node.PredictSettings),
     Command("chat", "talk with a language model of a running server", _CHAT, ChatSettings),
+    Command(
+        "launch", "start a coding agent with a model of a server", _LAUNCH, tool.LaunchSettings
+    ),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
     Command("pull", "download a model by name", _PULL, tool.PullSettings),
     Command("list", "show the downloaded models", "", tool.ListSettings),

@@ -28,10 +28,14 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """Model that a server lists; `max_tokens` is the limit of an answer unless the user says it."""
+    """Model that a server lists; `max_tokens` is the limit of an answer unless the user says it.
+
+    `context` is the length of its context in tokens, 0 if the server does not say it.
+    """
 
     name: str
     max_tokens: int
+    context: int = 0
 
 
 def models(endpoint: Endpoint, timeout: float) -> list[ModelEntry]:
@@ -39,7 +43,10 @@ def models(endpoint: Endpoint, timeout: float) -> list[ModelEntry]:
     connection = endpoint.connect(timeout)
     try:
         reply = json.loads(_send(connection, endpoint, "/v1/models", None).read())
-        return [ModelEntry(str(each["id"]), _max_tokens(each)) for each in reply["data"]]
+        return [
+            ModelEntry(str(each["id"]), _max_tokens(each), int(each.get("max_model_len") or 0))
+            for each in reply["data"]
+        ]
     except (OSError, HTTPException) as error:  # before ValueError, as some errors of TLS are both
         raise no_answer(endpoint, error) from error
     except (ValueError, KeyError, TypeError) as error:

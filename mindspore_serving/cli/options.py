@@ -15,7 +15,18 @@ from mindspore_serving.errors import InvalidInputs
 
 SERVE = "serve"  # the interface in which options have the names of `--help`
 GROUPS = (
-    *("", "models", "ports", "workers", "batching", "limits", "security", "observing", "machines"),
+    *(
+        "",
+        "models",
+        "ports",
+        "workers",
+        "batching",
+        "limits",
+        "state",
+        "security",
+        "observing",
+        "machines",
+    ),
     *("language models", "access to the server"),
 )
 

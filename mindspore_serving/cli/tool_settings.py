@@ -1,9 +1,11 @@
-"""Settings of subcommands that need no server."""
+"""Settings of subcommands that need no server, and of `launch`."""
 
 from dataclasses import dataclass
 
+from mindspore_serving.cli.agents import AGENTS
 from mindspore_serving.cli.options import option, positional
-from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.settings import Access, ServeSettings
+from mindspore_serving.cli.urls import SERVER_URL
 from mindspore_serving.llm import catalog
 
 
@@ -99,6 +101,19 @@ class AscendCheckSettings:
     )
     deadline: float = option(120.0, "seconds for each primitive, before it counts as failed")
     json: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchSettings(Access):
+    """Settings of `mindspore-serving launch`."""
+
+    program: str = positional("the agent to start", metavar="PROGRAM", choices=tuple(AGENTS))
+    arguments: list[str] = positional(
+        "arguments for the agent, after --", metavar="ARGUMENT", nargs="*"
+    )
+    url: str = option(SERVER_URL, "URL of the server, or HOST:PORT", metavar="URL")
+    model: str = option("", "name of the model", default_text="the server's first", metavar="NAME")
+    dry_run: bool = option(False, "print the command for a shell, and start nothing")
 
 
 @dataclass(frozen=True, slots=True)

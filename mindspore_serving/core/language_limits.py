@@ -55,6 +55,20 @@ class LanguageLimits:
     max_stored_bytes: int = param(
         32 << 20, "size of these responses; the oldest is dropped", at_least=0
     )
+    max_stored_days: int = param(
+        30, "days until stored responses, files and batches are removed", at_least=1, at_most=3650
+    )
+    max_file: int = param(
+        64 << 20, "size of an uploaded file; at most that of a message", at_least=1024
+    )
+    max_files: int = param(1000, "stored files and batches per API key", at_least=1)
+    max_files_bytes: int = param(
+        2 << 30, "size of these files and batches, with their results", at_least=1024
+    )
+    max_batch_lines: int = param(50_000, "requests of a batch", at_least=1)
+    max_batch_running: int = param(
+        16, "requests of batches that run at once, of all API keys", at_least=1, at_most=1024
+    )
 
     def __post_init__(self) -> None:
         for name, row in LANGUAGE_LIMITS.items():

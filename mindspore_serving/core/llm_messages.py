@@ -23,6 +23,8 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # codec of all requests, see `wire`
+BACKGROUND = 1 << 31
+"""Priority from which on a request runs in the background, where no other request feels it."""
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

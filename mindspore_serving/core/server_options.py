@@ -111,6 +111,17 @@ class ServerOptions:
         at_most=128,
         group="limits",
     )
+    state_directory: str = param(
+        "",
+        "directory for files, batches and stored responses, which then survive the server",
+        details="It is created if it does not exist, and has one server at a time. Without it, "
+        "there are no files and batches, and responses are stored in memory",
+        group="state",
+        metavar="DIRECTORY",
+        is_path=True,
+        serve="state",
+        page="batches.md",
+    )
     vllm_metrics: bool = param(
         False,
         "add the metrics of language models under vLLM's names to /metrics",

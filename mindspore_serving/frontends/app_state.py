@@ -6,6 +6,8 @@ from mindspore_serving.core.client_models import ClientModelStore
 from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.response_store import ResponseStore
+from mindspore_serving.frontends.state.runner import BatchRunner
+from mindspore_serving.frontends.state.store import StateStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +15,8 @@ class AppState:
     """State behind the routes of one HTTP server: models, limits and control.
 
     `max_body` is in bytes.  Models can be loaded and unloaded only with a `repository`, adapters
-    only with `adapters`, and made by clients only with `client_models`.
+    only with `adapters`, and made by clients only with `client_models`.  Batches and files need
+    `batches`, which runs those in `store`.
     """
 
     models: LanguageModels
@@ -24,3 +27,5 @@ class AppState:
     adapters: AdapterControl | None = None
     client_models: ClientModelStore | None = None
     responses: ResponseStore = field(default_factory=ResponseStore)
+    store: StateStore = field(default_factory=StateStore)
+    batches: BatchRunner | None = None

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.frontends.keys import ApiKey
@@ -53,7 +54,8 @@ def _keys_of(text: str, path: str) -> Iterator[ApiKey]:
             problem = "is repeated" if secret in seen else f"should have {EXPECTED}"
             raise InvalidInputs(f"{where}: the API key {problem}")
         seen.add(secret)
-        yield ApiKey(secret, name, **dict(_limit_of(word, where) for word in words))
+        limits: dict[str, Any] = dict(_limit_of(word, where) for word in words)
+        yield ApiKey(secret, name, **limits)
 
 
 def _limit_of(word: str, where: str) -> tuple[str, int]:

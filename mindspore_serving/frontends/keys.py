@@ -4,8 +4,9 @@ import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mindspore_serving.errors import Overloaded, Unauthorized
 
@@ -26,6 +27,12 @@ class ApiKey:
     max_requests: int | None = None
     requests_per_minute: int | None = None
     priority: int = 0
+    stored_owner: str = field(default="", repr=False)  # of a request that the server sends itself
+
+    @property
+    def owner(self) -> str:
+        """Name of the tenant in stored state: a digest, as a secret must not be stored."""
+        return self.stored_owner or (self.secret and _digest(self.secret.encode()).hex())
 
 
 class Tenant:
@@ -107,6 +114,12 @@ class Keys:
         if tenant is None:
             raise Unauthorized(TEXT)
         return tenant
+
+
+def owner_of(scope: Mapping[str, Any]) -> str:
+    """Return whose stored state a request may see; "" for requests without a key."""
+    tenant = scope.get(TENANT)
+    return "" if tenant is None else str(tenant.key.owner)
 
 
 def _digest(key: bytes) -> bytes:

@@ -19,10 +19,13 @@ from mindspore_serving.frontends import (
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.mindspore import routes as mindspore
+from mindspore_serving.frontends.openai import batches
+from mindspore_serving.frontends.openai.batches import OpenAILines
 from mindspore_serving.frontends.openapi import DocumentOptions, OpenApiDocument
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute, bind
 from mindspore_serving.frontends.server import Describe
+from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.v2 import mlflow, v1
 from mindspore_serving.frontends.v2 import routes as v2_routes
 from mindspore_serving.frontends.v2.inference import V2
@@ -43,6 +46,8 @@ ROUTES: tuple[HttpRoute, ...] = (
     *mindspore.ROUTES,
     mindspore.FALLBACK,
 )
+LINES: dict[str, LineFormat] = {batches.KIND: OpenAILines()}
+"""Lines of batches, by the kind of their records."""
 PATHS = PathNode(mindspore.OTHER)
 """Tree of the paths of all routes."""
 for _row in ROUTES:

@@ -73,9 +73,12 @@ RUNTIMES: dict[str, Runtime] = {
     ),
     "mindspore": Runtime(
         ".mindspore.opening:open_runner",
+        opens_rank=".mindspore.rank_opening:open_rank",
         accepts={
             **_FLOAT32_ONLY,
             "device": ("auto", "cpu", "ascend"),
+            "dtype": ("auto", "f32", "f16", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None, "int8", "int4"),
         },
         devices={"cpu": "cpu", "ascend": "ascend"},

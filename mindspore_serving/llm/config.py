@@ -125,7 +125,7 @@ class EngineConfig:
         1,
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
         "`num_threads` and `kv_cache_memory` are those of all ranks together. Runtimes "
-        "'openvino' and 'torch'.",
+        "'openvino', 'torch' and 'mindspore', which on Ascend has a device for each rank.",
         at_least=1,
         at_most=_MAX_RANKS,
         engines=("vllm",),

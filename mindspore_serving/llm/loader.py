@@ -4,8 +4,9 @@ Used by the offline interface and by the workers of a server alike.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,10 +43,13 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.options import check_engine
+from mindspore_serving.llm.progress import called_while_compiling
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
+
+Texts = dict[str, Any]  # fields of `OpenedModel` for which no engine is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +218,9 @@ def open_model(
     check_engine(config, engine, options)
     if engine == OURS:
         return open_ours(path, runtime, config)[0]
-    texts = _read_texts(path, config)
-    directory, tokenizer = texts["directory"], texts["tokenizer"]
+    directory = _find_directory(path)
+    texts = _read_texts(directory, config)
+    tokenizer = texts["tokenizer"]
     model = EngineModel(directory, tokenizer, _eos_ids(directory, tokenizer))
     opened = open_engine(engine, model, config, options)
     return OpenedModel(runtime=engine, config=config, engine=opened, **texts)
@@ -228,23 +233,33 @@ def open_ours(
 
     Raises StartError or InvalidInputs.
     """
-    texts = _read_texts(path, config)
-    directory, tokenizer = texts["directory"], texts["tokenizer"]
-    images, tower = _open_images(directory, runtime, config, tokenizer)
-    engine = _open_engine(directory, runtime, config, tokenizer)
+    directory = _find_directory(path)
+    with called_while_compiling(partial(_read_texts, directory, config)) as read:
+        try:
+            images, tower = _open_images(directory, runtime, config, read)
+            engine = _open_engine(directory, runtime, config, read)
+            texts = read()
+        except StartError:
+            read()  # an error in the files of texts is told first
+            raise
     opened = OpenedModel(
         runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
     return opened, engine
 
 
-def _read_texts(path: str | Path, config: EngineConfig) -> dict[str, Any]:
-    """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
+def _find_directory(path: str | Path) -> Path:
+    """Return the directory or the GGUF file of the model `path`.  Raises StartError."""
     directory = find_gguf(Path(path)) or directory_of(Path(path))
     if not directory.is_dir() and not is_gguf(directory):
         why = why_no_model(path)
         expected = f"which {why}" if why else "expected a model's directory or a GGUF file"
         raise StartError(f"path is {str(path)!r}, {expected}")
+    return directory
+
+
+def _read_texts(directory: Path, config: EngineConfig) -> Texts:
+    """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
     texts = text_directory(directory, TOKENIZER_FILES)
     tokenizer = Tokenizer.open(texts) if has_tokenizer(texts) else None
     special_tokens = tokenizer.special_tokens if tokenizer else None
@@ -261,7 +276,7 @@ def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
 
 
 def _open_images(
-    directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
+    directory: Path, runtime: str, config: EngineConfig, read: Callable[[], Texts]
 ) -> tuple[ImageReader, Tower] | tuple[None, None]:
     """Return the reader and the tower for images, of a model that takes them.
 
@@ -274,19 +289,27 @@ def _open_images(
         raise StartError(
             f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
         )
+    if not takes:
+        return None, None
     try:
-        reader = open_reader(directory, tokenizer, config)
+        reader = open_reader(directory, read()["tokenizer"], config)
         return (None, None) if reader is None else (reader, Tower.open(directory, config))
     except StartError as error:
         raise StartError(f"{error}; {text_only}") from error
 
 
 def _open_engine(
-    directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
+    directory: Path, runtime: str, config: EngineConfig, read: Callable[[], Texts]
 ) -> Engine | EncoderEngine:
     if is_encoder(find_config(directory)):
         return EncoderEngine(Encoder.open(directory, config, runtime))
-    runner, draft = open_runners(directory, runtime, config, tokenizer)
+    early = None if config.draft is None else read()["tokenizer"]
+    runner, draft = open_runners(directory, runtime, config, early)
+    try:
+        tokenizer = read()["tokenizer"]
+    except BaseException:
+        runner.close()
+        raise
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
         engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)

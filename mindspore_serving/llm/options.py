@@ -11,6 +11,11 @@ from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
 from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 
+# Options of former versions, and what became of them.
+REMOVED = {
+    "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
+}
+
 
 def make_config(options: Mapping[str, Any]) -> EngineConfig:
     """Return the options as a config.  Raises InvalidInputs naming one that does not exist."""
@@ -21,6 +26,8 @@ def make_config(options: Mapping[str, Any]) -> EngineConfig:
 def check_names(options: Collection[str], known: Collection[str]) -> None:
     """Raise InvalidInputs for an option that is not `known`."""
     for name in options:
+        if name in REMOVED:
+            raise InvalidInputs(f"the option {name!r} {REMOVED[name]}")
         if name not in known:
             expected = did_you_mean(name, known) or f", expected one of {', '.join(known)}"
             raise InvalidInputs(f"there is no option {name!r}{expected}")

@@ -5,17 +5,21 @@ Lives on the event loop; `startup` has the public functions.
 
 import asyncio
 import gc
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.types import ASGIApp
 
 from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment, RefusedServable
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.core.service import Inference, ServableReadiness
 from mindspore_serving.errors import AlreadyRunning, InvalidInputs, StartError
 from mindspore_serving.frontends import address as addresses
@@ -31,7 +35,7 @@ from mindspore_serving.frontends.grpc.native import NativeGrpcServer
 from mindspore_serving.frontends.grpc.reflection import ReflectionService
 from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
-from mindspore_serving.frontends.http.app import make_app
+from mindspore_serving.frontends.http.app import guarded, make_router
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
@@ -39,6 +43,9 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.state.batch import LineFormat
+from mindspore_serving.frontends.state.runner import BatchRunner
+from mindspore_serving.frontends.state.store import StateStore
 from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
@@ -94,6 +101,8 @@ class Serving:
         if log.has_requests():
             self._inference = RequestLog(self._inference)
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
+        self.store: StateStore | None = None
+        self.batches: BatchRunner | None = None
         self.is_deployed = False
 
     @classmethod
@@ -228,16 +237,8 @@ class Serving:
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-        state = self._app_state(options)
-        v2 = self._v2(state, options)
-        visible = DocumentOptions(bool(keys), options.use_status_codes)
-        mounted = protocols.mount(state, options.llm_serving_form, v2, visible)
-        app = make_app(
-            inference, state.control,
-            partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
-            rest=rest, keys=keys, origins=origins,
-            routes=mounted.routes, allow_loading=options.allow_loading, describe=mounted.describe,
-        )  # fmt: skip
+        v2, router = self.open_routes(options)
+        app = guarded(router, keys, origins)
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
             traces, count = self._master.traces, pool.num_processes
@@ -245,13 +246,43 @@ class Serving:
             await pool.start_http(message, app)
             self._http = pool
         else:
-            refusals = LanguageRefusals(state.control, options.limits, FastInfer(v2))
+            refusals = LanguageRefusals(self._master.control, options.limits, FastInfer(v2))
             path = FastPath(inference, rest, keys, origins, refusals)
             limits, responses = options.limits, self._responses
             server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
             await server.start(tls)
             self._http = server
+        if self.batches is not None:
+            self.batches.start(router)
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
+
+    def open_routes(
+        self,
+        options: FrontEndOptions,
+        lines: Mapping[str, LineFormat] = protocols.LINES,
+        priority: int = BACKGROUND,
+    ) -> tuple[V2, ASGIApp]:
+        """Open the stored state; return protocol v2, and all routes without access control.
+
+        `lines` and `priority` are those of batches.  Raises StartError.
+        """
+        store = self.store = StateStore(options.state_directory)
+        if store.is_durable:
+            limits = options.language_limits
+            self.batches = BatchRunner(store, lines, limits, priority=priority)
+        state = replace(self._app_state(options), store=store, batches=self.batches)
+        v2 = self._v2(state, options)
+        has_keys = bool(options.api_keys or options.key_file is not None)
+        visible = DocumentOptions(has_keys, options.use_status_codes)
+        mounted = protocols.mount(state, options.llm_serving_form, v2, visible)
+        router = make_router(
+            self._inference, state.control,
+            partial(self._metrics, mounted, has_vllm=options.vllm_metrics),
+            rest=MsRest(options.max_message, options.use_status_codes, options.limits),
+            routes=mounted.routes,
+            allow_loading=options.allow_loading, describe=mounted.describe,
+        )  # fmt: skip
+        return v2, router
 
     async def _renew_front_ends(self) -> None:
         if self._pool is not None:
@@ -284,6 +315,8 @@ class Serving:
         self.renewal.cancel()
         for task in self._tasks:
             task.cancel()
+        if self.batches is not None:
+            await self.batches.close()
         grace = min(EXIT_GRACE, seconds / 2) if seconds else EXIT_GRACE
         drain = max(0.0, seconds - grace - CLOSE_GRACE)
         closing = [
@@ -301,6 +334,9 @@ class Serving:
         self._grpc = self._http = self._pool = None
         self._directory.close()
         self._memory.close()
+        if self.store is not None:
+            await self.store.close()
+            self.store = self.batches = None
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
 

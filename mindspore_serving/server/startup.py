@@ -173,6 +173,7 @@ def start_restful_server(
     vllm_metrics: bool = False,
     lora_directories: Sequence[str] = (),
     pull_prefixes: Sequence[str] = (),
+    state_directory: str = "",
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 

@@ -23,6 +23,10 @@ _started: list[str] = []
 sys.addaudithook(lambda event, _: _started.append(event) if event in STARTS else None)
 
 WRONG = [
+    (
+        {"graph_mode": True},
+        "the option 'graph_mode' was removed in 3.0: the runtime 'mindspore' al",
+    ),
     ({"kv_cache_dtyp": "u8"}, "there is no option 'kv_cache_dtyp'; did you mean 'kv_cache_dtype'?"),
     ({"kv_cache_dtype": 8}, "kv_cache_dtype is 8, expected a text"),
     ({"kv_cache_dtype": "u4"}, "kv_cache_dtype is 'u4', the openvino runtime accepts auto, f32, "),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
+from mindspore_serving.frontends.anthropic.tools import is_offered
 from mindspore_serving.frontends.chat.fields import unexpected
 from mindspore_serving.frontends.chat.messages import (
     CalledFunction,
@@ -16,6 +17,7 @@ from mindspore_serving.frontends.chat.messages import (
     ContentPart,
     ToolCall,
 )
+from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
 
 _ACCEPTED = {  # by role
@@ -23,6 +25,7 @@ _ACCEPTED = {  # by role
     "user": ("text", "image", "tool_result"),
     "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
 }
+_SERVER_USES = ("server_tool_use", "mcp_tool_use")
 _MEDIA = ("image", "document", "search_result")
 _REQUIRED = {  # by type
     "text": ["text"],
@@ -95,7 +98,10 @@ def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
 
 
 def find_ignored(body: CountRequest) -> Iterator[str]:
-    """Iterate over the names of fields that are set and have no effect here."""
+    """Iterate over the names of fields, tools and blocks that have no effect here."""
+    unread = [*_find_unread(body)]
+    report_kinds("/v1/messages", [kind for _, kind in unread])
+    yield from (path for path, _ in unread)
     if body.context_management is not None:
         yield "context_management"
     if body.thinking is not None:
@@ -105,6 +111,22 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
     blocks = [block for _, _, content in _turns(body) for block in _flatten(content)]
     if any(part.cache_control is not None for part in (body, *blocks, *(body.tools or ()))):
         yield "cache_control"
+
+
+def _find_unread(body: CountRequest) -> Iterator[tuple[str, str]]:
+    """Iterate over path and type of the tools and blocks that the model does not see."""
+    for index, tool in enumerate(body.tools or ()):
+        if not is_offered(tool):
+            yield f"tools[{index}]", tool.type or ""
+    for path, _, content in _turns(body):
+        for index, block in enumerate(content if isinstance(content, list) else ()):
+            if _is_of_server(block):
+                yield f"{path}[{index}]", block.type
+
+
+def _is_of_server(block: Block) -> bool:
+    """Return whether a block is of a tool that only Anthropic's server runs."""
+    return block.type in _SERVER_USES or block.type.endswith("_tool_result")
 
 
 def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
@@ -118,13 +140,15 @@ def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
         yield f"messages[{index}].content", message.role, message.content
 
 
-def _flatten(content: str | Sequence[Block] | None) -> Iterator[Block]:
+def _flatten(content: str | Sequence[Block] | Block | None) -> Iterator[Block]:
     for block in content if isinstance(content, list) else ():
         yield block
         yield from _flatten(block.content)
 
 
 def _add(conversation: _Conversation, role: str, path: str, block: Block) -> None:
+    if role == "assistant" and _is_of_server(block):
+        return
     _check(path, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
         conversation.turn_of(role).texts.append(ContentPart("text", block.text))
@@ -140,8 +164,10 @@ def _add(conversation: _Conversation, role: str, path: str, block: Block) -> Non
         conversation.add_result(block, _text(f"{path}.content", block.content))
 
 
-def _text(path: str, content: str | list[Block] | None) -> str:
+def _text(path: str, content: str | list[Block] | Block | None) -> str:
     """Return the text of a tool's result."""
+    if isinstance(content, Block):
+        content = [content]
     if not isinstance(content, list):
         return content or ""
     for index, block in enumerate(content):

@@ -29,7 +29,7 @@ class Block(msgspec.Struct):
     name: str | None = None
     input: Object | None = None
     tool_use_id: str | None = None
-    content: "str | list[Block] | None" = None
+    content: "str | list[Block] | Block | None" = None
     is_error: bool | None = None
     source: AnthropicSource | None = None
     cache_control: Any = None
@@ -45,7 +45,7 @@ class AnthropicMessage(msgspec.Struct):
 class AnthropicTool(msgspec.Struct):
     """A tool."""
 
-    name: str
+    name: str | None = None
     type: str | None = None
     description: str | None = None
     input_schema: Object | None = None

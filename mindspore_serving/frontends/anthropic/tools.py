@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.anthropic.known_tools import find_known
 from mindspore_serving.frontends.anthropic.requests import AnthropicTool, CountRequest
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.decoding import check_free
@@ -26,7 +27,11 @@ def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
 
     Raises InvalidField.
     """
-    tools = [_to_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())]
+    tools = [
+        _to_tool(f"tools[{index}]", tool)
+        for index, tool in enumerate(body.tools or ())
+        if is_offered(tool)
+    ]
     names: dict[str, None] = {}
     for name in [tool["function"]["name"] for tool in tools]:
         if name in names:
@@ -35,18 +40,26 @@ def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
     return tools, _choice(body, names)
 
 
+def is_offered(tool: AnthropicTool) -> bool:
+    """Return whether the model sees a tool: the client runs it."""
+    return tool.type in (None, "custom") or find_known(tool.type or "") is not None
+
+
 def _to_tool(path: str, tool: AnthropicTool) -> dict[str, Any]:
-    if tool.type not in (None, "custom"):
-        raise unexpected(f"{path}.type", tool.type, "custom: there are no built-in tools")
+    if tool.name is None:
+        raise InvalidField(f"{path}.name", "is missing")
     if not _NAME.fullmatch(tool.name):
         raise unexpected(f"{path}.name", tool.name, "1 to 128 letters, digits, - or _")
-    if tool.input_schema is None:
+    description, schema = tool.description, tool.input_schema
+    if known := find_known(tool.type or ""):
+        description, schema = known
+    if schema is None:
         raise InvalidField(f"{path}.input_schema", "is missing")
-    check_free(f"{path}.input_schema", tool.input_schema)
+    check_free(f"{path}.input_schema", schema)
     function = {
         "name": tool.name,
-        "description": tool.description,
-        "parameters": tool.input_schema,
+        "description": description,
+        "parameters": schema,
         "strict": tool.strict,
     }
     present = {name: value for name, value in function.items() if value is not None}

@@ -14,6 +14,7 @@ import msgspec
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
+    BACKGROUND,
     CODEC,
     METHODS,
     Chunk,
@@ -200,7 +201,9 @@ class ServedModel:
         """
         self.rules.check(request)
         if options.priority:
-            request = msgspec.structs.replace(request, priority=request.priority + options.priority)
+            is_background = options.priority >= BACKGROUND
+            requested = 0 if is_background else request.priority
+            request = msgspec.structs.replace(request, priority=requested + options.priority)
         limits = self.rules.limits if request.is_stream else None
         return Generation(self.inference, self._wrap(request, options), limits)
 

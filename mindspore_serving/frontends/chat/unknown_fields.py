@@ -92,6 +92,17 @@ class KnownFields:
                 log.warning("%s: the field %s is not known and ignored", self._where, name[:64])
 
 
+_logged_kinds: set[tuple[str, str]] = set()
+
+
+def report_kinds(where: str, kinds: Iterable[str]) -> None:
+    """Log, once each, the kinds of tools and items that models do not see; `where` is a route."""
+    for kind in kinds:
+        if (where, kind) not in _logged_kinds and len(_logged_kinds) < _MAX_LOGGED:
+            _logged_kinds.add((where, kind))
+            log.warning("%s: the model does not see what has the type %s", where, kind[:64])
+
+
 def _decode(body: object) -> Mapping[str, object]:
     """Return the fields of a JSON object with raw values; empty for anything else."""
     if not isinstance(body, bytes | msgspec.Raw):

@@ -1,6 +1,7 @@
-"""ASGI application: the routes of all protocols behind access control."""
+"""ASGI application: the routes of all protocols, and access control before them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
@@ -26,18 +27,29 @@ def make_app(
     control: Control,
     metrics: Callable[[], Page],
     *,
-    rest: MsRest,
     keys: Keys | None = None,
     origins: OriginPolicy | None = None,
+    **options: Any,
+) -> ASGIApp:
+    """Make the ASGI application of a server; `options` are those of `make_router`."""
+    router = make_router(inference, control, metrics, **options)
+    return guarded(router, keys or Keys(), origins)
+
+
+def make_router(
+    inference: Inference,
+    control: Control,
+    metrics: Callable[[], Page],
+    *,
+    rest: MsRest,
     routes: Sequence[BaseRoute] = (),
     allow_loading: bool = False,
     describe: Describe | None = None,
 ) -> ASGIApp:
-    """Make the ASGI application of a server.
+    """Make the application without access control, for requests of the server itself.
 
-    `routes` of other protocols are matched first.  Without `origins`, web pages of all sites can
-    send requests.  With `allow_loading`, clients with a key can load and unload models.
-    `describe` makes the OpenAPI document.
+    `routes` of other protocols are matched first.  With `allow_loading`, clients with a key can
+    load and unload models.  `describe` makes the OpenAPI document.
     """
     classic = Classic(inference, control, rest, PATHS)
     contexts = {
@@ -47,11 +59,14 @@ def make_app(
     }
     all_routes = [*routes, *bind_all(ROUTES, contexts)]
     app = to_app(all_routes, Unrouted(all_routes))
-    return guarded(without_slash(app), keys or Keys(), origins)
+    return without_slash(app)
 
 
 def guarded(app: ASGIApp, keys: Keys, origins: OriginPolicy | None) -> ASGIApp:
-    """Return `app` behind checks of keys and origins."""
+    """Return `app` behind checks of keys and origins.
+
+    Without `origins`, web pages of all sites can send requests.
+    """
     gate = Gate(app, keys, origins) if keys or origins else app
     if origins is None or not origins.allow_origins:
         return gate

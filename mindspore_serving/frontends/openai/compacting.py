@@ -21,9 +21,9 @@ from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.answers import Compacted, OpenAIResponse
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
+from mindspore_serving.frontends.openai.response_decoding import read
 from mindspore_serving.frontends.openai.response_input import (
     encode_summary,
-    read,
     to_items,
     to_messages,
 )

@@ -1,6 +1,5 @@
 """Fields of /v1/responses: refused, ignored, and translated to fields of a chat."""
 
-from collections.abc import Iterator
 from typing import Any
 
 from mindspore_serving.core.model_card import ModelCard
@@ -9,15 +8,16 @@ from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, at_lea
 from mindspore_serving.frontends.chat.tools import (
     AllowedTool,
     AllowedTools,
-    Function,
     NamedFunction,
     ToolChoiceBody,
 )
 from mindspore_serving.frontends.chat.tools import Tool as ChatTool
+from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.openai.fields import not_supported
 from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
-from mindspore_serving.frontends.openai.response_input import read
-from mindspore_serving.frontends.openai.response_requests import LOGPROBS, ResponseTool
+from mindspore_serving.frontends.openai.response_input import find_unread as find_unread_items
+from mindspore_serving.frontends.openai.response_requests import LOGPROBS
+from mindspore_serving.frontends.openai.response_tools import BUILT_IN, read_tools
 
 
 @translation("max_output_tokens", to="max_completion_tokens")
@@ -67,35 +67,21 @@ def thinking_token_budget(body: Any, _: ModelCard) -> int | None:
 
 @translation("tools")
 def tools(body: Any, _: ModelCard) -> list[ChatTool]:
-    """Offer functions, with name and parameters beside the type.
+    """Offer functions, custom tools, shells and apply_patch, all as functions.
 
     Other tools are not shown to the model; `x-ignored-fields` names them.
     """
-    return [_to_tool(path, tool) for path, tool in _read_tools(body) if _is_function(tool)]
+    return read_tools(body.tools).offered
 
 
-def find_unsupported_tools(body: Any) -> list[str]:
-    """Return the paths of tools that the model does not see.
+def find_unread(body: Any) -> list[str]:
+    """Return the paths of the tools and items that the model does not see.
 
     Agents send built-in tools of OpenAI's server together with their own functions.
     """
-    return [path for path, tool in _read_tools(body) if not _is_function(tool)]
-
-
-def _read_tools(body: Any) -> Iterator[tuple[str, ResponseTool]]:
-    for index, raw in enumerate(body.tools or ()):
-        path = f"tools[{index}]"
-        yield path, read(path, bytes(raw), ResponseTool)
-
-
-def _is_function(tool: ResponseTool) -> bool:
-    return tool.type == "function"
-
-
-def _to_tool(path: str, tool: ResponseTool) -> ChatTool:
-    if tool.name is None:
-        raise InvalidField(f"{path}.name", "is missing")
-    return ChatTool("function", Function(tool.name, tool.description, tool.parameters))
+    unread = [*read_tools(body.tools).ignored, *find_unread_items(body.input)]
+    report_kinds("POST /v1/responses", [kind for _, kind in unread])
+    return [path for path, _ in unread]
 
 
 @translation("tool_choice")
@@ -104,10 +90,12 @@ def tool_choice(body: Any, _: ModelCard) -> str | ToolChoiceBody | None:
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice
-    if choice.type == "function" and choice.name is not None:
+    if choice.type in BUILT_IN:
+        return ToolChoiceBody("function", NamedFunction(BUILT_IN[choice.type][1].name))
+    if choice.type in ("function", "custom") and choice.name is not None:
         return ToolChoiceBody("function", NamedFunction(choice.name))
     if choice.type == "allowed_tools":
-        names = [tool.get("name") for tool in choice.tools or ()]
+        names = [tool.get("name", tool.get("type")) for tool in choice.tools or ()]
         allowed = [AllowedTool(function=NamedFunction(str(name))) for name in names if name]
         return ToolChoiceBody("allowed_tools", None, AllowedTools(choice.mode or "auto", allowed))
     return ToolChoiceBody(choice.type)

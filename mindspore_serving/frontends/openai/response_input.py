@@ -6,44 +6,31 @@ The reasoning, text and calls of one turn of the assistant are several items, an
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 
-from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.fields import unexpected
+from mindspore_serving.errors import InvalidField, misspelt
+from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.chat.messages import (
-    CalledFunction,
     ChatMessage,
     ContentPart,
-    ToolCall,
 )
-from mindspore_serving.frontends.decoding import decode
+from mindspore_serving.frontends.openai.response_calls import add_call, to_result
+from mindspore_serving.frontends.openai.response_decoding import read
 from mindspore_serving.frontends.openai.response_requests import (
-    CallItem,
     CompactionItem,
+    ItemReference,
     ItemType,
     MessageItem,
-    OutputItem,
     ReasoningItem,
-    ResponseTool,
 )
+from mindspore_serving.frontends.openai.response_tools import CALLS
 
 ROLES = ("user", "assistant", "system", "developer")
 _FIRST = ("system", "developer")
-_KINDS = ("message", "function_call", "function_call_output", "reasoning", "compaction")
+_OUTPUTS = {kind.output: kind for kind in CALLS.values()}
+_KINDS = ("message", *CALLS, *_OUTPUTS, "reasoning", "compaction", "item_reference")
 _SUMMARY = "ms1."  # prefix of a summary in base64, which is opaque to clients but not encrypted
-
-Item = TypeVar(
-    "Item",
-    MessageItem,
-    CallItem,
-    OutputItem,
-    ReasoningItem,
-    CompactionItem,
-    ItemType,
-    ResponseTool,
-)
 
 
 @dataclass(slots=True)
@@ -53,6 +40,8 @@ class ResponseConversation:
     messages: list[ChatMessage] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     reasoning: dict[int, list[str]] = field(default_factory=dict)  # by the index of the message
+    before: Sequence[bytes] = ()  # items of the response that this one continues
+    known: set[str] | None = None  # their ids, once an item refers to one
 
     def add(self, path: str, message: ChatMessage) -> None:
         """Append a message that came from `path`."""
@@ -106,7 +95,7 @@ def to_messages(
 
     Raises InvalidField.
     """
-    conversation = ResponseConversation()
+    conversation = ResponseConversation(before=before)
     if instructions:
         conversation.add("instructions", ChatMessage(role="system", content=instructions))
     for raw in before:
@@ -127,12 +116,10 @@ def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
     kind = read(path, raw, ItemType)
     if kind.type is None or kind.type == "message":
         _add_message(conversation, path, read(path, raw, MessageItem))
-    elif kind.type == "function_call":
-        _add_call(conversation, path, read(path, raw, CallItem))
-    elif kind.type == "function_call_output":
-        item = read(path, raw, OutputItem)
-        message = ChatMessage(role="tool", content=item.output, tool_call_id=item.call_id)
-        conversation.add(path, message)
+    elif kind.type in CALLS:
+        add_call(conversation.assistant(path, is_done=False), CALLS[kind.type], path, raw)
+    elif kind.type in _OUTPUTS:
+        conversation.add(path, to_result(_OUTPUTS[kind.type], path, raw))
     elif kind.type == "reasoning":
         _add_reasoning(conversation, path, read(path, raw, ReasoningItem))
     elif kind.type == "compaction":
@@ -140,9 +127,33 @@ def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
         is_done = conversation.has_text or conversation.has_calls
         message = conversation.assistant(path, is_done=is_done)
         message.content = _decode_summary(f"{path}.encrypted_content", summary)
-    else:
-        accepted = ", ".join(_KINDS)
-        raise unexpected(f"{path}.type", kind.type, f"one of {accepted}")
+    elif kind.type == "item_reference":
+        _check_reference(conversation, path, read(path, raw, ItemReference).id)
+    elif misspelt(kind.type, _KINDS):
+        raise unexpected(f"{path}.type", kind.type, misspelt(kind.type, _KINDS))
+
+
+def find_unread(input_: str | Sequence[msgspec.Raw]) -> list[tuple[str, str]]:
+    """Return path and type of the items that the model does not see.
+
+    These are calls of tools that only OpenAI's server runs, and types that are not known.
+    """
+    unread = []
+    for index, raw in enumerate(() if isinstance(input_, str) else input_):
+        path = f"input[{index}]"
+        kind = read(path, bytes(raw), ItemType).type
+        if kind is not None and kind not in _KINDS:
+            unread.append((path, kind))
+    return unread
+
+
+def _check_reference(conversation: ResponseConversation, path: str, name: str) -> None:
+    """Check that an item is one of the response that this one continues."""
+    if conversation.known is None:
+        conversation.known = {str(read(path, raw, ItemType).id) for raw in conversation.before}
+    if name not in conversation.known:
+        accepted = "expected the id of an item of previous_response_id: send the item itself"
+        raise InvalidField(f"{path}.id", f"is {show(name)}, {accepted}")
 
 
 def _add_message(conversation: ResponseConversation, path: str, item: MessageItem) -> None:
@@ -164,13 +175,6 @@ def _add_message(conversation: ResponseConversation, path: str, item: MessageIte
     else:
         role = "system" if item.role in _FIRST else item.role
         conversation.add(path, ChatMessage(role=role, content=item.content))
-
-
-def _add_call(conversation: ResponseConversation, path: str, item: CallItem) -> None:
-    message = conversation.assistant(path, is_done=False)
-    call = ToolCall(CalledFunction(item.name, item.arguments), item.call_id, "function")
-    message.tool_calls = message.tool_calls or []
-    message.tool_calls.append(call)
 
 
 def _add_reasoning(conversation: ResponseConversation, path: str, item: ReasoningItem) -> None:
@@ -197,16 +201,3 @@ def _decode_summary(path: str, content: str) -> str:
 
 def _parts(content: str | list[ContentPart] | None) -> list[ContentPart]:
     return content if isinstance(content, list) else [ContentPart("text", content or "")]
-
-
-def read(path: str, raw: bytes, kind: type[Item]) -> Item:
-    """Decode `raw` as a `kind`.
-
-    Raises InvalidField with the path of the field in the request.
-    """
-    try:
-        return decode(raw, kind)
-    except InvalidField as error:
-        if not error.field:
-            raise InvalidField(path, text=str(error).replace("the body", path, 1)) from None
-        raise error.renamed(f"{path}.{error.field}") from None

@@ -1,16 +1,24 @@
-"""Output items of a response: a message, reasoning and function calls, built chunk by chunk.
+"""Output items of a response: a message, reasoning and calls of tools, built chunk by chunk.
 
 An item stays open until an item of another type begins. Every step returns the events of the
 stream. Knows no sockets and no request.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
+from mindspore_serving.frontends.chat.custom_tools import InputReader
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
+from mindspore_serving.frontends.openai.response_tools import (
+    CUSTOM,
+    FUNCTION,
+    CalledTool,
+    CallKind,
+    to_argument,
+)
 
 Object = dict[str, Any]
 
@@ -22,6 +30,8 @@ class _Open:
     item: Object
     index: int  # of the item in the output
     part: Object | None = None
+    kind: CallKind | None = None  # of a call
+    reader: InputReader | None = None  # of the text of a custom tool's call
     texts: list[str] = field(default_factory=list)  # joined when it is closed
     logprobs: list[Object] = field(default_factory=list)
 
@@ -35,8 +45,9 @@ class _Open:
 class ResponseOutput:
     """Output items of one response; every method returns the events to send."""
 
-    def __init__(self) -> None:
+    def __init__(self, called: Mapping[str, CalledTool]) -> None:
         self.items: list[Object] = []
+        self._called = called  # by the name of the function in the prompt
         self._open: _Open | None = None
 
     def take(self, chunk: Chunk, tokens: Sequence[GeneratedToken] = ()) -> list[Object]:
@@ -79,14 +90,29 @@ class ResponseOutput:
 
     def _add_call(self, call: ToolCallDelta) -> list[Object]:
         if call.name is not None:
-            item = _item("fc", "function_call", call_id=_name("call"), name=call.name)
-            events = self._close("completed")
-            return [*events, _item_event("added", self._begin({**item, "arguments": ""}))]
+            return [*self._close("completed"), *self._begin_call(call.name)]
         opened = self._open
-        if opened is None or opened.part is not None:
+        if opened is None or opened.kind is None:
             raise RuntimeError("bug in the output parser: arguments before a call")
-        opened.texts.append(call.arguments)
-        return [opened.event("function_call_arguments.delta", delta=call.arguments)]
+        reader, deltas = opened.reader, opened.kind.deltas
+        text = call.arguments if reader is None else reader.feed(call.arguments)
+        opened.texts.append(text)
+        return [opened.event(f"{deltas}.delta", delta=text)] if deltas and text else []
+
+    def _begin_call(self, name: str) -> list[Object]:
+        """Begin the item of a call of the function `name`."""
+        tool = self._called.get(name) or CalledTool(FUNCTION, name)
+        kind = tool.kind
+        item = _item(kind.prefix, kind.item, call_id=_name("call"))
+        if not kind.is_object:
+            item["name"] = tool.name
+            if tool.namespace:
+                item["namespace"] = tool.namespace
+        item[kind.argument] = to_argument(kind, "")
+        opened = self._begin(item)
+        opened.kind = kind
+        opened.reader = InputReader() if kind is CUSTOM else None
+        return [_item_event("added", opened)]
 
     def _begin_text(self, kind: str) -> "_Open":
         if kind == "reasoning":
@@ -105,12 +131,12 @@ class ResponseOutput:
         opened, self._open = self._open, None
         if opened is None:
             return []
-        text, part, item = "".join(opened.texts), opened.part, opened.item
+        part, item = opened.part, opened.item
         item["status"] = status
-        if part is None:
-            item["arguments"] = text
-            done = opened.event("function_call_arguments.done", name=item["name"], arguments=text)
-            return [done, _item_event("done", opened)]
+        if opened.kind is not None:
+            return _close_call(opened, opened.kind)
+        text = "".join(opened.texts)
+        assert part is not None
         part = {**part, "text": text}
         if item["type"] == "reasoning":
             done = opened.event("reasoning_text.done", text=text)
@@ -119,6 +145,19 @@ class ResponseOutput:
             done = opened.event("output_text.done", text=text, logprobs=opened.logprobs)
         item["content"] = [part]
         return [done, opened.event("content_part.done", part=part), _item_event("done", opened)]
+
+
+def _close_call(opened: _Open, kind: CallKind) -> list[Object]:
+    rest = opened.reader.finish() if opened.reader else ""
+    item = opened.item
+    item[kind.argument] = argument = to_argument(kind, "".join([*opened.texts, rest]))
+    events = [_item_event("done", opened)]
+    if kind.deltas:
+        name = {"name": item["name"]} if kind is FUNCTION else {}
+        events.insert(0, opened.event(f"{kind.deltas}.done", **name, **{kind.argument: argument}))
+    if rest and kind.deltas:
+        events.insert(0, opened.event(f"{kind.deltas}.delta", delta=rest))
+    return events
 
 
 def _item_event(action: str, opened: _Open) -> Object:

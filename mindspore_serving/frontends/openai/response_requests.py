@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from mindspore_serving.frontends.chat.custom_tools import CustomFormat
 from mindspore_serving.frontends.chat.fields import Int
 from mindspore_serving.frontends.chat.messages import ContentPart
 
@@ -37,13 +38,15 @@ class ResponseReasoning(msgspec.Struct):
 
 
 class ResponseTool(msgspec.Struct):
-    """A function, with the fields that a chat puts into an object `function` beside `type`."""
+    """A tool of any type: a function has its fields beside `type`, a namespace has `tools`."""
 
     type: str
     name: str | None = None
     description: str | None = None
     parameters: Object | None = None
     strict: bool | None = None
+    format: CustomFormat | None = None
+    tools: list[msgspec.Raw] | None = None
 
 
 class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
@@ -56,9 +59,10 @@ class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ItemType(msgspec.Struct):
-    """The field that every input item may have."""
+    """The fields that every input item may have."""
 
     type: str | None = None
+    id: Any = None
 
 
 class MessageItem(msgspec.Struct):
@@ -74,13 +78,47 @@ class CallItem(msgspec.Struct):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
+
+
+class CustomCallItem(msgspec.Struct):
+    """A call of a custom tool."""
+
+    call_id: str
+    name: str
+    input: str
+    namespace: str | None = None
+
+
+class BuiltInCallItem(msgspec.Struct):
+    """A call of a shell or of apply_patch; the type says which of the two objects it has."""
+
+    call_id: str | None = None
+    id: str | None = None
+    action: Object | None = None
+    operation: Object | None = None
 
 
 class OutputItem(msgspec.Struct):
-    """The output of a called function."""
+    """The output of a called function or custom tool."""
 
     call_id: str
     output: str | list[ContentPart]
+
+
+class BuiltInOutputItem(msgspec.Struct):
+    """The output of a shell (one object for each command) or of apply_patch."""
+
+    call_id: str | None = None
+    id: str | None = None
+    output: str | list[Object] | None = None
+    status: str | None = None
+
+
+class ItemReference(msgspec.Struct):
+    """The id of an item of a response."""
+
+    id: str
 
 
 class ReasoningItem(msgspec.Struct):

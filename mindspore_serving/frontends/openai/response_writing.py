@@ -14,6 +14,7 @@ from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
 from mindspore_serving.frontends.openai.response_items import ResponseOutput
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_tools import read_tools
 
 Object = dict[str, Any]
 
@@ -28,7 +29,7 @@ class ResponseBuilder:
         self._model = model
         self._name = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
-        self._output = ResponseOutput()
+        self._output = ResponseOutput(read_tools(body.tools).called)
         self._tokens: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
         self._status = "in_progress"
         self._usage: Object | None = None

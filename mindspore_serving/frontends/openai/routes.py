@@ -13,13 +13,14 @@ from mindspore_serving.frontends.openai import (
     requests,
     responses,
     scores,
+    state_routes,
     stored_responses,
     tokens,
 )
 from mindspore_serving.frontends.openai.compacting import FIELDS as COMPACTING
 from mindspore_serving.frontends.openai.compacting import compact
 from mindspore_serving.frontends.openai.fields import CHAT, COMPLETIONS, EMBEDDINGS
-from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_unsupported_tools
+from mindspore_serving.frontends.openai.response_fields import RESPONSES, find_unread
 from mindspore_serving.frontends.openai.response_requests import CompactRequest, ResponseRequest
 from mindspore_serving.frontends.openai.stored_responses import BASE, COMPACT, COUNT
 from mindspore_serving.frontends.operation import (
@@ -85,7 +86,7 @@ def _generating() -> tuple[HttpRoute, ...]:
             "Create a response; with `stream`, as events",
             {JSON: answers.OpenAIResponse, EVENTS: EVENT},
             body=Body(ResponseRequest, {ResponseRequest: RESPONSES}, _RESPONSE),
-            find_ignored=find_unsupported_tools,
+            find_ignored=find_unread,
             refused_early=GENERATING,
         ),
         _post(
@@ -234,4 +235,11 @@ def _about_tokens() -> tuple[HttpRoute, ...]:
     )
 
 
-ROUTES = (*_generating(), *_stored(), *_reading(), *_about_models(), *_about_tokens())
+ROUTES = (
+    *_generating(),
+    *_stored(),
+    *_reading(),
+    *_about_models(),
+    *_about_tokens(),
+    *state_routes.rows(_route),
+)

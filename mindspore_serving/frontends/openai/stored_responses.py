@@ -9,11 +9,11 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.frontends import keys
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
-from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
 
@@ -65,9 +65,8 @@ def is_stored_response(_: AppState, scope: Scope) -> bool:
 
 
 def owner_of(http: Request) -> str:
-    """Return whose responses a request may see: the key's secret, "" for requests without a key."""
-    holder = http.scope.get(TENANT)
-    return "" if holder is None else holder.key.secret
+    """Return whose responses a request may see."""
+    return keys.owner_of(http.scope)
 
 
 def find(state: AppState, http: Request) -> StoredResponse:

@@ -12,14 +12,15 @@ The model knows neither sampling nor grammars nor adapters: it drafts the likeli
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import exp, log
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from mindspore_serving import log as logs
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.acceptance import ModelAcceptance
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
-from mindspore_serving.llm.step import Row, Runner, Step
+from mindspore_serving.llm.sampling.best import likeliest_below
+from mindspore_serving.llm.step import ChoosingRunner, Row, Runner, Step
 
 Clock: TypeAlias = Callable[[], float]
 """Returns seconds."""
@@ -203,11 +204,15 @@ class DraftModel:
         """Compute `rows`, and append the likeliest token to each of `draft_tokens`."""
         if not rows:
             return
-        logits = self._runner.run(Step(tuple(rows)))
-        if draft_tokens:
-            likeliest = logits[:, : self._vocab_size].argmax(axis=1).tolist()
-            for draft, token in zip(draft_tokens, likeliest, strict=True):
-                draft.append(token)
+        step = Step(tuple(rows))
+        can_choose: bool = getattr(self._runner, "max_best", 0) > 0
+        if can_choose and draft_tokens:
+            best = cast(ChoosingRunner, self._runner).run_best(step, 1)
+            likeliest = likeliest_below(best, self._vocab_size)
+        else:
+            likeliest = self._runner.run(step)[:, : self._vocab_size].argmax(axis=1).tolist()
+        for draft, token in zip(draft_tokens, likeliest, strict=True):
+            draft.append(token)
 
     def _begin(self, sequence: Sequence) -> _Progress:
         """Return the progress of a new sequence, sharing the cached blocks of its prefix."""

@@ -143,7 +143,7 @@ class Engine:
         request = make_request(request_id, prompt_ids, params, self._limits, **options)
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
-        self._scheduler.check_room(len(request.prompt_ids))
+        self._scheduler.check_room(len(request.prompt_ids), request.priority)
         sequence = Sequence(
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,

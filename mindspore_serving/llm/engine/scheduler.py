@@ -16,12 +16,17 @@ last in order (lowest priority, youngest) is preempted: it frees all of its bloc
 later its tokens are recomputed, except those still in the cache.  A sequence that outgrows the
 model's `rope_switch` restarts in the same way, as all of its keys change.
 
+Sequences of batches run in the background (priority BACKGROUND): a step that computes other
+sequences has none of them, but for one step in BACKGROUND_TURN, so that they end under any load.
+Others that find no room preempt them.
+
 Decisions only: no clock, no I/O, no model.
 """
 
 from bisect import insort
 from functools import partial
 
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.prompt_sharing import (
@@ -36,9 +41,16 @@ from mindspore_serving.llm.engine.sequence import (
     Sequence,
     SequenceStatus,
     StepPlan,
+    is_background,
     order_of,
     remove,
+    split,
 )
+
+BACKGROUND_TURN = 16
+BACKGROUND_SHARE = 4
+"""A step of the background has at most one in so many of the tokens that a step may have, as a new
+request waits until it ends."""
 
 
 class Scheduler:
@@ -56,6 +68,7 @@ class Scheduler:
         )
         self.admitted: list[Sequence] = []  # admitted for the first time by the last `schedule`
         self.num_preemptions = 0
+        self._num_paused = 0  # steps since sequences in the background had a part
         self._config = config
         self._block_size = cache.block_size
         self._aborted: list[Sequence] = []
@@ -65,9 +78,13 @@ class Scheduler:
         """True if any sequence waits or runs."""
         return bool(self.running or self.waiting)
 
-    def check_room(self, num_tokens: int) -> None:
-        """Raise Overloaded if no further request of `num_tokens` tokens may wait."""
-        lengths = [len(sequence.tokens) for sequence in self.waiting]
+    def check_room(self, num_tokens: int, priority: int = 0) -> None:
+        """Raise Overloaded if no further request of `num_tokens` tokens may wait.
+
+        Those in the background do not count for others.
+        """
+        counted = self.waiting if priority >= BACKGROUND else split(self.waiting)[False]
+        lengths = [len(sequence.tokens) for sequence in counted]
         check_room(self._config, "requests", len(lengths), sum(lengths), num_tokens)
 
     def add(self, sequence: Sequence) -> None:
@@ -115,10 +132,13 @@ class Scheduler:
         self.admitted.clear()
         for sequence in self.cache.outgrown(self.running):
             self._restart(sequence)
-        num_preemptions = self.num_preemptions
         plan = StepPlan(self._config.max_num_batched_tokens, self.cache.states.assign)
-        self._schedule_decoding(plan)
-        self._schedule_prompts(plan, admits=self.num_preemptions == num_preemptions)
+        self._schedule(plan, is_background=False)
+        self._num_paused = self._num_paused + 1 if plan.rows else 0
+        if self._num_paused % BACKGROUND_TURN == 0:
+            share = max(1, self._config.max_num_batched_tokens // BACKGROUND_SHARE)
+            plan.budget = min(plan.budget, share)
+            self._schedule(plan, is_background=True)
         return plan.build()
 
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
@@ -144,15 +164,24 @@ class Scheduler:
                 self.cache.register(sequence)
         self.cache.states.keep_snapshots(scheduled)
 
-    def _schedule_decoding(self, plan: StepPlan) -> None:
+    def _schedule(self, plan: StepPlan, *, is_background: bool) -> None:
+        """Add the rows of the sequences in the background, or of the others."""
+        num_preemptions = self.num_preemptions
+        self._schedule_decoding(plan, split(self.running)[is_background])
+        waiting = split(self.waiting)[is_background]
+        if self.num_preemptions != num_preemptions:
+            waiting = []
+        self._schedule_prompts(plan, split(self.running)[is_background], waiting)
+
+    def _schedule_decoding(self, plan: StepPlan, sequences: list[Sequence]) -> None:
         num_draft_tokens = (plan.budget - len(self.running)) // 2  # leave as much for prompts
-        block_size, users, running = self._block_size, self.pool.users, self.running
+        block_size, users = self._block_size, self.pool.users
         position = 0
-        while position < len(running):  # the end of `running` may be preempted on the way
-            sequence = running[position]
+        while position < len(sequences) and plan.budget > 0:
+            sequence = sequences[position]
             position += 1
             start = sequence.num_computed
-            if not sequence.is_decoding:
+            if not sequence.is_decoding or sequence.status is not SequenceStatus.RUNNING:
                 continue
             blocks, index = sequence.blocks, start // block_size
             # A block that a fork shares as well must not be written: it is copied first.
@@ -166,11 +195,13 @@ class Scheduler:
             else:
                 plan.add(sequence, sequence.tokens[-1:])
 
-    def _schedule_prompts(self, plan: StepPlan, *, admits: bool) -> None:
-        """Add chunks of the prompts of running sequences, and of those that it admits."""
-        running = [sequence for sequence in self.running if sequence.num_left > 1]
-        has_room = plan.budget > 0 and len(self.running) < self.cache.max_running
-        if not (admits and self.waiting and has_room):
+    def _schedule_prompts(
+        self, plan: StepPlan, sequences: list[Sequence], waiting: list[Sequence]
+    ) -> None:
+        """Add chunks of the prompts of running `sequences`, and of those that it admits."""
+        running = [sequence for sequence in sequences if sequence.num_left > 1]
+        num_admittable = self.cache.max_running - len(sequences)
+        if not waiting or plan.budget <= 0 or num_admittable <= 0:
             share_budget(running, running, plan, lambda sequence: True)
             return
         pending = PendingPrefixes(self.pool, self._block_size, self.cache.disk.reading)
@@ -178,18 +209,21 @@ class Scheduler:
             for sequence in self.running:
                 pending.expect(sequence)
         gate = AdmissionGate(pending, self.cache.max_running, partial(self._admit, pending))
-        num_admittable = self.cache.max_running - len(self.running)
         free = self.pool.num_free - self.num_reserved
-        short = [*running, *first_that_fit(self.waiting[:num_admittable], self._block_size, free)]
-        share_budget([*running, *self.waiting], short, plan, gate.enter)
+        short = [*running, *first_that_fit(waiting[:num_admittable], self._block_size, free)]
+        share_budget([*running, *waiting], short, plan, gate.enter)
 
     def _admit(self, pending: PendingPrefixes, sequence: Sequence) -> bool:
-        """Run a waiting sequence if there is room; return whether there was."""
-        num_running = len(self.running)
-        # Some blocks are kept for running sequences, so that the new one is not preempted at once.
-        num_spare = min(num_running, self.pool.num_blocks // 64) + self.num_reserved
-        if num_running >= self.cache.max_running or not self.cache.admit(sequence, num_spare):
-            return False
+        """Run a waiting sequence if there is room; return whether there was.
+
+        Sequences in the background are preempted for others.
+        """
+        while not self._has_admitted(sequence):
+            victims = [] if is_background(sequence) else split(self.running)[True]
+            room = self.pool.num_free + sum(len(victim.blocks) for victim in victims)
+            if not victims or room * self._block_size < len(sequence.tokens):
+                return False
+            self._preempt(victims[-1])
         if sequence.num_cached < 0:
             sequence.num_cached = sequence.num_computed
             self.admitted.append(sequence)
@@ -198,6 +232,12 @@ class Scheduler:
         if self.cache.shares_pending:
             pending.expect(sequence)
         return True
+
+    def _has_admitted(self, sequence: Sequence) -> bool:
+        num_running = len(self.running)
+        # Some blocks are kept for running sequences, so that the new one is not preempted at once.
+        num_spare = min(num_running, self.pool.num_blocks // 64) + self.num_reserved
+        return num_running < self.cache.max_running and self.cache.admit(sequence, num_spare)
 
     def _make_room(self, sequence: Sequence, plan: StepPlan) -> bool:
         """Allocate an unshared block for the next token of `sequence`.

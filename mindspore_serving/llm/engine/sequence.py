@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.step import Row, StateSlots, Step
@@ -131,6 +132,19 @@ class Sequence:
 def order_of(sequence: Sequence) -> tuple[int, int, int]:
     """Return the key by which sequences are ordered: the smallest runs first."""
     return sequence.order
+
+
+def is_background(sequence: Sequence) -> bool:
+    """Return whether `sequence` runs in the background."""
+    return sequence.order[0] >= BACKGROUND
+
+
+def split(ordered: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
+    """Return the sequences of a list in order that run in the foreground and in the background."""
+    if not ordered or not is_background(ordered[-1]):
+        return ordered, []
+    index = bisect_left(ordered, (BACKGROUND, -1, -1), key=order_of)
+    return ordered[:index], ordered[index:]
 
 
 def remove(ordered: list[Sequence], sequence: Sequence) -> None:

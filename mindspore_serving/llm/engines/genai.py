@@ -8,6 +8,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.core.sampling_params import (
     SAMPLING,
     FinishReason,
@@ -82,7 +83,7 @@ class GenaiEngine(ForeignEngine):
 
     def _check(self, request: GenerationRequest) -> None:
         _check(request.params)
-        if request.priority or request.cache_salt:
+        if request.priority not in (0, BACKGROUND) or request.cache_salt:
             raise InvalidInputs("engine genai supports neither priority nor cache_salt")
 
     def _accepted(self) -> list[GenerationRequest]:

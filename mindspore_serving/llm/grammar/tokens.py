@@ -28,7 +28,7 @@ class TokenTable:
 
     def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Iterable[int]) -> None:
         num_tokens = min(vocab_size, tokenizer.vocab_size)
-        self.tokens = [tokenizer.token_bytes(token_id) for token_id in range(num_tokens)]
+        self.tokens = tokenizer.all_bytes()[:num_tokens]
         self.tokens += [b""] * (vocab_size - num_tokens)
         self.eos_ids = sorted({token_id for token_id in eos_ids if 0 <= token_id < vocab_size})
         if not self.eos_ids:

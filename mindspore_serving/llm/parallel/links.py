@@ -6,9 +6,11 @@ waits for another looks at the heartbeats of all, as the other may wait for a th
 
 import mmap
 import os
+import select
 import socket
 import struct
 import threading
+import time
 
 import numpy as np
 import numpy.typing as npt
@@ -61,6 +63,11 @@ class Links:
         for peer in peers.values():
             peer.setblocking(True)
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+        self._poll = select.poll()
+        self._ranks = {peer.fileno(): rank for rank, peer in peers.items()}
+        for descriptor in self._ranks:
+            self._poll.register(descriptor, 0)  # its end alone
+        self._silence = _Silence(rank, self._beats)
         self._is_closed = threading.Event()
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
@@ -94,6 +101,15 @@ class Links:
                 f"{self.rank} is at {tag}"
             )
 
+    def check(self) -> None:
+        """Check that the other ranks live, while this one waits for something else.
+
+        Raises RunnerLost naming a rank that has ended, or sends no heartbeat.
+        """
+        for descriptor, _ in self._poll.poll(0):
+            raise RunnerLost(f"rank {self._ranks[descriptor]} of {self.size} has ended")
+        self._silence.check(self.patience)
+
     def close(self) -> None:
         """End the heartbeats and disconnect."""
         self._is_closed.set()
@@ -107,16 +123,9 @@ class Links:
             if tag is not None:
                 return tag
             os.sched_yield()
-        beats, silent = self._beats.copy(), np.zeros(self.size)  # [rank]
+        silence = _Silence(self.rank, self._beats)
         while (tag := self._read(rank, peer, 0)) is None:  # CHECK_SECONDS have passed
-            # Check all ranks: `rank` may itself wait for a rank that is lost.
-            is_silent = self._beats == beats
-            is_silent[self.rank] = False
-            silent, beats = (silent + CHECK_SECONDS) * is_silent, self._beats.copy()
-            lost = int(silent.argmax())
-            if 0 < self.patience <= silent[lost]:
-                text = f"sent no heartbeat for {silent[lost]:g} s"
-                raise RunnerLost(f"rank {lost} of {self.size} {text}")
+            silence.check(self.patience)
         return tag
 
     def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:
@@ -134,6 +143,33 @@ class Links:
     def _beat(self) -> None:
         while not self._is_closed.wait(BEAT_SECONDS):
             self._beats[self.rank] += np.uint64(1)
+
+
+class _Silence:
+    """Seconds for which each rank has sent no heartbeat, of those in which it was checked.
+
+    All are checked, as a rank that is waited for may itself wait for a rank that is lost.
+    """
+
+    def __init__(self, rank: int, beats: npt.NDArray[np.uint64]) -> None:
+        self._rank, self._beats = rank, beats
+        self._last, self._time = beats.copy(), time.monotonic()
+        self._seconds = np.zeros(len(beats))  # [rank]
+
+    def check(self, patience: float) -> None:
+        """Raise RunnerLost naming a rank that is silent for `patience` seconds; never with 0."""
+        now, is_silent = time.monotonic(), self._last == self._beats
+        is_silent[self._rank] = False
+        # If this process was stopped, all may have been.
+        elapsed = min(now - self._time, CHECK_SECONDS)
+        self._seconds = (self._seconds + elapsed) * is_silent
+        self._last, self._time = self._beats.copy(), now
+        lost = int(self._seconds.argmax())
+        if 0 < patience <= self._seconds[lost]:
+            raise RunnerLost(
+                f"rank {lost} of {len(self._beats)} sent no heartbeat for "
+                f"{self._seconds[lost]:.0f} s"
+            )
 
 
 def _header_bytes(size: int) -> int:

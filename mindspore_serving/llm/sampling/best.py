@@ -47,3 +47,14 @@ def sample_best(best: BestLogits, rows: Sequence[SampleRow]) -> list[Sampled] | 
         for logits, row in zip(values, rows, strict=True)
     ]
     return [Sampled(int(row[index])) for row, index in zip(ids, chosen, strict=True)]
+
+
+def likeliest_below(best: BestLogits, vocab_size: int) -> list[int]:
+    """Return the likeliest id below `vocab_size` of each row."""
+    values = np.where(best.ids < vocab_size, best.values, -np.inf)
+    if np.isfinite(values.max(axis=1)).all():
+        is_best = values == values.max(axis=1, keepdims=True)
+        likeliest = np.where(is_best, best.ids, vocab_size).min(axis=1)
+    else:
+        likeliest = best.read_all()[:, :vocab_size].argmax(axis=1)
+    return [int(token) for token in likeliest]

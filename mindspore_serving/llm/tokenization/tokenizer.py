@@ -3,16 +3,21 @@
 Knows nothing of sampling or of chats; needs the `tokenizers` library.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
+
+import numpy as np
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import chatglm, mistral, sentencepiece, vocabularies
-from mindspore_serving.llm.checkpoint.gguf.files import has_file
+from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
+from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_tokenizer
 from mindspore_serving.llm.checkpoint.model_files import (
     read_eos_ids,
     read_json,
@@ -64,8 +69,14 @@ class Tokenizer:
         inner: Any,
         special_tokens: Mapping[str, str] | None = None,
         eos_ids: Sequence[int] = (),
+        *,
+        vocab_size: int | None = None,
+        digest: bytes | None = None,
     ) -> None:
         """Wrap a `tokenizers.Tokenizer`, whose truncation and padding are turned off.
+
+        Its vocabulary is only read if `vocab_size` is not known.  Tokenizers with the same `digest`
+        are the same.
 
         Raises StartError if its decoder is not supported.
         """
@@ -80,7 +91,10 @@ class Tokenizer:
             for token_id, token in inner.get_added_tokens_decoder().items()
             if token.special
         )
-        self.vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        if vocab_size is None:
+            vocab_size = 1 + max(inner.get_vocab(with_added_tokens=True).values(), default=-1)
+        self.vocab_size = vocab_size
+        self.digest = digest
         self.special_tokens = dict(special_tokens or {})
         eos_id = inner.token_to_id(self.special_tokens.get("eos_token", ""))
         first = () if eos_id is None else (eos_id,)
@@ -101,8 +115,14 @@ class Tokenizer:
                 f"{path} does not exist; create it with the transformers library: "
                 "AutoTokenizer.from_pretrained(directory).save_pretrained(directory)"
             )
+        vocab_size: int | None = None
+        digest: bytes | None = None
         try:
-            if path.is_file():
+            if has_file(path):
+                content, vocab_size = read_tokenizer(directory)
+                digest = hashlib.sha256(content).digest()
+                inner = Inner.from_buffer(content)
+            elif path.is_file():
                 inner = Inner.from_file(str(path))
             else:
                 inner = Inner.from_str(json.dumps(_converted(path)))
@@ -112,7 +132,8 @@ class Tokenizer:
             why = file_check.why_no_model(path) or f"cannot be read: {error}"
             raise StartError(f"{path} {why}") from error
         ends = [*read_eos_ids(directory), *chatglm.turn_ends(inner.token_to_id)]
-        return cls(inner, _special_tokens(directory), ends)
+        special_tokens = _special_tokens(directory)
+        return cls(inner, special_tokens, ends, vocab_size=vocab_size, digest=digest)
 
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids of `text`; `add_special` adds the special tokens of the model (<s>)."""
@@ -187,6 +208,21 @@ class Tokenizer:
         chain = DecoderChain(self.decoders, continues=True)
         return "" if token is None else chain.push(token) + chain.flush()
 
+    def all_bytes(self) -> list[bytes]:
+        """Return `token_bytes` of all tokens.
+
+        They take 2 s with 262,144 tokens, and are kept for other processes if the tokenizer has a
+        `digest`.
+        """
+
+        def build() -> bytes:
+            return _join([self.token_bytes(token_id) for token_id in range(self.vocab_size)])
+
+        if self.digest is None:
+            return _split(build())
+        source = source_digest(Path(__file__).parent)
+        return _split(read_or_build(key_of((b"bytes of tokens", self.digest, source)), build))
+
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes of one token inside a text, also of part of a character."""
         token = self.token(token_id)
@@ -197,6 +233,18 @@ class Tokenizer:
             return byte_level_bytes(token)
         byte = fallback_byte(token) if "ByteFallback" in kinds else None
         return self.token_text(token_id).encode() if byte is None else byte
+
+
+def _join(parts: Sequence[bytes]) -> bytes:
+    """Join parts behind their number and their lengths."""
+    return np.array([len(parts), *map(len, parts)], "<u4").tobytes() + b"".join(parts)
+
+
+def _split(joined: bytes) -> list[bytes]:
+    (count,) = np.frombuffer(joined, "<u4", 1).tolist()
+    ends = np.cumsum(np.frombuffer(joined, "<u4", count, 4), dtype=np.int64) + 4 * (count + 1)
+    bounds = [4 * (count + 1), *ends.tolist()]
+    return [joined[begin:end] for begin, end in pairwise(bounds)]
 
 
 def _truncated_lengths(counts: Sequence[int], limit: int) -> list[int]:
@@ -220,8 +268,8 @@ def has_tokenizer(directory: Path) -> bool:
 
 
 def _converted(path: Path) -> Config:
-    """Build tokenizer.json from the metadata of a GGUF file, or from tokenizer.model."""
-    is_made = has_file(path) or mistral.has_file(path)
+    """Build tokenizer.json from Mistral's tekken.json or from tokenizer.model."""
+    is_made = mistral.has_file(path)
     return read_json(path) if is_made else sentencepiece.tokenizer_from(path.parent)
 
 

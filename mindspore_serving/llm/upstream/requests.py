@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Generate, Grammar, ToolChoice
+from mindspore_serving.core.llm_messages import BACKGROUND, Generate, Grammar, ToolChoice
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.upstream.options import UpstreamOptions
@@ -90,7 +90,7 @@ def _extensions(request: Generate, options: UpstreamOptions) -> dict[str, Any]:
     extensions = {
         "truncate": ("truncate_prompt_tokens", request.truncate),
         "cache_salt": ("cache_salt", request.cache_salt),
-        "priority": ("priority", request.priority),
+        "priority": ("priority", request.priority if request.priority < BACKGROUND else 0),
         "chat_template": ("chat_template", request.chat_template),
         "add_special": ("add_special_tokens", None if request.add_special else False),
     }

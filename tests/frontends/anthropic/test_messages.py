@@ -232,7 +232,6 @@ IMAGE = block("image", source={"type": "base64", "media_type": "image/png", "dat
             "messages ends with the assistant's, expected thinking not",
         ),
         ({"system": [IMAGE]}, 'system[0].type is "image"'),
-        ({"tools": [{"name": "bash", "type": "bash_20250124"}]}, "there are no built-in tools"),
         ({"tools": [{"name": "a b", "input_schema": {}}]}, 'tools[0].name is "a b"'),
         ({"tools": [{"name": "a"}]}, "tools[0].input_schema is missing"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, 'tools has "look" twice'),

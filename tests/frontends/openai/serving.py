@@ -2,14 +2,16 @@
 
 import http.client
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Event,
@@ -30,11 +32,14 @@ from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels, LanguageRules
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
-from mindspore_serving.frontends.http.app import make_app
+from mindspore_serving.frontends.http.app import guarded, make_router
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.protocols import LINES
+from mindspore_serving.frontends.state.runner import BatchRunner
+from mindspore_serving.frontends.state.store import StateStore
 from mindspore_serving.llm.processing.answer_format import (
     AnswerFormat,
     AnswerParser,
@@ -61,6 +66,7 @@ CARD = replace(
     created=1700000000,
 )
 
+T = TypeVar("T")
 Mount = Callable[[AppState], Sequence[BaseRoute]]
 Said = Sequence[Event] | ServingError
 """What the model says: events one by one, an error in their place, or nothing more."""
@@ -194,22 +200,35 @@ class Web:
     """A running server; `inference` is its model."""
 
     def __init__(
-        self, background: BackgroundLoop, mount: Mount, keys: Sequence[ApiKey] = ()
+        self,
+        background: BackgroundLoop,
+        mount: Mount,
+        keys: Sequence[ApiKey] = (),
+        *,
+        directory: str = "",
+        limits: LanguageLimits | None = None,
     ) -> None:
         self._background = background
         self.control = Control()
         self.inference = Inference(self.control)
-        rules = LanguageRules(allows_priority=True)
+        limits = limits or LanguageLimits()
+        rules = LanguageRules(allows_priority=True, content=limits)
         models = LanguageModels(self.inference, self.control, rules)
-        state = AppState(models, self.inference, self.control, MAX_BODY)
+        self.store = StateStore(directory)
+        self.batches = BatchRunner(self.store, LINES, limits)
+        state = AppState(
+            models, self.inference, self.control, MAX_BODY,
+            store=self.store, batches=self.batches if directory else None,
+        )  # fmt: skip
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         rest = MsRest(MAX_BODY)
         found, served = Keys(keys), (self.inference, self.control)
-        app = make_app(*served, Page, rest=rest, keys=found, routes=mount(state))
+        router = make_router(*served, Page, rest=rest, routes=mount(state))
+        app = guarded(router, found, None)
         refusals = LanguageRefusals(self.control, ServerLimits())
         path = FastPath(self.inference, rest, found, open_other=refusals)
         self._server = HttpServer(address, app, path)
-        background.run(self._server.start(None))
+        background.run(self._start(router, is_durable=bool(directory)))
         self.port = self._server.port
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
@@ -252,8 +271,22 @@ class Web:
     def complete(self, **fields: Any) -> "Answer":
         return self.call("POST", "/v1/completions", {"prompt": "abc", **fields})
 
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run on the server's loop."""
+        return self._background.run(work)
+
+    async def _start(self, router: ASGIApp, *, is_durable: bool) -> None:
+        await self._server.start(None)
+        if is_durable:
+            self.batches.start(router)
+
     def close(self) -> None:
-        self._background.run(self._server.stop(grace=0.0))
+        self._background.run(self._stop())
+
+    async def _stop(self) -> None:
+        await self.batches.close()
+        await self._server.stop(grace=0.0)
+        await self.store.close()
 
 
 class Answer:
@@ -280,10 +313,12 @@ class Answer:
 
 
 @contextmanager
-def serving(mount: Mount = openai_routes, keys: Sequence[ApiKey] = ()) -> Iterator[Web]:
-    """A server, stopped at the end."""
+def serving(
+    mount: Mount = openai_routes, keys: Sequence[ApiKey] = (), **options: Any
+) -> Iterator[Web]:
+    """A server, stopped at the end; `options` are those of `Web`."""
     background = BackgroundLoop()
-    web = Web(background, mount, keys)
+    web = Web(background, mount, keys, **options)
     try:
         yield web
     finally:

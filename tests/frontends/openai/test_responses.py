@@ -458,7 +458,7 @@ FUNCTION = {"type": "function", "name": "f"}
         ({"input": [{"role": "user"}]}, "input[0].content", "input[0].content is missing"),
         ({"input": [{"role": "user", "content": 5}]}, "input[0].content", "is 5, expected"),
         ({"input": [{"role": "judge", "content": "x"}]}, "input[0].role", 'is "judge", expected'),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type", "item_reference"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].id", "previous_response_id"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",

@@ -39,10 +39,10 @@ def test_an_answer_has_text_usage_and_a_typed_output(web, client):
 
 CODEX = [  # what the agent sends beside its functions
     {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False},
-    {"type": "local_shell"},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
     {"type": "web_search", "external_web_access": False},
-    {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark"}},
-    {"type": "namespace", "name": "mcp", "tools": []},
+    {"type": "image_generation", "output_format": "png"},
+    {"type": "namespace", "name": "mcp", "tools": [{"type": "tool_search"}]},
 ]
 
 
@@ -52,7 +52,7 @@ def test_tools_of_openais_server_are_left_out_and_named(web, client, is_stream):
     asked = {"model": "toy", "input": "hello", "tools": CODEX, "tool_choice": "auto"}
     more = {"store": False, "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k"}
     raw = client.responses.with_raw_response.create(**asked, **more, stream=is_stream)
-    assert raw.headers["x-ignored-fields"] == "tools[1], tools[2], tools[3], tools[4]"
+    assert raw.headers["x-ignored-fields"] == "tools[1], tools[2], tools[3], tools[4].tools[0]"
     assert [one["function"]["name"] for one in web.sent.tools] == ["add"]
     assert web.sent.tool_choice.mode == "auto"
 

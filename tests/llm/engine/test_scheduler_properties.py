@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.llm.engine.sequence import SequenceStatus
 from tests.llm.driving import advance, check_all_returned, make, run_all, sequence
 from tests.llm.toy_answers import continuation
@@ -42,7 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(
         prompt=PROMPTS,
         more=st.integers(1, 12),
-        priority=st.integers(0, 1),
+        priority=st.sampled_from([0, 1, BACKGROUND]),
         salt=st.sampled_from(["", "tenant"]),
         adapter=st.integers(0, 1),
         is_scored=st.booleans(),

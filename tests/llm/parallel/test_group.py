@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.processes import connect_ranks
+from mindspore_serving.llm.parallel.watching import WatchedThread
 from mindspore_serving.llm.step import RunnerLost
 from tests.llm.rank_threads import links
 from tests.waiting import PATIENCE
@@ -59,6 +61,28 @@ def test_a_rank_that_has_ended_is_found_by_those_that_wait():
         own[1].close()
         with pytest.raises(RunnerLost, match="rank 1 of 2 has ended"):
             waiting.result(PATIENCE)
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_call_that_never_returns_is_abandoned_when_a_rank_is_lost(alone, has_ended):
+    """As a collective of a library does; without an end, by missing heartbeats."""
+    group, theirs, _ = alone
+    forever = threading.Event()
+    thread = WatchedThread(group.links)
+    assert thread.call(lambda: 7) == 7
+    if has_ended:
+        theirs.close()
+    with pytest.raises(RunnerLost, match=f"rank 1 of 2 {'has ended' if has_ended else 'sent no'}"):
+        thread.call(forever.wait)
+    forever.set()
+
+
+def test_a_watched_call_raises_its_own_error(alone):
+    thread = WatchedThread(alone[0].links)
+    with pytest.raises(ZeroDivisionError):
+        thread.call(lambda: 1 / 0)
+    assert thread.call(lambda: thread.call(lambda: 3)) == 3  # a call within a call
+    thread.close()
 
 
 @pytest.fixture

@@ -192,9 +192,9 @@ def test_options_that_ranks_do_not_support_raise_a_single_error(llama, options, 
 def test_runtimes_without_ranks_and_encoders_refuse_them(llama):
     config = EngineConfig(tensor_parallel=2)
     with pytest.raises(
-        StartError, match="'mindspore' has no tensor_parallel, expected one of openvino, torch"
+        StartError, match="'agents' has no tensor_parallel, expected one of openvino, torch"
     ):
-        open_runner(llama, "mindspore", config)
+        open_runner(llama, "agents", config)
     with pytest.raises(StartError, match="tensor_parallel is an option of models that generate"):
         open_encoder(llama, "torch", config)
 

@@ -295,11 +295,12 @@ def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.05
 
 
-def test_common_sizes_are_warmed_up_likeliest_first():
+def test_sizes_that_delay_a_start_the_least_are_warmed_up_first():
     config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=100)
     assert warm_up_sizes(config, 512) == [
-        (1, 1), (1, 100), (1, 64), (1, 16), (2, 1), (4, 1), (3, 1), (5, 1), (6, 1),
+        (1, 1), (1, 16), (1, 64), (2, 1), (4, 1), (1, 100), (3, 1), (5, 1), (6, 1),
     ]  # fmt: skip
+    assert warm_up_sizes(config, 512, packs_again=True)[:3] == [(1, 1), (1, 100), (1, 16)]
     assert (1, 40) in warm_up_sizes(config, 40)
 
 

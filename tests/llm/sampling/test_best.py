@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.llm.sampling.best import num_best, sample_best
+from mindspore_serving.llm.sampling.best import likeliest_below, num_best, sample_best
 from mindspore_serving.llm.sampling.edits import SampleRow
 from mindspore_serving.llm.sampling.sampler import sample
 from mindspore_serving.llm.step import BestLogits
@@ -79,3 +79,11 @@ def test_logits_that_are_not_finite_need_all(value: float) -> None:
 def test_rows_that_depend_on_more_logits_need_all(params: dict, more: dict) -> None:
     assert num_best([row(GREEDY), row(SamplingParams(**params), **more)]) == 0
     assert num_best([row(GREEDY), row(SamplingParams(top_k=5))]) == 5
+
+
+def test_likeliest_token_of_a_smaller_vocabulary_may_need_all_logits() -> None:
+    logits = np.arange(VOCAB, dtype=np.float32)[None].repeat(2, 0)
+    logits[1, [3, 5]] = 400
+    assert likeliest_below(best_of(logits), VOCAB) == [VOCAB - 1, 3]
+    assert likeliest_below(best_of(logits), 290) == [289, 3]
+    assert likeliest_below(best_of(logits), 9) == [8, 3]

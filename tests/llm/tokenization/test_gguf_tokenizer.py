@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.checkpoint.gguf import files
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, read_file
 from mindspore_serving.llm.checkpoint.model_files import read_eos_ids, read_recommended
 from mindspore_serving.llm.tokenization import tokenizer as serving
@@ -254,3 +255,47 @@ def test_an_answer_of_gpt_oss_does_not_end_with_its_first_message(tmp_path: Path
     ends = {"eos_token_id": 1, "eot_token_id": 0}
     path = write_tokenizer(tmp_path / "t.gguf", tokens, types=[CONTROL] * 4, **ends)
     assert read_file(path / "generation_config.json")["eos_token_id"] == [1, 2]
+
+
+def test_a_kept_tokenizer_is_that_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINDSPORE_SERVING_CACHE", str(tmp_path / "cache"))
+    tokens = ["a", "b", "c", "ab", "bc", "<s>", "</s>"]
+    types = [NORMAL] * 5 + [CONTROL] * 2
+    values = {"model": "gpt2", "types": types, "eos_token_id": 6}
+    paths = [
+        write_tokenizer(tmp_path / f"{number}.gguf", tokens, merges=merges, **values)
+        for number, merges in enumerate((["a b", "b c"], ["b c", "a b"]))
+    ]
+    first, second = ([opened(path) for path in paths] for _ in range(2))
+    for built, kept in zip(first, second, strict=True):
+        for text in ("abc", "cab", "bcab<s>a</s>"):
+            assert built.encode(text) == kept.encode(text)
+        assert (built.eos_ids, built.special_tokens) == (kept.eos_ids, kept.special_tokens)
+        expected = [token.encode() for token in tokens]
+        assert built.all_bytes() == kept.all_bytes() == expected
+        assert built.vocab_size == kept.vocab_size == 1 + max(kept.vocabulary().values())
+    assert second[0].encode("abc") != second[1].encode("abc"), "other merges are another file"
+    assert len(capsys.readouterr().err.splitlines()) == 4, "a missing rule is logged at every start"
+
+
+def test_a_kept_tokenizer_of_other_code_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINDSPORE_SERVING_CACHE", str(tmp_path / "cache"))
+    values = {"model": "gpt2", "pre": "gpt-2", "merges": ["a b"]}
+    path = write_tokenizer(tmp_path / "t.gguf", ["a", "b"], **values)
+    read_file(path / "tokenizer.json")
+    monkeypatch.setitem(files.BUILT, "tokenizer.json", lambda _: {"changed": True})
+    assert "changed" not in read_file(path / "tokenizer.json")
+    monkeypatch.setattr(files, "source_digest", lambda _: b"changed")
+    assert read_file(path / "tokenizer.json") == {"changed": True}
+
+
+def test_merges_that_the_library_would_skip_are_pairs(tmp_path: Path) -> None:
+    tokens = ["#version", "a", "#versiona"]
+    for values in ({"merges": ["#version a"]}, {"scores": [0.0, -1.0, -2.0]}):
+        path = write_tokenizer(tmp_path / "t.gguf", tokens, model="gpt2", pre="gpt-2", **values)
+        merges = read_file(path / "tokenizer.json")["model"]["merges"]
+        assert merges == [["#version", "a"]]

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
 from mindspore_serving.llm.checkpoint.gguf.pieces import firsts, open_gguf
 from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray
-from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of
+from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of, warn_without_rule
 
 SUFFIX = ".gguf"
 _BLOB = "sha256-"  # with which names of Ollama's files begin, which have no suffix
-TEMPLATE = "tokenizer.chat_template"
+TEMPLATE, TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
 # Special token -> its name in keys.
 SPECIAL = {
     "bos_token": "bos",
@@ -82,12 +83,37 @@ def has_file(path: Path) -> bool:
 
 def read_file(path: Path) -> dict[str, Any]:
     """Build the file `path`.  Raises StartError naming the GGUF file and what is wrong."""
-    return FILES[path.name](open_gguf(path.parent))
+    file = open_gguf(path.parent)
+    if path.name not in BUILT:
+        return config_of(file)
+    content: dict[str, Any] = json.loads(_built(file, path.name))
+    if path.name == "generation_config.json":
+        content |= _read_parameters(file.path.with_name(PARAMETERS_FILE))
+    return content
+
+
+def read_tokenizer(path: Path) -> tuple[bytes, int]:
+    """Return the text of tokenizer.json of the GGUF file `path`, and its number of tokens."""
+    file = open_gguf(path)
+    warn_without_rule(file)
+    content = _built(file, "tokenizer.json")
+    return content, file.metadata[TOKENS].count
+
+
+def _built(file: GgufFile, name: str) -> bytes:
+    """Return one of the files BUILT as JSON, which is built once for all processes."""
+
+    def build() -> bytes:
+        return json.dumps(BUILT[name](file), ensure_ascii=False, separators=(",", ":")).encode()
+
+    with file.head() as head:
+        key = key_of((name.encode(), source_digest(Path(__file__).parent), head))
+    return read_or_build(key, build)
 
 
 def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
     """Return special tokens, and chat templates by name."""
-    tokens = file.texts("tokenizer.ggml.tokens")
+    tokens = file.texts(TOKENS)
     config: dict[str, Any] = {}
     for role, key in SPECIAL.items():
         token_id = _token_id(file, key, len(tokens))
@@ -106,7 +132,7 @@ def _tokenizer_config(file: GgufFile) -> dict[str, Any]:
 
 def _generation_config(file: GgufFile) -> dict[str, Any]:
     """Return the tokens that end an answer, and recommended sampling."""
-    tokens = file.texts("tokenizer.ggml.tokens")
+    tokens = file.texts(TOKENS)
     ends = [_token_id(file, key, len(tokens)) for key in ENDS]
     is_harmony = set(HARMONY) <= set(tokens)
     named = set(HARMONY if is_harmony else END_TEXTS)
@@ -119,7 +145,7 @@ def _generation_config(file: GgufFile) -> dict[str, Any]:
         if value is not None and not isinstance(value, UnreadArray):
             # Undo the rounding to float32: 0.949999988 is 0.95.
             config[name] = float(f"{value:.6g}") if isinstance(value, float) else value
-    return config | _read_parameters(file.path.with_name(PARAMETERS_FILE))
+    return config
 
 
 def _read_parameters(path: Path) -> dict[str, Any]:
@@ -142,9 +168,9 @@ def _token_id(file: GgufFile, key: str, count: int) -> int | None:
     return token_id
 
 
-FILES: dict[str, Callable[[GgufFile], dict[str, Any]]] = {
-    "config.json": config_of,
+BUILT: dict[str, Callable[[GgufFile], dict[str, Any]]] = {
     "generation_config.json": _generation_config,
     "tokenizer_config.json": _tokenizer_config,
     "tokenizer.json": tokenizer_of,
 }
+FILES = ("config.json", *BUILT)

@@ -33,6 +33,8 @@ NUMBERS = {
     11: "<i8", 12: "<f8",
 }  # fmt: skip
 
+_LENGTH = struct.Struct("<Q").unpack_from  # of a text
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadArray:
@@ -64,7 +66,12 @@ class GgufFile:
         self._at = self._num_texts = 0
         num_tensors, num_keys = self._read_head()
         self.metadata: dict[str, Any] = dict(self._keys(num_keys))
+        self._end = self._at  # of the metadata
         self.tensors: dict[str, Blocks] = self._tensors(num_tensors)
+
+    def head(self) -> memoryview:
+        """Return the bytes of all metadata, without those about tensors."""
+        return memoryview(self._map)[: self._end]
 
     def array(self, key: str) -> list[Any]:
         """Return the elements of an array.  Raises StartError if there is none."""
@@ -75,8 +82,7 @@ class GgufFile:
             dtype = np.dtype(NUMBERS[array.kind])
             numbers: list[Any] = np.frombuffer(self._map, dtype, array.count, array.begin).tolist()
             return numbers
-        self._at = array.begin
-        return [self._text(MAX_TEXT) for _ in range(array.count)]
+        return self._texts(array)
 
     def texts(self, key: str) -> list[str]:
         """Return the elements of an array of texts.  Raises StartError if there is none."""
@@ -131,8 +137,7 @@ class GgufFile:
             self._num_texts += count
             if self._num_texts > MAX_ELEMENTS or count > (len(self._map) - begin) // 8:
                 raise self._broken(f"key {key!r} with {count} texts")
-            for _ in range(count):
-                self._skip_text()
+            self._skip_texts(count)
         elif kind in NUMBERS:
             self._skip(count * np.dtype(NUMBERS[kind]).itemsize)
             if count > MAX_ELEMENTS:
@@ -221,8 +226,32 @@ class GgufFile:
         except UnicodeDecodeError:
             raise self._broken(f"a text that is not UTF-8 at {begin}") from None
 
-    def _skip_text(self) -> None:
-        self._skip(self._number("<Q"))
+    def _skip_texts(self, count: int) -> None:
+        """Skip texts without a call for each, as a vocabulary has 262,144 and as many merges."""
+        at, limit = self._at, min(len(self._map), MAX_HEAD)
+        try:
+            for _ in range(count):
+                begin = at
+                (length,) = _LENGTH(self._map, begin)
+                at = begin + 8 + length
+        except (struct.error, OverflowError):
+            at = limit + 1
+        if at > limit:
+            raise self._broken(f"texts of more bytes at {self._at} of {len(self._map)}")
+        self._at = at
+
+    def _texts(self, array: UnreadArray) -> list[str]:
+        content, at = self._map, array.begin
+        texts = []
+        for _ in range(array.count):
+            begin = at + 8
+            (length,) = _LENGTH(content, at)
+            at = begin + length
+            try:
+                texts.append(content[begin:at].decode())
+            except UnicodeDecodeError:
+                raise self._broken(f"a text that is not UTF-8 at {begin - 8}") from None
+        return texts
 
     def _broken(self, fault: str) -> StartError:
         return StartError(f"{self.path} has {fault}: it is truncated, damaged, or no GGUF file")

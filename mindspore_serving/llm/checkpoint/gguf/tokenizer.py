@@ -7,7 +7,9 @@ and bert (WordPiece).
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
@@ -23,6 +25,7 @@ KEYS = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # tokenizer.ggml.token_type
 SPACE = "\u2581"  # SentencePiece's
 Json = dict[str, Any]
+Merges: TypeAlias = list[str] | list[list[str]]  # "piece piece" is faster to read than two texts
 
 
 class TokenizerSource(Protocol):
@@ -57,6 +60,12 @@ def tokenizer_of(file: TokenizerSource) -> Json:
     }
 
 
+def warn_without_rule(file: TokenizerSource) -> None:
+    """Log that a file does not say how its texts are split."""
+    if file.metadata.get(f"{KEYS}model") == "gpt2" and f"{KEYS}pre" not in file.metadata:
+        log.warning("%s has no pre-tokenizer rule; that of GPT-2 is used", file.path)
+
+
 def added_token(index: int, content: str, *, is_special: bool) -> Json:
     """Return the entry of a token that is matched in a text before it is split."""
     flags = dict.fromkeys(("lstrip", "rstrip", "normalized"), False)
@@ -85,12 +94,16 @@ class _Vocabulary:
             raise StartError(f"{self.file.path} has no {KEYS}scores, which its tokenizer needs")
         return scores
 
-    def merges(self) -> list[list[str]]:
-        merges = [text.split(" ") for text in self.file.texts(f"{KEYS}merges")]
-        wrong = next((merge for merge in merges if len(merge) != 2), None)
-        if wrong is not None:
-            raise StartError(f"{self.file.path} has a merge {wrong!r}, expected two pieces")
-        return merges
+    def merges(self) -> Merges:
+        """Return the merges whose pieces and results are tokens."""
+        ids, usable = self.ids, []
+        for text in self.file.texts(f"{KEYS}merges"):
+            first, _, second = text.partition(" ")
+            if not second or " " in second:
+                raise StartError(f"{self.file.path} has a merge {text!r}, expected two pieces")
+            if first in ids and second in ids and first + second in ids:
+                usable.append(text)
+        return usable if _are_readable(usable) else [text.split(" ") for text in usable]
 
     def added_tokens(self) -> list[Json]:
         """Return the tokens that are matched in a text before it is split."""
@@ -135,8 +148,6 @@ class _Vocabulary:
 def _byte_level(vocabulary: _Vocabulary) -> Json:
     name = vocabulary.option("pre")
     path = str(vocabulary.file.path)
-    if name is None:
-        log.warning("%s has no pre-tokenizer rule; that of GPT-2 is used", path)
     is_ranked = vocabulary.option("merges") is None and vocabulary.option("scores") is not None
     merges = _merges_of(vocabulary) if is_ranked else vocabulary.merges()
     pieces = [_split(pattern) for pattern in patterns_of(name or "default", path)]
@@ -160,7 +171,7 @@ def _split(pattern: str) -> Json:
     }
 
 
-def _bpe(vocabulary: _Vocabulary, merges: list[list[str]], **options: Any) -> Json:
+def _bpe(vocabulary: _Vocabulary, merges: Merges, **options: Any) -> Json:
     model = {
         "type": "BPE",
         "dropout": None,
@@ -171,13 +182,10 @@ def _bpe(vocabulary: _Vocabulary, merges: list[list[str]], **options: Any) -> Js
         "byte_fallback": False,
         "ignore_merges": False,
     }
-    known = vocabulary.ids
-    usable = [pair for pair in merges if pair[0] in known and pair[1] in known]
-    usable = [pair for pair in usable if pair[0] + pair[1] in known]
-    return {**model, **options, "vocab": known, "merges": usable}
+    return {**model, **options, "vocab": vocabulary.ids, "merges": merges}
 
 
-def _sentence_piece(vocabulary: _Vocabulary, merges: list[list[str]] | None = None) -> Json:
+def _sentence_piece(vocabulary: _Vocabulary, merges: Merges | None = None) -> Json:
     unknown = vocabulary.unknown()
     token = None if unknown is None else vocabulary.tokens[unknown]
     options = {"unk_token": token, "fuse_unk": True, "byte_fallback": True}
@@ -189,19 +197,33 @@ def _sentence_piece_with_merges(vocabulary: _Vocabulary) -> Json:
     return _sentence_piece(vocabulary, vocabulary.merges())
 
 
-def _merges_of(vocabulary: _Vocabulary) -> list[list[str]]:
-    """Return every split of a token into two tokens, those of the best scores first."""
-    scores, ids = vocabulary.scores(), vocabulary.ids
-    merges = []
-    for index, token in enumerate(vocabulary.tokens):
-        if vocabulary.types[index] != 1 or len(token) < 2:
-            continue
-        pairs = ((token[:at], token[at:]) for at in range(1, len(token)))
-        known = [pair for pair in pairs if pair[0] in ids and pair[1] in ids]
-        known.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
-        merges += [(-scores[index], list(pair)) for pair in known]
-    merges.sort(key=lambda merge: merge[0])
-    return [pair for _, pair in merges]
+def _merges_of(vocabulary: _Vocabulary) -> Merges:
+    """Return every split of a token into two tokens, those of the best scores first.
+
+    Splits of one token are in the order of their ids; tokens of equal scores in that of theirs.
+    """
+    ids, tokens = vocabulary.ids, vocabulary.tokens
+    splits = [
+        (index, first, second)
+        for index, token in enumerate(tokens)
+        if vocabulary.types[index] == NORMAL
+        for at in range(1, len(token))
+        if (first := ids.get(token[:at])) is not None
+        and (second := ids.get(token[at:])) is not None
+    ]
+    whole, first, second = np.array(splits, np.int64).reshape(-1, 3).T
+    scores = np.array(vocabulary.scores(), np.float64)
+    order = np.lexsort((second, first, whole, -scores[whole]))
+    pairs = list(zip(first[order].tolist(), second[order].tolist(), strict=True))
+    texts = [f"{tokens[first]} {tokens[second]}" for first, second in pairs]
+    if _are_readable(texts):
+        return texts
+    return [[tokens[first], tokens[second]] for first, second in pairs]
+
+
+def _are_readable(merges: list[str]) -> bool:
+    """Return whether the library reads all texts as two pieces; it skips "#version ..."."""
+    return not any(text.count(" ") != 1 or text.startswith("#version") for text in merges)
 
 
 def _spaced(vocabulary: _Vocabulary) -> Json:

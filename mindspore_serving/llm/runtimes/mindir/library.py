@@ -10,20 +10,20 @@ from mindspore_serving.errors import StartError
 mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "use_device"]
+__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "soc_version", "use_device"]
 
 CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 
 
-def use_device(target: str) -> None:
-    """Compute on `target`, `CPU` or `ASCEND`.
+def use_device(target: str, number: int = 0) -> None:
+    """Compute on device `number` of `target`, `CPU` or `ASCEND`.
 
     Raises StartError in a process that already computes on another device, and if this MindSpore or
     this machine has no such device.
     """
     refused = ""
     try:
-        mindspore.set_device(target)
+        mindspore.set_device(*((target,) if target == CPU else (target, number)))
     except Exception as error:  # after the first operation not even the same device can be set
         refused = f": {error_text(error)}"
     current = mindspore.get_context("device_target")
@@ -33,3 +33,9 @@ def use_device(target: str) -> None:
         # Without it each operation waits for the scheduler, and errors surface in a later call.
         # On Ascend operations are queued to the device, and blocking would cost time.
         mindspore.runtime.launch_blocking()
+
+
+def soc_version() -> str:
+    """Return the name of the Ascend device in use, as "ascend910b"; it is opened for that."""
+    context = mindspore.context.MSContext.get_instance()
+    return str(context.get_ascend_soc_version()).lower()

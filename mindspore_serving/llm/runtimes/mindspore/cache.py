@@ -27,7 +27,8 @@ class DeviceCache:
         self._arrays: list[Any] = []
         sizes = [(num_blocks, each.block_size, each.kv_heads, each.head_dim) for each in shapes]
         if target == CPU:
-            self._arrays = [in_pages(size, np.float32) for size in (*sizes, *sizes)]
+            kind = mindspore.dtype_to_nptype(dtype)
+            self._arrays = [in_pages(size, kind) for size in (*sizes, *sizes)]
             tensors = [mindspore.Tensor.from_numpy(array) for array in self._arrays]
         else:
             tensors = [mint.zeros(size, dtype=dtype) for size in (*sizes, *sizes)]

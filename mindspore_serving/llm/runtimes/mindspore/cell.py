@@ -4,7 +4,6 @@ The compiler reads the source of `construct`, which is made of the recorded line
 have the names by which Ascend's attention kernels find the lengths of the sequences.
 """
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
 from mindspore_serving.llm.runtimes.mindspore.lora import ADAPTER_ARGUMENTS, adapter_specs
 from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
+from mindspore_serving.llm.runtimes.mindspore.source_file import source_file
 
 ARGUMENTS = (
     "input_ids", "positions", "key_caches", "value_caches", "slot_mapping", "attn_mask",
@@ -51,12 +51,9 @@ def compile_graph(
     arguments = ARGUMENTS if graph.uses is None else ARGUMENTS + ADAPTER_ARGUMENTS
     lines = [f"def construct(self, {', '.join(arguments)}):", *graph.lines]
     source = "\n    ".join([*lines, f"return {', '.join(graph.outputs)}\n"])
-    # The compiler reads the source from a file.
-    with tempfile.NamedTemporaryFile("w", prefix=f"{phase}-", suffix=".py") as file:
-        file.write(source)
-        file.flush()
+    with source_file(source) as name:  # the compiler reads it, also for its errors
         scope: dict[str, Any] = {"__name__": __name__, "ops": ops, "mindspore": mindspore}
-        exec(compile(source, file.name, "exec"), scope)
+        exec(compile(source, name, "exec"), scope)
         made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
         cell: GraphCell = made(graph, parameters, phase)
         inputs = _input_specs(caches, graph.dtype)

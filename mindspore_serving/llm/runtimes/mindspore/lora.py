@@ -7,13 +7,13 @@ keeps only the results of its own.  So one step computes rows of several adapter
     x [T, in] -> first [ranks, in] -> 0 unless owner == token's adapter -> second [out, ranks]
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE, Changes, WeightUse
+from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE, BaseModel, Changes, WeightUse
 from mindspore_serving.llm.runtimes.layout import TokenSpan
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
 from mindspore_serving.llm.runtimes.mindspore.nodes import GraphRecorder, Node
@@ -123,9 +123,11 @@ class RankMatrices(NamedTuple):
 
 
 class DeviceAdapters:
-    """Loaded adapters as the last three inputs of a graph, on the device."""
+    """Loaded adapters of `base` as the last three inputs of a graph, on the device."""
 
-    def __init__(self, uses: Mapping[WeightUse, tuple[int, ...]], dtype: Any) -> None:
+    def __init__(self, base: BaseModel, dtype: Any) -> None:
+        uses = base.shapes
+        self.base = base
         self.loaded: set[int] = set()
         self._uses = list(uses)
         self._dtype = dtype

@@ -6,6 +6,8 @@ float32, by operators composed of plain ones.  On Ascend it is not verified on h
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantization_of
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.parallel.part import RankPart, open_part
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     DeviceMemory,
@@ -26,8 +28,16 @@ from mindspore_serving.llm.runtimes.capacity import (
 )
 from mindspore_serving.llm.runtimes.layout import RunnerLimits
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU, mindspore, use_device
+from mindspore_serving.llm.runtimes.mindir.library import (
+    ASCEND,
+    CPU,
+    mindspore,
+    soc_version,
+    use_device,
+)
 from mindspore_serving.llm.runtimes.mindspore import nodes
+from mindspore_serving.llm.runtimes.mindspore.dtypes import choose_dtype
+from mindspore_serving.llm.runtimes.mindspore.lora import DeviceAdapters
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
 from mindspore_serving.llm.runtimes.mindspore.runner import (
@@ -47,42 +57,86 @@ SHARE_OF_DEVICE = 0.9  # of its memory; the rest is for what the runtime allocat
 def open_runner(directory: str | Path, config: EngineConfig) -> Runner:
     """Open the model in `directory`, with its weights loaded and its graphs compiled.
 
-    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` and `kv_cache_dtype` "auto"
-    or "f32" on a CPU, which has fast kernels for nothing else.  Quantised weights are integers on
+    Of `config`: `device` "auto", which is "cpu", or "ascend"; `dtype` "auto" or "f32" on a CPU,
+    which has fast kernels for nothing else, and "auto" (bf16 if the SoC has it, else f16), "bf16"
+    or "f16" on Ascend; `kv_cache_dtype` "auto" or the same.  Quantised weights are integers on
     Ascend and dequantised on a CPU; `quantization` "int8" or "int4" rounds floats for Ascend.
 
     Raises StartError: an unsupported option, a broken or unknown checkpoint, not enough memory.
     """
+    target = find_target(config)
+    part = open_part(directory, config)
+    if target.name == ASCEND:  # in other processes, before this one takes the device
+        check_installation()
+        target = replace(target, composed=broken_primitives(config.composed_primitives))
+    target = compute_on(target, config)
+    graphs = open_graphs(part, target, config)
+    adapters = _adapters(graphs, part, config)  # first, as the cache takes the rest of the memory
+    runner = GraphRunner(graphs, cache_limits(graphs, part, config), adapters)
+    runner.warm_up()
+    return runner
+
+
+def _adapters(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> DeviceAdapters | None:
+    """Return the adapters of `config` on the device, None if there are none now or later."""
+    if not config.has_adapters:
+        return None
+    with _fitting():
+        uses = graphs.adapter_uses(config.block_size)
+    adapters = DeviceAdapters(BaseModel(part.spec, uses, part.checkpoint.f32), graphs.dtype)
+    for number, changes in read_changes(config, adapters.base).items():
+        adapters.load(number, changes)
+    return adapters
+
+
+def find_target(config: EngineConfig) -> GraphTarget:
+    """Return the device of `config`.  Raises StartError for options that it does not take."""
     target = TARGETS["ascend" if config.device == "ascend" else "cpu"]
     if target.name == CPU and config.composed_primitives != AUTO:
         raise StartError(
             f"composed_primitives is {config.composed_primitives!r}, but all operators are "
             "composed on a CPU; leave it out, or choose device ascend"
         )
-    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
-    if target.name == ASCEND:  # in other processes, before this one takes the device
-        check_installation()
-        target = replace(target, composed=broken_primitives(config.composed_primitives))
+    if target.name == CPU:
+        choose_dtype(config)  # refuses others before the model is read
+    return target
+
+
+def compute_on(target: GraphTarget, config: EngineConfig, number: int = 0) -> GraphTarget:
+    """Compute on device `number` of `target`; return it with its dtype."""
     if target.name == ASCEND:
         os.environ.update(KERNEL_VARIABLES | os.environ)
-    use_device(target.name)
+    use_device(target.name, number)
+    soc = soc_version() if target.name == ASCEND else ""
+    return replace(target, dtype=choose_dtype(config, soc))
+
+
+def open_graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> PhaseGraphs:
+    """Return the graphs of `part`, which are recorded and compiled at their first use."""
+    with _fitting():
+        weights = _weights(part.checkpoint, target, config)
+        return PhaseGraphs(part.spec, part.decoder, weights, target)
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    """Raise StartError for weights that do not fit the model."""
     try:
-        graphs = PhaseGraphs(spec, decoder, _weights(checkpoint, target, config), target)
-        base = None
-        if config.has_adapters:
-            base = BaseModel(spec, graphs.adapter_uses(config.block_size), checkpoint.f32)
+        yield
     except StartError:
         raise
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
         raise StartError(f"the weights do not fit config.json: {error_text(error)}") from error
-    element_size = 4 if target.name == CPU else 2
-    block_bytes = cache_block_bytes(config, spec, element_size=element_size)
-    limits = runner_limits(config, spec, block_bytes, _memory(graphs, config, block_bytes))
-    runner = GraphRunner(graphs, limits, base)
-    runner.warm_up()
-    for number, changes in read_changes(config, base).items():
-        runner.load_adapter(number, changes)
-    return runner
+
+
+def cache_limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> RunnerLimits:
+    """Return the limits that all ranks can hold."""
+    element_size = 4 if graphs.target.name == CPU else 2
+    block_bytes = cache_block_bytes(config, part.spec, element_size=element_size)
+    memory = _memory(graphs, config, block_bytes)
+    if isinstance(memory, DeviceMemory):  # each rank has its device
+        memory = replace(memory, free=memory.free * part.size)
+    return runner_limits(config, part.spec, block_bytes, memory, part.size).agreed(part.minimum)
 
 
 def _weights(checkpoint: Checkpoint, target: GraphTarget, config: EngineConfig) -> GraphWeights:

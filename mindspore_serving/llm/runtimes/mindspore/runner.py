@@ -7,13 +7,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mindspore_serving import log
 from mindspore_serving.backends.mindir import LOCK  # one for the process
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
-from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
+from mindspore_serving.llm.runtimes.adapters import Changes
 from mindspore_serving.llm.runtimes.capacity import (
     check_logits,
     first_step,
@@ -83,6 +84,7 @@ class PhaseGraphs:
         self._uses: AdapterUses = {}
         self._graphs: dict[tuple[str, bool], recording.RecordedGraph] = {}
         self._cells: dict[tuple[str, bool], Any] = {}
+        self.make_ops: Callable[..., recording.GraphOps] = recording.GraphOps
 
     def shapes(self, block_size: int) -> list[CacheShape]:
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
@@ -105,7 +107,7 @@ class PhaseGraphs:
     def _graph(self, phase: str, block_size: int, *, adapts: bool) -> recording.RecordedGraph:
         key = (phase, adapts)
         if key not in self._graphs:
-            ops = recording.GraphOps(
+            ops = self.make_ops(
                 self.weights,
                 phase,
                 self.target.filling,
@@ -131,15 +133,14 @@ class GraphRunner(LimitedRunner):
     """
 
     def __init__(
-        self, graphs: PhaseGraphs, limits: RunnerLimits, base: BaseModel | None = None
+        self, graphs: PhaseGraphs, limits: RunnerLimits, adapters: DeviceAdapters | None = None
     ) -> None:
-        self.base = base
+        self.base = None if adapters is None else adapters.base
         self.max_best = 0
         self._choices: BestChoices | None = None
-        self._adapters: DeviceAdapters | None = None
-        if base is not None:
-            self._adapters = DeviceAdapters(base.shapes, graphs.dtype)
-            limits = replace(limits, adapters=self._adapters.loaded)
+        self._adapters = adapters
+        if adapters is not None:
+            limits = replace(limits, adapters=adapters.loaded)
         super().__init__(limits)
         self.hidden_size = graphs.spec.hidden_size
         self.rope_switch = graphs.spec.rope.switch
@@ -190,13 +191,20 @@ class GraphRunner(LimitedRunner):
         return self._computed(step, LOGITS, choose)
 
     def choose_on_device(self) -> None:
-        """Compile what `run_best` computes; until then `max_best` is 0.
+        """Compile what `run_best` computes; until then, and if the device fails, `max_best` is 0.
 
         On a CPU nothing has to be copied, and a choice takes 70 times as long as NumPy's argmax.
         """
-        with first_step(), _failing("compiling the choice of the best logits"):
-            self._choices = BestChoices(self.vocab_size, self._opened().dtype)
-        self.max_best = self._choices.max_best
+        try:
+            choices = BestChoices(self.vocab_size, self._opened().dtype)
+            choices.check()
+        except (RuntimeError, ValueError, TypeError) as error:
+            log.warning(
+                "the device does not choose the likeliest tokens (%s): all logits are copied "
+                "in each step, which is slower", error_text(error),
+            )  # fmt: skip
+            return
+        self._choices, self.max_best = choices, choices.max_best
 
     def load_adapter(self, adapter: int, changes: Changes) -> None:
         assert self._adapters is not None

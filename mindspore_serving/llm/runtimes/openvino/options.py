@@ -4,8 +4,10 @@ Decided from the options and the processor's capabilities; compiles nothing.
 """
 
 import os
+import platform
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import openvino as ov
@@ -24,6 +26,8 @@ CACHE_PRECISIONS = {
     ("f32", "f16"): "f16",
     ("f32", "u8"): "u8",
 }
+# Beginnings of lines of /proc/cpuinfo that tell processors apart, on x86 and Arm.
+PROCESSOR_LINES = ("vendor", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
 WITHOUT_VNNI = ("SSE41", "AVX", "AVX2")  # ISA limits with which the plugin's integer kernels fail
 WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2")  # parts of ISA names that include bf16
 
@@ -79,6 +83,18 @@ def capabilities(num_threads: int | None = None) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     has_kernels = is_allowed and min(num_threads or cores, cores) > 1
     return [capability for capability in reported if capability != "BF16" or has_kernels]
+
+
+def plugin_identity() -> tuple[str, ...]:
+    """Return all that the choice of kernels depends on, besides properties and shapes."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = [platform.processor()]
+    processor = [line for line in lines if line.startswith(PROCESSOR_LINES)] or lines
+    cores = str(len(os.sched_getaffinity(0)))
+    isa_limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
+    return (ov.get_version(), platform.machine(), isa_limit, cores, *processor)
 
 
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:

@@ -20,6 +20,7 @@ import openvino as ov
 from openvino import opset13 as opset
 from openvino.op import Parameter
 
+from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
 from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -30,7 +31,7 @@ from mindspore_serving.llm.runtimes.openvino.constants import (
     MatrixForm,
 )
 from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
-from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, plugin_identity
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.runtimes.pages import release_pages
 
@@ -86,6 +87,24 @@ def _is_packed_once(
     properties: tuple[tuple[str, Any], ...],
     *,
     has_minimums: bool = False,
+) -> bool:
+    """Test a form, once per machine and release of openvino."""
+
+    def test() -> bytes:
+        is_right = _compute_test(form, precision, properties, has_minimums=has_minimums)
+        return b"yes" if is_right else b"no"
+
+    case = repr((form, precision, properties, has_minimums, *plugin_identity()))
+    key = key_of((case.encode(), source_digest(Path(__file__).parent)))
+    return read_or_build(key, test) == b"yes"
+
+
+def _compute_test(
+    form: MatrixForm,
+    precision: str,
+    properties: tuple[tuple[str, Any], ...],
+    *,
+    has_minimums: bool,
 ) -> bool:
     is_float, random = form.kind in TYPES, np.random.default_rng(0)
     for outputs in OUTPUTS:

@@ -32,7 +32,8 @@ from mindspore_serving.llm.step import Logits, Row, Step, Vectors
 T = TypeVar("T")
 
 EXTRA_SLOTS = 2  # state slots after the runner's: see `states.fill`
-WARM_UP_SECONDS = 1.0  # after the first pass, which packs the weights
+WARM_UP_SECONDS = 0.3  # after the first pass, which packs the weights
+SHORT = (16, 64)  # tokens of prompts that are warmed up before those that take longer
 
 
 class OpenVINORunner:
@@ -76,7 +77,9 @@ class OpenVINORunner:
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
         self._pack(weights)
         release_pages(weights.constants.to_release)
-        self._warm_up(config)  # every token is in one block, as results are not used
+        self._warm_up(
+            config, packs_again=not weights.constants.release_order
+        )  # every token is in one block, as results are not used
         compiled.release_memory()
         trim()
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
@@ -196,9 +199,9 @@ class OpenVINORunner:
     def _compute_first(self) -> None:
         self.run(Step((Row([0], 0, [0], 1),)))
 
-    def _warm_up(self, config: EngineConfig) -> None:
+    def _warm_up(self, config: EngineConfig, *, packs_again: bool) -> None:
         """Run the first pass of each size, which compiles kernels for it."""
-        sizes = warm_up_sizes(config, self.max_model_len)
+        sizes = warm_up_sizes(config, self.max_model_len, packs_again=packs_again)
         for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, self._part.minimum):
             blocks = [0] * -(-length // BLOCK_SIZE)
             self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
@@ -209,17 +212,23 @@ def _is_of_step(name: str) -> bool:
     return name != HIDDEN and not any(part in name for part in kept)
 
 
-def warm_up_sizes(config: EngineConfig, longest: int) -> list[tuple[int, int]]:
-    """Return (rows, tokens of each) in the order of likelihood.
+def warm_up_sizes(
+    config: EngineConfig, longest: int, *, packs_again: bool = False
+) -> list[tuple[int, int]]:
+    """Return (rows, tokens of each): the sizes that delay a start the least come first.
 
-    One sequence comes first, then full prompts, then batches.
+    A size that is not among them in time is compiled when it first occurs: 5 to 20 ms.  But if many
+    rows may want weights in another order (`packs_again`), they come first: the memory that packing
+    takes has to be known before that of the cache is chosen.
     """
     rows = range(1, config.max_num_seqs + 1)
     full = min(config.max_num_batched_tokens, longest)
-    prompts = sorted({full, *(n for n in (16, 64, 256, 1024) if n < full)}, reverse=True)
+    prompts = sorted({full, *(n for n in (*SHORT, 256, 1024) if n < full)})
     powers = [n for n in rows if n & (n - 1) == 0]
     other_counts = [n for n in rows if n & (n - 1)]
-    sizes = [(1, 1), *((1, n) for n in prompts), *((n, 1) for n in (*powers[1:], *other_counts))]
+    first = [(1, 1), (1, full)] if packs_again else [(1, 1)]
+    sizes = [*first, *((1, n) for n in SHORT if n < full), *((n, 1) for n in powers[1:])]
+    sizes += [*((1, n) for n in prompts), *((n, 1) for n in other_counts)]
     return list(dict.fromkeys(sizes))
 
 

@@ -24,6 +24,12 @@ def test_rotary_embedding_turns_a_quarter_by_hand():
     assert pairs.tolist() == [[-2, 1, -4, 3]]
 
 
+def test_collectives_of_two_ranks_by_hand():
+    parts = np.array([[[1.0, 2.0]], [[10.0, 20.0]]], np.float32)
+    assert goldens.all_reduce(*parts).tolist() == [[11, 22]]
+    assert goldens.all_gather(*parts).tolist() == [[1, 2], [10, 20]]
+
+
 def test_swiglu_and_the_choice_of_tokens_by_hand():
     x = np.array([[0.0, 1.0, 7.0, 2.0]], np.float32)
     np.testing.assert_allclose(goldens.swiglu(x), [[0, 2 / (1 + np.exp(-1))]], rtol=1e-6)

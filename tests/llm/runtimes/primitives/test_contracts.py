@@ -63,6 +63,8 @@ RIGHT = {
     "matmul": ({}, {"x": spec(BF16, None, 512), "weight": spec(BF16, 64, 512)}),
     "top_k": ({"k": 50}, {"x": spec(F32, None, 1000)}),
     "argmax": ({}, {"x": spec(F32, None, 1000)}),
+    "all_reduce": ({"group": "hccl_world_group"}, {"x": spec(BF16, None, 512)}),
+    "all_gather": ({"group": "hccl_world_group"}, {"x": spec(BF16, None, 512)}),
     "attention_mask": (
         {"head_num": 8, "kv_head_num": 2, "block_size": 16, "is_paged": True},
         {
@@ -154,6 +156,8 @@ WRONG = [
     ("matmul", {}, {"x": spec(BF16, 1, None, 512)}, "[T, K]"),
     ("top_k", {"k": 1001}, {}, "k is 1001; accepted: at most the number of columns"),
     ("argmax", {}, {"x": spec(I32, None, 8)}, "x is int32"),
+    ("all_reduce", {}, {"x": spec(I32, None, 8)}, "x is int32"),
+    ("all_gather", {}, {"x": spec(BF16, 8)}, "[T, K]"),
     ("attention_mask", {"window": 3}, {}, "no option window"),
     ("weight_quant_matmul", {}, {"x": spec(F32, None, 512)}, "x is float32"),
     ("weight_quant_matmul", {}, {"weight": spec("int8", 511, 64)}, "weight is int8 [511, 64]"),

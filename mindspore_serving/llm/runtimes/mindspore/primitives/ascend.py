@@ -39,6 +39,16 @@ def argmax() -> Any:
     return ops.Argmax(-1, mindspore.int32)
 
 
+def all_reduce(group: str) -> Any:
+    """Make AllReduce, the sum over the ranks of `group`."""
+    return ops.AllReduce(ops.ReduceOp.SUM, group)
+
+
+def all_gather(group: str) -> Any:
+    """Make AllGather, the rows of all ranks of `group` below each other."""
+    return ops.AllGather(group)
+
+
 class AttentionMask(mindspore.nn.Cell):  # type: ignore[misc]
     """`attn_mask` itself: the kernels find the lengths by the names of the graph's inputs."""
 

@@ -1,6 +1,7 @@
 """Calls of each primitive for the self-test: small, of the shapes and dtypes of a server's steps.
 
-Knows no MindSpore.  `attention_mask` has no call: the calls of attention contain it.
+Knows no MindSpore.  `attention_mask` has no call: the calls of attention contain it.  Nor have
+`all_reduce` and `all_gather`, which need other processes.
 """
 
 from collections.abc import Iterator, Mapping

@@ -17,6 +17,7 @@ from mindspore_serving.errors import StartError
 
 Size: TypeAlias = "int | None"  # None: dynamic
 SOC_310P = "ascend310p"
+SOCS_WITHOUT_BFLOAT16 = ("ascend910", "ascend310", "ascend310b", SOC_310P)
 FLOATS = "float16 bfloat16"
 
 
@@ -242,3 +243,8 @@ ON_310P = (
         ),
     ),
 )
+
+
+def has_bfloat16(soc: str) -> bool:
+    """Return whether `soc`, by MindSpore's name, computes in bfloat16."""
+    return soc not in SOCS_WITHOUT_BFLOAT16

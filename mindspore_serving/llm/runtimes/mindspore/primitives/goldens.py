@@ -150,3 +150,16 @@ def top_k(x: Array, *, k: int) -> tuple[Array, Array]:
 def argmax(x: Array) -> Array:
     """Return the index of the largest of each row."""
     return np.argmax(x, -1).astype(np.int32)
+
+
+def all_reduce(*parts: Array, group: str = "") -> Array:
+    """Sum the parts of all ranks, in their order."""
+    total = np.zeros_like(parts[0])
+    for part in parts:
+        total = total + part
+    return total
+
+
+def all_gather(*parts: Array, group: str = "") -> Array:
+    """Join the rows of all ranks, in their order."""
+    return np.concatenate(parts)

@@ -197,6 +197,8 @@ RULES = {
         ),
     ),
     "argmax": Contract({"x": Accepted("T N", ANY_FLOAT)}),
+    "all_reduce": Contract({"x": Accepted("T K", ANY_FLOAT)}, options=("group",)),
+    "all_gather": Contract({"x": Accepted("T K", ANY_FLOAT)}, options=("group",)),
     # The inputs of the graph as they are: the kernels find the lengths by these names.
     "attention_mask": Contract(
         {

@@ -21,7 +21,7 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.cases import (
     cases,
     refusals,
 )
-from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import SOC_310P
+from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import has_bfloat16
 from mindspore_serving.llm.runtimes.mindspore.primitives.messages import CaseChecked, DeviceOpened
 from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
@@ -37,9 +37,8 @@ def open_device(device: str) -> DeviceOpened:
     try:
         library.use_device(library.ASCEND if device == "ascend" else library.CPU)
         if device == "ascend":
-            context = mindspore.context.MSContext.get_instance()
-            soc = str(context.get_ascend_soc_version()).lower()
-            dtype = "float16" if soc.startswith(SOC_310P) else "bfloat16"
+            soc = library.soc_version()
+            dtype = "bfloat16" if has_bfloat16(soc) else "float16"
         total = (mindspore.Tensor(np.ones(4, np.float32)) + 1).asnumpy().sum()
     except StartError:
         raise

@@ -60,6 +60,9 @@ _FILLINGS: dict[str, tuple[Callable[..., Any], ...]] = {
     "matmul": (ascend.matmul, ascend.matmul, goldens.matmul),
     "top_k": (basic.TopK, basic.TopK, goldens.top_k),
     "argmax": (ascend.argmax, ascend.argmax, goldens.argmax),
+    # Between CPUs the same operators compute; goldens take the parts of all ranks.
+    "all_reduce": (ascend.all_reduce, ascend.all_reduce, goldens.all_reduce),
+    "all_gather": (ascend.all_gather, ascend.all_gather, goldens.all_gather),
     "weight_quant_matmul": (
         ascend.WeightQuantMatmul, quantised.ComposedWeightQuantMatmul,
         goldens_experts.weight_quant_matmul,

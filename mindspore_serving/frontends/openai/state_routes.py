@@ -1,0 +1,51 @@
+"""Rows of the routes for files and batches."""
+
+from collections.abc import Callable
+
+from mindspore_serving.frontends.openai import batches, files
+from mindspore_serving.frontends.openai.batches import BatchList, BatchObject, BatchRequest
+from mindspore_serving.frontends.openai.files import FileDeleted, FileList, FileObject
+from mindspore_serving.frontends.operation import JSON, Body
+from mindspore_serving.frontends.routes import HttpRoute
+
+_FILES, _BATCHES = "/v1/files", "/v1/batches"
+_FILE, _BATCH = f"{_FILES}/{{name}}", f"{_BATCHES}/{{name}}"
+_BINARY = {"application/octet-stream": {"type": "string", "format": "binary"}}
+_QUERY = ("after", "limit", "order")
+
+
+def rows(route: Callable[..., HttpRoute]) -> tuple[HttpRoute, ...]:
+    """Return the rows; `route` has the protocol."""
+    return (
+        route("POST", _FILES, files.upload, "Upload a file for a batch", {JSON: FileObject}),
+        route(
+            "GET",
+            _FILES,
+            files.list_files,
+            "List the files",
+            {JSON: FileList},
+            query=(*_QUERY, "purpose"),
+        ),
+        route("GET", _FILE, files.get_file, "Describe a file", {JSON: FileObject}),
+        route("DELETE", _FILE, files.delete_file, "Delete a file", {JSON: FileDeleted}),
+        route("GET", f"{_FILE}/content", files.get_content, "Get the bytes of a file", _BINARY),
+        route(
+            "POST",
+            _BATCHES,
+            batches.create,
+            "Create a batch of requests",
+            {JSON: BatchObject},
+            body=Body(BatchRequest),
+            decodes=True,
+        ),
+        route(
+            "GET",
+            _BATCHES,
+            batches.list_all,
+            "List the batches",
+            {JSON: BatchList},
+            query=_QUERY,
+        ),
+        route("GET", _BATCH, batches.get_batch, "Get a batch", {JSON: BatchObject}),
+        route("POST", f"{_BATCH}/cancel", batches.cancel, "Cancel a batch", {JSON: BatchObject}),
+    )

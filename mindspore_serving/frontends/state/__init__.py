@@ -1,0 +1,1 @@
+"""State that outlives requests: files, batches, responses and conversations, in a database."""
