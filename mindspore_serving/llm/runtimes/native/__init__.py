@@ -1,1 +1,1 @@
-"""Runtime of steps of few rows: one compiled interpreter of a plan, weights as in the file."""
+"""Runtime of steps with few rows on a CPU, which reads the blocks of files without packing."""

@@ -1,0 +1,1 @@
+"""Products with matrices in the blocks of their files, compiled for this processor."""

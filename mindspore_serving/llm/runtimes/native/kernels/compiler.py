@@ -1,0 +1,156 @@
+"""Compilation of kernels for this processor, and a cache of the machine code in the user's cache.
+
+A kernel is a C function `void(int64 arguments, int64 chunk)`: `arguments` is the address of int64
+numbers, of which each module of kernels names the indices.  The cache is keyed by the code that
+writes kernels, LLVM's version, and the processor with its features; files appear whole, so several
+processes may share it.  Machine code of files that other users could write is not read.
+"""
+
+import hashlib
+import os
+import platform
+import stat
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.runtimes.native.kernels.emitter import I64, Emitter, InstructionSet
+from mindspore_serving.process.interpreter import cache_directory
+
+VARIABLE = "MINDSPORE_SERVING_NATIVE_ISA"  # forces one of `InstructionSet`
+_NEEDED = {  # features of LLVM, best first
+    InstructionSet.AVX512_VNNI: ("avx512vnni", "avx512bw", "avx512vl"),
+    InstructionSet.AVX_VNNI: ("avxvnni",),
+    InstructionSet.AVX2: ("avx2", "fma", "f16c"),
+}
+_TASK = ir.FunctionType(ir.VoidType(), [I64, I64])
+
+Body = Callable[[Emitter, Any, Any], None]
+
+
+def instruction_set() -> InstructionSet:
+    """Return what kernels use here: of VARIABLE, else the best that the processor has.
+
+    Raises StartError for a processor without AVX2, and for a variable that names no instructions.
+    """
+    forced = os.environ.get(VARIABLE)
+    if forced:
+        if forced not in list(InstructionSet):
+            raise StartError(
+                f"{VARIABLE} is {forced!r}, expected one of {', '.join(InstructionSet)}"
+            )
+        return InstructionSet(forced)
+    features = llvm.get_host_cpu_features()
+    for instructions, needed in _NEEDED.items():
+        if all(features.get(feature) for feature in needed):
+            return instructions
+    raise StartError(
+        f"native kernels need a processor with AVX2, this one is {platform.machine()} "
+        f"({llvm.get_host_cpu_name()}): choose another runtime"
+    )
+
+
+class Compiler:
+    """Machine code of kernels, one address per name; kept while the process lives."""
+
+    def __init__(self, instructions: InstructionSet, directory: Path | None = None) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        self.instructions = instructions
+        self._features = llvm.get_host_cpu_features().flatten()
+        target = llvm.Target.from_default_triple()
+        self._machine = target.create_target_machine(
+            llvm.get_host_cpu_name(), self._features, opt=2, jit=True
+        )
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine)
+        self._directory = directory or cache_directory("native-kernels")
+        self._addresses: dict[str, int] = {}
+        self.num_compiled = 0  # kernels that the cache did not have
+
+    def address(self, name: str, body: Body) -> int:
+        """Return the address of a kernel that `body` writes, compiled if the cache lacks it."""
+        if name not in self._addresses:
+            code = self._stored(name)
+            if code is None:
+                code = self._compiled(name, body)
+                self._keep(name, code)
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            self._engine.finalize_object()
+            self._addresses[name] = self._engine.get_function_address(name)
+        return self._addresses[name]
+
+    def assembly(self, name: str, body: Body) -> str:
+        """Return the assembly code of a kernel."""
+        return str(self._machine.emit_assembly(self._optimised(name, body)))
+
+    def _compiled(self, name: str, body: Body) -> bytes:
+        self.num_compiled += 1
+        return bytes(self._machine.emit_object(self._optimised(name, body)))
+
+    def _optimised(self, name: str, body: Body) -> Any:
+        module = ir.Module(name)
+        module.triple = llvm.get_default_triple()
+        function = ir.Function(module, _TASK, name)
+        emitter = Emitter(function, self.instructions)
+        body(emitter, *function.args)
+        emitter.b.ret_void()
+        parsed = llvm.parse_assembly(str(module))
+        parsed.verify()
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        options.loop_unrolling = False
+        passes = llvm.create_pass_builder(self._machine, options)
+        passes.getModulePassManager().run(parsed, passes)
+        return parsed
+
+    def _path(self, name: str) -> Path:
+        parts = (
+            llvm.get_host_cpu_name(),
+            self._features,
+            self.instructions.value,
+            llvmlite.__version__,
+        )
+        key = hashlib.sha256("\n".join((_source_digest(), *parts)).encode()).hexdigest()[:24]
+        return self._directory / f"{name}-{key}.o"
+
+    def _stored(self, name: str) -> bytes | None:
+        path = self._path(name)
+        try:
+            with path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    return None
+                digest, code = file.read(32), file.read()
+        except OSError:
+            return None
+        return code if hashlib.sha256(code).digest() == digest else None
+
+    def _keep(self, name: str, code: bytes) -> None:
+        """Write the code; a cache that cannot be written only costs compiling again."""
+        path = self._path(name)
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
+                file.write(hashlib.sha256(code).digest() + code)
+            Path(file.name).replace(path)
+        except OSError:
+            return
+
+
+@cache
+def compiler() -> Compiler:
+    """Return the compiler for this processor."""
+    return Compiler(instruction_set())
+
+
+@cache
+def _source_digest() -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
