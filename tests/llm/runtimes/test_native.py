@@ -72,7 +72,7 @@ def test_blocks_are_stored_and_restored(llama):
     np.testing.assert_allclose(after, before, atol=1e-5)
 
 
-def test_hidden_states_are_what_logits_are_computed_from(llama):
+def test_logits_are_products_of_the_hidden_states(llama):
     runner = open_runner(llama, "native", CONFIG)
     step = Step((Row(checkpoints.prompts(1)[0], 0, range(8), 3),))
     logits, hidden = runner.run(step), runner.embed(step)

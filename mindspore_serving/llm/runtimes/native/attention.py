@@ -45,7 +45,7 @@ from mindspore_serving.llm.runtimes.native.memory import store_f32 as put
 HEAD_BYTES = 8  # scale and minimum of a row of integers
 _F32, _F16, _BF16, _U8 = map(int, CacheType)
 _BLOCK, _OFFSET, _TABLE = int(StepColumn.BLOCK), int(StepColumn.OFFSET), int(StepColumn.TABLE)
-_ZERO, _ONE, _STEPS, _HALF = np.float32(0), np.float32(1), np.float32(255), np.float32(0.5)
+_ZERO, _UNIT, _STEPS, _HALF = np.float32(0), np.float32(1), np.float32(255), np.float32(0.5)
 _LOWEST = np.float32(-np.inf)
 
 # Columns of a layer's row: addresses of keys and values, and the shape of a block.
@@ -89,7 +89,7 @@ def _store_row(address: int, x: int, width: int, kind: int) -> None:
         scale = (high - low) / _STEPS
         store_f32(address, 0, scale)
         store_f32(address, 1, low)
-        inverse = _ONE / scale if scale > _ZERO else _ZERO
+        inverse = _UNIT / scale if scale > _ZERO else _ZERO
         for i in range(width):
             step = (get(x, i) - low) * inverse + _HALF
             store_u8(address + HEAD_BYTES, i, min(step, _STEPS))
@@ -173,7 +173,7 @@ def attend(memory: Memory, op: Integers, numbers: Floats, layer: Integers, task:
         divisor = _exponentials(memory.scores, end - begin, largest)
         if op[P5] >= 0:
             divisor += exp(sink - largest)
-        _mix(memory, span, layer, out, _ONE / divisor)
+        _mix(memory, span, layer, out, _UNIT / divisor)
 
 
 @compiled

@@ -36,7 +36,7 @@ _ADD, _MUL, _SILU_MUL, _CLAMPED = map(int, Binary)
 _MEAN = int(Reduce.MEAN)
 POSITION, LONG = int(StepColumn.POSITION), int(StepColumn.USES_LONG_ROPE)
 _LEAST = np.float32(MIN_MEAN_SQUARE)
-_ZERO, _ONE, _TWO, _HALF = np.float32(0), np.float32(1), np.float32(2), np.float32(0.5)
+_ZERO, _UNIT, _DOUBLE, _HALF = np.float32(0), np.float32(1), np.float32(2), np.float32(0.5)
 _TANH_FACTOR, _TANH_CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
 _ROOT_HALF = np.float32(math.sqrt(0.5))
 
@@ -44,13 +44,13 @@ _ROOT_HALF = np.float32(math.sqrt(0.5))
 @compiled
 def sigmoid(x: np.float32) -> Any:
     """Return the logistic function of `x`."""
-    return _ONE / (_ONE + exp(-x))
+    return _UNIT / (_UNIT + exp(-x))
 
 
 @compiled
 def tanh(x: np.float32) -> Any:
     """Return the hyperbolic tangent of `x`."""
-    return _ONE - _TWO / (exp(_TWO * x) + _ONE)
+    return _UNIT - _DOUBLE / (exp(_DOUBLE * x) + _UNIT)
 
 
 @compiled
@@ -64,7 +64,7 @@ def rms_norm(arena: int, op: Integers, numbers: Floats, rows: int) -> None:
             total = _ZERO
             for i in range(width):
                 total += get(x, i) * get(x, i)
-            factor = _ONE / np.float32(math.sqrt(total / np.float32(width) + numbers[0]))
+            factor = _UNIT / np.float32(math.sqrt(total / np.float32(width) + numbers[0]))
             if op[B] < 0:
                 for i in range(width):
                     put(out, i, get(x, i) * factor)
@@ -89,7 +89,7 @@ def layer_norm(arena: int, op: Integers, numbers: Floats, rows: int) -> None:
             total = _ZERO
             for i in range(width):
                 total += (get(x, i) - mean) * (get(x, i) - mean)
-            factor = _ONE / np.float32(math.sqrt(total / np.float32(width) + numbers[0]))
+            factor = _UNIT / np.float32(math.sqrt(total / np.float32(width) + numbers[0]))
             for i in range(width):
                 put(out, i, (get(x, i) - mean) * factor)
             if op[B] >= 0:
@@ -152,7 +152,7 @@ def unary(arena: int, op: Integers, rows: int) -> None:
                 put(
                     out,
                     i,
-                    _HALF * get(x, i) * (_ONE + np.float32(math.erf(get(x, i) * _ROOT_HALF))),
+                    _HALF * get(x, i) * (_UNIT + np.float32(math.erf(get(x, i) * _ROOT_HALF))),
                 )
         elif kind == _RELU:
             for i in range(width):
@@ -166,14 +166,14 @@ def unary(arena: int, op: Integers, rows: int) -> None:
 def _gelu(x: int, out: int, width: int) -> None:
     for i in range(width):
         y = get(x, i)
-        put(out, i, _HALF * y * (_ONE + np.float32(math.erf(y * _ROOT_HALF))))
+        put(out, i, _HALF * y * (_UNIT + np.float32(math.erf(y * _ROOT_HALF))))
 
 
 @compiled
 def _gelu_tanh(x: int, out: int, width: int) -> None:
     for i in range(width):
         y = _TANH_FACTOR * (get(x, i) + _TANH_CUBE * get(x, i) * get(x, i) * get(x, i))
-        put(out, i, _HALF * get(x, i) * (_ONE + tanh(y)))
+        put(out, i, _HALF * get(x, i) * (_UNIT + tanh(y)))
 
 
 @compiled
@@ -234,7 +234,7 @@ def binary(arena: int, op: Integers, numbers: Floats, rows: int) -> None:
                 put(out, i, get(a, i) * sigmoid(get(a, i)) * get(b, i))
         else:
             for i in range(width):
-                put(out, i, get(a, i) * sigmoid(get(a, i) * number) * (get(b, i) + _ONE))
+                put(out, i, get(a, i) * sigmoid(get(a, i) * number) * (get(b, i) + _UNIT))
 
 
 @compiled
@@ -243,7 +243,7 @@ def broadcast(arena: int, op: Integers, rows: int) -> None:
     for row in range(rows):
         at, to = op[A] + row * op[A_STRIDE], op[OUT] + row * op[OUT_STRIDE]
         number = get(arena, op[B] + row * op[B_STRIDE])
-        factor = _ONE if op[P0] == _ADD else number
+        factor = _UNIT if op[P0] == _ADD else number
         added = number if op[P0] == _ADD else _ZERO
         for i in range(op[WIDTH]):
             put(arena, to + i, get(arena, at + i) * factor + added)
@@ -260,12 +260,12 @@ def reduce(arena: int, op: Integers, rows: int) -> None:
             put(arena, at, _sum(x, width) / np.float32(width))
         else:
             other = arena + 4 * (op[B] + row * op[B_STRIDE])
-            mine, wanted = _ZERO, _ZERO
+            mine, target = _ZERO, _ZERO
             for i in range(width):
                 mine += get(x, i) * get(x, i)
-                wanted += get(other, i) * get(other, i)
+                target += get(other, i) * get(other, i)
             mine = max(mine / np.float32(width), _LEAST)
-            factor = np.float32(math.sqrt(wanted / np.float32(width) / mine))
+            factor = np.float32(math.sqrt(target / np.float32(width) / mine))
             for i in range(width):
                 put(arena, at + i, get(x, i) * factor)
 
@@ -293,5 +293,5 @@ def query_scale(arena: int, op: Integers, numbers: Floats, rows: int, step: Inte
     for row in range(rows):
         position = np.float32(step[row, POSITION])
         count = np.float32(math.floor((position + numbers[2]) / numbers[1]))
-        value = _ONE + numbers[0] * np.float32(math.log1p(count))
+        value = _UNIT + numbers[0] * np.float32(math.log1p(count))
         put(arena, op[OUT] + row * op[OUT_STRIDE], value)

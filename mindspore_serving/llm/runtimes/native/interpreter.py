@@ -10,7 +10,6 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
     A_STRIDE,
     OUT,
     OUT_STRIDE,
-    P0,
     P2,
     WIDTH,
     A,
@@ -19,7 +18,7 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
 )
 from mindspore_serving.llm.runtimes.native.memory import load_f32 as get
 from mindspore_serving.llm.runtimes.native.memory import store_f32 as put
-from mindspore_serving.llm.runtimes.native.products import multiply
+from mindspore_serving.llm.runtimes.native.products import Team, multiply, multiply_experts
 
 _CODE, _OF_ROWS = int(Column.CODE), int(Column.OF_ROWS)
 _PRODUCT, _RMS_NORM, _LAYER_NORM, _ROPE_TABLES, _ROPE, _ATTENTION = map(int, list(OpCode)[:6])
@@ -28,12 +27,12 @@ _SCALING, _BROADCAST, _ROUTE, _EXPERT_PRODUCT, _EXPERT_BIAS = map(int, list(OpCo
 
 
 class PlanArrays(NamedTuple):
-    """Arrays of a plan, with the matrices and the caches of layers that it names by number."""
+    """Arrays of a plan, the caches of layers that it names by number, and the threads."""
 
     operations: Integers
     numbers: Floats
-    matrices: Integers
     layers: Integers
+    team: Team
 
 
 @entry
@@ -47,12 +46,9 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
         rows = len(memory.gathered) if op[_OF_ROWS] else tokens
         code = op[_CODE]
         if code == _PRODUCT:
-            for row in range(rows):
-                multiply(memory.arena, op, row, planned.matrices[op[P0]])
+            multiply(planned.team, op, rows)
         elif code == _EXPERT_PRODUCT:
-            for row in range(rows):
-                matrix = op[P0] + experts.chosen(memory.arena, op, row)
-                multiply(memory.arena, op, row, planned.matrices[matrix])
+            multiply_experts(planned.team, memory.arena, op, rows)
         elif code == _ATTENTION:
             layer = planned.layers[op[P2]]
             attention.write(memory, op, rows, layer)
@@ -61,7 +57,7 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
         elif code in (_UNARY, _BINARY, _SCALING, _BROADCAST, _REDUCE, _RMS_NORM, _ROPE):
             _execute_rows(memory.arena, op, numbers, rows)
         else:
-            _execute_others(memory, op, numbers, rows)
+            _execute_special(memory, op, numbers, rows)
 
 
 @compiled
@@ -84,7 +80,7 @@ def _execute_rows(arena: int, op: Integers, numbers: Floats, rows: int) -> None:
 
 
 @compiled
-def _execute_others(memory: Memory, op: Integers, numbers: Floats, rows: int) -> None:
+def _execute_special(memory: Memory, op: Integers, numbers: Floats, rows: int) -> None:
     arena, code = memory.arena, op[_CODE]
     if code == _GATHER:
         for row in range(rows):

@@ -10,7 +10,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-_I8, _I16, _I32 = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32 = ir.HalfType(), ir.FloatType()
 _LOG2E, _LN2_HIGH, _LN2_LOW = 1.4426950408889634, 0.693359375, -2.12194440e-4
 _TAYLOR = (1 / 720, 1 / 120, 1 / 24, 1 / 6, 1 / 2, 1.0, 1.0)
@@ -18,27 +18,27 @@ _LARGEST = 87.0  # exponent; results stay normal numbers
 Generate = Callable[..., Any]
 
 
-def _at(builder: Any, place: Any, kind: Any) -> Any:
+def _at(builder: Any, element: Any, kind: Any) -> Any:
     """Return a pointer to an element; LLVM vectorises loops over indices, not over addresses."""
-    address, index = place
+    address, index = element
     return builder.gep(builder.inttoptr(address, kind.as_pointer()), [index])
 
 
-def _load_f32(b: Any, *place: Any) -> Any:
-    return b.load(_at(b, place, _F32), align=4)
+def _load_f32(b: Any, *element: Any) -> Any:
+    return b.load(_at(b, element, _F32), align=4)
 
 
-def _load_f16(b: Any, *place: Any) -> Any:
-    return b.fpext(b.load(_at(b, place, _F16), align=2), _F32)
+def _load_f16(b: Any, *element: Any) -> Any:
+    return b.fpext(b.load(_at(b, element, _F16), align=2), _F32)
 
 
-def _load_bf16(b: Any, *place: Any) -> Any:
-    bits = b.zext(b.load(_at(b, place, _I16), align=2), _I32)
+def _load_bf16(b: Any, *element: Any) -> Any:
+    bits = b.zext(b.load(_at(b, element, _I16), align=2), _I32)
     return b.bitcast(b.shl(bits, ir.Constant(_I32, 16)), _F32)
 
 
-def _load_u8(b: Any, *place: Any) -> Any:
-    return b.uitofp(b.load(_at(b, place, _I8), align=1), _F32)
+def _load_u8(b: Any, *element: Any) -> Any:
+    return b.uitofp(b.load(_at(b, element, _I8), align=1), _F32)
 
 
 def _store_f32(b: Any, address: Any, index: Any, value: Any) -> Any:
@@ -62,6 +62,17 @@ def _store_bf16(b: Any, address: Any, index: Any, value: Any) -> Any:
 
 def _store_u8(b: Any, address: Any, index: Any, value: Any) -> Any:
     b.store(b.fptoui(value, _I8), _at(b, (address, index), _I8), align=1)
+    return ir.Constant(_I32, 0)
+
+
+def _store_i64(b: Any, address: Any, index: Any, value: Any) -> Any:
+    b.store(value, _at(b, (address, index), _I64), align=8)
+    return ir.Constant(_I32, 0)
+
+
+def _call_kernel(b: Any, kernel: Any, arguments: Any, chunk: Any) -> Any:
+    kind = ir.FunctionType(ir.VoidType(), [_I64, _I64])
+    b.call(b.inttoptr(kernel, kind.as_pointer()), [arguments, chunk])
     return ir.Constant(_I32, 0)
 
 
@@ -96,21 +107,21 @@ def _function(result: Any, arguments: tuple[Any, ...], generate: Generate) -> Ca
     signature = result(*arguments)
     if len(arguments) == 1:
 
-        def type_one(context: Any, x: Any) -> Any:
+        def type_unary(context: Any, x: Any) -> Any:
             return signature, emit
 
-        return cast(Callable[..., Any], intrinsic(type_one))
+        return cast(Callable[..., Any], intrinsic(type_unary))
     if len(arguments) == 2:
 
-        def type_two(context: Any, x: Any, y: Any) -> Any:
+        def type_binary(context: Any, x: Any, y: Any) -> Any:
             return signature, emit
 
-        return cast(Callable[..., Any], intrinsic(type_two))
+        return cast(Callable[..., Any], intrinsic(type_binary))
 
-    def type_three(context: Any, x: Any, y: Any, z: Any) -> Any:
+    def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
         return signature, emit
 
-    return cast(Callable[..., Any], intrinsic(type_three))
+    return cast(Callable[..., Any], intrinsic(type_ternary))
 
 
 def _load(generate: Generate) -> Callable[..., Any]:
@@ -125,4 +136,6 @@ load_f32, load_f16 = _load(_load_f32), _load(_load_f16)
 load_bf16, load_u8 = _load(_load_bf16), _load(_load_u8)
 store_f32, store_f16 = _store(_store_f32), _store(_store_f16)
 store_bf16, store_u8 = _store(_store_bf16), _store(_store_u8)
+store_i64 = _function(types.int32, (types.int64, types.int64, types.int64), _store_i64)
+call_kernel = _function(types.int32, (types.int64, types.int64, types.int64), _call_kernel)
 exp = _function(types.float32, (types.float32,), _exp)

@@ -43,7 +43,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
     kind = CACHE_TYPES[config.kv_cache_dtype]
     block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
     limits = runner_limits(config, model.spec, block_bytes, read_main_memory())
-    runner = NativeRunner(model, limits, kind)
+    runner = NativeRunner(model, limits, kind, config.num_threads)
     with first_step():
         runner.run(Step((Row([0], 0, [0], 1),)))
     return runner

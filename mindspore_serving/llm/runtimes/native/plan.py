@@ -37,7 +37,7 @@ class Storage:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class ArenaTensor:
     """Features `begin` .. `begin + width - 1` of rows that are `stride` numbers apart.
 
     With `of_rows` its rows are those of logits.  A `stride` of 0 is a constant's.
@@ -49,18 +49,18 @@ class Place:
     begin: int = 0
     of_rows: bool = False
 
-    def part(self, begin: int, width: int) -> "Place":
+    def part(self, begin: int, width: int) -> "ArenaTensor":
         """Return some of the features, in the same memory."""
-        return Place(self.storage, width, self.stride, self.begin + begin, self.of_rows)
+        return ArenaTensor(self.storage, width, self.stride, self.begin + begin, self.of_rows)
 
 
 @dataclass(slots=True)
 class PlanRow:
-    """A row of the plan; `places` are the columns of offsets, and the tensors that those are of."""
+    """A row of the plan; `tensors` are those whose offsets are in its columns."""
 
     columns: dict[Column, int]
     numbers: tuple[float, ...]
-    places: dict[Column, Place]
+    tensors: dict[Column, ArenaTensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +80,44 @@ class PlanRecorder:
     """Records operations and constants, and makes the `NativePlan` of them."""
 
     operations: list[PlanRow] = field(default_factory=list)
-    _constants: dict[bytes, Place] = field(default_factory=dict)
+    _constants: dict[bytes, ArenaTensor] = field(default_factory=dict)
     _values: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
-    def tensor(self, width: int, *, of_rows: bool = False, is_kept: bool = False) -> Place:
+    def tensor(self, width: int, *, of_rows: bool = False, is_kept: bool = False) -> ArenaTensor:
         """Return a new tensor of `width` features."""
         if not 0 < width < 2**32:
             raise StartError(f"a tensor has {width} features, expected at least one")
         stride = -(-width // ALIGNED) * ALIGNED
         storage = Storage(MAX_ROWS * stride, len(self.operations), is_kept=is_kept)
-        return Place(storage, width, stride, of_rows=of_rows)
+        return ArenaTensor(storage, width, stride, of_rows=of_rows)
 
-    def constant(self, values: npt.ArrayLike) -> Place:
+    def constant(self, values: npt.ArrayLike) -> ArenaTensor:
         """Return a tensor of one row, the same in all passes."""
         array = np.ascontiguousarray(values, np.float32).reshape(-1)
         key = array.tobytes()
         if key not in self._constants:
             storage = Storage(-(-len(array) // ALIGNED) * ALIGNED, is_kept=True)
-            self._constants[key] = Place(storage, len(array), 0)
+            self._constants[key] = ArenaTensor(storage, len(array), 0)
             self._values.append(array)
         return self._constants[key]
 
     def add(
-        self, code: OpCode, places: dict[Column, Place], numbers: Iterable[float] = (),
-        **others: int,
+        self, code: OpCode, tensors: dict[Column, ArenaTensor], numbers: Iterable[float] = (),
+        **parameters: int,
     ) -> None:  # fmt: skip
-        """Record an operation; `others` are its further columns by their names in lower case."""
-        columns = {Column[name.upper()]: value for name, value in others.items()}
+        """Record an operation; `parameters` are its further columns, in lower case."""
+        columns = {Column[name.upper()]: value for name, value in parameters.items()}
         columns[Column.CODE] = code
-        columns[Column.OF_ROWS] = int(places[Column.OUT].of_rows)
-        columns.setdefault(Column.WIDTH, places[Column.OUT].width)
-        for tensor in places.values():
+        columns[Column.OF_ROWS] = int(tensors[Column.OUT].of_rows)
+        columns.setdefault(Column.WIDTH, tensors[Column.OUT].width)
+        for tensor in tensors.values():
             tensor.storage.last = len(self.operations)
-        self.operations.append(PlanRow(columns, tuple(numbers), places))
+        self.operations.append(PlanRow(columns, tuple(numbers), tensors))
 
     def plan(self) -> NativePlan:
         """Return the arrays, with memory for every tensor."""
-        size = self._place_constants()
-        size = _place(self.operations, size)
+        size = self._allocate_constants()
+        size = _allocate(self.operations, size)
         arena = np.zeros(size, np.float32)
         for tensor, values in zip(self._constants.values(), self._values, strict=True):
             arena[tensor.storage.offset :][: len(values)] = values
@@ -126,14 +126,14 @@ class PlanRecorder:
         for row, values, operation in zip(rows, numbers, self.operations, strict=True):
             for column, value in operation.columns.items():
                 row[column] = value
-            for column, tensor in operation.places.items():
+            for column, tensor in operation.tensors.items():
                 row[column] = _checked_offset(tensor, size)
                 if column in _STRIDES:
                     row[_STRIDES[column]] = tensor.stride
             values[: len(operation.numbers)] = operation.numbers
         return NativePlan(rows, numbers, arena)
 
-    def _place_constants(self) -> int:
+    def _allocate_constants(self) -> int:
         offset = 0
         for tensor in self._constants.values():
             tensor.storage.offset = offset
@@ -141,7 +141,7 @@ class PlanRecorder:
         return offset
 
 
-def _checked_offset(tensor: Place, size: int) -> int:
+def _checked_offset(tensor: ArenaTensor, size: int) -> int:
     storage = tensor.storage
     end = (MAX_ROWS - 1) * tensor.stride + tensor.begin + tensor.width
     if tensor.begin < 0 or end > storage.size or storage.offset + storage.size > size:
@@ -149,12 +149,12 @@ def _checked_offset(tensor: Place, size: int) -> int:
     return storage.offset + tensor.begin
 
 
-def _place(operations: list[PlanRow], begin: int) -> int:
+def _allocate(operations: list[PlanRow], begin: int) -> int:
     """Give every tensor the first gap that is free while it is used; return the arena's size."""
     starting: dict[int, list[Storage]] = {}
     seen: set[int] = set()
     for index, operation in enumerate(operations):
-        for tensor in operation.places.values():
+        for tensor in operation.tensors.values():
             storage = tensor.storage
             if tensor.stride and id(storage) not in seen:
                 seen.add(id(storage))
@@ -163,7 +163,7 @@ def _place(operations: list[PlanRow], begin: int) -> int:
     live: list[Storage] = []
     end = begin
     for index in range(len(operations)):
-        live = [one for one in live if one.is_kept or one.last >= index]
+        live = [other for other in live if other.is_kept or other.last >= index]
         for storage in starting.get(index, ()):
             storage.offset = _gap(live, storage.size, begin)
             live.append(storage)
@@ -173,7 +173,7 @@ def _place(operations: list[PlanRow], begin: int) -> int:
 
 def _gap(live: list[Storage], size: int, begin: int) -> int:
     at = begin
-    for other in sorted(live, key=lambda one: one.offset):
+    for other in sorted(live, key=lambda other: other.offset):
         if other.offset - at >= size:
             break
         at = max(at, other.offset + other.size)

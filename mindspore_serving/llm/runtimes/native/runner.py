@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from weakref import finalize
 
 import numpy as np
 
@@ -20,7 +21,9 @@ from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, CacheType, StepColumn
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
 from mindspore_serving.llm.runtimes.native.ops import Lookup, NativeOps, TokenIds
-from mindspore_serving.llm.runtimes.native.plan import NativePlan, Place
+from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, NativePlan
+from mindspore_serving.llm.runtimes.native.products import Products, Team
+from mindspore_serving.llm.runtimes.native.threads import KernelThreads
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 from mindspore_serving.llm.step import Logits, Step, Vectors
 
@@ -34,20 +37,26 @@ class PlannedModel:
     ops: NativeOps
     weights: NativeWeights
     gathers: tuple[tuple[Lookup, Gather], ...]
-    logits: Place
-    hidden: Place
+    logits: ArenaTensor
+    hidden: ArenaTensor
 
 
 class NativeRunner(LimitedRunner):
     """A `StoringRunner` that also embeds."""
 
-    def __init__(self, model: PlannedModel, limits: RunnerLimits, cache_type: CacheType) -> None:
+    def __init__(self, model: PlannedModel, limits: RunnerLimits, cache_type: CacheType,
+        num_threads: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(limits)
         self._model: PlannedModel | None = model
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
-        plan, matrices = model.plan, model.weights.table()
-        self._planned = PlanArrays(plan.operations, plan.numbers, matrices, self._cache.table)
+        self._products = Products(model.plan, model.weights.matrices)
+        threads = KernelThreads(num_threads)
+        self._end_threads = finalize(self, threads.close)  # their memory has to outlive them
+        team = Team(threads.run_address, threads.arguments.ctypes.data)
+        operations, numbers = model.plan.operations, model.plan.numbers
+        self._planned = PlanArrays(operations, numbers, self._cache.table, team)
         self._scores = np.zeros(limits.max_model_len, np.float32)
         self.block_bytes = self._cache.block_bytes
         self.block_format = f"native 1 {cache_type.name} {block_size} {layers}"
@@ -77,6 +86,8 @@ class NativeRunner(LimitedRunner):
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
         if self._model is not None:
+            self._end_threads()
+            self._products.clear()
             self._model.weights.clear()
         self._model = None
         self._cache.clear()
@@ -86,7 +97,7 @@ class NativeRunner(LimitedRunner):
             raise ServingError("the runner is closed")
         return self._model
 
-    def _compute(self, model: PlannedModel, step: Step, output: Place) -> Vectors:
+    def _compute(self, model: PlannedModel, step: Step, output: ArenaTensor) -> Vectors:
         """Return the rows of `output` of all passes."""
         layout = lay_out(step, self._limits)
         if step.copies:
@@ -102,7 +113,7 @@ class NativeRunner(LimitedRunner):
         return np.concatenate(parts) if parts else np.zeros((0, output.width), np.float32)
 
     def _pass(
-        self, model: PlannedModel, ids: Indices, rows: Indices, others: tuple[Indices, Indices]
+        self, model: PlannedModel, ids: Indices, rows: Indices, rest: tuple[Indices, Indices]
     ) -> None:
         plan = model.plan
         for lookup, gather in model.gathers:
@@ -111,10 +122,10 @@ class NativeRunner(LimitedRunner):
                 indices = np.where(ids < lookup.ids.limit, ids, 0)
             _view(plan, lookup.target, len(ids))[:] = gather(indices.astype(np.int32))
         addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
-        execute(self._planned, Memory(*addresses, rows, *others), len(ids))
+        execute(self._planned, Memory(*addresses, rows, *rest), len(ids))
 
 
-def _view(plan: NativePlan, tensor: Place, count: int) -> Vectors:
+def _view(plan: NativePlan, tensor: ArenaTensor, count: int) -> Vectors:
     begin = tensor.storage.offset + tensor.begin
     rows = plan.arena[begin : begin + MAX_ROWS * tensor.stride].reshape(MAX_ROWS, -1)
     return rows[:count, : tensor.width]

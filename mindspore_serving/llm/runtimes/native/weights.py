@@ -4,16 +4,14 @@ The arrays stay referenced here as long as addresses of them may be used.
 """
 
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.runtimes.native.products import BF16, F16, F32
-
-_KINDS = {"F32": (F32, 4), "F16": (F16, 2), "BF16": (BF16, 2)}
+from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS, BlockMatrix
 
 
 class NativeWeights:
@@ -21,9 +19,8 @@ class NativeWeights:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
-        self._rows: list[tuple[int, int, int, int]] = []
+        self.matrices: list[BlockMatrix] = []
         self._numbers: dict[str, int] = {}
-        self._arrays: list[npt.NDArray[Any]] = []
 
     def has(self, name: str) -> bool:
         return self.checkpoint.has(name)
@@ -44,28 +41,22 @@ class NativeWeights:
         if len(shape) != 2 or shape[1] != columns or not shape[0]:
             raise StartError(f"tensor {name!r} is {list(shape)}, expected [*, {columns}]")
         if name not in self._numbers:
-            self._numbers[name] = len(self._rows)
-            self._rows.append(self._described(name, shape))
+            self._numbers[name] = len(self.matrices)
+            self.matrices.append(self._opened(name, (shape[0], shape[1])))
         return self._numbers[name], shape[0]
 
-    def table(self) -> npt.NDArray[np.int64]:
-        """Return the matrices: address, kind, bytes of a row, columns."""
-        return np.array(self._rows, np.int64).reshape(-1, 4)
-
     def clear(self) -> None:
-        """Drop all arrays; addresses of them must not be used any more."""
-        self._arrays.clear()
+        """Drop all matrices; addresses of them must not be used any more."""
+        self.matrices.clear()
 
-    def _described(self, name: str, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+    def _opened(self, name: str, shape: tuple[int, int]) -> BlockMatrix:
+        """Return a matrix where its file is mapped, or decoded if no kernel reads its format."""
         stored = self.checkpoint.stored(name)
         kind, array = stored.dtype, stored.bits
-        if kind not in _KINDS or self.checkpoint.is_quantized(name):
+        if isinstance(stored, QuantizedTensor):
+            has_kernel = stored.blocks is not None and kind in FORMATS
+            kind, array = (kind, stored.blocks()) if stored.blocks and has_kernel else ("", array)
+        if kind not in FORMATS:
             kind, array = "F32", self.checkpoint.f32(name)
-        code, item = _KINDS[kind]
-        array = np.ascontiguousarray(array)
-        if array.nbytes != prod(shape) * item or array.ctypes.data % item:
-            raise StartError(
-                f"tensor {name!r} has {array.nbytes} bytes for {list(shape)} of {kind}"
-            )
-        self._arrays.append(array)
-        return array.ctypes.data, code, shape[1] * item, shape[1]
+        data = np.ascontiguousarray(array).view(np.uint8).reshape(shape[0], -1)
+        return BlockMatrix(FORMATS[kind], *shape, data)
