@@ -25,26 +25,38 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.messages import (
     ModelCompared,
 )
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import (
+    ALL_REDUCE_MODULE,
     ASCEND,
     COMPOSED,
     MODEL_MODULE,
     MODULE,
     SelfTest,
+    check_all_reduce,
     check_model,
 )
 
 FORMAT = 1  # of the JSON
+MAX_DEVICES = 64  # as ranks of a model
 _COLUMNS = "{:<24} {:<8} {:>9} {:>9} {:>8}  {}"
 
 
 def run(
-    settings: AscendCheckSettings, *, module: str = MODULE, model_module: str = MODEL_MODULE
+    settings: AscendCheckSettings,
+    *,
+    module: str = MODULE,
+    model_module: str = MODEL_MODULE,
+    all_reduce_module: str = ALL_REDUCE_MODULE,
 ) -> int:
     """Print the report; return 1 if no device can be used, or an operator or the model differs.
 
-    `module` is the program that compares the operators, `model_module` that of the model.
-    Raises InvalidInputs for unknown primitives, StartError if the report cannot be written.
+    `module` is the program that compares the operators, `model_module` that of the model, and
+    `all_reduce_module` that of each rank.
+
+    Raises InvalidInputs for unknown primitives or too many devices, StartError if the report cannot
+    be written.
     """
+    if not 1 <= settings.devices <= MAX_DEVICES:
+        raise InvalidInputs(f"--devices is {settings.devices}, expected 1 to {MAX_DEVICES}")
     self_test = SelfTest(
         settings.device,
         ASCEND if settings.device == "ascend" else COMPOSED,
@@ -55,6 +67,10 @@ def run(
     report = _Report(self_test, model_module if settings.model else "")
     for line in report.lines():
         print(line, flush=True)
+    is_usable = "primitives" in report.content and "problem" not in report.content
+    if settings.devices > 1 and is_usable:
+        for line in report.all_reduces(settings.devices, all_reduce_module):
+            print(line, flush=True)
     if settings.json is not None:
         _write(Path(settings.json), report.content)
     return int(not report.content["passed"])
@@ -108,6 +124,24 @@ class _Report:
             except StartError as error:
                 self.content |= {"passed": False, "problem": str(error)}
                 yield f"problem: the small model failed: {error}"
+
+    def all_reduces(self, num_ranks: int, module: str) -> Iterator[str]:
+        """Iterate over the lines of all-reduces by `num_ranks` devices."""
+        self.content["all_reduce"] = []
+        yield ""
+        try:
+            test = self._self_test
+            for result in check_all_reduce(test.device, num_ranks, test.deadline, module):
+                self.content["passed"] &= result.is_right
+                self.content["all_reduce"].append(msgspec.structs.asdict(result))
+                yield (
+                    f"all-reduce of {result.num_bytes >> 10} KiB over {num_ranks} ranks: "
+                    f"{'right' if result.is_right else 'WRONG'}, {result.seconds * 1e3:.3f} ms, "
+                    f"{result.num_bytes / result.seconds / 1e9:.2f} GB/s"
+                )
+        except StartError as error:
+            self.content |= {"passed": False, "problem": str(error)}
+            yield f"problem: the all-reduce over {num_ranks} ranks failed: {error}"
 
     def _model(self) -> Iterator[str]:
         test, composed = self._self_test, self.content["composed_primitives"]

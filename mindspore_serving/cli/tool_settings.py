@@ -99,6 +99,7 @@ class AscendCheckSettings:
     model: bool = option(
         True, "run a small model as well, compare it with numpy and measure tokens per second"
     )
+    devices: int = option(1, "over 1: number of devices whose all-reduce is checked and measured")
     deadline: float = option(120.0, "seconds for each primitive, before it counts as failed")
     json: str | None = option(None, "file to write the report to, as JSON", metavar="FILE")
 

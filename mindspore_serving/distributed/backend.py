@@ -1,8 +1,9 @@
 """A gang as the model of a worker: `run` sends inputs to agents and waits for the outputs."""
 
+import asyncio
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 
@@ -41,11 +42,13 @@ class GangModel:
         spec: DistributedSpec,
         options: GangOptions,
         on_broken: OnBroken,
+        stop_requested: Callable[[], Awaitable[None]],
     ) -> "GangModel":
         """Listen for agents and wait until all have joined.  Raises StartError.
 
         `on_broken` is called with the reason, on another thread, if a rank is lost later: from then
-        on the model fails all predictions.
+        on the model fails all predictions.  If `stop_requested`, which runs on that thread, returns
+        before all have joined, scripts and agents get `Exit`.
         """
         try:
             gang = Gang(name, spec, rank_table.parse(options.rank_table))
@@ -70,7 +73,7 @@ class GangModel:
                 f"Serving: Distributed server start success, listening on {options.address}",
                 flush=True,
             )
-            await leader.gather(options.wait_seconds)
+            await _gather(leader, options.wait_seconds, stop_requested())
             return leader
 
         loop = BackgroundLoop()
@@ -98,6 +101,18 @@ class GangModel:
         """Stop the gang: the agents exit, and their scripts end."""
         self._loop.run(self._leader.stop())
         self._loop.close()
+
+
+async def _gather(leader: Leader, seconds: float, stop_requested: Awaitable[None]) -> None:
+    """Wait until all ranks have joined, see `Leader.gather`; stop the gang on request."""
+    gathering = asyncio.ensure_future(leader.gather(seconds))
+    stopping = asyncio.ensure_future(stop_requested)
+    await asyncio.wait((gathering, stopping), return_when=asyncio.FIRST_COMPLETED)
+    if not gathering.done():
+        await leader.stop()
+    stopping.cancel()
+    await asyncio.wait((stopping,))  # it reads what others read from now on
+    await gathering
 
 
 def _warn(address: str, secret: bytes, context: ssl.SSLContext | None) -> None:

@@ -1,6 +1,7 @@
 """State of one HTTP server that the routes of every protocol share."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mindspore_serving.core.client_models import ClientModelStore
 from mindspore_serving.core.service import AdapterControl, Control, Inference, ModelControl
@@ -16,7 +17,8 @@ class AppState:
 
     `max_body` is in bytes.  Models can be loaded and unloaded only with a `repository`, adapters
     only with `adapters`, and made by clients only with `client_models`.  Batches and files need
-    `batches`, which runs those in `store`.
+    `batches`, which runs those in `store`.  `background` has the responses that run in the
+    background, by owner and id.
     """
 
     models: LanguageModels
@@ -26,6 +28,11 @@ class AppState:
     repository: ModelControl | None = None
     adapters: AdapterControl | None = None
     client_models: ClientModelStore | None = None
-    responses: ResponseStore = field(default_factory=ResponseStore)
     store: StateStore = field(default_factory=StateStore)
     batches: BatchRunner | None = None
+    background: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    @property
+    def responses(self) -> ResponseStore:
+        """Stored responses."""
+        return ResponseStore(self.store)

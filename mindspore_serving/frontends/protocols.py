@@ -16,6 +16,7 @@ from mindspore_serving.frontends import (
     tei,
     tgi,
 )
+from mindspore_serving.frontends.anthropic import batches as message_batches
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.mindspore import routes as mindspore
@@ -46,7 +47,10 @@ ROUTES: tuple[HttpRoute, ...] = (
     *mindspore.ROUTES,
     mindspore.FALLBACK,
 )
-LINES: dict[str, LineFormat] = {batches.KIND: OpenAILines()}
+LINES: dict[str, LineFormat] = {
+    batches.KIND: OpenAILines(),
+    message_batches.KIND: message_batches.MessageLines(),
+}
 """Lines of batches, by the kind of their records."""
 PATHS = PathNode(mindspore.OTHER)
 """Tree of the paths of all routes."""

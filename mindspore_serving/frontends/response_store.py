@@ -1,23 +1,29 @@
 """Stored responses, which clients can retrieve or continue.
 
-They are kept in memory, within limits for each API key; no key sees those of another.  Knows no
-sockets and no models.
+They are kept in the state of the server, within limits for each API key; no key sees those of
+another.  Knows no sockets and no models.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.frontends.state.database import Database, PageRequest, Piece, Record
+from mindspore_serving.frontends.state.store import StateStore
 
-_OVERHEAD = 128  # bytes of an object besides its content
+KIND = "response"
+INPUT, OUTPUT, EVENT = b"input", b"output", b"event"  # keys of pieces
+_DAY = 86_400  # seconds
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as JSON, and its items as JSON.
+    """A response as JSON, its items as JSON, and the events of its stream if it ran in background.
 
     `input` has the items of its own input after those of the responses that it continues.
     """
@@ -25,17 +31,18 @@ class StoredResponse:
     body: bytes
     input: tuple[bytes, ...]
     output: tuple[bytes, ...]
+    events: tuple[bytes, ...] = ()
 
     @property
     def conversation(self) -> tuple[bytes, ...]:
         """Items of a response that continues this one, before its own input."""
         return (*self.input, *self.output)
 
-    @property
-    def num_bytes(self) -> int:
-        """Upper bound of the bytes in memory: items that responses share count in each."""
-        parts = (self.body, *self.conversation)
-        return sum(map(len, parts)) + _OVERHEAD * len(parts)
+    def to_pieces(self) -> list[Piece]:
+        """Return the pieces of its record."""
+        parts = ((INPUT, self.input), (OUTPUT, self.output), (EVENT, self.events))
+        keyed = [(key, data) for key, items in parts for data in items]
+        return [Piece(number, data, key) for number, (key, data) in enumerate(keyed)]
 
 
 def to_stored(response: object, output: Sequence[object], items: Sequence[bytes]) -> StoredResponse:
@@ -43,38 +50,71 @@ def to_stored(response: object, output: Sequence[object], items: Sequence[bytes]
     return StoredResponse(_encode(response), tuple(items), tuple(map(_encode, output)))
 
 
-class _OwnerResponses:
-    """Responses of one owner, the oldest first."""
-
-    def __init__(self) -> None:
-        self.responses: dict[str, StoredResponse] = {}
-        self.num_bytes = 0
-
-    def add(self, name: str, response: StoredResponse) -> None:
-        self.responses[name] = response
-        self.num_bytes += response.num_bytes
-
-    def remove(self, name: str) -> None:
-        self.num_bytes -= self.responses.pop(name).num_bytes
-
-
 class ResponseStore:
     """Responses by owner and id.  Over a limit, the oldest of the same owner are removed."""
 
-    def __init__(self) -> None:
-        self._owners: dict[str, _OwnerResponses] = {}
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
 
-    def add(self, owner: str, name: str, response: StoredResponse, limits: LanguageLimits) -> None:
-        stored = self._owners.setdefault(owner, _OwnerResponses())
-        stored.add(name, response)
-        max_bytes = limits.max_stored_bytes
-        while len(stored.responses) > limits.max_stored or stored.num_bytes > max_bytes:
-            stored.remove(next(iter(stored.responses)))
+    def add(
+        self,
+        owner: str,
+        name: str,
+        response: StoredResponse,
+        limits: LanguageLimits,
+        *,
+        is_open: bool = False,
+    ) -> None:
+        """Add a response, or replace it; later calls know it.  It may be unfinished (`is_open`)."""
+        now = int(time.time())
+        expires = now + limits.max_stored_days * _DAY
+        record = Record(name, KIND, owner, now, response.body, expires, is_open=is_open)
 
-    def find(self, owner: str, name: str) -> StoredResponse | None:
-        stored = self._owners.get(owner)
-        return stored.responses.get(name) if stored else None
+        def add(database: Database) -> None:
+            database.remove(name)
+            database.add(record, response.to_pieces())
+            _keep_limits(database, owner, limits)
 
-    def remove(self, owner: str, name: str) -> None:
+        self._store.post(add)
+
+    async def find(self, owner: str, name: str) -> StoredResponse | None:
+        """Return a response of `owner`."""
+
+        def find(database: Database) -> StoredResponse | None:
+            record = database.find(KIND, owner, name)
+            if record is None:
+                return None
+            pieces = database.pieces(name, max_bytes=record.size + 1)
+            parts = (
+                tuple(piece.data for piece in pieces if piece.key == key)
+                for key in (INPUT, OUTPUT, EVENT)
+            )
+            return StoredResponse(record.body, *parts)
+
+        return await self._store.run(find)
+
+    async def remove(self, name: str) -> None:
         """Remove a response that exists."""
-        self._owners[owner].remove(name)
+        await self._store.run(lambda database: database.remove(name))
+
+    def fail_interrupted(self) -> None:
+        """Let the responses that an earlier server was computing be failed."""
+
+        def fail(database: Database) -> None:
+            for record in database.list_open((KIND,)):
+                body: dict[str, Any] = msgspec.json.decode(record.body)
+                error = {"code": "server_error", "message": "the server ended before the response"}
+                body |= {"status": "failed", "error": error}
+                database.replace(record.id, _encode(body), is_open=False)
+
+        self._store.post(fail)
+
+
+def _keep_limits(database: Database, owner: str, limits: LanguageLimits) -> None:
+    """Remove the oldest responses of `owner` that are over a limit."""
+    while True:
+        count, size = database.usage(owner, (KIND,))
+        if count <= limits.max_stored and size <= limits.max_stored_bytes:
+            return
+        oldest = database.page(KIND, owner, PageRequest(1, is_ascending=True))
+        database.remove(oldest[0].id)

@@ -12,7 +12,7 @@ from mindspore_serving.core.default_sampling import SERVER_SAMPLING
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.catalog import ENGINES, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
 
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
@@ -39,7 +39,7 @@ def _option(
     embed if it `has_encoders`.  `accepted` are arguments of `param`.
     """
     without = {*ENGINES, *_ALL} - {*engines, *runtimes}
-    if not has_encoders:
+    if not (has_encoders and {*ENCODER_RUNTIMES, TRANSFORMERS} & {*runtimes}):
         without.add(ENCODERS)
     return param(default, meaning, **{**accepted, **dict.fromkeys(without)})
 
@@ -132,13 +132,17 @@ class EngineConfig:
         runtimes=_RANKED,
         has_encoders=False,
     )
+    expert_parallel: bool = _option(
+        False,
+        "hold whole experts on ranks of `tensor_parallel`, not parts of all; runtime 'mindspore'",
+        runtimes=("mindspore",),
+    )
     pipeline_parallel: int = _option(
         1,
         "number of stages, processes of this machine, that each hold some of the layers; 1: one "
         "process. `kv_cache_memory` is that of all stages together, `num_threads` that of each "
-        "stage: with as many cores for every stage, they work at the same time. With "
-        "`tensor_parallel` as well, each stage has that many ranks. Runtimes 'openvino', "
-        "'torch', and 'mindir' for files that are cut for as many ranks.",
+        "stage: with as many cores for every stage, they overlap. With `tensor_parallel`, each "
+        "has that many ranks. The runtime 'mindir' needs files that are cut for as many ranks.",
         at_least=1,
         at_most=_MAX_RANKS,
         runtimes=_RANKED,
@@ -156,7 +160,6 @@ class EngineConfig:
         "runtime 'mindspore' on Ascend: operators composed of plain ones: 'auto' (those that a "
         "test at the start finds wrong), 'all', 'none', or names divided by commas",
         runtimes=("mindspore",),
-        has_encoders=False,
     )
     enable_prefix_caching: bool = _option(
         True,
@@ -347,10 +350,7 @@ class EngineConfig:
         return bool(self.num_speculative_tokens or self.draft)
 
     def max_draft_tokens(self, *, has_states: bool) -> int:
-        """Return the maximum number of draft tokens of a sequence in a step.
-
-        `has_states` is whether layers keep a state.
-        """
+        """Return the maximum number of draft tokens of a sequence in a step, for such layers."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
         return 0 if has_states else _MAX_DRAFT_TOKENS

@@ -42,6 +42,7 @@ from mindspore_serving.master.request import Answer, DispatchStrategy, PendingPa
 from mindspore_serving.process.async_channel import AsyncChannel
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, version_mismatch
 
+TELL_SECONDS = 3.0  # for a worker to tell its agents that the servable is stopped
 MAX_FREED = 16  # offsets kept for the next `Work` before a message of their own
 
 
@@ -62,9 +63,16 @@ class Link:
     """Worker as the master sees it: its process, its parts, and the socket to it."""
 
     def __init__(
-        self, launched: Launched, name: str, owner: LinkOwner, *, owns_models: bool = True
+        self,
+        launched: Launched,
+        name: str,
+        owner: LinkOwner,
+        *,
+        owns_models: bool = True,
+        has_agents: bool = False,
     ) -> None:
         self.name = name
+        self._has_agents = has_agents  # which it tells that the servable is stopped
         self.process = launched.process
         self.location = launched.location
         self.python = launched.python
@@ -175,6 +183,14 @@ class Link:
         log.error("worker %s: %s; killing it", self.name, reason)
         self.end_reason, self.overdue = reason, overdue
         self.process.kill()
+
+    def end_unused(self) -> None:
+        """End a worker that has got no work: at once, unless it has agents that it has to tell."""
+        if not self._has_agents:
+            self.process.kill()
+            return
+        self.ask_to_exit()
+        self._loop.call_later(TELL_SECONDS, self.process.kill)
 
     def close(self) -> None:
         """Close the socket and the arenas.  The owner is notified once."""

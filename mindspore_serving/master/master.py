@@ -150,10 +150,12 @@ class Master:
         self.dispatcher.fail_all(
             ServableUnavailable("servable is not available: the server is stopping")
         )
-        for link in list(self._links):
-            if not link.is_ready:
-                link.process.kill()
+        loading_links = [link for link in self._links if not link.is_ready]
+        for link in loading_links:
+            link.end_unused()
         await asyncio.gather(*(active.stop(grace) for active in self._deployed + self._hidden))
+        if loading_links:
+            await asyncio.wait([link.closed for link in loading_links], timeout=grace)
 
     def _new(self, deployment: Deployment) -> ActiveDeployment:
         return ActiveDeployment(
@@ -200,7 +202,13 @@ class Master:
         needs = loading.needs_of(deployment, device_id, supervisor.patience)
         launched = await self._launcher.launch(title, log_name, needs)
         owns_models = device_id is not None or not deployment.device_ids
-        link = Link(launched, title, self, owns_models=owns_models)
+        link = Link(
+            launched,
+            title,
+            self,
+            owns_models=owns_models,
+            has_agents=deployment.gang is not None,
+        )
         self._links[link] = supervisor
         supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
@@ -258,7 +266,7 @@ class Master:
         if link.is_ready:
             link.ask_to_exit()
         else:
-            link.process.kill()
+            link.end_unused()
 
     def on_lost(self, link: Link) -> None:
         self._unregister(link)

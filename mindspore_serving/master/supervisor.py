@@ -38,7 +38,7 @@ class WorkerSupervisor(Supervisor[Link]):
             title,
             self._start_worker,
             self._wait_for_end,
-            _kill,
+            lambda link: link.end_unused(),
             policy=policy,
             on_change=on_change,
         )

@@ -271,6 +271,7 @@ class Serving:
             limits = options.language_limits
             self.batches = BatchRunner(store, lines, limits, priority=priority)
         state = replace(self._app_state(options), store=store, batches=self.batches)
+        state.responses.fail_interrupted()
         v2 = self._v2(state, options)
         has_keys = bool(options.api_keys or options.key_file is not None)
         visible = DocumentOptions(has_keys, options.use_status_codes)

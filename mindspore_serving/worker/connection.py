@@ -1,5 +1,6 @@
 """Connection of a worker to the master, and how messages reach the worker's threads."""
 
+import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
@@ -9,6 +10,9 @@ from typing import Protocol, TypeAlias
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import CallReply, Done, PartReply, Slice, ToWorker, Work
 from mindspore_serving.process.channel import BlockingChannel
+from mindspore_serving.process.vocabulary import Exit
+
+_EXIT_SECONDS = 0.1  # interval of looking for `Exit` while ranks join
 
 Action: TypeAlias = Callable[[], None]
 """Function to be called on the thread that receives messages."""
@@ -59,6 +63,13 @@ class Inbox:
         messages = list(self.pending)
         self.pending.clear()
         return messages
+
+    async def exit_requested(self) -> None:
+        """Wait until the master sends `Exit`; keep all messages.  Nobody may call `receive`."""
+        # A reader of uvloop would leave the socket in non-blocking mode.
+        while not any(isinstance(message, Exit) for message in self.pending):
+            await asyncio.sleep(_EXIT_SECONDS)
+            self.pending += self._connection.receive(wait=False)
 
     def wait_for(self, call_id: int) -> PartReply:
         """Block until the call is answered and return the reply; keep all other messages."""

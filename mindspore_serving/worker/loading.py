@@ -4,7 +4,7 @@ It knows no channel: in a worker without models, `RemoteCaller` has them run els
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import cast
@@ -60,7 +60,8 @@ def load(
     if setup.owns_models:
         _load_models(servable, setup)
     if declaration.distributed is not None and setup.gang is not None:
-        _open_gang(servable, declaration.distributed, setup.gang, on_broken)
+        stop_requested = remote.inbox.exit_requested
+        _open_gang(servable, declaration.distributed, setup.gang, on_broken, stop_requested)
     if setup.owns_models:
         if declaration.language is not None:
             servable.language = open_language(declaration.language, setup, make_wake(), steps)
@@ -136,12 +137,13 @@ def _open_gang(
     spec: DistributedSpec,
     options: GangOptions,
     on_broken: Callable[[str], None],
+    stop_requested: Callable[[], Awaitable[None]],
 ) -> None:
     """Wait for the agents, which together are the servable's model."""
     from mindspore_serving.distributed.backend import GangModel
 
     name = servable.declaration.name
-    gang = GangModel.open(name, spec, options, on_broken)
+    gang = GangModel.open(name, spec, options, on_broken, stop_requested)
     servable.declaration.models[name] = gang.spec
     servable.agents = gang.agents
     servable.num_slots = gang.num_slots

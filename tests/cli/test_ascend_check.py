@@ -10,9 +10,11 @@ import pytest
 from mindspore_serving.backends.ascend_installation import AscendSources
 from mindspore_serving.cli import ascend_check, main
 from mindspore_serving.cli.tool_settings import AscendCheckSettings
+from mindspore_serving.llm.runtimes.mindspore import cluster
 from tests.backends.ascend_files import machine
 from tests.llm.runtimes.primitives.test_selftest import SCRIPTED
 
+SCRIPTED_ALL_REDUCE = "tests.llm.runtimes.primitives.scripted_all_reduce"
 SCRIPTED_MODEL = "tests.llm.runtimes.primitives.scripted_model"
 
 
@@ -104,6 +106,33 @@ def test_a_model_that_crashes_is_a_problem_of_the_report(installation, capsys) -
     assert ascend_check.run(settings, module=SCRIPTED, model_module="no_such_module") == 1
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "problem: the small model failed: the process exit status 1"
+
+
+@pytest.mark.parametrize(("devices", "result"), [(2, "right"), (3, "WRONG")])
+@pytest.mark.usefixtures("installation")
+def test_all_reduces_are_lines_of_the_report(
+    devices, result, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.setattr(cluster, "MODULE", SCRIPTED_ALL_REDUCE)  # a scheduler is not needed
+    file = tmp_path / "report.json"
+    settings = AscendCheckSettings(
+        primitives="none", model=False, devices=devices, json=str(file)
+    )  # fmt: skip
+    modules = {"module": SCRIPTED, "all_reduce_module": SCRIPTED_ALL_REDUCE}
+    assert ascend_check.run(settings, **modules) == int(result == "WRONG")
+    line = f"all-reduce of 1024 KiB over {devices} ranks: {result}, 2.000 ms, 0.52 GB/s"
+    assert capsys.readouterr().out.splitlines()[-1] == line
+    [row] = json.loads(file.read_text())["all_reduce"]
+    assert row == {"num_bytes": 1 << 20, "seconds": 0.002, "is_right": result == "right"}
+
+
+@pytest.mark.long
+@pytest.mark.mindspore
+def test_all_reduce_of_two_processes_on_the_cpu_is_right(capsys) -> None:
+    pytest.importorskip("mindspore")
+    words = ["ascend-check", "--device", "cpu", "--primitives", "none", "--no-model"]
+    assert main([*words, "--devices", "2"]) == 0
+    assert capsys.readouterr().out.count("over 2 ranks: right") == 7
 
 
 def test_an_unknown_primitive_is_status_2_with_the_names(capsys) -> None:

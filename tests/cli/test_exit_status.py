@@ -103,6 +103,7 @@ convert net.mindir net.onnx
 doctor --nonsense
 ascend-check --device other
 ascend-check --primitives ropes
+ascend-check --devices 65
 other
 """
 FAILS = """

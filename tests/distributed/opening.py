@@ -1,6 +1,8 @@
 """A gang's model in this process, for agents that are only connections."""
 
+import asyncio
 import socket
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -42,8 +44,15 @@ class Opening:
         machines = [(tables.IP, 8)] * (rank_size // 8) or [(tables.IP, rank_size)]
         options = GangOptions(tables.text(*machines), self.address, *times)
         spec = DistributedSpec(rank_size, stage_size, **how)
-        self._opened = pool.submit(GangModel.open, "big", spec, options, self.broken.set_result)
+        self.stop_requested = threading.Event()
+        self._opened = pool.submit(
+            GangModel.open, "big", spec, options, self.broken.set_result, self._stop_requested
+        )
         self._ranks = rank_size
+
+    async def _stop_requested(self) -> None:
+        while not self.stop_requested.is_set():
+            await asyncio.sleep(0.01)
 
     @property
     def model(self) -> GangModel:

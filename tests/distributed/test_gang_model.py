@@ -1,5 +1,6 @@
 """A gang's model in this process, with agents that are only connections: what they may do to it."""
 
+import asyncio
 import os
 import socket
 import struct
@@ -207,18 +208,22 @@ def test_stopping_is_said_to_all(opening, pool):
 # --- what is refused ------------------------------------------------------------------------------
 
 
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
 def test_an_address_in_use_is_an_error(opening, pool):
     gang = opening()
     gang.connect()
     options = GangOptions(tables.text((tables.IP, 2)), gang.address, 0, 0)
     with pytest.raises(StartError, match="bind to the socket address .* failed"):
-        GangModel.open("big", DistributedSpec(2, 1), options, print)
+        GangModel.open("big", DistributedSpec(2, 1), options, print, never)
 
 
 def test_a_wrong_rank_table_is_an_error():
     options = GangOptions("{}", "127.0.0.1:1", 0, 0)
     with pytest.raises(StartError, match="The rank table is wrong"):
-        GangModel.open("big", DistributedSpec(2, 1), options, print)
+        GangModel.open("big", DistributedSpec(2, 1), options, print, never)
 
 
 @pytest.mark.parametrize("variable", [security.TOKEN, security.TOKEN_FILE])

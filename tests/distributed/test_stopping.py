@@ -92,3 +92,13 @@ def test_an_unread_message_does_not_reset_the_connection_to_a_script(opening, po
             connection.receive(wait=True)
         connection.close()
     closing.result(PATIENCE)
+
+
+def test_scripts_and_agents_that_wait_for_other_ranks_read_exit(opening):
+    gang = opening(2)
+    script, rank = gang.script(), gang.agent(0)
+    gang.stop_requested.set()
+    for connection in (script, rank):
+        assert connection.receive(wait=True) == [Exit()]
+        connection.close()
+    assert gang.error == "the servable is stopped"

@@ -350,3 +350,28 @@ def test_stopping_the_server_ends_all(gang):
     server.send(signal.SIGINT)
     assert (server.status(), agents.status()) == (0, 0)
     assert processes_in(made.directory) == []
+
+
+HELD_MODEL = """
+import os, time
+if os.path.exists("held"):
+    open("loading", "w").close()
+    time.sleep(1000)
+
+def model(x):
+    return x
+"""
+
+
+def test_stopping_while_a_new_gang_joins_ends_all(scripts):
+    made = scripts(1)
+    made.write("model.py", HELD_MODEL)
+    server, agents = made.start_server(), made.start_agents()
+    server.says("it serves")
+    (made.directory / "held").touch()
+    os.kill(agents_of(agents)[0], signal.SIGKILL)
+    eventually((made.directory / "loading").exists)
+    server.send(signal.SIGTERM)
+    assert (server.status(), agents.status()) == (0, 0)
+    assert "cannot be restarted: the servable is stopped" in agents.text
+    assert processes_in(made.directory) == []

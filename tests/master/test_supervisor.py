@@ -43,6 +43,9 @@ class Link:
         if self.leaves:
             self.end(status=0)
 
+    def end_unused(self):
+        self.end()
+
     def end(self, status=None):
         if not self.closed.done():
             self.process.status = -9 if status is None else status

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mindspore_serving.frontends.anthropic import answering, models
+from mindspore_serving.frontends.anthropic import answering, batches, models
 from mindspore_serving.frontends.anthropic.answers import AnthropicAnswer, AnthropicError, Count
 from mindspore_serving.frontends.anthropic.conversation import find_ignored
 from mindspore_serving.frontends.anthropic.errors import to_refusal, to_response
@@ -23,6 +23,9 @@ _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 
 _route = partial(HttpRoute, protocol=PROTOCOL, needs=LANGUAGE)
 _post = partial(_route, "POST", decodes=True, find_ignored=find_ignored)
+_batch = f"{batches.BATCHES}/{{name}}"
+_JSONL = {"application/x-jsonl": {"type": "string"}}
+_BATCH = {JSON: batches.MessageBatchObject}
 _models = partial(
     _route, "GET", applies=models.is_models_request
 )  # OpenAI's protocol has the same paths
@@ -42,6 +45,33 @@ ROUTES = (
         "Count the tokens of a conversation",
         {JSON: Count},
         body=Body(CountRequest, {CountRequest: MESSAGES}, _HELLO),
+    ),
+    _route(
+        "POST",
+        batches.BATCHES,
+        batches.create,
+        "Create a batch of messages",
+        _BATCH,
+        body=Body(batches.MessageBatchRequest),
+        decodes=True,
+    ),
+    _route(
+        "GET",
+        batches.BATCHES,
+        batches.list_all,
+        "List the batches of messages",
+        {JSON: batches.MessageBatchList},
+        query=("limit", "after_id", "before_id"),
+    ),
+    _route("GET", _batch, batches.get_batch, "Get a batch of messages", _BATCH),
+    _route("POST", f"{_batch}/cancel", batches.cancel, "Cancel a batch of messages", _BATCH),
+    _route("GET", f"{_batch}/results", batches.get_results, "Get the results of a batch", _JSONL),
+    _route(
+        "DELETE",
+        _batch,
+        batches.delete,
+        "Delete a batch of messages",
+        {JSON: batches.MessageBatchDeleted},
     ),
     _models("/v1/models", lambda state, _: models.list_all(state)),
     _models(

@@ -6,12 +6,12 @@ Knows no protocol: chats and responses write the calls in their own form.
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import unexpected
-from mindspore_serving.frontends.chat.tools import Function
 
 _BEGIN = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _TEXT = re.compile(  # whole characters of a JSON string; half a surrogate pair is none
@@ -37,10 +37,12 @@ class CustomFormat(msgspec.Struct):
     grammar: CustomGrammar | None = None
 
 
-def to_function(
-    path: str, name: str, description: str | None, input_format: CustomFormat | None
-) -> Function:
-    """Return the function of one string, `input`, that stands for a custom tool.
+def to_schema(
+    path: str, description: str | None, input_format: CustomFormat | None
+) -> tuple[str | None, dict[str, Any]]:
+    """Return description and parameters of the function that stands for a custom tool.
+
+    Its only parameter is a string, `input`.
 
     The grammar engine holds the input to a regular expression. The model reads a grammar in
     Lark's syntax, which no JSON schema expresses, in the description.
@@ -55,7 +57,7 @@ def to_function(
         rule = f"The input has to match this grammar ({grammar.syntax}):\n{grammar.definition}"
         description = f"{description}\n\n{rule}" if description else rule
     parameters = {"type": "object", "properties": {"input": schema}, "required": ["input"]}
-    return Function(name, description, {**parameters, "additionalProperties": False})
+    return description, {**parameters, "additionalProperties": False}
 
 
 def _grammar(path: str, input_format: CustomFormat) -> CustomGrammar | None:

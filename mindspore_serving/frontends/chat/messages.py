@@ -43,12 +43,20 @@ class CalledFunction(msgspec.Struct):
     arguments: str | dict[str, Any] | None = None
 
 
-class ToolCall(msgspec.Struct):
-    """Call of a tool in a message of the assistant."""
+class CalledCustom(msgspec.Struct):
+    """Name and input of a call of a custom tool."""
 
-    function: CalledFunction
+    name: str
+    input: str
+
+
+class ToolCall(msgspec.Struct):
+    """Call of a tool in a message of the assistant, in the field `function` or `custom`."""
+
+    function: CalledFunction | None = None
     id: str | None = None
     type: str | None = None
+    custom: CalledCustom | None = None
 
 
 class ChatMessage(msgspec.Struct):
@@ -93,7 +101,8 @@ def _convert(path: str, message: ChatMessage, names: dict[str, str]) -> dict[str
     calls = _calls(message)
     if calls:
         converted["tool_calls"] = [_call(f"{path}.tool_calls[{i}]", c) for i, c in enumerate(calls)]
-        names.update({call.id: call.function.name for call in calls if call.id is not None})
+        called = [call["function"]["name"] for call in converted["tool_calls"]]
+        names.update({c.id: name for c, name in zip(calls, called, strict=True) if c.id})
     if message.tool_call_id is not None:
         converted["tool_call_id"] = message.tool_call_id
         if message.tool_call_id in names:
@@ -145,10 +154,15 @@ def _part(path: str, part: ContentPart, *, takes_images: bool) -> dict[str, Any]
 
 
 def _call(path: str, call: ToolCall) -> dict[str, Any]:
-    arguments = to_arguments(f"{path}.function.arguments", call.function)
+    called = call.function
+    if called is None and call.custom is not None:
+        called = CalledFunction(call.custom.name, {"input": call.custom.input})
+    if called is None:
+        raise InvalidField(f"{path}.function", "is missing")
+    arguments = to_arguments(f"{path}.function.arguments", called)
     converted: dict[str, Any] = {
         "type": "function",
-        "function": {"name": call.function.name, "arguments": arguments},
+        "function": {"name": called.name, "arguments": arguments},
     }
     if call.id is not None:
         converted["id"] = call.id

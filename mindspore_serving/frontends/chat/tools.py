@@ -8,13 +8,16 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat.custom_tools import CustomFormat, to_schema
 from mindspore_serving.frontends.chat.fields import show, unexpected
+from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Tools = list[dict[str, Any]]
 Mode = Literal["none", "auto", "required"]
+_TYPES = ("function", "custom")
 _MODES: dict[str, Mode] = {"none": "none", "auto": "auto", "required": "required"}
 
 
@@ -27,11 +30,20 @@ class Function(msgspec.Struct):
     strict: bool | None = None
 
 
+class CustomTool(msgspec.Struct):
+    """A custom tool, whose input is text."""
+
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
 class Tool(msgspec.Struct):
-    """A tool; only those of type "function" are supported."""
+    """A tool of type "function" or "custom", with a field of that name."""
 
     type: str
     function: Function | None = None
+    custom: CustomTool | None = None
 
 
 class NamedFunction(msgspec.Struct):
@@ -45,6 +57,7 @@ class AllowedTool(msgspec.Struct):
 
     type: str = "function"
     function: NamedFunction | None = None
+    custom: NamedFunction | None = None
 
 
 class AllowedTools(msgspec.Struct):
@@ -60,6 +73,7 @@ class ToolChoiceBody(msgspec.Struct):
     type: str
     function: NamedFunction | None = None
     allowed_tools: AllowedTools | None = None
+    custom: NamedFunction | None = None
 
 
 def read_tools(
@@ -81,28 +95,55 @@ def read_tools(
 def to_tools(tools: Sequence[Tool]) -> Tools:
     """Return the tools in the form of the request to a model.
 
-    Raises InvalidField for tools that are no functions, and for invalid or repeated names.
+    Tools of other kinds are left out. Raises InvalidField for malformed tools, and for invalid or
+    repeated names.
     """
     converted: dict[str, dict[str, Any]] = {}
     for index, tool in enumerate(tools):
         path = f"tools[{index}]"
-        if tool.type != "function":
-            raise unexpected(f"{path}.type", tool.type, "function")
-        if tool.function is None:
-            raise InvalidField(f"{path}.function", "is missing")
-        _check(path, tool.function)
-        name = tool.function.name
+        if _is_unknown(tool):
+            continue
+        function = _to_function(path, tool)
+        name = function.name
         if name in converted:
             raise InvalidField("tools", f"has {show(name)} twice, expected different names")
-        converted[name] = {"type": "function", "function": _to_object(tool.function)}
+        converted[name] = {"type": "function", "function": _to_object(function)}
     return list(converted.values())
 
 
-def _check(path: str, function: Function) -> None:
+def _to_function(path: str, tool: Tool) -> Function:
+    """Return the function of a tool, or the one that stands for a custom tool."""
+    if tool.type not in _TYPES:
+        raise unexpected(f"{path}.type", tool.type, "function or custom")
+    function, custom = tool.function, tool.custom
+    path = f"{path}.{tool.type}"
+    if tool.type == "custom" and custom is not None:
+        function = Function(custom.name, *to_schema(path, custom.description, custom.format))
+    if function is None or (tool.type == "custom" and custom is None):
+        raise InvalidField(path, "is missing")
     if not _NAME.fullmatch(function.name):
-        accepted = "1 to 64 letters, digits, - or _"
-        raise unexpected(f"{path}.function.name", function.name, accepted)
-    check_free(f"{path}.function.parameters", function.parameters)
+        raise unexpected(f"{path}.name", function.name, "1 to 64 letters, digits, - or _")
+    check_free(f"{path}.parameters", function.parameters)
+    return function
+
+
+def _is_unknown(tool: Tool) -> bool:
+    """Return whether a tool is of another kind, such as a server's web search."""
+    return tool.type not in _TYPES and tool.function is None and tool.custom is None
+
+
+def find_unread(where: str, body: Any) -> list[str]:
+    """Return the paths of the tools that the model does not see; `where` is the route."""
+    unread = [
+        (index, tool.type) for index, tool in enumerate(body.tools or ()) if _is_unknown(tool)
+    ]
+    report_kinds(where, [kind for _, kind in unread])
+    return [f"tools[{index}]" for index, _ in unread]
+
+
+def names_of_custom(tools: Sequence[Tool]) -> frozenset[str]:
+    """Return the names of the custom tools."""
+    return frozenset(tool.custom.name for tool in tools if tool.custom and tool.type == "custom")
 
 
 def _to_object(function: Function) -> dict[str, Any]:
@@ -126,23 +167,24 @@ def _mode(choice: str | ToolChoiceBody | None, names: Sequence[str]) -> tuple[Mo
         if choice == "required" and not names:
             raise InvalidField("tool_choice", 'is "required", expected tools with it')
         return _MODES[choice], None
-    if choice.type == "function" and choice.function is not None:
-        name = choice.function.name
-        _check_known("tool_choice.function.name", name, names)
-        return "required", name
+    named = {"function": choice.function, "custom": choice.custom}.get(choice.type)
+    if named is not None:
+        _check_known(f"tool_choice.{choice.type}.name", named.name, names)
+        return "required", named.name
     if choice.type == "allowed_tools" and choice.allowed_tools is not None:
         mode = choice.allowed_tools.mode
         if mode not in ("auto", "required"):
             raise unexpected("tool_choice.allowed_tools.mode", mode, "auto or required")
         return _MODES[mode], None
     raise unexpected(
-        "tool_choice.type", choice.type, "function or allowed_tools, with a field of it"
+        "tool_choice.type", choice.type, "function, custom or allowed_tools, with a field of it"
     )
 
 
 def _allowed(allowed: AllowedTools, names: Sequence[str]) -> set[str]:
     path = "tool_choice.allowed_tools.tools"
-    chosen = [tool.function.name for tool in allowed.tools if tool.function is not None]
+    named = [tool.function or tool.custom for tool in allowed.tools]
+    chosen = [choice.name for choice in named if choice is not None]
     if not chosen:
         raise InvalidField(path, "has no function")
     for name in chosen:

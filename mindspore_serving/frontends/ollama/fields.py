@@ -17,6 +17,7 @@ from mindspore_serving.frontends.chat.fields import (
     translation,
     unexpected,
 )
+from mindspore_serving.frontends.chat.tools import find_unread
 from mindspore_serving.frontends.decoding import check_free
 
 MAX_LOGPROBS = 20
@@ -181,5 +182,7 @@ def find_ignored(body: Any) -> Iterator[str]:
     """Iterate over the names of fields that are set and have no effect here."""
     if body.keep_alive is not None:
         yield "keep_alive"
+    if hasattr(body, "tools"):
+        yield from find_unread("/api/chat", body)
     options = body.options or {}
     yield from (f"options.{name}" for name in options if name in OPTIONS.ignored)

@@ -19,7 +19,7 @@ from mindspore_serving.frontends.chat import messages
 from mindspore_serving.frontends.chat.errors import renaming_fields, to_event
 from mindspore_serving.frontends.chat.fields import capped_header, field_of_length
 from mindspore_serving.frontends.chat.models import Generation, ServedModel, find_generator
-from mindspore_serving.frontends.chat.tools import read_tools
+from mindspore_serving.frontends.chat.tools import names_of_custom, read_tools
 from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai.answers import ChatCompletion, ChunkHead
@@ -97,6 +97,7 @@ def _response_options(
         prompt_ids=ids,
         num_prompt_logprobs=body.prompt_logprobs,
         may_call=bool(request.tools) and request.tool_choice.mode != "none",
+        custom=names_of_custom(body.tools or ()),
     )
 
 

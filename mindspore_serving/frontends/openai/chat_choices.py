@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import (
     GeneratedToken,
     ToolCallDelta,
 )
+from mindspore_serving.frontends.chat.custom_tools import InputReader
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs, to_prompt_logprobs
 from mindspore_serving.frontends.chat.models import finish_reason
 from mindspore_serving.frontends.openai.answers import AnswerMessage, ChatChoice, ChunkHead
@@ -28,7 +29,8 @@ class ChatResponseOptions:
 
     `echo` is put before each answer.  `prompt_ids` are the prompt's token ids, None if the client
     wants no token ids.  `num_prompt_logprobs` is the number of alternatives for each token of the
-    prompt, None for no log-probabilities.  `may_call` says whether the answer may have tool calls.
+    prompt, None for no log-probabilities.  `may_call` says whether the answer may have tool calls,
+    `custom` names the custom tools.
     """
 
     echo: str = ""
@@ -36,6 +38,7 @@ class ChatResponseOptions:
     prompt_ids: Sequence[int] | None = None
     num_prompt_logprobs: int | None = None
     may_call: bool = False
+    custom: frozenset[str] = frozenset()
 
     def of_prompt(self, tokens: Sequence[GeneratedToken]) -> dict[str, Any]:
         """Return the fields about the prompt; `tokens` have the requested log-probabilities."""
@@ -81,6 +84,15 @@ class CompleteChoice:
         else:
             self.calls[call.index]["function"]["arguments"] += call.arguments
 
+    def _to_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        """Return a call in the form of its tool."""
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        if name not in self.options.custom:
+            return call
+        reader = InputReader()
+        text = reader.feed(arguments) + reader.finish()
+        return {"id": call["id"], "type": "custom", "custom": {"name": name, "input": text}}
+
     def to_object(self, index: int) -> ChatChoice:
         """Return the choice; content is null beside calls or reasoning if there is no text."""
         options = self.options
@@ -90,7 +102,7 @@ class CompleteChoice:
         if reasoning:
             message.reasoning_content = reasoning
         if self.calls:
-            message.tool_calls = self.calls
+            message.tool_calls = [*map(self._to_call, self.calls)]
         logprobs = to_chat_logprobs(self.tokens) if options.has_logprobs else None
         ids = options.of_answer(self.token_ids)
         return ChatChoice(index, message, logprobs, self.finish_reason, **ids)
@@ -142,6 +154,7 @@ class _StreamedChoice:
         self._index = index
         self._has_role = False  # whether it was sent
         self.role: dict[str, str | None] = {}  # repeated in every event
+        self._readers: dict[int, InputReader] = {}  # of calls of custom tools, by their index
         self._waiting: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
         self._new_ids: list[int] = []  # token ids that are not sent yet
         self._before, self._after = writer.frame(
@@ -175,7 +188,7 @@ class _StreamedChoice:
         if self._options.has_logprobs:
             self._waiting += chunk.tokens or ()
         self._new_ids += chunk.token_ids
-        deltas, data = [*_deltas(chunk)], b""
+        deltas, data = [*self._deltas(chunk)], b""
         if not self._has_role and (deltas or chunk.finish_reason is not None):
             # Log-probabilities and ids go with the content, not with the role's event.
             waiting, self._waiting = self._waiting, []
@@ -199,14 +212,33 @@ class _StreamedChoice:
         choice = {"index": self._index, "delta": {**self.role, **delta}, "logprobs": logprobs}
         return self._writer.of_choice(encode({**choice, "finish_reason": reason, **ids}), beside)
 
+    def _deltas(self, chunk: Chunk) -> Iterator[dict[str, Any]]:
+        if chunk.reasoning:
+            yield {"reasoning_content": chunk.reasoning}
+        if chunk.text:
+            yield {"content": chunk.text}
+        for call in chunk.tool_calls:
+            if call.name in self._options.custom or call.index in self._readers:
+                yield from self._custom_deltas(call)
+            else:
+                yield {"tool_calls": [_call(call)]}
+        if chunk.finish_reason is not None:
+            for index, reader in self._readers.items():
+                yield from _input_delta(index, reader.finish())
 
-def _deltas(chunk: Chunk) -> Iterator[dict[str, Any]]:
-    if chunk.reasoning:
-        yield {"reasoning_content": chunk.reasoning}
-    if chunk.text:
-        yield {"content": chunk.text}
-    for call in chunk.tool_calls:
-        yield {"tool_calls": [_call(call)]}
+    def _custom_deltas(self, call: ToolCallDelta) -> Iterator[dict[str, Any]]:
+        """Iterate over the deltas of a call of a custom tool."""
+        if call.name is None:
+            yield from _input_delta(call.index, self._readers[call.index].feed(call.arguments))
+            return
+        self._readers[call.index] = InputReader()
+        begun = {"id": _call_id(), "type": "custom", "custom": {"name": call.name, "input": ""}}
+        yield {"tool_calls": [{"index": call.index, **begun}]}
+
+
+def _input_delta(index: int, text: str) -> Iterator[dict[str, Any]]:
+    if text:
+        yield {"tool_calls": [{"index": index, "custom": {"input": text}}]}
 
 
 def _call(call: ToolCallDelta) -> dict[str, Any]:
@@ -222,7 +254,11 @@ def _call(call: ToolCallDelta) -> dict[str, Any]:
 def _begin_call(name: str) -> dict[str, Any]:
     """Return a call with empty arguments."""
     return {
-        "id": f"call_{secrets.token_hex(12)}",
+        "id": _call_id(),
         "type": "function",
         "function": {"name": name, "arguments": ""},
     }
+
+
+def _call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"

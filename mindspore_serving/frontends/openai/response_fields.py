@@ -107,7 +107,6 @@ RESPONSES = Fields(
         *not_supported(
             conversation="send previous_response_id, or all items in input",
             prompt="there are no stored prompts: send instructions and input",
-            background="responses do not run in the background: leave it out, or set stream",
         ),
         FieldRefusal(
             "truncation",

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.frontends.chat.custom_tools import to_function
+from mindspore_serving.frontends.chat.custom_tools import to_schema
 from mindspore_serving.frontends.chat.tools import Function
 from mindspore_serving.frontends.chat.tools import Tool as ChatTool
 from mindspore_serving.frontends.openai.response_decoding import read
@@ -163,7 +163,7 @@ def _to_function(path: str, tool: ResponseTool, namespace: str) -> Function:
     name = full_name(namespace, tool.name or "")
     if tool.type == "function":
         return Function(name, tool.description, tool.parameters)
-    return to_function(path, name, tool.description, tool.format)
+    return Function(name, *to_schema(path, tool.description, tool.format))
 
 
 def _flatten(

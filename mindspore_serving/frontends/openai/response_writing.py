@@ -54,6 +54,7 @@ class ResponseBuilder:
         return OpenAIResponse(
             id=self._name,
             created_at=self._created,
+            background=bool(body.background),
             completed_at=int(time.time()) if status == "completed" else None,
             status=status,
             error=error,

@@ -21,8 +21,9 @@ from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai import answers, chat
+from mindspore_serving.frontends.openai import answers, background, chat
 from mindspore_serving.frontends.openai.answers import InputTokens
+from mindspore_serving.frontends.openai.background import BackgroundResponse
 from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openai.response_fields import RESPONSES
@@ -59,6 +60,8 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
     """Answer a conversation with one object, or with a stream of events."""
     model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
+    if body.background and body.store is False:
+        raise InvalidField("background", "is true, expected store: true with it")
     before = await conversation_before(state, http, body.previous_response_id)
     conversation = to_messages(body.input, body.instructions, before)
     builder = ResponseBuilder(_filled(body, model), model.name)
@@ -79,6 +82,14 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
             raise _renamed(error, conversation) from None
         name = "max_output_tokens" if body.max_output_tokens is not None else ""
         headers = capped_header(name, started)
+        if body.background:
+            items = (*before, *to_items(body.input))
+            running = BackgroundResponse(builder.to_object, items)
+            events = stream_response(generation, builder, lambda _: None)
+            background.start(state, http, running, events, stack.pop_all())
+            if body.stream:
+                return EventStream(running.follow(-1), headers)
+            return to_json(builder.to_object(), headers=headers)
         if body.stream:
             events = stream_response(generation, builder, keep)
             return EventStream(OwnedStream(events, stack.pop_all()), headers)
@@ -123,6 +134,7 @@ def _to_chat(
     body: ResponseRequest, messages: Sequence[ChatMessage], card: ModelCard
 ) -> OpenAIChatRequest:
     same = {name: getattr(body, name) for name in SAME}
+    same["stream"] = body.stream or body.background  # whose events may be read while it runs
     options = RESPONSES.options(body, card, has_sampling=True)
     return OpenAIChatRequest(messages=[*messages], **same, **options)
 

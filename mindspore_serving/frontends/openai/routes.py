@@ -3,6 +3,7 @@
 from functools import partial
 
 from mindspore_serving.frontends.chat.errors import Error, to_response
+from mindspore_serving.frontends.chat.tools import find_unread as find_unread_tools
 from mindspore_serving.frontends.openai import (
     adapters,
     answers,
@@ -66,6 +67,7 @@ def _generating() -> tuple[HttpRoute, ...]:
             "Answer a chat; with `stream`, as events",
             {JSON: answers.ChatCompletion, EVENTS: EVENT},
             body=Body(requests.OpenAIChatRequest, {requests.OpenAIChatRequest: CHAT}, _HELLO),
+            find_ignored=partial(find_unread_tools, "/v1/chat/completions"),
             refused_early=GENERATING,
         ),
         _post(
@@ -114,7 +116,7 @@ def _stored() -> tuple[HttpRoute, ...]:
             handler=stored_responses.get_stored,
             summary="Get a stored response",
             answers={JSON: answers.OpenAIResponse},
-            query=("stream",),
+            query=("stream", "starting_after"),
         ),
         stored(
             "DELETE",
@@ -127,7 +129,8 @@ def _stored() -> tuple[HttpRoute, ...]:
             "POST",
             f"{_STORED}/cancel",
             stored_responses.cancel,
-            "Always 400: no response runs in the background",
+            "Cancel a response that runs in the background",
+            {JSON: answers.OpenAIResponse},
         ),
         _route(
             "GET",
@@ -216,7 +219,12 @@ def _about_models() -> tuple[HttpRoute, ...]:
 def _about_tokens() -> tuple[HttpRoute, ...]:
     return (
         # Comes after TGI's route of the same path, which documents both and passes on other bodies.
-        _post("/tokenize", tokens.tokenize, body=Body(requests.TokenizeRequest)),
+        _post(
+            "/tokenize",
+            tokens.tokenize,
+            body=Body(requests.TokenizeRequest),
+            find_ignored=partial(find_unread_tools, "/tokenize"),
+        ),
         _route(
             "GET",
             "/tokenizer_info",

@@ -14,8 +14,11 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
 from mindspore_serving.frontends.chat.errors import RefusedField
 from mindspore_serving.frontends.chat.fields import show, unexpected
+from mindspore_serving.frontends.json_answer import to_json
+from mindspore_serving.frontends.openai import background
 from mindspore_serving.frontends.openai.answers import Deleted, InputItems
 from mindspore_serving.frontends.response_store import StoredResponse
+from mindspore_serving.frontends.sse import EventStream
 
 BASE = "/v1/responses"
 COUNT, COMPACT = f"{BASE}/input_tokens", f"{BASE}/compact"
@@ -26,37 +29,42 @@ Object = dict[str, Any]
 
 async def get_stored(state: AppState, http: Request) -> Response:
     """Return a stored response."""
-    response = find(state, http)
+    stored, running = await find(state, http), background.find(state, http)
     if http.query_params.get("stream") == "true":
-        problem = "is true, expected false: stored responses cannot be streamed"
-        raise InvalidField("stream", problem)
-    return Response(response.body, media_type="application/json")
+        events = background.resume(running, stored, background.starting_after(http))
+        return EventStream(events)
+    if running is not None:
+        return to_json(running.to_object())
+    return Response(stored.body, media_type="application/json")
 
 
 async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
-    find(state, http)
-    state.responses.remove(owner_of(http), _name(http))
+    await find(state, http)
+    await background.stop(state, http)
+    await state.responses.remove(_name(http))
     return Deleted(_name(http))
 
 
 async def refuse_post(state: AppState, http: Request) -> NoReturn:
     """Refuse a POST to a stored response: no such route."""
-    find(state, http)
+    await find(state, http)
     raise NoRoute(f"there is no route POST {http.url.path}")
 
 
 async def list_items(state: AppState, http: Request) -> InputItems:
     """Return a page of the input items of a stored response."""
-    return _page(http, find(state, http).input)
+    return _page(http, (await find(state, http)).input)
 
 
-async def cancel(state: AppState, http: Request) -> NoReturn:
-    """Refuse to cancel: no response runs in the background."""
-    find(state, http)
-    raise InvalidField(
-        "", text="only background responses can be cancelled, and this server has none"
-    )
+async def cancel(state: AppState, http: Request) -> Response:
+    """Cancel a response that runs in the background; one that has ended remains as it is."""
+    await find(state, http)
+    await background.stop(state, http)
+    stored = await find(state, http)
+    if not msgspec.json.decode(stored.body, type=_Background).background:
+        raise InvalidField("", text="only background responses can be cancelled")
+    return Response(stored.body, media_type="application/json")
 
 
 def is_stored_response(_: AppState, scope: Scope) -> bool:
@@ -69,12 +77,12 @@ def owner_of(http: Request) -> str:
     return keys.owner_of(http.scope)
 
 
-def find(state: AppState, http: Request) -> StoredResponse:
+async def find(state: AppState, http: Request) -> StoredResponse:
     """Return the stored response that the path names.
 
     Raises NoRoute.
     """
-    response = state.responses.find(owner_of(http), _name(http))
+    response = await state.responses.find(owner_of(http), _name(http))
     if response is None:
         raise NoRoute(f"The response {_name(http)!r} does not exist or is no longer stored")
     return response
@@ -89,7 +97,7 @@ async def conversation_before(
     """
     if name is None:
         return ()
-    response = state.responses.find(owner_of(http), name)
+    response = await state.responses.find(owner_of(http), name)
     field = "previous_response_id"
     if response is None:
         text = f"{field} is {show(name)}, which does not exist or is no longer stored"
@@ -110,6 +118,10 @@ async def conversation_before(
 def _name(http: Request) -> str:
     name: str = http.path_params["name"]
     return name
+
+
+class _Background(msgspec.Struct):
+    background: bool = False
 
 
 class _Named(msgspec.Struct):

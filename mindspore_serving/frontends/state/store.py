@@ -38,6 +38,7 @@ class StateStore:
     def __init__(self, directory: str = "") -> None:
         self.directory = directory
         self._closing = ExitStack()
+        self._is_closed = False
         self._database: Database | None = None  # in memory: opened at the first use
         if directory:
             try:
@@ -78,7 +79,12 @@ class StateStore:
         return await on_thread(_THREAD, self._run, work)
 
     def post(self, work: Callable[[Database], object]) -> None:
-        """Let `work` run later, before that of later calls; an error is logged."""
+        """Let `work` run later, before that of later calls; an error is logged.
+
+        Has no effect after `close`.
+        """
+        if self._is_closed:
+            return
         future = function_thread(_THREAD).submit(self._run, work)
         future.add_done_callback(_log_failure)
 
@@ -91,6 +97,7 @@ class StateStore:
 
     async def close(self) -> None:
         """Close the database after all work that waits."""
+        self._is_closed = True
         await on_thread(_THREAD, self._close)
 
     def _close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import jinja2
 
 from mindspore_serving.errors import InvalidInputs, StartError, TooLarge
+from mindspore_serving.llm.chat.arrangement import Arrangement
 from mindspore_serving.llm.chat.budget import RenderingBudget
 from mindspore_serving.llm.chat.messages import Message, to_template
 from mindspore_serving.llm.chat.sandbox import Sandbox, TemplateRefused, spending
@@ -60,6 +61,7 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens or {})
         self._limits = limits or RenderLimits()
         self._clock = clock
+        self._arrangement = Arrangement(self._render_probe)
 
     @classmethod
     def open(
@@ -100,7 +102,7 @@ class ChatTemplate:
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
-        converted = to_template(messages, self.source)
+        converted = self._arrangement.arrange(to_template(messages, self.source))
         if continue_final_message:
             last = converted[-1] = {**converted[-1]}
             text = last.get("content")
@@ -155,18 +157,24 @@ class ChatTemplate:
 
     def _shows(self, content: Any) -> bool:
         """Return whether a user's content is rendered as its text and nothing else."""
+        try:
+            text = self._render_messages([_message("user", content)])
+        except InvalidInputs:
+            return False
+        return _PROBE in text and f"'{_PROBE}'" not in text
+
+    def _render_probe(self, messages: Sequence[dict[str, Any]]) -> str:
+        return self._render_messages([self._adapt_content(message, "") for message in messages])
+
+    def _render_messages(self, messages: Sequence[Message]) -> str:
         variables: dict[str, Any] = {
             **self._special_tokens,
             "documents": None,
             "tools": None,
-            "messages": [_message("user", content)],
+            "messages": messages,
             "add_generation_prompt": False,
         }
-        try:
-            text = self._render(variables)
-        except InvalidInputs:
-            return False
-        return _PROBE in text and f"'{_PROBE}'" not in text
+        return self._render(variables)
 
     def _render(self, variables: dict[str, Any]) -> str:
         """Render a template within the budget, with every failure as InvalidInputs or TooLarge."""

@@ -23,7 +23,7 @@ from mindspore_serving.llm.checkpoint.rounding import round_4, round_8
 
 GROUP = 128  # inputs that share an int4 scale, if it divides the number of inputs
 SMALLEST_GROUP = 32
-CHUNK = 2**22  # weights that are processed at a time
+CHUNK = 2**17  # weights that are processed at a time: intermediate arrays stay in a core's cache
 ROUTERS = (
     *("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight", "router.layer.weight"),
     "router.proj.weight",

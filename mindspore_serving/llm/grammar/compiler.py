@@ -7,6 +7,7 @@ grammar share the result. Knows no requests.
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar import probing
+from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
 from mindspore_serving.llm.grammar.source import (
     disable_forcing,
     insert_special_tokens,
@@ -115,7 +117,7 @@ class GrammarCompiler:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
-        compiled = self._compile(grammar)
+        compiled = call_with_deep_stack(partial(self._compile, grammar))
         with self._lock:
             self._compiled[key] = compiled
             while len(self._compiled) > _MAX_CACHED:

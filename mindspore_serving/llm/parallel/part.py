@@ -16,7 +16,7 @@ from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
+from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, check_experts, cut_spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             f"{directory} was calibrated, which scales the inputs of LoRA adapters: leave "
             "adapters and max_loras out, or quantise the model without --calibrate"
         )
+    if config.expert_parallel:
+        check_experts(spec, config.tensor_parallel)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
     if spec.architecture.takes_images and config.max_images:
@@ -66,7 +68,10 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     part = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
     if peers.size > 1:
         exchange = RankExchange(peers, spec.vocab_size)
-        checkpoint = ShardedCheckpoint(checkpoint, spec, Shard(peers.rank, peers.size))
+        shard = Shard(peers.rank, peers.size)
+        checkpoint = ShardedCheckpoint(
+            checkpoint, spec, shard, splits_experts=not config.expert_parallel
+        )
         part = cut_spec(part, peers.size)
     return RankPart(part, decoder, checkpoint, grid, exchange)
 

@@ -94,13 +94,34 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
     )
 
 
+def check_experts(spec: ModelSpec, size: int) -> None:
+    """Raise StartError unless `size` ranks can hold as many experts each."""
+    if spec.mixture is None:
+        raise StartError(
+            f"expert_parallel is set, but {spec.architecture_name} has no experts: leave it out"
+        )
+    if size == 1:
+        raise StartError(
+            "expert_parallel is set, but tensor_parallel is 1: set it to the number of ranks that "
+            "share the experts, or leave expert_parallel out"
+        )
+    if spec.mixture.num_experts % size:
+        raise StartError(
+            f"expert_parallel is set and tensor_parallel is {size}, expected a divisor of the "
+            f"model's {spec.mixture.num_experts} experts"
+        )
+
+
 class ShardedCheckpoint(Checkpoint):
     """Part of a checkpoint that one rank holds, under the names of the uncut tensors.
 
-    `spec` is the whole model's.  Quantised matrices are cut when they are floats.
+    `spec` is the whole model's.  Quantised matrices are cut when they are floats.  Without
+    `splits_experts` all experts remain whole, of which the rank reads some.
     """
 
-    def __init__(self, whole: Checkpoint, spec: ModelSpec, shard: Shard) -> None:
+    def __init__(
+        self, whole: Checkpoint, spec: ModelSpec, shard: Shard, *, splits_experts: bool = True
+    ) -> None:
         super().__init__(whole.directory, whole.config, whole._tensors)
         self._spec = spec
         self._shard = shard
@@ -110,6 +131,7 @@ class ShardedCheckpoint(Checkpoint):
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
         self._expert_outputs = (gate, up)
+        self._whole = () if splits_experts else (gate, up, down)
         self._inputs = (self._names.output, self._names.down, down)
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
@@ -129,6 +151,8 @@ class ShardedCheckpoint(Checkpoint):
             count = self._spec.vocab_size
             return _rows(name, bits, [self._shard.of(count)], count)
         module = _EXPERT.sub(".", self._layer.sub("", module))
+        if module in self._whole:
+            return bits
         if module in self._inputs:
             return self._columns(name, bits) if kind == "weight" else self._bias(bits)
         if module in self._expert_outputs:

@@ -4,6 +4,7 @@ The caller waits beside it, watches the ranks, and abandons the call if one is l
 runtime.
 """
 
+import atexit
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -11,8 +12,10 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from mindspore_serving.llm.parallel.links import Links
+from mindspore_serving.llm.step import RunnerLost
 
 WATCH_SECONDS = 0.25  # between two checks of the ranks
+ABANDONED_SECONDS = 60.0  # that the end of the process waits for an abandoned call
 T = TypeVar("T")
 
 
@@ -34,8 +37,14 @@ class WatchedThread:
             return function()
         future: Future[T] = Future()
         self._calls.put((function, future))
-        while not wait([future], WATCH_SECONDS).done:
-            self._links.check()
+        try:
+            while not wait([future], WATCH_SECONDS).done:
+                self._links.check()
+        except RunnerLost:
+            # A thread that returns from a library while Python ends would abort the process.
+            atexit.register(self._thread.join, ABANDONED_SECONDS)
+            self.close()
+            raise
         return future.result()
 
     def close(self) -> None:

@@ -134,7 +134,7 @@ def test_a_model_without_a_chat_template_goes_on_with_the_prompt(web):
         ({"format": "xml"}, 'format is "xml", expected "json" or a JSON schema'),
         ({"top_logprobs": 21}, "top_logprobs is 21, expected 0 to 20"),
         ({"messages": [{"role": "user", "images": ["aGk="]}]}, "messages[0].images is not"),
-        ({"tools": [{"type": "browser"}]}, "tools[0].type is"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].custom is missing"),
         ({"mesages": []}, "did you mean messages?"),
     ],
 )
@@ -255,3 +255,9 @@ def test_open_webui_gets_all_its_answers(web):
 def test_suffix_of_a_prompt_makes_no_chat(web):
     generate(web, prompt="def f(", suffix="return x")
     assert (web.sent.prompt, web.sent.suffix, web.sent.messages) == ("def f(", "return x", None)
+
+
+def test_tools_of_other_kinds_are_left_out_and_named(web):
+    answer = chat(web, tools=[{"type": "browser"}])
+    assert (answer.status, answer.headers["x-ignored-fields"]) == (200, "tools[0]")
+    assert web.sent.tools is None

@@ -62,7 +62,12 @@ def refused(answer, status=400):
         ("structured_outputs", {}, "structured_outputs has none"),
         ("structured_outputs", {"regex": "a", "json": {}}, "has json, regex"),
         ("structured_outputs", {"choice": []}, "structured_outputs.choice is []"),
-        ("tools", [{"type": "web"}], 'tools[0].type is "web", expected function'),
+        (
+            "tools",
+            [{"type": "fn", "function": {"name": "f"}}],
+            'tools[0].type is "fn", expected function',
+        ),
+        ("tools", [{"type": "custom"}], "tools[0].custom is missing"),
         ("tools", [{"type": "function"}], "tools[0].function is missing"),
         ("tools", [{"type": "function", "function": {"name": "a b"}}], 'name is "a b"'),
         ("tool_choice", "maybe", 'tool_choice is "maybe", expected none, auto, required'),

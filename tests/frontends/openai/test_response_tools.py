@@ -193,3 +193,20 @@ def test_a_choice_of_a_tool_requires_its_function(agent, choice):
     calls(agent, choice.get("name", "shell"), {"input": "x"})
     assert respond(agent, tools=[CUSTOM, {"type": "shell"}], tool_choice=choice).status == 200
     assert agent.sent.tool_choice.name == choice.get("name", "shell")
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "left"),
+    [
+        (CUSTOM, {"input": "abc"}, {"input": "abc"}),
+        ({"type": "shell"}, {"commands": ["abc"]}, {"action": {"commands": []}}),
+    ],
+)
+def test_a_call_that_is_cut_off_is_incomplete(agent, tool, argument, left):
+    written = json.dumps({"name": tool.get("name", "shell"), "arguments": argument})
+    begun = f"<tool_call>\n{written.partition('abc')[0]}abc"
+    agent.says(*spoken(*begun, reason="length"))
+    events = streamed(agent, tools=[tool])
+    assert events[-1]["type"] == "response.incomplete"
+    (item,) = events[-1]["response"]["output"]
+    assert item.items() >= {"status": "incomplete", **left}.items()

@@ -450,7 +450,7 @@ FUNCTION = {"type": "function", "name": "f"}
         ({"previous_response_id": "resp_1"}, "previous_response_id", "is no longer stored"),
         ({"conversation": "conv_1"}, "conversation", "send previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "no stored prompts"),
-        ({"background": True}, "background", "not supported"),
+        ({"background": True, "store": False}, "background", "expected store: true"),
         ({"truncation": "auto"}, "truncation", 'is "auto", expected disabled'),
         ({"input": None}, "input", "null"),
         ({"input": []}, "input", "at least one item"),

@@ -1,6 +1,6 @@
 """Responses that are asked for again, or gone on from, by OpenAI's own client and as bytes."""
 
-import json
+import asyncio
 
 import openai
 import pytest
@@ -9,6 +9,7 @@ from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import Chunk, Tokenized
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.response_store import ResponseStore, to_stored
+from mindspore_serving.frontends.state.store import StateStore
 from tests.frontends.openai.serving import serving, spoken, token
 from tests.waiting import PATIENCE
 
@@ -147,8 +148,6 @@ def test_only_background_responses_can_be_cancelled(client):
         client.responses.cancel(made.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.cancel("resp_1")
-    with pytest.raises(openai.BadRequestError, match="background"):
-        client.responses.create(model="toy", input="hello", background=True)
 
 
 def test_a_key_does_not_see_responses_of_another():
@@ -174,25 +173,40 @@ def _stored(text="x"):
     return to_stored({"id": "x", "output": output}, output, [b'"a"'])
 
 
+def _kept(limits, *added):
+    """The names of what remains of (owner, name, response), added in turn."""
+
+    async def add():
+        responses = ResponseStore(StateStore())
+        for owner, name, response in added:
+            responses.add(owner, name, response, limits)
+        return [name for owner, name, _ in added if await responses.find(owner, name)]
+
+    return asyncio.run(add())
+
+
 def test_the_oldest_of_an_owner_are_forgotten():
-    store, limits = ResponseStore(), LanguageLimits(max_stored=2)
-    store.add("you", "0", _stored(), limits)
-    for name in "123":
-        store.add("me", name, _stored(), limits)
-    assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
-    assert store.find("you", "0") is not None
+    added = [("you", "0", _stored()), *(("me", name, _stored()) for name in "123")]
+    assert _kept(LanguageLimits(max_stored=2), *added) == ["0", "2", "3"]
 
 
 def test_stored_responses_have_a_limit_of_bytes_together():
-    small, large = _stored(), _stored("x" * 10_000)
-    store, limits = ResponseStore(), LanguageLimits(max_stored_bytes=2 * small.num_bytes + 1)
-    for name in "12":
-        store.add("me", name, small, limits)
-    store.add("me", "3", small, limits)
-    assert [store.find("me", name) is not None for name in "123"] == [False, True, True]
-    store.remove("me", "3")
-    store.add("me", "4", small, limits)
-    assert [store.find("me", name) is not None for name in "24"] == [True, True]
-    store.add("me", "5", large, limits)  # which is too large by itself
-    assert not any(store.find("me", name) for name in "245")
-    assert large.num_bytes > len(json.dumps("x" * 10_000))
+    small = _stored()
+    size = len(small.body) + sum(map(len, small.conversation))
+    limits = LanguageLimits(max_stored_bytes=2 * size)
+    added = [("me", name, small) for name in "123"]
+    assert _kept(limits, *added) == ["2", "3"]
+    assert _kept(limits, *added, ("me", "4", _stored("x" * 10_000))) == []  # too large by itself
+
+
+def test_responses_survive_the_server(tmp_path):
+    with serving(directory=str(tmp_path)) as web, _client_of(web) as client:
+        made = client.responses.create(model="toy", input="hello")
+    with serving(directory=str(tmp_path)) as web, _client_of(web) as client:
+        assert client.responses.retrieve(made.id) == made
+        client.responses.create(model="toy", input="more", previous_response_id=made.id)
+        assert said(web) == [("user", "hello"), ("assistant", "Hi!"), ("user", "more")]
+
+
+def _client_of(web):
+    return openai.OpenAI(base_url=web.url, api_key="none", max_retries=0, timeout=PATIENCE)

@@ -104,7 +104,7 @@ def test_variables_of_a_generation_block_stay_inside():
 
 def test_messages_that_the_template_refuses_are_the_callers_fault():
     with pytest.raises(InvalidInputs, match="refuses the messages: Conversation roles must alter"):
-        render(MISTRAL, [CHAT[1], CHAT[1]])
+        render(MISTRAL, [{"role": "assistant", "content": "Hi"}, CHAT[1]])
 
 
 def test_a_failing_template_names_the_cause():

@@ -117,7 +117,9 @@ def test_embeddings_are_hidden_states_of_transformers(adapted: Adapted) -> None:
     np.testing.assert_allclose(states, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("phase", [nodes.PREFILL, nodes.INCREMENT])
+@pytest.mark.parametrize(
+    "phase", [nodes.INCREMENT, pytest.param(nodes.PREFILL, marks=pytest.mark.long)]
+)
 def test_front_end_compiles_adapters_over_the_joined_matrices(
     adapted: Adapted, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

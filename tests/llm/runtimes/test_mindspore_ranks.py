@@ -17,12 +17,17 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.mindir.library import mindspore
 from mindspore_serving.llm.runtimes.mindspore import cluster, nodes, rank_opening, recording
+from mindspore_serving.llm.runtimes.mindspore.primitives.table import make
 from mindspore_serving.llm.runtimes.mindspore.ranks import Collectives, RankGraphOps
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
+from mindspore_serving.llm.step import Row, Step
 from tests.cli.commands import run
 from tests.e2e.harness import ROOT
 from tests.llm import checkpoints
+from tests.llm.rank_threads import ranks
+from tests.llm.running import generate_staggered, texts
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 TWO = {"tensor_parallel": 2}
@@ -30,6 +35,8 @@ SERVED = [
     ("llama", TWO),
     pytest.param("qwen2", TWO, marks=pytest.mark.long),
     pytest.param("mixtral", TWO, marks=pytest.mark.long),
+    pytest.param("llama", {**TWO, "pipeline_parallel": 2}, marks=pytest.mark.long),
+    pytest.param("qwen3-moe", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
     pytest.param("llama3-tied", {"tensor_parallel": 4}, marks=pytest.mark.long),
 ]
 
@@ -39,14 +46,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-def lines_of_rank(path: Path, rank: int, phase: str = nodes.PREFILL) -> list[str]:
-    """The graph of a rank of two, with Ascend's primitives."""
+def lines_of_rank(path: Path, rank: int, *, splits_experts: bool = True) -> list[str]:
+    """The graph of a rank of two for prompts, with Ascend's primitives."""
     checkpoint, spec, decoder = open_definition(path, max_model_len=128)
-    sharded = ShardedCheckpoint(checkpoint, spec, Shard(rank, 2))
-    peers = SimpleNamespace(rank=rank, size=2)
-    collectives = Collectives.of("hccl_world_group", peers, spec.vocab_size)
+    shard, splits = Shard(rank, 2), {"splits_experts": splits_experts}
+    sharded = ShardedCheckpoint(checkpoint, spec, shard, **splits)
+    collectives = Collectives.of("hccl_world_group", shard, spec.vocab_size, **splits)
     ops = RankGraphOps(
-        GraphWeights(sharded, "mindspore.bfloat16"), phase, nodes.ASCEND, 128,
+        GraphWeights(sharded, "mindspore.bfloat16"), nodes.PREFILL, nodes.ASCEND, 128,
         tuple(spec.attention_layers), collectives=collectives,
     )  # fmt: skip
     graph = recording.record(cut_spec(spec, 2), decoder, ops)
@@ -81,6 +88,39 @@ def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(
     assert last.split(" = ")[1].startswith("ops.gather(")
 
 
+def test_a_rank_with_whole_experts_masks_the_rows_of_other_ranks(directory: Path) -> None:
+    """They are sorted behind its own, without a product, and masked."""
+    path = checkpoints.build("mixtral", directory, num_hidden_layers=2)
+    count = json.loads((path / "config.json").read_text())["num_local_experts"] // 2
+    lines = "\n".join(lines_of_rank(path, 1, splits_experts=False))
+    assert f" - {count}" in lines
+    assert f"[:{count}].astype(mindspore.int64)" in lines
+    products = re.findall(r"(\w+) = GroupedMatmul", lines)
+    assert len(products) == 2 * 2
+    for product in products[1::2]:
+        assert re.search(rf"ops.masked_fill\({product}, .* >= {count}, 1\), 0.0\)", lines)
+
+
+def test_two_stages_equal_transformers(directory: Path) -> None:
+    """In threads of this process: stages have no collectives."""
+    path = checkpoints.build("qwen2", directory, num_hidden_layers=2)
+    prompts = checkpoints.prompts(2, longest=30)
+    with ranks(path, 2, "mindspore", by="pipeline_parallel", block_size=8) as runner:
+        answers = generate_staggered(runner, texts(runner, prompts, 6), 6, chunk=7)
+        row = Row(prompts[0], 0, list(range(-(-len(prompts[0]) // 8))), 1)
+        (vector,) = runner.embed(Step((row,)))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert tuple(answer) == checkpoints.likeliest(path, prompt, answer)
+    assert vector.shape == (checkpoints.SIZES["hidden_size"],)
+
+
+def test_product_of_experts_without_rows_is_finite() -> None:
+    x, weight = (mindspore.Tensor(np.ones(shape, np.float32)) for shape in [(2, 3), (2, 3, 4)])
+    product = make("grouped_matmul", "composed", may_have_no_rows=True)
+    counts = mindspore.Tensor(np.zeros(2, np.int64))
+    assert np.isfinite(product(x, weight, counts).asnumpy()).all()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "sizes"), SERVED)
 def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
@@ -104,7 +144,9 @@ def test_ranks_equal_transformers_and_a_rank_that_dies_is_named(
     [
         ({"tensor_parallel": 3}, "expected a divisor of the model's 4 attention heads"),
         ({"tensor_parallel": 2, "composed_primitives": "all"}, "composed on a CPU"),
-        ({"pipeline_parallel": 2}, "has no stages"),
+        ({"tensor_parallel": 2, "expert_parallel": True}, "has no experts: leave it out"),
+        ({"expert_parallel": True}, "has no experts: leave it out"),
+        ({"pipeline_parallel": 3}, "expected at most 2, the number of the model's layers"),
     ],
 )
 def test_ranks_refuse_unsupported_options(
@@ -117,18 +159,18 @@ def test_ranks_refuse_unsupported_options(
 
 def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
-    everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
+    peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
     with pytest.raises(StartError, match="as msrun sets it.* start it without msrun"):
-        cluster.connect(everyone, "CPU")
+        cluster.connect(peers, 0)
 
 
 def test_a_process_that_has_met_other_ranks_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster._connection, "port", 4000)
-    everyone = SimpleNamespace(rank=0, size=2, minimum=lambda number: min(number, 0))
+    peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: min(number, 0))
     with pytest.raises(StartError, match="other ranks of MindSpore before.* a new process"):
-        cluster.connect(everyone, "CPU")
+        cluster.connect(peers, 0)
 
 
 def test_more_ranks_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
 from mindspore_serving.llm.runtimes.mindspore.lora import ADAPTER_ARGUMENTS, adapter_specs
+from mindspore_serving.llm.runtimes.mindspore.nodes import HIDDEN_STATES
 from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
 from mindspore_serving.llm.runtimes.mindspore.source_file import source_file
 
@@ -49,6 +50,8 @@ def compile_graph(
     Raises what MindSpore's compiler does: TypeError, ValueError, RuntimeError and others.
     """
     arguments = ARGUMENTS if graph.uses is None else ARGUMENTS + ADAPTER_ARGUMENTS
+    if graph.hidden_width:
+        arguments = (HIDDEN_STATES, *arguments[1:])
     lines = [f"def construct(self, {', '.join(arguments)}):", *graph.lines]
     source = "\n    ".join([*lines, f"return {', '.join(graph.outputs)}\n"])
     with source_file(source) as name:  # the compiler reads it, also for its errors
@@ -57,6 +60,8 @@ def compile_graph(
         made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
         cell: GraphCell = made(graph, parameters, phase)
         inputs = _input_specs(caches, graph.dtype)
+        if graph.hidden_width:
+            inputs[0] = mindspore.Tensor(shape=[None, graph.hidden_width], dtype=graph.dtype)
         if graph.uses is not None:
             inputs += adapter_specs(graph.uses, graph.dtype)
         cell.set_inputs(*inputs)

@@ -1,23 +1,25 @@
 """Communication of ranks by MindSpore: HCCL on Ascend, its own collectives between CPUs.
 
-Processes meet through MindSpore's scheduler, a process that rank 0 starts.  MindSpore connects a
-process once and for all, so a process can compute with the ranks that it met first alone.
+Ranks that share layers meet through MindSpore's scheduler, a process that the first of them starts;
+those of each pipeline stage by themselves, as there is one group between CPUs.  MindSpore connects
+a process once and for all, so it can compute with the ranks that it met first alone.
 HCCL is not verified on hardware.
 """
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.parallel.group import RankGroup
-from mindspore_serving.llm.runtimes.mindir.library import CPU
-from mindspore_serving.process.child import Child, Program
+from mindspore_serving.process.child import Child, Program, exit_text
 
 MODULE = "mindspore_serving.llm.runtimes.mindspore.scheduler_process"
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 120  # for all ranks to connect
+POLL_SECONDS = 0.05
 NO_PORT = 1 << 16
 
 
@@ -32,18 +34,18 @@ class _Connection:
 _connection = _Connection()  # of this process, as MindSpore's is
 
 
-def world_group(target: str) -> str:
-    """Return the name of the group of all ranks on device `target`."""
-    return "mccl_world_group" if target == CPU else "hccl_world_group"
+def world_group(*, is_on_cpu: bool) -> str:
+    """Return the name of the group of all ranks that are connected."""
+    return "mccl_world_group" if is_on_cpu else "hccl_world_group"
 
 
-def connect(everyone: RankGroup, target: str) -> None:
-    """Connect this process with all ranks, which call this at the same time.
+def connect(peers: RankGroup, device: int) -> None:
+    """Connect this process, on `device`, with its `peers`, which call this at the same time.
 
     Raises StartError if they cannot be connected, or if this process has met other ranks before.
     """
     port = _connection.port
-    if everyone.minimum(port) != -everyone.minimum(-port):
+    if peers.minimum(port) != -peers.minimum(-port):
         raise StartError(
             "this process has computed with other ranks of MindSpore before, which it can do once: "
             "open the model in a new process"
@@ -55,22 +57,45 @@ def connect(everyone: RankGroup, target: str) -> None:
             f"MS_ROLE is {os.environ['MS_ROLE']!r}, as msrun sets it, but the server starts its "
             "ranks itself: start it without msrun, and unset MS_ROLE"
         )
-    port = everyone.minimum(_free_port() if everyone.rank == 0 else NO_PORT)
-    variables = cluster_variables(everyone.rank, everyone.size, port)
-    if everyone.rank == 0:
-        scheduler = variables | {"MS_ROLE": "MS_SCHED"}
-        _connection.scheduler = Child(Program(MODULE, variables=scheduler, stdout=2))
-    os.environ.update(variables)
+    if peers.rank == 0:
+        port = find_port()
+        _connection.scheduler = start_scheduler(peers.size, port)
+    port = peers.minimum(port or NO_PORT)
+    os.environ.update(cluster_variables(peers.rank, peers.size, port, device))
+    _connection.port = port  # also if it fails: MindSpore does not try twice
+    initialise()
+
+
+def start_scheduler(size: int, port: int) -> Child:
+    """Start the scheduler of `size` ranks, and wait until it listens.
+
+    Ranks give up 30 seconds after they have looked for a scheduler that is still being loaded.
+    Raises StartError.
+    """
+    variables = cluster_variables(0, size, port, 0) | {"MS_ROLE": "MS_SCHED"}
+    scheduler = Child(Program(MODULE, variables=variables, stdout=2))
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while not _is_taken(port):
+        status = scheduler.poll()
+        if status is not None or time.monotonic() > deadline:
+            scheduler.close()
+            reason = "in time" if status is None else f"and {exit_text(status)}"
+            raise StartError(f"the scheduler of the ranks did not listen at port {port} {reason}")
+        time.sleep(POLL_SECONDS)
+    return scheduler
+
+
+def initialise() -> None:
+    """Connect by the variables of the environment.  Raises StartError."""
     from mindspore.communication import init
 
     try:
         init()
     except Exception as error:
         raise StartError(f"the ranks did not connect: {error_text(error)}") from error
-    _connection.port = port
 
 
-def cluster_variables(rank: int, size: int, port: int) -> dict[str, str]:
+def cluster_variables(rank: int, size: int, port: int, device: int) -> dict[str, str]:
     """Return the variables by which rank `rank` of `size` meets the scheduler at `port`."""
     return {
         "MS_ROLE": "MS_WORKER",
@@ -81,13 +106,25 @@ def cluster_variables(rank: int, size: int, port: int) -> dict[str, str]:
         "MS_SCHED_PORT": str(port),
         "MS_TOPO_TIMEOUT": str(CONNECT_SECONDS),
         "MS_DISABLE_HEARTBEAT": "1",  # ours are faster
+        "MS_RETRY_INTERVAL_LOWER": "1",  # seconds between attempts; 3 to 5 by default
+        "MS_RETRY_INTERVAL_UPPER": "1",
         "RANK_ID": str(rank),
         "RANK_SIZE": str(size),
-        "DEVICE_ID": str(rank),
+        "DEVICE_ID": str(device),
     }
 
 
-def _free_port() -> int:
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return True
+    return False
+
+
+def find_port() -> int:
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

@@ -7,8 +7,14 @@ summed by token.
 from typing import Any, TypeAlias
 
 from mindspore_serving.llm.models.expert_block import Clamp, ExpertBlock, Routing
+from mindspore_serving.llm.parallel.shards import Range
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
-from mindspore_serving.llm.runtimes.mindspore.nodes import ASCEND, GraphRecorder, Node
+from mindspore_serving.llm.runtimes.mindspore.nodes import (
+    ASCEND,
+    COMPOSED,
+    GraphRecorder,
+    Node,
+)
 
 Tensor: TypeAlias = Any  # a mindspore.Tensor
 EXCLUDED = -1e30  # score of an expert of a group that was not chosen
@@ -57,23 +63,36 @@ class Router(mindspore.nn.Cell):  # type: ignore[misc]
         return ops.reshape(grouped + (1 - remains) * EXCLUDED, (-1, ranked.shape[1]))
 
 
-def record_experts(graph: GraphRecorder, x: Node, scores: Node, block: ExpertBlock) -> Node:
-    """Record the mixture of `block` for `x`, [T, H], with the router's `scores`, [T, experts]."""
-    weights, routing, count = block.experts, block.routing, len(block.experts)
+def record_experts(
+    graph: GraphRecorder, x: Node, scores: Node, block: ExpertBlock, held: Range | None = None
+) -> Node:
+    """Record the mixture of `block` for `x`, [T, H], with the router's `scores`, [T, experts].
+
+    With `held` the output is the sum over these experts alone.
+    """
+    weights, routing = block.experts, block.routing
+    if held is not None:
+        weights = weights[held.begin : held.end]
+    count = len(weights)
     shares, chosen = _route(graph, scores, block)
     if block.gains:
         gains = f"ops.gather({graph.vector(block.gains)}, {chosen.name}, 0)"
         shares = graph.emit(f"{shares.name} * {gains}", routing.top_k)
+    if held is not None:
+        chosen = _renumbered(graph, chosen, held)
+    num_sorted = count + (held is not None)  # rows of other experts are last
     rows, targets, counts = graph.emit_several(
-        f"{graph.operator('moe_init_routing', num_experts=count)}({x.name}, {chosen.name})", 3
+        f"{graph.operator('moe_init_routing', num_experts=num_sorted)}({x.name}, {chosen.name})", 3
     )
     # The choice, t * top_k + j, that each sorted row is of.
     choice = graph.emit(f"ops.sort({targets.name}.astype(mindspore.float32))[1]", 0)
     if routing.scales_input:
         share = f"ops.gather(ops.reshape({shares.name}, (-1, 1)), {choice.name}, 0)"
         rows = graph.emit(f"{rows.name} * {share}.astype({graph.dtype})", x.width)
-    counts = graph.emit(f"{counts.name}.astype(mindspore.int64)", 0)
-    product = graph.operator("grouped_matmul")
+    counts = graph.emit(f"{counts.name}[:{count}].astype(mindspore.int64)", 0)
+    is_composed = graph.filling_of("grouped_matmul") == COMPOSED
+    options: dict[str, Any] = {"may_have_no_rows": True} if held is not None and is_composed else {}
+    product = graph.operator("grouped_matmul", **options)
     gated = weights[0].gate is not None
     upper = [(each.gate, each.up) if gated else (each.up,) for each in weights]
     width = graph.rows(weights[0].up)
@@ -81,6 +100,8 @@ def record_experts(graph: GraphRecorder, x: Node, scores: Node, block: ExpertBlo
         f"{product}({rows.name}, {graph.experts(upper)}, {counts.name})", width * len(upper[0])
     )
     expert = graph.emit(f"ops.gather(ops.reshape({chosen.name}, (-1,)), {choice.name}, 0)", 0)
+    is_behind = f"ops.expand_dims({expert.name} >= {count}, 1)"
+    expert = graph.emit(f"ops.minimum({expert.name}, {count - 1})", 0) if held else expert
     hidden = _biased(graph, hidden, expert, _biases(weights, (0, 1)))
     hidden = _activated(graph, hidden, block, gated)
     out = graph.emit(
@@ -88,11 +109,21 @@ def record_experts(graph: GraphRecorder, x: Node, scores: Node, block: ExpertBlo
         f"{counts.name})", graph.rows(weights[0].down),
     )  # fmt: skip
     out = _biased(graph, out, expert, _biases(weights, (2,)))
+    if held is not None:  # products leave the rows of other experts undefined
+        out = graph.emit(f"ops.masked_fill({out.name}, {is_behind}, 0.0)", out.width)
     summed = f"ops.ones_like({shares.name})" if routing.scales_input else shares.name
     return graph.emit(
         f"{graph.operator('moe_unpermute')}({out.name}, {targets.name}, "
         f"{summed}.astype({graph.dtype}))", out.width,
     )  # fmt: skip
+
+
+def _renumbered(graph: GraphRecorder, chosen: Node, held: Range) -> Node:
+    """Record the choices with `held` experts numbered from 0, and all others behind these."""
+    number = graph.emit(f"{chosen.name} - {held.begin}", chosen.width).name
+    is_held = f"ops.logical_and({number} >= 0, {number} < {held.count})"
+    is_held = graph.emit(f"{is_held}.astype(mindspore.int32)", chosen.width).name
+    return graph.emit(f"{number} * {is_held} + {held.count} * (1 - {is_held})", chosen.width)
 
 
 def _route(graph: GraphRecorder, scores: Node, block: ExpertBlock) -> list[Node]:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.runtimes.layout import Layout, TokenSpan
+from mindspore_serving.llm.runtimes.mindspore.nodes import INCREMENT, PREFILL
 
 I32 = npt.NDArray[np.int32]
 HIDDEN = np.float32(-10000)  # added to the score of a masked key
@@ -36,6 +37,11 @@ class GraphInputs(NamedTuple):
     def is_prefill(self) -> bool:
         """True if no sequence has tokens in the cache."""
         return bool(np.array_equal(self.batch_valid_length, self.q_seq_lens))
+
+    @property
+    def phase(self) -> str:
+        """Phase of the graph that computes them."""
+        return PREFILL if self.is_prefill else INCREMENT
 
 
 def graph_inputs(layout: Layout, spans: tuple[TokenSpan, ...]) -> GraphInputs:

@@ -14,6 +14,8 @@ from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 PREFILL, INCREMENT = "prefill", "increment"  # names of MindSpore's executor
 ASCEND, COMPOSED = "ascend", "composed"  # columns of the table of primitives
 
+HIDDEN_STATES = "hidden_states"  # input of a stage that is not the first, in place of token ids
+
 
 class Node(NamedTuple):
     """A tensor of the graph, [tokens, width]: the variable that holds it."""

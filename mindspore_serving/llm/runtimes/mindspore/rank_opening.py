@@ -13,8 +13,9 @@ from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantiz
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid, RankGroup
 from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
+from mindspore_serving.llm.parallel.shards import Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
-from mindspore_serving.llm.runtimes.mindir.library import ASCEND
+from mindspore_serving.llm.runtimes.mindir.library import ASCEND, CPU
 from mindspore_serving.llm.runtimes.mindspore import cluster
 from mindspore_serving.llm.runtimes.mindspore.opening import (
     cache_limits,
@@ -38,11 +39,6 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGr
     On Ascend a rank has the visible device of its number.
     """
     target = find_target(config)
-    if config.pipeline_parallel > 1:
-        raise StartError(
-            f"pipeline_parallel is {config.pipeline_parallel}, but the mindspore runtime has no "
-            "stages: give only tensor_parallel"
-        )
     config = rank_options(config)
     part = open_part(directory, config, grid)
     _check_floats(part, config, target)
@@ -62,11 +58,17 @@ def _open_rank(
     assert part.grid is not None
     everyone, peers = part.grid.everyone, part.grid.peers
     target = compute_on(target, config, everyone.rank)
-    cluster.connect(everyone, target.name)
+    if part.exchange is not None:  # before there is a tensor
+        cluster.connect(peers, everyone.rank)
     graphs = open_graphs(part, target, config)
     if part.exchange is not None:
-        group = cluster.world_group(target.name)
-        collectives = Collectives.of(group, peers, part.spec.vocab_size)
+        group = cluster.world_group(is_on_cpu=target.name == CPU)
+        collectives = Collectives.of(
+            group,
+            Shard(peers.rank, peers.size),
+            part.spec.vocab_size,
+            splits_experts=not config.expert_parallel,
+        )
         graphs.make_ops = partial(RankGraphOps, collectives=collectives)
     runner = RankGraphRunner(graphs, cache_limits(graphs, part, config), peers, thread)
     runner.warm_up()

@@ -11,14 +11,25 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.shards import Range, Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
+from mindspore_serving.llm.progress import progress
+from mindspore_serving.llm.runtimes.capacity import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, TokenSpan
+from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
+from mindspore_serving.llm.runtimes.mindspore.inputs import GraphInputs, graph_inputs
 from mindspore_serving.llm.runtimes.mindspore.nodes import Node
 from mindspore_serving.llm.runtimes.mindspore.recording import GraphOps
-from mindspore_serving.llm.runtimes.mindspore.runner import GraphRunner, PhaseGraphs
-from mindspore_serving.llm.step import Step
+from mindspore_serving.llm.runtimes.mindspore.runner import (
+    HIDDEN,
+    GraphRunner,
+    PhaseGraphs,
+    as_tensor,
+    join_rows,
+)
+from mindspore_serving.llm.step import Row, Step, Vectors
 
 T = TypeVar("T")
 
@@ -28,14 +39,21 @@ class Collectives:
     """MindSpore's group of the ranks that share every layer, and the vocabulary's rows of each."""
 
     group: str
-    rank: int
+    shard: Shard
     rows: tuple[Range, ...]
+    splits_experts: bool
 
     @classmethod
-    def of(cls, group: str, peers: RankGroup, vocab_size: int) -> "Collectives":
-        """Return those of this rank of `peers`."""
-        shards = (Shard(rank, peers.size) for rank in range(peers.size))
-        return cls(group, peers.rank, tuple(shard.of(vocab_size) for shard in shards))
+    def of(
+        cls, group: str, shard: Shard, vocab_size: int, *, splits_experts: bool = True
+    ) -> "Collectives":
+        """Return those of the rank that has `shard`.
+
+        Without `splits_experts` a rank has some of the experts, not a part of each.
+        """
+        shards = (Shard(rank, shard.size) for rank in range(shard.size))
+        rows = tuple(each.of(vocab_size) for each in shards)
+        return cls(group, shard, rows, splits_experts)
 
 
 class RankGraphOps(GraphOps):
@@ -47,7 +65,7 @@ class RankGraphOps(GraphOps):
 
     def embedding(self, ids: Node, table: str) -> Node:
         """Record a row of zeros for a token of another rank, and the sum over ranks."""
-        rows = self._collectives.rows[self._collectives.rank]
+        rows = self._collectives.rows[self._collectives.shard.rank]
         local = self.emit(f"{ids.name} - {rows.begin}", 0).name
         inside = self.emit(f"ops.logical_and({local} >= 0, {local} < {rows.count})", 0).name
         index = self.emit(f"{local} * {inside}.astype(mindspore.int32)", 0)
@@ -81,9 +99,15 @@ class RankGraphOps(GraphOps):
             f"ops.gather({logits.name}, {indices}.astype(mindspore.int32), 1)", len(kept)
         )
 
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
+        if self._collectives.splits_experts:
+            return super().moe(x, scores, block)
+        held = self._collectives.shard.of(len(block.experts))
+        return record_experts(self, x, scores, block, held)
+
 
 class RankGraphRunner(GraphRunner):
-    """A `GraphRunner` of one of the ranks `peers`, computing in `thread`.
+    """A `GraphRunner` of one of the ranks `peers`, or a `LayerStage`, computing in `thread`.
 
     Collectives neither time out nor notice that ranks are at different steps, so ranks meet before.
     """
@@ -92,8 +116,29 @@ class RankGraphRunner(GraphRunner):
         self, graphs: PhaseGraphs, limits: RunnerLimits, peers: RankGroup, thread: WatchedThread
     ) -> None:
         super().__init__(graphs, limits)
+        self.width = graphs.spec.hidden_size
+        self._spec, self._dtype = graphs.spec, graphs.dtype
         self._peers = peers
         self._thread = thread
+        self._hidden_states: Vectors | None = None
+
+    def warm_up(self) -> None:
+        for start in progress((0, 1), "graphs"):
+            with first_step():
+                output = self.compute(Step((Row([0], start, [0], 1),)))
+            if self._spec.is_last:
+                check_logits(output, self._spec)
+
+    def compute(
+        self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False
+    ) -> Vectors:
+        """Run a step as `LayerStage.compute` does."""
+        if not self._spec.is_first and hidden_states is None:  # to warm up
+            hidden_states = np.zeros((step.num_tokens, self.width), np.float32)
+        self._hidden_states = hidden_states
+        if not self._spec.is_last:
+            return self._computed(step, HIDDEN, join_rows)
+        return self.embed(step) if embeds else self.run(step)
 
     def close(self) -> None:
         super().close()
@@ -105,5 +150,21 @@ class RankGraphRunner(GraphRunner):
     def _call(
         self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
+        if self._spec.is_last:
+            return super()._call(graphs, layout, spans)
+        return self._run_graph(graphs, graph_inputs(layout, spans), spans)
+
+    def _run_graph(
+        self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        graphs.cell(inputs.phase, self.block_size)  # ranks may compile for different times
         self._peers.barrier(0)
-        return super()._call(graphs, layout, spans)
+        return super()._run_graph(graphs, inputs, spans)
+
+    def _first_input(self, inputs: GraphInputs, spans: tuple[TokenSpan, ...]) -> Any:
+        """Return the hidden states of the stage before, or the ids of the tokens."""
+        if self._spec.is_first:
+            return super()._first_input(inputs, spans)
+        assert self._hidden_states is not None
+        rows = self._hidden_states[spans[0].begin : spans[-1].end]
+        return as_tensor(rows).astype(self._dtype)

@@ -31,6 +31,7 @@ from mindspore_serving.llm.runtimes.mindspore.lora import (
 from mindspore_serving.llm.runtimes.mindspore.nodes import (
     ASCEND,
     COMPOSED,
+    HIDDEN_STATES,
     INCREMENT,
     Node,
 )
@@ -51,7 +52,9 @@ class RecordedGraph:
     """Lines of a `construct`, the operators that they call by attribute, and the outputs.
 
     `outputs` are the logits and what they are computed from.  `dtype` is that of the caches and of
-    the results; `uses` are those of weights that adapters change.
+    the results; `uses` are those of weights that adapters change.  With `hidden_width` the first
+    input are hidden states of that many features, not token ids, and before the last stage the
+    outputs are those of all tokens.
     """
 
     lines: list[str]
@@ -59,6 +62,7 @@ class RecordedGraph:
     outputs: tuple[str, str]
     dtype: Any
     uses: AdapterUses | None = None
+    hidden_width: int = 0
 
 
 class GraphOps(RotaryOps):
@@ -313,13 +317,17 @@ def record(spec: ModelSpec, decoder: Decoder, ops: GraphOps) -> RecordedGraph:
     """Run the definition of `spec` once and return its graph."""
     names = ("input_ids", "positions", "logit_rows", "uses_long_rope")
     token_ids, positions, rows, uses_long_rope = map(Node, names)
-    inputs = DecoderInputs(token_ids, positions, rows, uses_long_rope=uses_long_rope)
-    logits = decoder(ops, spec, inputs)
+    width = 0 if spec.is_first else spec.hidden_size
+    inputs = DecoderInputs(
+        token_ids, positions, rows, Node(HIDDEN_STATES, width), uses_long_rope=uses_long_rope
+    )
+    output = decoder(ops, spec, inputs)
     ops.weights.load()
     return RecordedGraph(
         [line for line in ops.lines if line],
         ops.operators,
-        (logits.name, ops.normed.name),
+        (output.name, ops.normed.name if spec.is_last else output.name),
         ops.weights.element_type,
         ops.uses,
+        width,
     )

@@ -152,7 +152,7 @@ class GraphRunner(LimitedRunner):
             limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
         )
         # Composed attention reads only the dtype of the mask.
-        self._no_mask = _tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
+        self._no_mask = as_tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
         """Compile both graphs by computing a token each, and those of adapters if there may be any.
@@ -173,10 +173,10 @@ class GraphRunner(LimitedRunner):
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  Raises ServingError, also for MindSpore's errors."""
-        return self._computed(step, LOGITS, _joined)
+        return self._computed(step, LOGITS, join_rows)
 
     def embed(self, step: Step) -> Vectors:
-        return self._computed(step, HIDDEN, _joined)
+        return self._computed(step, HIDDEN, join_rows)
 
     def run_best(self, step: Step, count: int) -> BestLogits:
         choices = self._choices
@@ -185,7 +185,7 @@ class GraphRunner(LimitedRunner):
         def choose(parts: list[Any], width: int) -> BestLogits:
             values, ids = zip(*(choices.choose(part, count) for part in parts), strict=True)
             return BestLogits(
-                _joined(values, count), _joined(ids, count), lambda: _joined(parts, width)
+                join_rows(values, count), join_rows(ids, count), lambda: join_rows(parts, width)
             )
 
         return self._computed(step, LOGITS, choose)
@@ -256,29 +256,40 @@ class GraphRunner(LimitedRunner):
             return self._no_mask
         is_bf16 = graphs.dtype == mindspore.bfloat16
         mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
-        return _tensor(mask).astype(graphs.dtype)
+        return as_tensor(mask).astype(graphs.dtype)
 
     def _call(
         self, graphs: PhaseGraphs, layout: Layout, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
         """Return the outputs of a graph, tensors of the requested rows; none without these."""
         inputs = graph_inputs(layout, spans)
-        phase = nodes.PREFILL if inputs.is_prefill else nodes.INCREMENT
-        flat = {name: _tensor(array) for name, array in inputs.arrays().items()}
-        columns: list[Any] = []
-        if self._adapters is not None and any(span.adapter for span in spans):
-            columns = [_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
-            columns += self._adapters.inputs
-        outputs = graphs.cell(phase, self.block_size, adapts=bool(columns)).compile_and_run(
-            flat["input_ids"], flat["positions"], self._cache.keys, self._cache.values,
-            flat["slot_mapping"], self._mask(graphs, inputs), flat["batch_valid_length"],
-            flat["q_seq_lens"], flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
-            *columns,
-        )  # fmt: skip
+        outputs = self._run_graph(graphs, inputs, spans)
         if not inputs.num_logits:
             outputs[LOGITS].asnumpy()  # waits for the step
             return ()
+        return outputs
+
+    def _run_graph(
+        self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
+    ) -> tuple[Any, ...]:
+        """Return the outputs of a graph for `inputs`, which are those of `spans`."""
+        flat = {name: as_tensor(array) for name, array in inputs.arrays().items()}
+        columns: list[Any] = []
+        if self._adapters is not None and any(span.adapter for span in spans):
+            columns = [as_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
+            columns += self._adapters.inputs
+        outputs = graphs.cell(inputs.phase, self.block_size, adapts=bool(columns)).compile_and_run(
+            self._first_input(inputs, spans), flat["positions"],
+            self._cache.keys, self._cache.values, flat["slot_mapping"],
+            self._mask(graphs, inputs), flat["batch_valid_length"], flat["q_seq_lens"],
+            flat["block_tables"], flat["logit_rows"], flat["uses_long_rope"],
+            *columns,
+        )  # fmt: skip
         return tuple(outputs)
+
+    def _first_input(self, inputs: GraphInputs, spans: tuple[TokenSpan, ...]) -> Any:
+        """Return the ids of the tokens."""
+        return as_tensor(inputs.input_ids)
 
 
 @contextmanager
@@ -292,7 +303,7 @@ def _failing(subject: str) -> Iterator[None]:
         raise ServingError(f"{subject} failed: {error_text(error)}") from error
 
 
-def _joined(parts: Sequence[Any], width: int) -> Any:
+def join_rows(parts: Sequence[Any], width: int) -> Any:
     """Return the rows of tensors, [rows, width], as an array; floats are float32."""
     if not parts:
         return np.zeros((0, width), np.float32)
@@ -303,5 +314,6 @@ def _joined(parts: Sequence[Any], width: int) -> Any:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _tensor(array: Any) -> Any:
+def as_tensor(array: Any) -> Any:
+    """Return a tensor that shares the memory of `array`."""
     return mindspore.Tensor.from_numpy(np.ascontiguousarray(array))

@@ -66,17 +66,24 @@ class ComposedInitRouting(mindspore.nn.Cell):  # type: ignore[misc]
 class ComposedGroupedMatmul(mindspore.nn.Cell):  # type: ignore[misc]
     """The product of rows, [R, K], sorted by expert, with the matrix of each expert, [E, K, N].
 
-    `counts`, int64 [E], are the rows of each expert.
+    `counts`, int64 [E], are the rows of each expert; rows behind these have an undefined result.
+    With `may_have_no_rows` all counts may be 0: the first expert then computes a row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_have_no_rows: bool = False) -> None:
         super().__init__()
+        self.may_have_no_rows = may_have_no_rows
         self.product = ops.BatchMatMul()
         self.positions = Positions()
 
     def construct(self, x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+        counts = counts.astype(mindspore.int32)
+        if self.may_have_no_rows:
+            has_none = (ops.ReduceSum()(counts) == 0).astype(mindspore.int32)
+            number = self.positions(ops.scalar_to_tensor(weight.shape[0]))
+            counts = counts + has_none * (number == 0).astype(mindspore.int32)
         active = ops.reshape(ops.nonzero(counts), (-1,))  # experts that have rows, [A]
-        counts = ops.gather(counts.astype(mindspore.int32), active, 0)
+        counts = ops.gather(counts, active, 0)
         ends = ops.cumsum(counts, 0)
         starts = ends - counts
         longest = ops.ReduceMax()(counts)

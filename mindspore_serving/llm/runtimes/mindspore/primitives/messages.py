@@ -50,5 +50,14 @@ class StreamsMeasured(Message, frozen=True, tag=13):
     share: float
 
 
+class AllReduceMeasured(Message, frozen=True, tag=14):
+    """The all-reduce of `num_bytes` of each rank; `is_right` if its sums are."""
+
+    num_bytes: int
+    seconds: float
+    is_right: bool
+
+
 FromSelfTest: TypeAlias = DeviceOpened | CaseChecked | Failed | Ready
 FromModelCheck: TypeAlias = ModelCompared | StreamsMeasured | Failed | Ready
+FromAllReduce: TypeAlias = AllReduceMeasured | Failed | Ready

@@ -6,14 +6,18 @@ Imports no MindSpore, so that the caller can open the device afterwards.
 
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.runtimes.mindspore import cluster
 from mindspore_serving.llm.runtimes.mindspore.primitives.cases import cases
 from mindspore_serving.llm.runtimes.mindspore.primitives.messages import (
+    AllReduceMeasured,
     CaseChecked,
     DeviceOpened,
+    FromAllReduce,
     FromModelCheck,
     FromSelfTest,
     ModelCompared,
@@ -25,6 +29,7 @@ from mindspore_serving.process.vocabulary import Failed, Ready
 
 MODEL_MODULE = "mindspore_serving.llm.runtimes.mindspore.model_check_process"
 MODULE = "mindspore_serving.llm.runtimes.mindspore.primitives.selftest_process"
+ALL_REDUCE_MODULE = "mindspore_serving.llm.runtimes.mindspore.all_reduce_process"
 ASCEND, COMPOSED = "ascend", "composed"  # fillings
 DEADLINE = 120.0  # seconds to open a device, and to compile and run a primitive
 # The attention kernels for packed sequences are those that these names do not replace.
@@ -105,15 +110,42 @@ def check_model(
     child = Child(Program(module, words, (), KERNEL_VARIABLES, channel=socket.SOCK_STREAM))
     with closing(child), closing(child.stream):
         channel = BlockingChannel[FromModelCheck](child.stream, FromModelCheck, deadline)
-        while True:
-            try:
-                message = channel.receive_next()
-            except TimeoutError:
-                raise StartError(f"no result within {deadline:g} s") from None
-            except (EOFError, OSError):
-                raise StartError(f"the process {exit_text(child.join(deadline))}") from None
-            if isinstance(message, Failed):
-                raise StartError(message.text)
-            if isinstance(message, Ready):
-                return
-            yield message
+        yield from _measured(channel, child, deadline)
+
+
+def check_all_reduce(
+    device: str, num_ranks: int, deadline: float = DEADLINE, module: str = ALL_REDUCE_MODULE
+) -> Iterator[AllReduceMeasured]:
+    """Iterate over all-reduces of growing size by `num_ranks` devices, a process for each.
+
+    Raises StartError as `check_model`.
+    """
+    port = cluster.find_port()
+    with ExitStack() as ending:
+        ending.callback(cluster.start_scheduler(num_ranks, port).close)
+        channels = []
+        for rank in range(num_ranks):
+            variables = cluster.cluster_variables(rank, num_ranks, port, rank)
+            words = ["--device", device, "--rank", str(rank), "--size", str(num_ranks)]
+            child = Child(Program(module, words, (), variables, channel=socket.SOCK_STREAM))
+            ending.enter_context(closing(child))
+            ending.enter_context(closing(child.stream))
+            channel = BlockingChannel[FromAllReduce](child.stream, FromAllReduce, deadline)
+            channels.append((channel, child))
+        yield from _measured(*channels[0], deadline)
+
+
+def _measured(channel: BlockingChannel[Any], child: Child, deadline: float) -> Iterator[Any]:
+    """Iterate over the messages of `child` until it is ready.  Raises StartError."""
+    while True:
+        try:
+            message = channel.receive_next()
+        except TimeoutError:
+            raise StartError(f"no result within {deadline:g} s") from None
+        except (EOFError, OSError):
+            raise StartError(f"the process {exit_text(child.join(deadline))}") from None
+        if isinstance(message, Failed):
+            raise StartError(message.text)
+        if isinstance(message, Ready):
+            return
+        yield message

@@ -22,6 +22,9 @@ U64, S32, L16, F16L = (
 )
 
 
+PREFETCH = 4096  # bytes ahead: further than the processor looks by itself, a page
+
+
 class InstructionSet(str, Enum):
     """Instructions that multiply integers."""
 
@@ -61,6 +64,15 @@ class Emitter:
         if isinstance(offset, int):
             offset = self.c(offset)
         return self.b.inttoptr(self.b.add(address, offset), kind.as_pointer())
+
+    def prefetch(self, address: Value, size: int) -> None:
+        """Fetch the lines of `size` bytes that lie PREFETCH bytes after `address`, into L2."""
+        kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+        name = "llvm.prefetch.p0"
+        function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
+        for offset in range(0, size, 64):
+            at = self.address(address, I8, PREFETCH + offset)
+            self.b.call(function, [at, *(self.c(number, I32) for number in (0, 3, 1))])
 
     def variable(self, initial: Value) -> Value:
         """Return the address of a variable, in the entry block."""

@@ -51,6 +51,7 @@ def row_products(format_: KernelFormat, e: Emitter, row: ProductRow) -> list[Val
     lows = [e.variable(e.every(FLOATS, 0.0)) for _ in row.tokens]
     with e.loop(e.c(0), e.b.udiv(row.columns, e.c(BLOCK))) as index:
         address = e.b.add(row.address, e.b.mul(index, e.c(format_.bytes)))
+        e.prefetch(address, format_.bytes)
         block = _READERS[format_.name](e, address)
         lanes = [
             e.shuffle(block.scales, [4 * part + lane // 8 for lane in range(32)])

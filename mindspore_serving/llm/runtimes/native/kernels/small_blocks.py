@@ -56,6 +56,8 @@ def row_products(format_: KernelFormat, e: Emitter, row: ProductRow) -> list[Val
     blocks = e.b.udiv(row.columns, e.c(BLOCK))
     whole = e.b.mul(e.b.udiv(blocks, e.c(TOGETHER)), e.c(TOGETHER))
     with e.loop(e.c(0), whole, TOGETHER) as index:
+        address = e.b.add(row.address, e.b.mul(index, e.c(format_.bytes)))
+        e.prefetch(address, TOGETHER * format_.bytes)
         _add(format_, e, row, (index, TOGETHER), (sums, lows))
     with e.loop(whole, blocks) as index:
         _add(format_, e, row, (index, 1), (sums, lows))

@@ -1,0 +1,26 @@
+"""Grammars whose compilation recurses deeply, which once ended the process."""
+
+import json
+
+import pytest
+
+from mindspore_serving.core.llm_messages import Grammar
+from tests.llm.grammar.test_grammar import compiler_of
+
+
+@pytest.fixture(scope="module")
+def compiler():
+    return compiler_of()[1]
+
+
+def test_a_long_chain_of_references_is_compiled(compiler):
+    linked = {f"d{i}": {"properties": {"x": {"$ref": f"#/$defs/d{i + 1}"}}} for i in range(1100)}
+    schema = {"$ref": "#/$defs/d0", "$defs": {**linked, "d1100": {}}}
+    source = json.dumps(schema, separators=(",", ":"))
+    assert compiler.compile(Grammar("json_schema", source))
+
+
+def test_a_long_chain_of_rules_is_compiled(compiler):
+    rules = [f'a{i}: "x" a{i + 1}' for i in range(3000)]
+    source = "\n".join(["start: a0", *rules, 'a3000: "y"'])
+    assert compiler.compile(Grammar("lark", source))
