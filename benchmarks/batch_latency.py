@@ -61,7 +61,8 @@ def _measure(count: int, num_words: int) -> list[float]:
         began = time.perf_counter()
         connection.request("POST", "/v1/completions", json.dumps(body))
         response = connection.getresponse()
-        response.readline()
+        line = response.readline()
+        assert response.status == 200, line
         measured.append(time.perf_counter() - began)
         response.read()
         connection.close()

@@ -24,7 +24,8 @@ class Request:
     replies, else one. `prefix` iterates over the prompt of a language model from its beginning,
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
-    if the request is traced; None for that of the task.
+    if the request is traced; None for that of the task.  One `is_background` may wait as long as
+    it takes, and others do not wait for it, so admission control does not count it.
     """
 
     servable: str
@@ -37,6 +38,7 @@ class Request:
     prefix: Iterable[str | Sequence[int]] = ()
     id: str = ""
     span: RequestSpan | None = None
+    is_background: bool = False
 
 
 @dataclass(slots=True)

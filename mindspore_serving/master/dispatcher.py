@@ -79,9 +79,11 @@ class Dispatcher:
         """Implement `core.service.Inference.submit`."""
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
+        pending.is_background = request.is_background
         try:
             method = self.registry.find(request.servable, request.version, request.method)
-            if method.measures_all or method.admission.queue.since:
+            measures = method.measures_all or method.admission.queue.since
+            if measures and not request.is_background:
                 method.admit(request.timeout, pending.started)
             self.shares.take(method.share)
             self._requests[pending] = method

@@ -114,6 +114,7 @@ class PendingRequest:
     num_instances: int = 0  # in the reply
     id: str = ""  # in logs
     trace: RequestTrace | None = None
+    is_background: bool = False  # not counted by admission control
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

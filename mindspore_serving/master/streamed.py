@@ -110,9 +110,11 @@ class StreamedMethod(ServedMethod):
         self.admission.check_shared(timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
+        if self._quarantined_part is not None and self._quarantined_part.request is request:
+            self.on_quarantined_reply(self._quarantined_part)
         arrival = self._open.pop(request, None)
         if arrival is None:
-            return  # it was refused on arrival
+            return  # it was refused on arrival, or runs in the background
         admission, until = self.admission, request.first_output or now
         seconds, patience = until - arrival.started, admission.patience
         is_late = code in (Code.CANCELLED, Code.DEADLINE_EXCEEDED) and not request.first_output
@@ -129,8 +131,6 @@ class StreamedMethod(ServedMethod):
         if is_late and now - self._shed_at >= PERIOD:
             self._shed_at = now
             self._shed(now)
-        if self._quarantined_part is not None and self._quarantined_part.request is request:
-            self.on_quarantined_reply(self._quarantined_part)
 
     def _shed(self, now: float) -> None:
         """Refuse requests that keep others from being answered in time."""
@@ -163,8 +163,10 @@ class StreamedMethod(ServedMethod):
     def put(self, parts: Sequence[PendingPart], now: float) -> None:
         """Send each of `parts` to the worker that is best by then; queue them if there is none."""
         for part in parts:
-            if part.request not in self._open and not part.request.is_done:
-                self._open[part.request] = self.admission.shared.begin(now)
+            request = part.request
+            is_known = request in self._open or request.is_background or request.is_done
+            if not is_known:
+                self._open[request] = self.admission.shared.begin(now)
             if not self.workers:
                 self._waiting.append(part)
             elif not part.request.is_done:

@@ -235,6 +235,7 @@ class ServedModel:
         wrapped = Request(
             self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
         )
+        wrapped.is_background = options.priority >= BACKGROUND
         if isinstance(request, Generate):
             wrapped.prefix = _prefix(request)
         return wrapped

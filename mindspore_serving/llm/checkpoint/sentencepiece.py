@@ -57,10 +57,13 @@ MESSAGES: dict[str, dict[str, tuple[int, int, bool, str]]] = {
     },
 }
 NAME = "tokenizer.model"
+# Classes, of TeleChat and openPangu, that have SentencePiece split the text between special tokens.
+BETWEEN_SPECIAL = ("TelechatTokenizer", "Telechat2Tokenizer", "PanguTokenizer")
 # Values of tokenizer_class whose ids are those of the file.
 CLASSES = (
     "", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "InternLMTokenizer",
     "InternLM2Tokenizer", "BaichuanTokenizer", "T5Tokenizer", "PreTrainedTokenizer",
+    *BETWEEN_SPECIAL,
 )  # fmt: skip
 UNIGRAM, BPE = 1, 2  # model_type
 KINDS = {UNIGRAM: "t5", BPE: "llama"}  # GGUF's names
@@ -183,7 +186,8 @@ def tokenizer_from(directory: Path) -> Json:
         result = chatglm.with_special_tokens(tokenizer_of(ranks), ranks, options, of_ranks=True)
         return _with_added(result, directory, options)
     file = SentencePieceFile(path, options)
-    result = _from_pieces(file, is_legacy=is_chatglm or bool(options.get("legacy")))
+    is_legacy = is_chatglm or kind in BETWEEN_SPECIAL or bool(options.get("legacy"))
+    result = _from_pieces(file, is_legacy=is_legacy)
     if is_chatglm:
         result = chatglm.with_special_tokens(result, file, options, of_ranks=False)
     return _with_added(result, directory, options)

@@ -131,6 +131,7 @@ def test_a_batch_answers_each_line_once_in_openais_form(web, client):
     assert client.files.retrieve(done.output_file_id).purpose == "batch_output"
     assert [each.id for each in client.batches.list()] == [batch.id]
     assert all(call.sent.priority == BACKGROUND for call in web.inference.calls)
+    assert all(call.request.is_background for call in web.inference.calls)
 
 
 def said(result):

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES as LLAMA_CPP
 from mindspore_serving.llm.checkpoint.gguf.families import VARIANTS
 from mindspore_serving.llm.descriptions.families import FAMILIES
-from tests.llm import architecture_table
+from tests.llm import architecture_table, mindspore_table
 from tests.llm.architecture_table import COMPARED, SAME, TEXT_PARTS, class_of
 
 FILES = {family.name for family in (*LLAMA_CPP.values(), *(one for _, one in VARIANTS.values()))}
@@ -19,6 +19,12 @@ pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 def test_document_table_matches_compared_architectures() -> None:
     """`python -m tests.llm.architecture_table` writes it."""
     assert architecture_table.written() == architecture_table.table()
+
+
+@pytest.mark.parametrize("page", mindspore_table.PAGES)
+def test_document_table_matches_graphs_of_mindspore(page: str) -> None:
+    """`python -m tests.llm.mindspore_table` writes it."""
+    assert mindspore_table.written(page) == mindspore_table.table(mindspore_table.PAGES[page])
 
 
 @pytest.mark.parametrize(

@@ -38,14 +38,12 @@ from tests.llm.running import advance, check_crowd, generate, generate_staggered
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 SMALL = EngineConfig(block_size=8, kv_cache_memory=2**20, max_num_seqs=2, max_num_batched_tokens=30)
 PROMPTS = ([5, 6, 7, 8, 9, 10, 11, 12, 13, 14], [20, 21, 22])
-# One for each kind of attention, feed-forward block and position that graphs of primitives have.
+# The first two have what most have; others have attention, blocks or positions of their own.
 COMPILED = (
-    "llama",
-    "qwen2-moe",
-    *(
-        pytest.param(name, marks=pytest.mark.long)
-        for name in ("glm4-moe", "gpt-oss", "deepseek-v2", "gemma2", "gemma3n", "bloom")
-    ),
+    *("llama", "qwen2-moe"),
+    *(name for name in checkpoints.ALL if name != "llama"),
+    *("glm4-moe", "gpt-oss", "deepseek-v2", "deepseek-v3", "gemma", "gemma3n", "gemma4"),
+    *("bloom", "glm4", "minicpm3"),
 )
 
 
@@ -117,7 +115,9 @@ def test_copied_blocks_continue_as_their_source(llama: Path, compiled: Runner) -
 
 
 def recorded(name: str, directory: Path, phase: str):
-    source = checkpoints.build(name, directory)
+    source = directory / name
+    if not source.exists():
+        checkpoints.build(name, directory)
     checkpoint, spec, decoder = open_definition(source, max_model_len=128)
     weights = GraphWeights(checkpoint, "mindspore.bfloat16")
     ops = recording.GraphOps(weights, phase, nodes.ASCEND, 128, tuple(spec.attention_layers))
@@ -139,7 +139,13 @@ def test_bfloat16_weights_are_loaded_bit_for_bit(directory: Path) -> None:
     assert (parameter.asnumpy().view(np.uint16) == np.concatenate(bits)).all()
 
 
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] * (name not in COMPILED[:2]))
+        for name in COMPILED
+    ],
+)
 @pytest.mark.parametrize("phase", [nodes.PREFILL, nodes.INCREMENT])
 def test_front_end_compiles_the_graph_of_primitives(
     name: str, phase: str, directory: Path, monkeypatch: pytest.MonkeyPatch

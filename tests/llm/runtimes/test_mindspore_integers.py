@@ -81,10 +81,10 @@ def opened(directory: Path, dtype: str, bits: int = 0):
     return spec, decoder, weights
 
 
-def recorded(directory: Path, bits: int = 0):
+def recorded(directory: Path, bits: int = 0, phase: str = nodes.INCREMENT):
     spec, decoder, weights = opened(directory, "bfloat16", bits)
     layers = tuple(spec.attention_layers)
-    ops = recording.GraphOps(weights, nodes.INCREMENT, nodes.ASCEND, 128, layers)
+    ops = recording.GraphOps(weights, phase, nodes.ASCEND, 128, layers)
     shapes = [CacheShape(128, *spec.heads[layer]) for layer in layers]
     return recording.record(spec, decoder, ops), weights, shapes
 
@@ -129,24 +129,21 @@ def test_products_of_integers_satisfy_the_contracts_of_their_kernels(root: Path,
 
 @pytest.mark.parametrize(
     "case",
-    [
-        pytest.param("awq", marks=pytest.mark.long),
-        pytest.param("modelslim-w8a8-dynamic", marks=pytest.mark.long),
-        "modelslim-w8a8",
-    ],
+    [pytest.param(c, marks=[pytest.mark.long] * (c != "modelslim-w8a8")) for c in FORMS],
 )
+@pytest.mark.parametrize("phase", [nodes.PREFILL, nodes.INCREMENT])
 def test_front_end_compiles_products_of_integers(
-    root: Path, case: str, monkeypatch: pytest.MonkeyPatch
+    root: Path, case: str, phase: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mindspore.graph.api import _cell_graph_executor
 
     def check(cell, *inputs):
-        export = f"export.{case}"
+        export = f"export.{case}.{phase}"
         return _cell_graph_executor.compile(cell, *inputs, phase=export, do_convert=False)
 
     monkeypatch.setattr("mindspore.nn.Cell.compile", check)
-    graph, weights, shapes = recorded(built(root, case) / "quantised")
-    assert compile_graph(graph, weights.parameters, nodes.INCREMENT, shapes)
+    graph, weights, shapes = recorded(built(root, case) / "quantised", phase=phase)
+    assert compile_graph(graph, weights.parameters, phase, shapes)
 
 
 def test_integers_of_the_same_form_are_joined(root: Path) -> None:
@@ -164,7 +161,7 @@ def test_matrices_of_floats_are_rounded_by_quantization(root: Path) -> None:
 
 
 def computed(directory: Path, prompt: list[int]) -> np.ndarray:
-    """Logits of the graph on a CPU, of operators composed of plain ones."""
+    """Logits of both graphs on a CPU, of operators composed of plain ones: the last of each."""
     spec, decoder, weights = opened(directory, "float32")
     config = EngineConfig(block_size=8, kv_cache_memory=2**20, max_num_seqs=1,
                           max_num_batched_tokens=32)  # fmt: skip
@@ -172,7 +169,10 @@ def computed(directory: Path, prompt: list[int]) -> np.ndarray:
     block_bytes = cache_block_bytes(config, spec, element_size=4)
     runner = GraphRunner(graphs, runner_limits(config, spec, block_bytes, read_main_memory()))
     try:
-        return runner.run(Step((Row(prompt, 0, list(range(4)), len(prompt)),)))
+        first, last = prompt[:-1], prompt[-1:]
+        blocks, length = list(range(4)), len(first)
+        rows = [Row(first, 0, blocks, length), Row(last, length, blocks, 1)]
+        return np.concatenate([runner.run(Step((row,))) for row in rows])
     finally:
         runner.close()
 

@@ -43,11 +43,22 @@ def test_tokens_become_the_texts_again(model: str, tmp_path: Path) -> None:
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
 
 
-def test_a_space_comes_before_the_text_alone_or_behind_each_special_token(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"legacy": True},
+        # Each text between special tokens is one of the library's.
+        {"tokenizer_class": "Telechat2Tokenizer"},
+        {"tokenizer_class": "PanguTokenizer"},
+    ],
+)
+def test_a_space_comes_before_the_text_alone_or_behind_each_special_token(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
     text = "a<|im_start|>a"
     plain = Tokenizer.open(directory(tmp_path)).encode(text, add_special=False)
     assert plain[0] != plain[2]
-    legacy = Tokenizer.open(directory(tmp_path, config={"legacy": True}))
+    legacy = Tokenizer.open(directory(tmp_path, config=config))
     again = legacy.encode(text, add_special=False)
     assert again[0] == again[2] == plain[0]
 

@@ -85,6 +85,10 @@ class ComposedReshapeAndCache(mindspore.nn.Cell):  # type: ignore[misc]
     depend on the size of the cache (ScatterNdUpdate copies it).  That kernel exists for float32;
     other dtypes take ScatterNdUpdate, for which slot -1 is the last slot of the last block, so that
     the caller leaves that block unused.  Returns `key`, to depend on.
+
+    MindSpore deprecates UpdateCache since 2.8 and names no substitute (KVCacheScatterUpdate and
+    InplaceIndexPut have no kernel for CPUs).  A version without it has to take ScatterNdUpdate for
+    float32, too.
     """
 
     def __init__(self) -> None:
