@@ -52,9 +52,9 @@ class NativeRunner(LimitedRunner):
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
         self._products = Products(model.plan, model.weights.matrices)
-        threads = KernelThreads(num_threads)
-        self._end_threads = finalize(self, threads.close)  # their memory has to outlive them
-        team = Team(threads.run_address, threads.arguments.ctypes.data)
+        self._threads = KernelThreads(num_threads)
+        self._end_threads = finalize(self, self._threads.close)  # their memory outlives them
+        team = Team(self._threads.run_address, self._threads.arguments.ctypes.data)
         operations, numbers = model.plan.operations, model.plan.numbers
         self._planned = PlanArrays(operations, numbers, self._cache.table, team)
         self._scores = np.zeros(limits.max_model_len, np.float32)
@@ -104,10 +104,12 @@ class NativeRunner(LimitedRunner):
             source, target = np.array(step.copies, np.int64).T
             self._cache.copy(source, target)
         rows, blocks = _step_rows(layout, self.block_size)
+        passes = list(_passes(layout))
         parts = []
-        for begin, end, gathered in _passes(layout):
+        for begin, end, gathered in passes:
             self._pass(model, layout.token_ids[begin:end], rows[begin:end], (blocks, gathered))
-            parts.append(_view(model.plan, output, len(gathered)).copy())
+            part = _view(model.plan, output, len(gathered))
+            parts.append(part if len(passes) == 1 else part.copy())
         if len(parts) == 1:
             return parts[0]
         return np.concatenate(parts) if parts else np.zeros((0, output.width), np.float32)
@@ -123,6 +125,7 @@ class NativeRunner(LimitedRunner):
             _view(plan, lookup.target, len(ids))[:] = gather(indices.astype(np.int32))
         addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
         execute(self._planned, Memory(*addresses, rows, *rest), len(ids))
+        self._threads.adapt()
 
 
 def _view(plan: NativePlan, tensor: ArenaTensor, count: int) -> Vectors:
