@@ -8,6 +8,8 @@ from collections import defaultdict
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
+from starlette.types import Scope
+
 from mindspore_serving import log
 
 CLIENT_LEFT = 499
@@ -21,6 +23,11 @@ _SERVICES = {
 def is_predict(path: str) -> bool:
     """Return whether `path` is that of a call by KServe's protocol v1, not of OpenAI's protocol."""
     return path.startswith("/v1/models/") and path.endswith(":predict")
+
+
+def is_from_anthropic_client(scope: Scope) -> bool:
+    """Return whether one of Anthropic's clients sent the request: all of theirs have the header."""
+    return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
 def protocol_of_service(service: str) -> str:

@@ -5,7 +5,7 @@ from starlette.types import Scope
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
 from mindspore_serving.frontends import anthropic
-from mindspore_serving.frontends.anthropic.errors import is_from_anthropic_client
+from mindspore_serving.frontends.access import is_from_anthropic_client
 from mindspore_serving.frontends.protocols import PATHS
 
 

@@ -145,4 +145,4 @@ def test_runtimes_of_the_command_line_are_those_of_the_catalog():
 def test_loadable_adapters_reserve_room_if_the_runtime_has_adapters():
     settings = ServeSettings(paths=(), lora_directories=("loras",))
     assert llm_options(settings) == {"max_loras": 8}
-    assert llm_options(replace(settings, runtime="mindspore")) == {"runtime": "mindspore"}
+    assert llm_options(replace(settings, runtime="mindir")) == {"runtime": "mindir"}

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import msgspec
 from starlette.responses import Response
-from starlette.types import Scope
 
 from mindspore_serving import log
 from mindspore_serving.frontends import sse
@@ -75,8 +74,3 @@ def to_refusal(error: Exception) -> Response:
     """Return the answer to a request that is refused before any route, for its key."""
     failure = openai.to_failure(error)
     return AnthropicFailure(failure.status, failure.text, failure.retry_after).to_response()
-
-
-def is_from_anthropic_client(scope: Scope) -> bool:
-    """Return whether one of Anthropic's clients sent the request: all of theirs have the header."""
-    return any(name == b"anthropic-version" for name, _ in scope["headers"])

@@ -5,8 +5,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from mindspore_serving.frontends.access import is_predict
-from mindspore_serving.frontends.anthropic.errors import is_from_anthropic_client
+from mindspore_serving.frontends.access import is_from_anthropic_client, is_predict
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import ServedModel
 

@@ -1,7 +1,9 @@
 """Rows of the routes for files and batches."""
 
 from collections.abc import Callable
+from functools import partial
 
+from mindspore_serving.frontends.access import is_from_anthropic_client
 from mindspore_serving.frontends.openai import batches, files
 from mindspore_serving.frontends.openai.batches import BatchList, BatchObject, BatchRequest
 from mindspore_serving.frontends.openai.files import FileDeleted, FileList, FileObject
@@ -15,7 +17,11 @@ _QUERY = ("after", "limit", "order")
 
 
 def rows(route: Callable[..., HttpRoute]) -> tuple[HttpRoute, ...]:
-    """Return the rows; `route` has the protocol."""
+    """Return the rows; `route` has the protocol.
+
+    Anthropic's clients have files of another form, under the same paths.
+    """
+    route = partial(route, applies=lambda _, scope: not is_from_anthropic_client(scope))
     return (
         route("POST", _FILES, files.upload, "Upload a file for a batch", {JSON: FileObject}),
         route(

@@ -278,7 +278,7 @@ def test_refusals_of_the_model_use_anthropics_names(web):
         (("POST", "/v1/messages", b"{"), 400, "invalid_request_error"),
         (("POST", "/v1/messages", b" " * (MAX_BODY + 1)), 413, "request_too_large"),
         (("GET", "/v1/messages", None), 405, "invalid_request_error"),
-        (("POST", "/v1/messages/batches", b"{}"), 404, "not_found_error"),
+        (("POST", "/v1/messages/none", b"{}"), 404, "not_found_error"),
         (
             ("POST", "/v1/messages", b'{"model":"x","max_tokens":1,"messages":[]}'),
             404,
