@@ -32,11 +32,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Grammar(msgspec.Struct, frozen=True):
     """Constraint on the text of an answer.
 
-    `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, or ""
-    for "json_object", any JSON object.
+    `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, a
+    grammar in llama.cpp's form (GBNF), or "" for "json_object", any JSON object.
     """
 
-    kind: Literal["json_object", "json_schema", "regex", "lark"]
+    kind: Literal["json_object", "json_schema", "regex", "lark", "gbnf"]
     source: str = ""
 
 

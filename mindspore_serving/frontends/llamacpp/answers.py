@@ -27,7 +27,7 @@ class Timings(msgspec.Struct):
 
 
 class LlamaCppAnswer(msgspec.Struct):
-    """Answer, or the last event of a stream."""
+    """Body of an answer, and the last event of a stream."""
 
     index: int
     content: str

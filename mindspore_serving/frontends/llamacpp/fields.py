@@ -6,6 +6,7 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import (
     FieldRefusal,
     Fields,
@@ -57,9 +58,13 @@ def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
     return biases or None
 
 
-@translation("json_schema", to="grammar")
+@translation("grammar", "json_schema", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
-    """Constrain the answer to a JSON schema."""
+    """Constrain the answer to a grammar (GBNF) or to a JSON schema; only one may be set."""
+    if body.grammar and body.json_schema is not None:
+        raise InvalidField("json_schema", "is set, expected none beside grammar")
+    if body.grammar:
+        return Grammar("gbnf", body.grammar)
     if body.json_schema is None:
         return None
     if not isinstance(body.json_schema, dict):
@@ -87,7 +92,6 @@ def files(body: Any, _: ModelCard) -> list[tuple[str, str]]:
 
 
 _REFUSED = (
-    FieldRefusal("grammar", "is not supported: use json_schema"),
     FieldRefusal("n_probs", "is not supported: use logprobs of /v1/completions"),
     FieldRefusal("n_cmpl", "is {}, expected 1: send several requests", lambda n: n != 1),
     FieldRefusal("mirostat", "is {}, expected 0: use top_p or min_p"),

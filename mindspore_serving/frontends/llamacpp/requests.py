@@ -23,6 +23,7 @@ class LlamaCppRequest(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     repeat_last_n: Int | None = None
     logit_bias: list[tuple[Int, float | bool]] | None = None
+    grammar: str | None = None
     json_schema: Any = None
     response_fields: list[str] | None = None
     return_tokens: bool | None = None

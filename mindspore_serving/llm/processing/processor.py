@@ -171,6 +171,8 @@ class Processor:
             return False
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
             return True
+        if request.grammar is not None and request.grammar.kind == "gbnf":
+            return False  # its translation may take seconds
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))
 

@@ -124,7 +124,7 @@ def _response_format(grammar: Grammar | None, options: UpstreamOptions) -> dict[
         form = {"name": "answer", "schema": schema}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
     _refuse_unless(options.has_extensions, "grammar", grammar.kind, options)
-    name = "grammar" if grammar.kind == "lark" else grammar.kind
+    name = "grammar" if grammar.kind in ("lark", "gbnf") else grammar.kind
     return {"structured_outputs": {name: grammar.source}}
 
 

@@ -42,7 +42,7 @@ def test_an_empty_suffix_is_a_suffix(web: Web) -> None:
     assert web.sent.suffix == ""
 
 
-def test_answer_has_text_counts_and_why_it_ended(web: Web) -> None:
+def test_answer_has_text_counts_and_the_reason_of_its_end(web: Web) -> None:
     answer = infill(web, return_tokens=True).json
     assert (answer["content"], answer["stop"], answer["stop_type"]) == ("x\n", True, "eos")
     assert (answer["tokens_predicted"], answer["tokens_evaluated"]) == (3, 5)
@@ -103,6 +103,13 @@ def test_json_schema_constrains_the_answer(web: Web) -> None:
     )
 
 
+def test_grammar_of_llama_cpp_constrains_the_answer(web: Web) -> None:
+    complete(web, grammar='root ::= "a"')
+    assert (web.sent.grammar.kind, web.sent.grammar.source) == ("gbnf", 'root ::= "a"')
+    answer = complete(web, grammar='root ::= "a"', json_schema={})
+    assert (answer.status, answer.error["param"]) == (400, "json_schema")
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [({"n_probs": 3}, "n_probs"), ({"n_predict": "x"}, "n_predict"), ({"top_p": 2}, "top_p")],
@@ -112,7 +119,7 @@ def test_wrong_field_is_named(web: Web, fields: Any, param: str) -> None:
     assert (answer.status, answer.error["param"]) == (400, param)
 
 
-def test_model_without_tokens_for_it_gets_400(web: Web) -> None:
+def test_model_that_cannot_fill_in_gets_400(web: Web) -> None:
     web.inference.script = lambda request: [Refused("input", "suffix is set, but", field="suffix")]
     answer = infill(web)
     assert (answer.status, answer.error["param"]) == (400, "input_suffix")
