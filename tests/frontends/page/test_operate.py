@@ -201,14 +201,12 @@ def test_running_batches_are_shown_with_their_progress(view: Browser, operated: 
     view.answer("/batches", 200, json.dumps({"batches": rows}))
     view.until(shown)
     row = "#batches tbody tr:nth-child"
-    assert view.text(f"{row}(1)").split("\t") == ["/v1/completions", "1,000 of 4,000", "2", "2 h"]
-    assert view.evaluate(f"document.querySelector('{row}(1) progress').value") == 0.25
-    assert view.text(f"{row}(2)").split("\t") == [
-        "/v1/messages",
-        "reading the requests",
-        "0",
-        "5 s",
+    cells = [[text.strip() for text in view.text(f"{row}({at})").split("\t")] for at in (1, 2)]
+    assert cells == [
+        ["/v1/completions", "1,000 of 4,000", "2", "2 h"],
+        ["/v1/messages", "reading the requests", "0", "5 s"],
     ]
+    assert view.evaluate(f"document.querySelector('{row}(1) progress').value") == 0.25
 
 
 @pytest.mark.e2e
