@@ -34,6 +34,7 @@ TWO = {"tensor_parallel": 2}
 SERVED = [
     ("llama", TWO),
     pytest.param("qwen2", TWO, marks=pytest.mark.long),
+    pytest.param("minicpm3", TWO, marks=pytest.mark.long),  # a latent cache on each
     pytest.param("mixtral", TWO, marks=pytest.mark.long),
     pytest.param("llama", {**TWO, "pipeline_parallel": 2}, marks=pytest.mark.long),
     pytest.param("qwen3-moe", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
