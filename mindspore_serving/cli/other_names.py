@@ -11,7 +11,7 @@ from mindspore_serving.errors import did_you_mean
 
 # Commands of other programs by ours.
 _VERBS = {
-    "serve": ("server", "start", "launch", "launch_server", "up", "host", "tritonserver"),
+    "serve": ("server", "start", "launch_server", "up", "host", "tritonserver"),
     "run MODEL": ("generate", "complete"),
     "chat": ("ask", "talk", "prompt", "repl"),
     "models": ("model",),

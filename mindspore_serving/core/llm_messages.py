@@ -32,11 +32,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Grammar(msgspec.Struct, frozen=True):
     """Constraint on the text of an answer.
 
-    `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, or ""
-    for "json_object", any JSON object.
+    `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, a
+    grammar in llama.cpp's form (GBNF), or "" for "json_object", any JSON object.
     """
 
-    kind: Literal["json_object", "json_schema", "regex", "lark"]
+    kind: Literal["json_object", "json_schema", "regex", "lark", "gbnf"]
     source: str = ""
 
 
@@ -68,7 +68,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
             `continue_final_message` are those of the transformers library.
         chat_template: replaces the model's template, "" for that; only if clients may send one.
         parse_output: chunks have reasoning and tool calls apart from the text; else all is text.
-        suffix: the answer stands between `prompt`, a text, and this text; "" for none.
+        suffix: the answer stands between `prompt`, a text, and this text; None for none.
+        files: names and texts of other files of the repository, before such a prompt.
         truncate: keep only this many tokens at the end of the prompt.
         drop_turns: drop the oldest turns of `messages` that do not fit into the context.
         add_special: put the tokenizer's special tokens around a prompt that is text.
@@ -90,7 +91,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     parse_output: bool = False
     params: SamplingParams = SamplingParams()
     grammar: Grammar | None = None
-    suffix: str = ""
+    suffix: str | None = None
+    files: list[tuple[str, str]] = []
     truncate: int | None = None
     drop_turns: bool = False
     add_special: bool = True

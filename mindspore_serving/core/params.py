@@ -23,6 +23,7 @@ PROTOCOLS = {
     "openai": "OpenAI",
     "anthropic": "Anthropic",
     "ollama": "Ollama",
+    "llamacpp": "llama.cpp",
     "tgi": "TGI",
     "llm_serving": "llm-serving",
     "v2": "v2",

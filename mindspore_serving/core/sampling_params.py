@@ -40,6 +40,7 @@ class SamplingParams:
         "max tokens of an answer; None: up to the end of the context",
         at_least=1,
         ollama="num_predict",
+        llamacpp="n_predict",
         tgi="max_new_tokens",
         llm_serving="max_new_tokens",
     )
@@ -53,6 +54,7 @@ class SamplingParams:
         at_most=MAX_SEQUENCES,
         anthropic=None,
         ollama=None,
+        llamacpp=None,
         tgi=None,
         llm_serving=None,
     )
@@ -99,6 +101,7 @@ class SamplingParams:
         at_least=0.01,
         at_most=100.0,
         ollama="repeat_penalty",
+        llamacpp="repeat_penalty",
     )
     frequency_penalty: float = param(
         0.0,
@@ -126,6 +129,7 @@ class SamplingParams:
         openai="include_stop_str_in_output",
         anthropic=None,
         ollama=None,
+        llamacpp=None,
         tgi=None,
         llm_serving=None,
     )
@@ -141,6 +145,7 @@ class SamplingParams:
         at_most=MAX_LOGPROBS,
         anthropic=None,
         ollama=None,
+        llamacpp="n_probs",
         tgi="top_n_tokens",
         llm_serving="top_n_tokens",
     )
@@ -152,6 +157,7 @@ class SamplingParams:
         openai=None,
         anthropic=None,
         ollama=None,
+        llamacpp=None,
         tgi=None,
         llm_serving=None,
     )
@@ -166,6 +172,7 @@ class SamplingParams:
         at_least=0,
         anthropic=None,
         ollama=None,
+        llamacpp=None,
         tgi=None,
         llm_serving=None,
     )

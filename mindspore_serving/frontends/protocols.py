@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving.frontends import (
     anthropic,
     cohere,
+    llamacpp,
     llm_serving,
     ollama,
     openai,
@@ -42,6 +43,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     *anthropic.ROUTES,  # before OpenAI: both have /v1/models
     *openai.ROUTES,  # after TGI, whose /tokenize declines requests of OpenAI's form
     *ollama.ROUTES,
+    *llamacpp.ROUTES,
     *llm_serving.ROUTES,
     *server.ROUTES,
     *mindspore.ROUTES,
@@ -75,7 +77,7 @@ def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None 
     generating = tgi.TgiService(state)
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
-        **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL), state),
+        **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL, llamacpp.PROTOCOL), state),
         **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL, mlflow.PROTOCOL), v2),
         tgi.PROTOCOL: generating,
         llm_serving.PROTOCOL: llm_serving.LlmServing(state, form),

@@ -93,6 +93,16 @@ RUNTIMES: dict[str, Runtime] = {
         accepts={**_FLOAT32_ONLY, "device": ("auto", "cpu", "ascend")},
         devices={"cpu": "cpu", "ascend": "ascend"},
     ),
+    "native": Runtime(
+        ".native.opening:open_runner",
+        accepts={
+            "device": ("auto", "cpu"),
+            "dtype": ("auto", "f32"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
+            "quantization": (None,),
+        },
+        keeps_integers=True,
+    ),
     "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ONLY, has_running_ranks=True),
 }
 ENCODER_RUNTIMES = {name: row for name, row in RUNTIMES.items() if row.opens_encoder}

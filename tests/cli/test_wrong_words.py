@@ -26,7 +26,7 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("download", "write 'mindspore-serving pull NAME'"),
         ("ps", "write 'mindspore-serving status'"),
         ("start", "write 'mindspore-serving serve'"),
-        ("launch", "write 'mindspore-serving serve'"),
+        ("launch_server", "write 'mindspore-serving serve'"),
         ("benchmark", "write 'mindspore-serving bench'"),
         ("fly", "Commands are serve, "),
         (

@@ -4,13 +4,22 @@ from functools import partial
 
 from starlette.routing import BaseRoute
 
-from mindspore_serving.frontends import anthropic, cohere, llm_serving, ollama, openai, tgi
+from mindspore_serving.frontends import (
+    anthropic,
+    cohere,
+    llamacpp,
+    llm_serving,
+    ollama,
+    openai,
+    tgi,
+)
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.llm_serving.frames import Form
 from mindspore_serving.frontends.routes import bind
 
 anthropic_routes = partial(bind, anthropic.ROUTES)
 cohere_routes = partial(bind, cohere.ROUTES)
+llamacpp_routes = partial(bind, llamacpp.ROUTES)
 ollama_routes = partial(bind, ollama.ROUTES)
 openai_routes = partial(bind, openai.ROUTES)
 

@@ -18,7 +18,7 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from tests.frontends.http_serving import Web as ClassicWeb
 from tests.frontends.http_serving import post as post_to
-from tests.frontends.mounting import anthropic_routes, ollama_routes, openai_routes
+from tests.frontends.mounting import anthropic_routes, llamacpp_routes, ollama_routes, openai_routes
 from tests.frontends.openai.serving import serving
 from tests.frontends.v2.test_own_infer import PATH, Models
 from tests.waiting import PATIENCE
@@ -35,6 +35,8 @@ BODIES = {
     "/v1/messages": {"messages": ASKED, "max_tokens": 4, "model": "toy"},
     "/api/chat": {"messages": ASKED, "model": "toy", "stream": False},
     "/api/generate": {"prompt": "abc", "model": "toy", "stream": False},
+    "/completion": {"prompt": "abc"},
+    "/infill": {"input_prefix": "a", "input_suffix": "b"},
     "/api/embed": {"input": "abc", "model": "vectors"},
 }
 
@@ -43,7 +45,8 @@ LONGEST_REQUEST = ServerLimits().request_timeout
 
 
 def mount(state):
-    return [*openai_routes(state), *anthropic_routes(state), *ollama_routes(state)]
+    routes = (openai_routes, anthropic_routes, ollama_routes, llamacpp_routes)
+    return [row for bind in routes for row in bind(state)]
 
 
 @pytest.fixture

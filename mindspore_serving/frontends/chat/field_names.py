@@ -25,7 +25,6 @@ ROWS = (
     ("seed", "random_seed", "sampling_seed"),
     ("top_logprobs", "logprobs", "top_n_tokens", "n_probs"),
     ("response_format", "format", "json_schema"),
-    ("structured_outputs", "grammar"),
 )
 _REMARKS = {"do_sample": ", where 0 takes the likeliest token"}
 # Fields without another name here: a field that the route must know, whether the body must lack it,

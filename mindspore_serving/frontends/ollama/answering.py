@@ -122,7 +122,7 @@ def _to_request(
             "system",
             "is set, but the prompt is raw, has a suffix, or the model has no chat template",
         )
-    return Generate(prompt=body.prompt, suffix=body.suffix or "", **common)
+    return Generate(prompt=body.prompt, suffix=body.suffix or None, **common)
 
 
 def _common(fields: Fields, body: OllamaGenerationRequest, model: ServedModel) -> dict[str, Any]:

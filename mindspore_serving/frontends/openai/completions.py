@@ -77,7 +77,7 @@ def to_requests(body: CompletionRequest, model: ServedModel) -> list[Generate]:
     return [
         Generate(
             prompt=prompt,
-            suffix=body.suffix or "",
+            suffix=body.suffix or None,
             params=params,
             add_special=body.add_special_tokens is not False,
             is_stream=bool(body.stream),

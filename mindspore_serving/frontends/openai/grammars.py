@@ -11,6 +11,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import show, unexpected
 from mindspore_serving.frontends.decoding import check_free
 
+_GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -62,7 +63,9 @@ class StructuredOutputs(msgspec.Struct):
 
 
 def to_grammar(
-    response_format: ResponseFormat | None, structured: StructuredOutputs | None
+    response_format: ResponseFormat | None,
+    structured: StructuredOutputs | None,
+    grammar: str | None = None,
 ) -> Grammar | None:
     """Return the grammar of the answer, None for free text.
 
@@ -70,12 +73,22 @@ def to_grammar(
     """
     by_format = _of_format(response_format) if response_format is not None else None
     by_structure = _of_structure(structured) if structured is not None else None
-    if by_format is not None and by_structure is not None:
-        raise InvalidField(
-            "structured_outputs",
-            text="response_format and structured_outputs both constrain the answer: set only one",
-        )
-    return by_format or by_structure
+    by_field = to_written_grammar(grammar) if grammar else None
+    constraints = {
+        "grammar": by_field,
+        "response_format": by_format,
+        "structured_outputs": by_structure,
+    }
+    present = [name for name, constraint in constraints.items() if constraint is not None]
+    if len(present) > 1:
+        text = f"{present[0]} and {present[1]} both constrain the answer: set only one"
+        raise InvalidField(present[1], text=text)
+    return by_format or by_structure or by_field
+
+
+def to_written_grammar(source: str) -> Grammar:
+    """Return a grammar in llama.cpp's form (GBNF) if a rule has `::=`, else in Lark."""
+    return Grammar("gbnf" if _GBNF.search(source) else "lark", source)
 
 
 def _of_format(response_format: ResponseFormat) -> Grammar | None:
@@ -153,7 +166,7 @@ def _of_structure(structured: StructuredOutputs) -> Grammar:
     if name == "choice":
         return _of_choices(value)
     if name != "json":
-        return Grammar("regex" if name == "regex" else "lark", value)
+        return Grammar("regex", value) if name == "regex" else to_written_grammar(value)
     if isinstance(value, str):
         return Grammar("json_schema", value)
     check_free("structured_outputs.json", value)

@@ -37,6 +37,7 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
+    grammar: str | None = None
     truncate_prompt_tokens: Int | None = None
     cache_salt: str | None = None
     priority: Int | None = None

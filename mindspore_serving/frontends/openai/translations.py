@@ -72,10 +72,10 @@ def truncate(body: Any, _: ModelCard) -> int | None:
     return count
 
 
-@translation("response_format", "structured_outputs", to="grammar")
+@translation("response_format", "structured_outputs", "grammar", to="grammar")
 def grammar(body: Any, _: ModelCard) -> Grammar | None:
-    """Constrain the answer to a grammar; only one of the two may be set."""
-    return to_grammar(body.response_format, body.structured_outputs)
+    """Constrain the answer; only one may be set. `grammar` is GBNF, as of llama.cpp, or Lark."""
+    return to_grammar(body.response_format, body.structured_outputs, body.grammar)
 
 
 @translation("max_completion_tokens", "max_tokens", to="max_tokens")

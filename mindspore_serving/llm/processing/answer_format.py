@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from msgspec import structs
+
 from mindspore_serving.core.llm_messages import (
     Chunk,
     Generate,
@@ -23,6 +25,7 @@ from mindspore_serving.llm.chat.output_parser import Delta, OutputParser, PlainC
 from mindspore_serving.llm.chat.reasoning_formats import as_requested, reason_first
 from mindspore_serving.llm.chat.tool_formats import HARMONY, tool_names
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
+from mindspore_serving.llm.grammar.gbnf import to_lark
 
 Tools = list[dict[str, Any]]
 _ORDER = {Reasoning: 0, PlainContent: 1, ToolCallDelta: 2}  # within a chunk
@@ -59,6 +62,12 @@ class AnswerFormat:
 def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
     """Return the format of the answers to a request.  Raises InvalidField or RequestRefused."""
     tools = request.tools or []
+    if request.grammar is not None and request.grammar.kind == "gbnf":
+        try:
+            lark = Grammar("lark", to_lark(request.grammar.source))
+        except InvalidInputs as error:
+            raise RequestRefused(Refused("grammar", str(error))) from None
+        request = structs.replace(request, grammar=lark)
     if not request.parse_output:
         return AnswerFormat(tools, request.grammar)
     choice = request.tool_choice

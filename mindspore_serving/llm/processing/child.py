@@ -32,6 +32,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.isolation.fork_server import Role, answer_jobs, memory, run
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import (
@@ -124,7 +125,8 @@ def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:
     grammar = prompt.answer_format.grammar
     if grammar is None:
         return
-    before, began = memory(), time.process_time()
+    before = call_with_deep_stack(memory)  # with that stack
+    began = time.process_time()
     compiled = processor.grammar(grammar)
     seconds, growth = time.process_time() - began, memory() - before
     assert compiled is not None

@@ -3,9 +3,11 @@
 A code model has tokens for the parts. Knows no requests.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.llm.processing.text_reader import PER_TOKEN
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _PREFIX, _SUFFIX = "{prefix}", "{suffix}"
@@ -44,6 +46,13 @@ INFILL_FORMS = (
 )
 """Forms by their tokens; the first whose tokens are all in the vocabulary is taken."""
 
+_REPOSITORIES = ("<|repo_name|>", "<repo_name>", "<reponame>", "<|reponame|>")
+_FILES = ("<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>", "<|filename|>")
+_PADS = ("<|fim_pad|>", "<fim_pad>")
+# What llama.cpp writes where a model has no token, and where a client sends no name.
+_SNIPPET = "\n\n--- snippet ---\n\n"
+_REPOSITORY_NAME, _FILE_NAME = "myproject\n", "filename\n"
+
 
 def find_infill_form(tokenizer: Tokenizer) -> InfillForm | None:
     """Return the form that the vocabulary of a model shows, None for no form."""
@@ -77,8 +86,49 @@ def infill_ids(tokenizer: Tokenizer, prefix: str, suffix: str) -> list[int]:
     return ids
 
 
+def file_ids(tokenizer: Tokenizer, files: Sequence[tuple[str, str]], room: int) -> list[int]:
+    """Return the tokens of other files, (name, text), which stand before an infilled prompt.
+
+    The first files are left out until there are at most `room` tokens.  A model without tokens for
+    files gets their texts between marks that are text, without their names.
+    """
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special=False)
+
+    mark = _first_id(tokenizer, _FILES)
+    repository = _first_id(tokenizer, _REPOSITORIES)
+    before = repository + encode(_REPOSITORY_NAME) if repository else []
+    after = mark + encode(_FILE_NAME) if mark else []
+    room -= len(before) + len(after)
+    kept: list[list[int]] = []
+    for name, text in reversed(files):
+        if len(text) > room * PER_TOKEN:
+            break
+        ids = [*mark, *encode(f"{name}\n{text}")] if mark else encode(_SNIPPET + text)
+        room -= len(ids)
+        if room < 0:
+            break
+        kept.append(ids)
+    if not kept:
+        return []
+    return [token_id for ids in (before, *reversed(kept), after) for token_id in ids]
+
+
 def infill_end_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens that end a middle, beside the model's own end tokens."""
+    """Return the tokens that end a middle, beside the model's own end tokens.
+
+    Behind the middle a model may go on with padding, or with another file.
+    """
     form = find_infill_form(tokenizer)
-    end = tokenizer.token_id(form.end) if form and form.end else None
-    return [] if end is None else [end]
+    if form is None:
+        return []
+    names = (form.end, *_PADS, *_REPOSITORIES, *_FILES)
+    ids = (tokenizer.token_id(name) for name in names if name)
+    return [token_id for token_id in ids if token_id is not None]
+
+
+def _first_id(tokenizer: Tokenizer, names: Sequence[str]) -> list[int]:
+    """Return the token of the first of `names` that the vocabulary has, [] for none of them."""
+    ids = (tokenizer.token_id(name) for name in names)
+    return next(([token_id] for token_id in ids if token_id is not None), [])

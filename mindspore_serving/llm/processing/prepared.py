@@ -131,6 +131,7 @@ def is_small(request: LLMRequest) -> bool:
     if isinstance(request.prompt, str):
         texts.append(request.prompt)
     if isinstance(request, Generate):
+        texts += [request.suffix, request.files]
         words = request.params.bad_words
         if words and _room(SMALL_BAD_WORDS, words) < 0:
             return False

@@ -31,7 +31,7 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
-from mindspore_serving.llm.processing.infill import infill_end_ids, infill_ids
+from mindspore_serving.llm.processing.infill import file_ids, infill_end_ids, infill_ids
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
 from mindspore_serving.llm.processing.text_reader import (
@@ -126,7 +126,7 @@ class Processor:
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
-        if request.suffix:
+        if request.suffix is not None:
             ends = infill_end_ids(self._with_tokenizer())
             params = replace(params, stop_token_ids=[*params.stop_token_ids, *ends])
         words = params.bad_words
@@ -171,6 +171,8 @@ class Processor:
             return False
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
             return True
+        if request.grammar is not None and request.grammar.kind == "gbnf":
+            return False  # its translation may take seconds
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))
 
@@ -236,10 +238,9 @@ class Processor:
         """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
-        if request.suffix:
+        if request.suffix is not None:
             text = self._check_infill(request)
-            check_extent(text + request.suffix, self._card)
-            ids = infill_ids(self._with_tokenizer(), text, request.suffix)
+            ids = self._infill(request, text, request.suffix)
         elif isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
         else:
@@ -269,6 +270,18 @@ class Processor:
         if request.truncate is not None:
             raise InvalidField("suffix", "is set, expected no truncation of the prompt with it")
         return request.prompt
+
+    def _infill(self, request: Generate, prefix: str, suffix: str) -> list[int]:
+        """Return the prompt's tokens, with the last of the files as far as they fit."""
+        tokenizer, limit = self._with_tokenizer(), self._card.max_model_len
+        check_extent(prefix + suffix, self._card)
+        ids = infill_ids(tokenizer, prefix, suffix)
+        if not request.files:
+            return ids
+        answer = request.params.max_tokens or limit // 4
+        num_bos = len(tokenizer.bos_ids())
+        context = file_ids(tokenizer, request.files, limit - 1 - len(ids) - answer)
+        return [*ids[:num_bos], *context, *ids[num_bos:]]
 
     def _read_images(self, request: Generate | Tokenize) -> ImagePrompt:
         markdown = request.markdown if isinstance(request, Generate) else ""

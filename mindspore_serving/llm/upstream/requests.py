@@ -43,7 +43,11 @@ def to_body(request: Generate, model: str, options: UpstreamOptions) -> tuple[st
         body |= _tools(request) | _template(request, options)
         return CHAT, msgspec.json.encode(body)
     body["prompt"] = request.prompt
-    if request.suffix:
+    if request.files:
+        raise InvalidField(
+            "files", "is set, expected none: the upstream's completions take no files"
+        )
+    if request.suffix is not None:
         body["suffix"] = request.suffix
     return COMPLETIONS, msgspec.json.encode(body)
 
@@ -120,7 +124,7 @@ def _response_format(grammar: Grammar | None, options: UpstreamOptions) -> dict[
         form = {"name": "answer", "schema": schema}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
     _refuse_unless(options.has_extensions, "grammar", grammar.kind, options)
-    name = "grammar" if grammar.kind == "lark" else grammar.kind
+    name = "grammar" if grammar.kind in ("lark", "gbnf") else grammar.kind
     return {"structured_outputs": {name: grammar.source}}
 
 

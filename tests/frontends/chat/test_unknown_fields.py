@@ -59,7 +59,6 @@ def test_unknown_fields_are_named_in_their_order() -> None:
         ("stop_sequences", "stop"),
         ("random_seed", "seed"),
         ("num_return_sequences", "n"),
-        ("grammar", "structured_outputs"),
     ],
 )
 def test_a_misspelt_or_foreign_name_is_refused_with_the_name_here(given: str, meant: str) -> None:

@@ -322,8 +322,16 @@ def test_text_is_no_grammar(web):
         ({"regex": "a+"}, "regex", "a+"),
         ({"choice": ["yes", 'n"o']}, "lark", 'start: CHOICE\nCHOICE: "yes" | "n\\"o"'),
         ({"grammar": 'start: "a"'}, "lark", 'start: "a"'),
+        ({"grammar": 'root ::= "a"'}, "gbnf", 'root ::= "a"'),
     ],
 )
 def test_structured_outputs_are_grammars(web, wanted, kind, source):
     assert web.chat(structured_outputs=wanted).status == 200
     assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)
+
+
+def test_grammar_is_a_field_beside_the_others(web):
+    assert web.chat(grammar='root ::= "a"').status == 200
+    assert (web.sent.grammar.kind, web.sent.grammar.source) == ("gbnf", 'root ::= "a"')
+    answer = web.chat(grammar='root ::= "a"', structured_outputs={"regex": "a"})
+    assert (answer.status, answer.error["param"]) == (400, "structured_outputs")

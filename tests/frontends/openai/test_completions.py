@@ -304,7 +304,7 @@ def test_suffix_is_the_text_behind_the_answer(web):
     assert web.complete(prompt="def f(", suffix="return x").status == 200
     assert (web.sent.prompt, web.sent.suffix) == ("def f(", "return x")
     web.complete()
-    assert web.sent.suffix == ""
+    assert web.sent.suffix is None
 
 
 def test_special_tokens_around_the_prompt_can_be_left_out(web):

@@ -8,7 +8,16 @@ import pytest
 from mindspore_serving.frontends.protocols import PATHS
 from tests.e2e.harness import ROOT
 
-PAGES = ("anthropic", "language_models", "llm_serving", "ollama", "openai", "ranking", "tgi")
+PAGES = (
+    "anthropic",
+    "language_models",
+    "llamacpp",
+    "llm_serving",
+    "ollama",
+    "openai",
+    "ranking",
+    "tgi",
+)
 NAMED = re.compile(r"`(?:(GET|POST|DELETE) )?(/[\w/]*)`")
 
 

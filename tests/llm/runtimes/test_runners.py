@@ -1,4 +1,4 @@
-"""Common behaviour of the runners of PyTorch and MindSpore: block tables, copies, refusals."""
+"""Common behaviour of all runners but OpenVINO's: block tables, copies, refusals."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,12 @@ from tests.llm.running import advance, generate, texts
 
 pytestmark = pytest.mark.torch
 BLOCK = 8
+LIBRARIES = {"torch": "torch", "native": "numba"}
 CASES = [
     ("torch", "llama"),
     ("torch", "gemma2"),  # windows and softcap
     ("torch", "baichuan2-13b"),  # ALiBi
+    ("native", "gemma2"),
     pytest.param(("mindspore", "mistral"), marks=pytest.mark.mindspore),
     pytest.param(("mindir", "llama"), marks=pytest.mark.mindspore),
 ]
@@ -33,7 +35,7 @@ class Model:
     served: Path  # what the runtime opens
 
     def open(self) -> Runner:
-        config = EngineConfig(block_size=BLOCK, kv_cache_memory=2**20)
+        config = EngineConfig(block_size=BLOCK, kv_cache_memory=2**20, kv_cache_dtype="f32")
         return open_runner(self.served, self.runtime, config)
 
     def check(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> None:
@@ -43,7 +45,7 @@ class Model:
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     runtime, name = request.param
-    pytest.importorskip("torch" if runtime == "torch" else "mindspore")
+    pytest.importorskip(LIBRARIES.get(runtime, "mindspore"))
     shallow = checkpoints.two_layers(name)
     source = checkpoints.build(name, tmp_path_factory.mktemp(runtime), **shallow)
     served = source

@@ -38,7 +38,10 @@ def stored(blocks: Blocks, rows: Order | None = None, columns: Order | None = No
     is_packed = shape[-1] // parts % FORMATS[blocks.kind].group == 0  # no scale spans two parts
     read = partial(_decoded, blocks, rows, columns, is_packed)
     gather = partial(_gathered, blocks) if rows is None and columns is None else None
-    return QuantizedTensor(blocks.kind, shape, blocks.rows, read, is_packed, gather)
+    as_stored = partial(_rows, blocks, rows) if columns is None else None
+    return QuantizedTensor(
+        blocks.kind, shape, blocks.rows, read, is_packed, gather, blocks=as_stored
+    )
 
 
 def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:

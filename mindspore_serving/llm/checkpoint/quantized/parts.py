@@ -55,12 +55,14 @@ class QuantizedTensor(StoredTensor):
     `dtype` is the format's name, and `bits` its largest array. `read` returns integers and scales
     if `is_packed`, else floats. `gather` returns float32 rows for int32 indices, in a format where
     it need not read other rows. `inputs` says how the format rounds inputs, "" if it does not.
+    `blocks` returns the rows as the format stores them, uint8 [outputs, bytes], if it has blocks.
     """
 
     read: Callable[[], Packed | Matrix]
     is_packed: bool = True
     gather: Callable[[npt.NDArray[np.int32]], Matrix] | None = None
     inputs: StaticInputs | str = ""
+    blocks: Callable[[], npt.NDArray[np.uint8]] | None = None
 
     def rows(self, some: slice | npt.NDArray[np.intp]) -> "QuantizedTensor":
         """Return some of the outputs, in the order of their indices."""
@@ -72,7 +74,7 @@ class QuantizedTensor(StoredTensor):
 
         inputs = self.inputs.rows(some) if isinstance(self.inputs, StaticInputs) else self.inputs
         shape = (count, *self.shape[1:])
-        return replace(self, shape=shape, read=read, gather=None, inputs=inputs)
+        return replace(self, shape=shape, read=read, gather=None, inputs=inputs, blocks=None)
 
 
 class FormatName(NamedTuple):

@@ -121,7 +121,7 @@ class KernelThreads:
         self.arguments[MemberArgument.PLAN] = plan.address
         self._run(self.arguments.ctypes.data, 0)
         if self._members:
-            self._adapt()
+            self.adapt()
 
     def close(self) -> None:
         """End the threads; no plan may run."""
@@ -135,8 +135,11 @@ class KernelThreads:
         """Number of times that the caller slept because a chunk of another thread took long."""
         return self._number(Shared.STALLS).value
 
-    def _adapt(self) -> None:
-        """Let the caller compute some plans alone after a stall, twice as many after the next."""
+    def adapt(self) -> None:
+        """Let the caller compute some plans alone after a stall, twice as many after the next.
+
+        To be called after plans that compiled code ran.
+        """
         stalls = self.num_stalls
         threads = self._number(Shared.THREADS)
         if threads.value == 1:

@@ -122,7 +122,7 @@ def check_all_reduce(
     """
     port = cluster.find_port()
     with ExitStack() as ending:
-        ending.callback(cluster.start_scheduler(num_ranks, port).close)
+        ending.enter_context(closing(cluster.start_scheduler(num_ranks, port)))
         channels = []
         for rank in range(num_ranks):
             variables = cluster.cluster_variables(rank, num_ranks, port, rank)

@@ -1,0 +1,119 @@
+"""Operations of a plan: their codes, and the columns of the array that the interpreter reads.
+
+Knows no model.
+"""
+
+from enum import IntEnum, IntFlag
+
+MAX_ROWS = 8  # tokens of a plan's pass
+NUM_COLUMNS = 16
+NUM_NUMBERS = 4  # float32 parameters of an operation
+
+
+class OpCode(IntEnum):
+    """Operation of a row of the plan."""
+
+    PRODUCT = 0
+    RMS_NORM = 1
+    LAYER_NORM = 2
+    ROPE_TABLES = 3
+    ROPE = 4
+    ATTENTION = 5
+    UNARY = 6
+    BINARY = 7
+    GATHER = 8
+    COPY_HEADS = 9
+    QUERY_SCALE = 10
+    REDUCE = 11
+    SCALING = 12
+    BROADCAST = 13
+    ROUTE = 14
+    EXPERT_PRODUCT = 15
+    EXPERT_BIAS = 16
+
+
+class Column(IntEnum):
+    """Columns of the plan.
+
+    OUT, A and B are offsets in the arena of numbers, each with the distance of two rows; of
+    constants that is 0.  The meaning of P0 to P6 depends on the operation.
+    """
+
+    CODE = 0
+    OF_ROWS = 1  # 1: computed for the tokens whose logits are returned, 0: for all
+    OUT = 2
+    OUT_STRIDE = 3
+    A = 4
+    A_STRIDE = 5
+    B = 6
+    B_STRIDE = 7
+    WIDTH = 8
+    P0 = 9
+    P1 = 10
+    P2 = 11
+    P3 = 12
+    P4 = 13
+    P5 = 14
+    P6 = 15
+
+
+class Unary(IntEnum):
+    """P0 of UNARY."""
+
+    SILU = 0
+    GELU_TANH = 1
+    GELU = 2
+    RELU = 3
+    SIGMOID = 4
+
+
+class Scaling(IntEnum):
+    """P0 of SCALING, which has a number, CLIP two."""
+
+    SCALE = 0
+    SOFTCAP = 1
+    GAUSSIAN_TOPK = 2
+    CLIP = 3
+
+
+class Binary(IntEnum):
+    """P0 of BINARY.  BROADCAST has only ADD and MUL."""
+
+    ADD = 0
+    MUL = 1
+    SILU_MUL = 2
+    CLAMPED = 3  # gpt-oss's gate, with a number
+
+
+class RouteFlag(IntFlag):
+    """P0 of ROUTE."""
+
+    SIGMOID = 1
+    NORMALIZE = 2
+    BY_PAIRS = 4
+
+
+class Reduce(IntEnum):
+    """P0 of REDUCE."""
+
+    MEAN = 0
+    MATCH_RMS = 1  # scales A to the root mean square of B
+
+
+class StepColumn(IntEnum):
+    """Columns of the array of a pass's tokens."""
+
+    POSITION = 0
+    BLOCK = 1  # of the cache, which its key and value are written to
+    OFFSET = 2  # within that block
+    TABLE = 3  # index of its sequence's first block in the table of blocks
+    USES_LONG_ROPE = 4
+
+
+class CacheType(IntEnum):
+    """Type of the numbers of keys and values."""
+
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    U8 = 3

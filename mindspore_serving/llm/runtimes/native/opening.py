@@ -1,0 +1,84 @@
+"""Opening of language models in the native runtime: a plan, and the weights of the mapped file."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_f32
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
+from mindspore_serving.llm.runtimes.native.cache import PagedCache
+from mindspore_serving.llm.runtimes.native.codes import CacheType
+from mindspore_serving.llm.runtimes.native.ops import NativeOps
+from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
+from mindspore_serving.llm.runtimes.native.weights import NativeWeights
+from mindspore_serving.llm.step import Row, Step
+
+CACHE_TYPES = {
+    "auto": CacheType.F16,
+    "f32": CacheType.F32,
+    "f16": CacheType.F16,
+    "bf16": CacheType.BF16,
+    "u8": CacheType.U8,
+}
+
+
+def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
+    """Open the model in `directory`, whose matrices stay in the mapped file.
+
+    Of `config`: `kv_cache_dtype` "auto", which is f16, or a name of `CACHE_TYPES`.
+
+    Raises StartError: an unsupported model, a broken or unknown checkpoint, not enough memory.
+    """
+    if config.has_adapters:
+        raise StartError(
+            "the native runtime has no LoRA adapters: leave adapters and max_loras out, or use the "
+            "openvino or the torch runtime"
+        )
+    model = plan_model(directory, config)
+    kind = CACHE_TYPES[config.kv_cache_dtype]
+    block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
+    limits = runner_limits(config, model.spec, block_bytes, read_main_memory())
+    runner = NativeRunner(model, limits, kind, config.num_threads)
+    with first_step():
+        runner.run(Step((Row([0], 0, [0], 1),)))
+    return runner
+
+
+def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
+    """Return the plan of the model in `directory`.  Raises StartError as `open_runner`."""
+    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
+    weights = NativeWeights(checkpoint)
+    ops = NativeOps(weights, switches=bool(spec.rope.switch))
+    logits = decoder(ops, spec, ops.inputs)
+    if logits.width != spec.vocab_size:
+        raise StartError(
+            f"the output matrix has {logits.width} rows, but config.json has vocab_size "
+            f"{spec.vocab_size}"
+        )
+    if ops.last_hidden is None:
+        raise StartError("the definition does not call ops.hidden")
+    logits.storage.is_kept = True
+    gathers = tuple((lookup, _gather_of(checkpoint, lookup.table)) for lookup in ops.lookups)
+    return PlannedModel(spec, ops.recorder.plan(), ops, weights, gathers, logits, ops.last_hidden)
+
+
+def _gather_of(checkpoint: Checkpoint, name: str) -> Gather:
+    """Return a function that reads rows of a table as float32."""
+    gather = checkpoint.gatherer(name)
+    if gather is not None:
+        return gather
+    if checkpoint.is_quantized(name):
+        table = checkpoint.f32(name)
+        return lambda rows: table[rows]
+    stored = checkpoint.stored(name)
+    bits = stored.bits.reshape(stored.shape)
+
+    def read(rows: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        return to_f32(type(stored)(stored.dtype, (len(rows), bits.shape[1]), bits[rows]), name)
+
+    return read

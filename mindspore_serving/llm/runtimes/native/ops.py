@@ -1,0 +1,397 @@
+"""`Ops` that plan a pass: a tensor is a range in the arena, and nothing is computed here."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Longer, Ops, Weight
+from mindspore_serving.llm.runtimes.native.codes import (
+    Binary,
+    Column,
+    OpCode,
+    Reduce,
+    RouteFlag,
+    Scaling,
+    Unary,
+)
+from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, PlanRecorder
+from mindspore_serving.llm.runtimes.native.weights import NativeWeights
+
+_OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
+_P1, _P4, _P5 = Column.P1, Column.P4, Column.P5
+
+Node: TypeAlias = ArenaTensor
+POSITIONS, ROWS, USES_LONG_ROPE = "positions", "rows", "uses_long_rope"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIds:
+    """Token ids of a pass; those that are not below `limit` count as 0."""
+
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Rows of `table` that are written to `target` before a pass: of tokens, or POSITIONS."""
+
+    table: str
+    ids: TokenIds | str
+    target: Node
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLayer:
+    """Cache of a layer's keys and values."""
+
+    layer: int
+    num_heads: int
+    head_dim: int
+
+
+class NativeOps(Ops):
+    """`Ops` that record a plan; the handle of a weight is its name."""
+
+    def __init__(self, weights: NativeWeights, *, switches: bool) -> None:
+        self.recorder = PlanRecorder()
+        self.lookups: list[Lookup] = []
+        self.layers: list[PlannedLayer] = []
+        self.last_hidden: Node | None = None
+        self._weights = weights
+        self.inputs = DecoderInputs(
+            TokenIds(2**31), POSITIONS, ROWS, uses_long_rope=USES_LONG_ROPE if switches else None
+        )
+
+    def weight(self, name: str) -> Weight:
+        self._weights.shape(name)
+        return name
+
+    def has_weight(self, name: str) -> bool:
+        return self._weights.has(name)
+
+    def below(self, ids: TokenIds, count: int) -> TokenIds:
+        return TokenIds(count)
+
+    def embedding(self, ids: TokenIds | str, table: Weight) -> Node:
+        shape = self._weights.shape(table)
+        if len(shape) != 2:
+            raise StartError(f"tensor {table!r} is {list(shape)}, expected a matrix")
+        target = self.recorder.tensor(shape[1], is_kept=True)
+        self.lookups.append(Lookup(table, ids, target))
+        return target
+
+    def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        number, width = self._weights.matrix(weight, x.width)
+        out = self.recorder.tensor(width, of_rows=x.of_rows)
+        self.recorder.add(OpCode.PRODUCT, {_OUT: out, _A: x}, p0=number)
+        if bias is None:
+            return out
+        return self.add(out, self.recorder.constant(self._weights.vector(bias, width)))
+
+    def rms_norm(self, x: Node, weight: Weight, eps: float, *, plus_one: bool = False) -> Node:
+        return self._norm(OpCode.RMS_NORM, x, (weight, None), eps, plus_one=plus_one)
+
+    def head_rms_norm(
+        self, x: Node, weight: Weight | None, num_heads: int, eps: float, *,
+        plus_one: bool = False,
+    ) -> Node:  # fmt: skip
+        return self._norm(
+            OpCode.RMS_NORM, x, (weight, None), eps, num_heads=num_heads, plus_one=plus_one
+        )
+
+    def layer_norm(
+        self, x: Node, weight: Weight | None, bias: Weight | None, eps: float, *,
+        plus_one: bool = False,
+    ) -> Node:  # fmt: skip
+        return self._norm(OpCode.LAYER_NORM, x, (weight, bias), eps, plus_one=plus_one)
+
+    def head_layer_norm(self, x: Node, weight: Weight, num_heads: int, eps: float) -> Node:
+        return self._norm(OpCode.LAYER_NORM, x, (weight, None), eps, num_heads=num_heads)
+
+    def _norm(
+        self, code: OpCode, x: Node, weights: tuple[Weight | None, Weight | None], eps: float, *,
+        num_heads: int = 1, plus_one: bool = False,
+    ) -> Node:  # fmt: skip
+        weight, bias = weights
+        width = _head_width(x, num_heads)
+        tensors, distance = {_OUT: self._like(x), _A: x}, 0
+        if weight is not None:
+            is_of_each = num_heads > 1 and self._weights.shape(weight) != (width,)
+            values = self._weights.vector(weight, x.width if is_of_each else width)
+            tensors[_B] = self.recorder.constant(values + 1 if plus_one else values)
+            distance = width if is_of_each else 0
+        if bias is not None:
+            tensors[_P2] = self.recorder.constant(self._weights.vector(bias, width))
+        self.recorder.add(code, tensors, (eps,), p0=num_heads, p1=distance, width=width)
+        return tensors[_OUT]
+
+    # Positions
+
+    def rope_tables(
+        self, positions: str, inv_freq: Sequence[float], scale: float = 1.0,
+        longer: Longer | None = None,
+    ) -> Node:  # fmt: skip
+        out = self.recorder.tensor(2 * len(inv_freq))
+        tensors = {_OUT: out, _B: self.recorder.constant(inv_freq)}
+        if longer is not None:
+            if len(longer[1]) != len(inv_freq):
+                raise StartError("short and long rotary frequencies differ in their number")
+            tensors[_P0] = self.recorder.constant(longer[1])
+        self.recorder.add(OpCode.ROPE_TABLES, tensors, (scale,), width=len(inv_freq))
+        return out
+
+    def rope(self, x: Node, tables: Node, num_heads: int, *, pairs: bool = False) -> Node:
+        width, half = _head_width(x, num_heads), tables.width // 2
+        if 2 * half > width:
+            raise StartError(f"heads of {width} features are rotated in {half} pairs")
+        out = self._like(x)
+        self.recorder.add(
+            OpCode.ROPE, {_OUT: out, _A: x, _B: tables},
+            width=half, p0=num_heads, p1=width, p2=int(pairs),
+        )  # fmt: skip
+        return out
+
+    def query_scale(self, positions: str, beta: float, length: int, first: int) -> Node:
+        out = self.recorder.tensor(1)
+        self.recorder.add(OpCode.QUERY_SCALE, {_OUT: out}, (beta, length, first))
+        return out
+
+    # Attention
+
+    def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
+        heads, kv_heads, width = spec.num_heads, spec.num_kv_heads, spec.head_dim
+        if heads % kv_heads:
+            raise StartError(f"{heads} query heads do not share {kv_heads} heads of keys")
+        for x, count in ((q, heads), (k, kv_heads), (v, kv_heads)):
+            _expect(x, count * width, f"{count} heads of {width}")
+        out = self._like(q)
+        tensors = {_OUT: out, _A: q, _B: k, _P0: v}
+        if spec.alibi:
+            tensors[_P4] = self.recorder.constant(spec.alibi)
+            _expect(tensors[_P4], heads, f"a slope for each of {heads} heads")
+        if spec.sinks:
+            tensors[_P5] = self.recorder.constant(self._weights.vector(spec.sinks, heads))
+        planned = PlannedLayer(layer, kv_heads, width)
+        if planned not in self.layers:
+            self.layers.append(planned)
+        self.recorder.add(
+            OpCode.ATTENTION, tensors, (spec.scale, spec.softcap), width=heads // kv_heads,
+            p1=v.stride, p2=self.layers.index(planned), p3=spec.window,
+        )  # fmt: skip
+        return out
+
+    # Heads and pieces
+
+    def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
+        _expect(x, sum(sizes), f"pieces of {list(sizes)}")
+        ends = np.cumsum(sizes).tolist()
+        return [x.part(end - size, size) for end, size in zip(ends, sizes, strict=True)]
+
+    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
+        width, begin, parts = _head_width(x, num_heads), 0, []
+        _expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
+        for size in sizes:
+            out = self.recorder.tensor(num_heads * size, of_rows=x.of_rows) if size else x
+            if size:
+                last = x.part(begin, x.width - begin)
+                self._copy(out, last, (num_heads, size), (width, size))
+            parts.append(out)
+            begin += size
+        return parts
+
+    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
+        out, begin = self.recorder.tensor(num_heads * width, of_rows=parts[0].of_rows), 0
+        for index, part in enumerate(parts):
+            size = _head_width(part, num_heads)
+            padding = width - begin - size if index == len(parts) - 1 else 0
+            if padding < 0:
+                raise StartError(f"parts of a head have more than its {width} features")
+            to = out.part(begin, out.width - begin)
+            self._copy(to, part, (num_heads, size), (size, width), padding)
+            begin += size
+        return out
+
+    def repeat_head(self, x: Node, num_heads: int) -> Node:
+        out = self.recorder.tensor(num_heads * x.width, of_rows=x.of_rows)
+        self._copy(out, x, (num_heads, x.width), (0, x.width))
+        return out
+
+    def _copy(
+        self, out: Node, x: Node, shape: tuple[int, int], distances: tuple[int, int],
+        padding: int = 0,
+    ) -> None:  # fmt: skip
+        self.recorder.add(
+            OpCode.COPY_HEADS, {_OUT: out, _A: x}, width=shape[1], p0=shape[0],
+            p1=distances[0], p2=distances[1], p3=padding,
+        )  # fmt: skip
+
+    def gather_rows(self, x: Node, rows: str) -> Node:
+        out = self.recorder.tensor(x.width, of_rows=True)
+        self.recorder.add(OpCode.GATHER, {_OUT: out, _A: x})
+        return out
+
+    def silu_mul(self, gate: Node, up: Node) -> Node:
+        return self._binary(Binary.SILU_MUL, gate, up)
+
+    def gelu(self, x: Node, *, tanh: bool = True) -> Node:
+        return self._unary(Unary.GELU_TANH if tanh else Unary.GELU, x)
+
+    def silu(self, x: Node) -> Node:
+        return self._unary(Unary.SILU, x)
+
+    def relu(self, x: Node) -> Node:
+        return self._unary(Unary.RELU, x)
+
+    def sigmoid(self, x: Node) -> Node:
+        return self._unary(Unary.SIGMOID, x)
+
+    def scale(self, x: Node, factor: float) -> Node:
+        return self._scaling(Scaling.SCALE, x, factor)
+
+    def softcap(self, x: Node, cap: float) -> Node:
+        return self._scaling(Scaling.SOFTCAP, x, cap)
+
+    def gaussian_topk(self, x: Node, cutoff: float) -> Node:
+        return self._scaling(Scaling.GAUSSIAN_TOPK, x, cutoff)
+
+    def mul(self, a: Node, b: Node) -> Node:
+        return self._binary(Binary.MUL, a, b)
+
+    def add(self, a: Node, b: Node) -> Node:
+        return self._binary(Binary.ADD, a, b)
+
+    def gain(self, x: Node, weight: Weight) -> Node:
+        length = 1 if self._weights.shape(weight) == (1,) else x.width
+        return self.mul(x, self.recorder.constant(self._weights.vector(weight, length)))
+
+    def mean(self, x: Node) -> Node:
+        out = self.recorder.tensor(1, of_rows=x.of_rows)
+        tensors = {_OUT: out, _A: x}
+        self.recorder.add(OpCode.REDUCE, tensors, p0=Reduce.MEAN, width=x.width)
+        return out
+
+    def match_rms(self, x: Node, other: Node) -> Node:
+        _expect(other, x.width, "as many features as the other tensor")
+        out = self._like(x)
+        self.recorder.add(OpCode.REDUCE, {_OUT: out, _A: x, _B: other}, p0=Reduce.MATCH_RMS)
+        return out
+
+    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
+        routed, routing = self._route(scores, block), block.routing
+        total = None
+        for choice in range(routing.top_k):
+            expert = routed.part(choice, 1)
+            share = routed.part(routing.top_k + choice, 1)
+            if routing.scales_input:
+                out = self._expert(self.mul(x, share), expert, block)
+            else:
+                out = self.mul(self._expert(x, expert, block), share)
+            total = out if total is None else self.add(total, out)
+        assert total is not None
+        return total
+
+    def _route(self, scores: Node, block: ExpertBlock) -> Node:
+        """Choose experts: the result has the numbers of the `top_k` best, and their weights."""
+        routing, count = block.routing, len(block.experts)
+        _expect(scores, count, "a score for each expert")
+        if not 0 < routing.top_k <= count or count % routing.groups:
+            raise StartError(
+                f"{routing.top_k} of {count} experts in {routing.groups} groups cannot be chosen"
+            )
+        flags = RouteFlag.SIGMOID if routing.scores == "sigmoid" else RouteFlag(0)
+        flags |= RouteFlag.NORMALIZE if routing.normalize else RouteFlag(0)
+        flags |= RouteFlag.BY_PAIRS if routing.by_pairs else RouteFlag(0)
+        out = self.recorder.tensor(2 * routing.top_k)
+        tensors = {_OUT: out, _A: scores, _P5: self.recorder.tensor(3 * count)}
+        for column, name in ((_B, block.correction), (_P1, block.gains)):
+            if name is not None:
+                tensors[column] = self.recorder.constant(self._weights.vector(name, count))
+        self.recorder.add(
+            OpCode.ROUTE, tensors, (routing.min_total, routing.scale), width=count, p0=int(flags),
+            p2=routing.groups, p3=routing.top_groups, p4=routing.top_k,
+        )  # fmt: skip
+        return out
+
+    def _expert(self, x: Node, expert: Node, block: ExpertBlock) -> Node:
+        """Compute for each row the expert whose number is in `expert`."""
+        up = self._expert_product(x, expert, [e.up for e in block.experts])
+        gates = [e.gate for e in block.experts]
+        biases = list(zip(*(e.biases or () for e in block.experts), strict=True))
+        up = self._expert_bias(up, expert, biases[1]) if biases else up
+        if gates[0] is None:
+            h = self.relu(up)
+            h = self.mul(h, h)
+        else:
+            gate = self._expert_product(x, expert, gates)
+            gate = self._expert_bias(gate, expert, biases[0]) if biases else gate
+            h = self._gated(gate, up, block)
+        out = self._expert_product(h, expert, [e.down for e in block.experts])
+        return self._expert_bias(out, expert, biases[2]) if biases else out
+
+    def _gated(self, gate: Node, up: Node, block: ExpertBlock) -> Node:
+        if block.clamp is not None:
+            limit = block.clamp.limit
+            gate = self._scaling(Scaling.CLIP, gate, -math.inf, limit)
+            up = self._scaling(Scaling.CLIP, up, -limit, limit)
+            return self._binary(Binary.CLAMPED, gate, up, block.clamp.alpha)
+        return self.mul(self.gelu(gate), up) if block.is_gelu else self.silu_mul(gate, up)
+
+    def _expert_product(self, x: Node, expert: Node, names: Sequence[Weight]) -> Node:
+        numbers, widths = zip(*(self._weights.matrix(n, x.width) for n in names), strict=True)
+        if len(set(widths)) > 1 or numbers != tuple(range(numbers[0], numbers[0] + len(names))):
+            raise StartError(f"the experts of {names[0]!r} have matrices of different shapes")
+        out = self.recorder.tensor(widths[0], of_rows=x.of_rows)
+        tensors = {_OUT: out, _A: x, _B: expert}
+        self.recorder.add(OpCode.EXPERT_PRODUCT, tensors, p0=numbers[0], p1=len(names))
+        return out
+
+    def _expert_bias(self, x: Node, expert: Node, names: Sequence[Weight]) -> Node:
+        out = self._like(x)
+        values = np.concatenate([self._weights.vector(name, x.width) for name in names])
+        tensors = {_OUT: out, _A: x, _B: expert, _P1: self.recorder.constant(values)}
+        self.recorder.add(OpCode.EXPERT_BIAS, tensors)
+        return out
+
+    def hidden(self, x: Node) -> Node:
+        x.storage.is_kept = True
+        self.last_hidden = x
+        return x
+
+    def _like(self, x: Node) -> Node:
+        return self.recorder.tensor(x.width, of_rows=x.of_rows)
+
+    def _unary(self, kind: Unary, x: Node) -> Node:
+        out = self._like(x)
+        self.recorder.add(OpCode.UNARY, {_OUT: out, _A: x}, p0=kind)
+        return out
+
+    def _scaling(self, kind: Scaling, x: Node, *numbers: float) -> Node:
+        out = self._like(x)
+        self.recorder.add(OpCode.SCALING, {_OUT: out, _A: x}, numbers, p0=kind)
+        return out
+
+    def _binary(self, kind: Binary, a: Node, b: Node, number: float = 0.0) -> Node:
+        code = OpCode.BROADCAST if b.width == 1 < a.width else OpCode.BINARY
+        if code is OpCode.BINARY:
+            _expect(b, a.width, "as many features as the other tensor")
+        if b.stride and a.of_rows != b.of_rows:
+            raise StartError("an operation has tensors of different rows")
+        out = self._like(a)
+        self.recorder.add(code, {_OUT: out, _A: a, _B: b}, (number,), p0=kind)
+        return out
+
+
+def _head_width(x: Node, num_heads: int) -> int:
+    if x.width % num_heads:
+        raise StartError(f"{x.width} features are not {num_heads} equal heads")
+    return x.width // num_heads
+
+
+def _expect(x: Node, width: int, what: str) -> None:
+    if x.width != width:
+        raise StartError(f"a tensor has {x.width} features, expected {what}: {width}")

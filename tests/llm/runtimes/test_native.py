@@ -1,0 +1,121 @@
+"""The native runtime: logits of every family against the reference, caches, and what it refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("numba")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.ops import AttentionSpec
+from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode
+from mindspore_serving.llm.runtimes.native.ops import NativeOps
+from mindspore_serving.llm.runtimes.native.plan import PlanRecorder
+from mindspore_serving.llm.step import Row, Step
+from tests.llm import checkpoints
+from tests.llm.stepping import all_logits, greedy, relative_error
+
+pytestmark = pytest.mark.torch
+CONFIG = EngineConfig(block_size=8, kv_cache_memory=2**20, kv_cache_dtype="f32")
+FAMILIES = (  # biases, Q/K norms, windows and softcap, ALiBi, learned positions, experts
+    "qwen2", "qwen3", "gemma2", "gemma3", "baichuan2-13b", "gpt2", "qwen3-moe",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    return checkpoints.build(
+        "llama", tmp_path_factory.mktemp("native"), **checkpoints.two_layers("llama")
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_logits_are_those_of_the_reference(name, tmp_path):
+    directory = checkpoints.build(name, tmp_path, **checkpoints.two_layers(name))
+    prompt = checkpoints.prompts(1, longest=45)[0]
+    logits = all_logits(open_runner(directory, "native", CONFIG), prompt)
+    expected = checkpoints.logits(directory, prompt)
+    assert np.abs(logits - expected).max() < 1e-5 * max(10, np.abs(expected).max())
+
+
+def test_sixty_four_greedy_tokens_are_those_of_the_reference(llama):
+    """Prompts of several passes come in chunks, beside sequences that go on."""
+    prompts = checkpoints.prompts(3)
+    runner = open_runner(llama, "native", CONFIG)
+    answers = greedy(runner, prompts, 64, chunk=13, arrivals=[0, 1, 5])
+    assert answers == [checkpoints.greedy(llama, prompt, 64) for prompt in prompts]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("f16", 0.003), ("bf16", 0.02), ("u8", 0.04)])
+def test_smaller_caches_change_logits_little(llama, dtype, limit):
+    prompt = checkpoints.prompts(1)[0]
+    logits = all_logits(open_runner(llama, "native", replace(CONFIG, kv_cache_dtype=dtype)), prompt)
+    assert 0 < relative_error(logits, checkpoints.logits(llama, prompt)) < limit
+
+
+def test_blocks_are_stored_and_restored(llama):
+    runner = open_runner(llama, "native", CONFIG)
+    prompt = checkpoints.prompts(1)[0]
+    table = list(range(runner.num_blocks))[: -(-(len(prompt) + 1) // 8)]
+    before = runner.run(Step((Row(prompt, 0, table, 1),)))
+    contents = [bytes(runner.read_block(block)) for block in table]
+    assert {len(content) for content in contents} == {runner.block_bytes}
+    runner.run(Step((Row([1] * len(prompt), 0, table, 1),)))
+    for block, content in zip(table, contents, strict=True):
+        runner.write_block(block, memoryview(content))
+    after = runner.run(Step((Row(prompt[-1:], len(prompt) - 1, table, 1),)))
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_logits_are_products_of_the_hidden_states(llama):
+    runner = open_runner(llama, "native", CONFIG)
+    step = Step((Row(checkpoints.prompts(1)[0], 0, range(8), 3),))
+    logits, hidden = runner.run(step), runner.embed(step)
+    assert hidden.shape == (3, runner.hidden_size)
+    head = Checkpoint.open(llama).f32("lm_head.weight")
+    np.testing.assert_allclose(hidden @ head.T, logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
+def test_models_with_a_recurrent_state_are_refused(name, tmp_path):
+    directory = checkpoints.build(name, tmp_path)
+    with pytest.raises(StartError, match="recurrent state"):
+        open_runner(directory, "native", CONFIG)
+
+
+def test_adapters_are_refused(llama):
+    with pytest.raises(StartError, match="max_loras"):
+        open_runner(llama, "native", replace(CONFIG, max_loras=1))
+
+
+def test_heads_that_do_not_fit_are_refused():
+    ops = NativeOps(None, switches=False)
+    q, k = ops.recorder.tensor(32), ops.recorder.tensor(8)
+    with pytest.raises(StartError, match="4 heads of 16"):
+        ops.attention(0, q, k, k, AttentionSpec(4, 1, 16, 1.0))
+    with pytest.raises(StartError, match="expected as many features"):
+        ops.add(q, k)
+
+
+def test_a_part_outside_of_its_tensor_is_refused():
+    recorder = PlanRecorder()
+    x = recorder.tensor(16)
+    recorder.add(OpCode.UNARY, {Column.OUT: recorder.tensor(16), Column.A: x.part(8, 16)}, p0=0)
+    with pytest.raises(StartError, match="outside of its memory"):
+        recorder.plan()
+
+
+def test_tensors_share_memory_only_when_not_used_at_once():
+    """A chain of additions needs memory for three tensors, however long it is."""
+    recorder = PlanRecorder()
+    first = x = recorder.tensor(16)
+    for _ in range(10):
+        out = recorder.tensor(16)
+        recorder.add(OpCode.BINARY, {Column.OUT: out, Column.A: x, Column.B: first}, p0=0)
+        x = out
+    assert recorder.plan().arena.size == 3 * 16 * MAX_ROWS
