@@ -11,6 +11,7 @@ pytest.importorskip("mindspore")
 pytest.importorskip("transformers")
 
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.inspection import summarize_checkpoint
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes
@@ -87,6 +88,14 @@ def test_expanded_token_has_keys_and_values_of_every_head(minicpm3: Path) -> Non
     spec = open_definition(minicpm3)[1]
     assert cache_block_bytes(CONFIG, spec, 2) == 8 * (2 * 4 * 24) * 2
     assert cache_block_bytes(CONFIG, spec, 2, keeps_latent=True) == 8 * (32 + 8) * 2
+
+
+def test_summary_of_a_model_counts_what_the_runtime_caches(minicpm3: Path) -> None:
+    sizes = [
+        summarize_checkpoint(minicpm3, runtime).cache_bytes_per_token
+        for runtime in ("mindspore", "torch")
+    ]
+    assert sizes == [(32 + 8) * 4, 2 * 4 * 24 * 4]
 
 
 def test_copied_blocks_and_a_shared_prefix_continue_as_their_source(
