@@ -90,7 +90,7 @@ def test_expanded_token_has_keys_and_values_of_every_head(minicpm3: Path) -> Non
     assert cache_block_bytes(CONFIG, spec, 2, keeps_latent=True) == 8 * (32 + 8) * 2
 
 
-def test_summary_of_a_model_counts_what_the_runtime_caches(minicpm3: Path) -> None:
+def test_summary_of_a_model_counts_latent_vectors(minicpm3: Path) -> None:
     sizes = [
         summarize_checkpoint(minicpm3, runtime).cache_bytes_per_token
         for runtime in ("mindspore", "torch")
