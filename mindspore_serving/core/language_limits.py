@@ -101,6 +101,8 @@ class LanguageLimits:
             _check_length("grammar", len(request.grammar.source), self.max_grammar)
         _check_length("stop", sum(map(len, params.stop)), self.max_stop_length)
         _check_length("bad_words", sum(map(len, params.bad_words)), self.max_bad_words_length)
+        breakers = sum(map(len, params.dry_sequence_breakers))
+        _check_length("dry_sequence_breakers", breakers, self.max_stop_length)
         _check_count("logit_bias", params.logit_bias, self.max_bias)
         _check_count("stop_token_ids", params.stop_token_ids, self.max_stop_ids)
 

@@ -33,10 +33,11 @@ class Grammar(msgspec.Struct, frozen=True):
     """Constraint on the text of an answer.
 
     `source` is a JSON schema, a regular expression, a Lark grammar in llguidance's dialect, a
-    grammar in llama.cpp's form (GBNF), or "" for "json_object", any JSON object.
+    grammar in llama.cpp's form (GBNF), the JSON of structural tags (`structures`, `triggers`), or
+    "" for "json_object", any JSON object.
     """
 
-    kind: Literal["json_object", "json_schema", "regex", "lark", "gbnf"]
+    kind: Literal["json_object", "json_schema", "regex", "lark", "gbnf", "structural_tag"]
     source: str = ""
 
 

@@ -28,7 +28,7 @@ class FinishReason(Enum):
 class SamplingParams:
     """Sampling parameters of a request; every sequence of a batch has its own.
 
-    Greedy if `temperature` is 0. The order is: penalties and biases, bans (bad words, minimum
+    Greedy if `temperature` is 0. The order is: penalties, DRY, biases, bans (bad words, minimum
     length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
     The same seed gives the same tokens, whatever else is in the batch.
 
@@ -114,6 +114,26 @@ class SamplingParams:
         "subtracted from the logits of tokens that are in the answer",
         at_least=-2.0,
         at_most=2.0,
+    )
+    dry_multiplier: float = param(
+        0.0,
+        "penalty of a token that repeats a sequence of the allowed length (DRY); 0 is none",
+        at_least=0.0,
+        at_most=100.0,
+    )
+    dry_base: float = param(
+        1.75, "growth of the DRY penalty with each further token", at_least=1.0, at_most=10.0
+    )
+    dry_allowed_length: int = param(
+        2, "length of a repeated sequence from which on it has the DRY penalty", at_least=1
+    )
+    dry_penalty_last_n: int = param(
+        -1, "tokens at the end of the text in which DRY finds repetitions; -1: all", at_least=-1
+    )
+    dry_sequence_breakers: Sequence[str] = param(
+        ("\n", ":", '"', "*"),
+        "texts at whose tokens a sequence of DRY ends",
+        at_most=MAX_STOPS,
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
     stop: Sequence[str] = param(

@@ -94,16 +94,14 @@ def files(body: Any, _: ModelCard) -> list[tuple[str, str]]:
 _REFUSED = (
     FieldRefusal("n_probs", "is not supported: use logprobs of /v1/completions"),
     FieldRefusal("n_cmpl", "is {}, expected 1: send several requests", lambda n: n != 1),
-    FieldRefusal("mirostat", "is {}, expected 0: use top_p or min_p"),
-    FieldRefusal("dry_multiplier", "is {}, expected 0: use repeat_penalty"),
+    FieldRefusal("mirostat", "is {}, expected 0: use min_p or dry_multiplier"),
     FieldRefusal("dynatemp_range", "is {}, expected 0: use temperature"),
     FieldRefusal("lora", "is not supported: name the adapter as model"),
 )
 _TRANSLATED = (max_tokens, seed, stop, repetition_penalty, logit_bias, grammar)
 _IGNORED = (
-    *("cache_prompt", "dry_allowed_length", "dry_base", "dry_penalty_last_n"),
-    *("dry_sequence_breakers", "dynatemp_exponent", "id_slot", "min_keep", "mirostat_eta"),
-    *("mirostat_tau", "n_cache_reuse", "n_discard", "n_indent", "n_keep", "post_sampling_probs"),
+    *("cache_prompt", "dynatemp_exponent", "id_slot", "min_keep", "mirostat_eta", "mirostat_tau"),
+    *("n_cache_reuse", "n_discard", "n_indent", "n_keep", "post_sampling_probs"),
     *("return_progress", "samplers", "t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
 )
 

@@ -15,19 +15,21 @@ _GBNF = re.compile(r"^[ \t]*[\w-]+\s*::=", re.MULTILINE)
 _SCHEMA_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-_FIELDS = ("json_schema", "schema", "value")
+_FIELDS = ("json_schema", "schema", "value", "structures")
 _ACCEPTED = {  # by type: the fields that may accompany it
     "text": (),
     "json_object": ("schema", "value"),
     "json_schema": ("json_schema", "value"),
     "json": ("value",),
     "regex": ("value",),
+    "structural_tag": ("structures",),
 }
-_TYPES = "text, json_object, json_schema, json or regex"
+_TYPES = "text, json_object, json_schema, json, regex or structural_tag"
 _EXPECTED = {
     "json_schema": "an object with name and schema",
     "json": "a schema",
     "regex": "a regular expression",
+    "structural_tag": "a list of objects with begin, schema and end, beside triggers",
 }
 
 
@@ -40,17 +42,27 @@ class JsonSchema(msgspec.Struct):
     strict: bool | None = None
 
 
+class StructuralTag(msgspec.Struct):
+    """Mark that begins in a text, JSON of a schema behind it, and the mark of its end."""
+
+    begin: str
+    schema: dict[str, Any]
+    end: str
+
+
 class ResponseFormat(msgspec.Struct):
     """Format of the answer.
 
-    `schema` and `value` are fields of other servers: llama.cpp and TGI put a schema beside
-    `json_object`, TGI puts `value` beside every type.
+    `schema`, `value`, `structures` and `triggers` are fields of other servers: llama.cpp and TGI
+    put a schema beside `json_object`, TGI puts `value` beside every type, vLLM has tags.
     """
 
     type: str
     json_schema: JsonSchema | None = None
     schema: Any = None
     value: Any = None
+    structures: list[StructuralTag] | None = None
+    triggers: list[str] | None = None
 
 
 class StructuredOutputs(msgspec.Struct):
@@ -108,12 +120,27 @@ def _of_format(response_format: ResponseFormat) -> Grammar | None:
     if not present and response_format.type != "json_object":
         name = f"response_format.{accepted[0]}"
         raise InvalidField(name, "is missing, expected " + _EXPECTED[response_format.type])
+    if response_format.structures is not None:
+        return _of_tags(response_format.structures, response_format.triggers or [])
     if response_format.json_schema is not None:
         return _of_schema("response_format.json_schema", response_format.json_schema)
     if not present:
         return Grammar("json_object")
     field = f"response_format.{present[0]}"
     return _of_value(response_format.type, field, getattr(response_format, present[0]))
+
+
+def _of_tags(structures: list[StructuralTag], triggers: list[str]) -> Grammar:
+    """Return the grammar of text with tags, each of which begins with one of `triggers`."""
+    if not structures:
+        raise unexpected("response_format.structures", structures, _EXPECTED["structural_tag"])
+    for index, tag in enumerate(structures):
+        name = f"response_format.structures[{index}]"
+        check_free(f"{name}.schema", tag.schema)
+        if not any(trigger and tag.begin.startswith(trigger) for trigger in triggers):
+            raise unexpected(f"{name}.begin", tag.begin, "a text that begins with a trigger")
+    source = msgspec.json.encode({"structures": structures, "triggers": triggers})
+    return Grammar("structural_tag", source.decode())
 
 
 def _of_value(kind: str, field: str, value: Any) -> Grammar:

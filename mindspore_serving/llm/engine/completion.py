@@ -49,6 +49,7 @@ class CompletionState:
             position=0,
             seed=request.seed_of(index),
             bad_words_ids=request.bad_words_ids,
+            token_bytes=request.tokenizer.token_bytes if request.tokenizer else None,
         )
 
     def row(self) -> SampleRow:

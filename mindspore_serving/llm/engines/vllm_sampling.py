@@ -30,7 +30,9 @@ _TRANSLATED: dict[str, Callable[[Any], Any]] = {
     "allowed_token_ids": lambda value: None if value is None else list(value),
     "bad_words": lambda value: list(value) or None,
 }
-_ABSENT = ("typical_p", "top_n_sigma", "xtc_probability", "thinking_token_budget")
+_ABSENT = (
+    "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "thinking_token_budget",
+)  # fmt: skip
 _MAX_SEED = 2**63 - 1
 
 

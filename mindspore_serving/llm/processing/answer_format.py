@@ -4,7 +4,7 @@ The format says which tools may be called, which grammar forces a call or a form
 is reasoning before.  Knows neither a tokenizer nor an engine.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -25,7 +25,13 @@ from mindspore_serving.llm.chat.output_parser import Delta, OutputParser, PlainC
 from mindspore_serving.llm.chat.reasoning_formats import as_requested, reason_first
 from mindspore_serving.llm.chat.tool_formats import HARMONY, tool_names
 from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
-from mindspore_serving.llm.grammar.gbnf import to_lark
+from mindspore_serving.llm.grammar import gbnf, structural_tags
+
+TRANSLATIONS: dict[str, Callable[[str], str]] = {
+    "gbnf": gbnf.to_lark,
+    "structural_tag": structural_tags.to_lark,
+}
+"""Functions that make Lark of a grammar's source, by its kind."""
 
 Tools = list[dict[str, Any]]
 _ORDER = {Reasoning: 0, PlainContent: 1, ToolCallDelta: 2}  # within a chunk
@@ -62,9 +68,9 @@ class AnswerFormat:
 def to_answer_format(request: Generate, card: ModelCard) -> AnswerFormat:
     """Return the format of the answers to a request.  Raises InvalidField or RequestRefused."""
     tools = request.tools or []
-    if request.grammar is not None and request.grammar.kind == "gbnf":
+    if request.grammar is not None and request.grammar.kind in TRANSLATIONS:
         try:
-            lark = Grammar("lark", to_lark(request.grammar.source))
+            lark = Grammar("lark", TRANSLATIONS[request.grammar.kind](request.grammar.source))
         except InvalidInputs as error:
             raise RequestRefused(Refused("grammar", str(error))) from None
         request = structs.replace(request, grammar=lark)

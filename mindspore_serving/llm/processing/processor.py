@@ -28,7 +28,11 @@ from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.images.tower import Tower
-from mindspore_serving.llm.processing.answer_format import AnswerFormat, to_answer_format
+from mindspore_serving.llm.processing.answer_format import (
+    TRANSLATIONS,
+    AnswerFormat,
+    to_answer_format,
+)
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
 from mindspore_serving.llm.processing.infill import file_ids, infill_end_ids, infill_ids
@@ -171,7 +175,7 @@ class Processor:
             return False
         if not isinstance(request, Generate) or not (request.grammar or request.tools):
             return True
-        if request.grammar is not None and request.grammar.kind == "gbnf":
+        if request.grammar is not None and request.grammar.kind in TRANSLATIONS:
             return False  # its translation may take seconds
         grammar = to_answer_format(request, self._card).grammar
         return grammar is None or (self._compiler is not None and self._compiler.is_cached(grammar))

@@ -3,7 +3,7 @@
 They are made in place, to the tokens concerned only.  Knows no probabilities.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.llm.sampling.dry import RepetitionPenalty
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -35,6 +36,7 @@ class SampleRow:
         seed: 0 to 2**64 - 1.
         mask: tokens that a grammar allows; those past its end are forbidden.  None allows all.
         bad_words_ids: `params.bad_words` as tokens.
+        token_bytes: returns the bytes of a token, for `params.dry_sequence_breakers`.
         forced: the only token that may come, whatever else is set; None for no such token.
     """
 
@@ -46,9 +48,11 @@ class SampleRow:
     seed: int
     mask: Mask | None = None
     bad_words_ids: Sequence[Sequence[int]] = ()
+    token_bytes: Callable[[int], bytes] | None = None
     forced: int | None = None
     _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
+    _dry: RepetitionPenalty | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._seen = _TokenCounts(self.prompt_ids)
@@ -59,7 +63,7 @@ class SampleRow:
         row = replace(
             self, output_ids=[*self.output_ids, *draft_tokens], position=position, mask=None
         )
-        row._seen, row._allowed = self._seen, self._allowed
+        row._seen, row._allowed, row._dry = self._seen, self._allowed, self._dry
         return row
 
     def has_edits(self) -> bool:
@@ -106,6 +110,10 @@ class SampleRow:
             logits[both] = np.where(values > 0, values / penalty, values * penalty)
         logits[ids] -= counts * np.float32(params.frequency_penalty)
         logits[ids] -= np.float32(params.presence_penalty)
+        if params.dry_multiplier:
+            if self._dry is None:
+                self._dry = RepetitionPenalty(params, self.prompt_ids, self.token_bytes)
+            self._dry.penalise(logits, self.output_ids)
 
     def _keep_allowed(self, logits: Logits, allowed: Sequence[int]) -> None:
         if self._allowed is None:
@@ -149,8 +157,8 @@ class _TokenCounts:
 
 
 def _is_penalised(params: SamplingParams) -> bool:
-    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
-    return penalties != (1.0, 0.0, 0.0)
+    penalties = (params.frequency_penalty, params.presence_penalty, params.dry_multiplier)
+    return params.repetition_penalty != 1.0 or penalties != (0.0, 0.0, 0.0)
 
 
 def _inside(ids: Iterable[int], vocab_size: int) -> Ids:

@@ -21,7 +21,10 @@ _STANDARD = frozenset({
     "stop", "temperature", "top_p",
 })  # fmt: skip
 _OURS = frozenset(SAMPLING) - {"prompt_logprobs"}  # no server sends these in a stream
-_ONLY_OURS = frozenset({"typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold"})
+_ONLY_OURS = frozenset({
+    "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
+    "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+})  # fmt: skip
 DIALECTS: Mapping[str, frozenset[str]] = {
     "openai": _STANDARD,
     "vllm": _OURS - _ONLY_OURS,

@@ -86,6 +86,8 @@ def _changed(params: SamplingParams) -> Iterator[tuple[str, Any]]:
             continue
         if name == "xtc_threshold" and not params.xtc_probability:
             continue
+        if name.startswith("dry_") and not params.dry_multiplier:
+            continue
         yield name, value
 
 
@@ -124,6 +126,8 @@ def _response_format(grammar: Grammar | None, options: UpstreamOptions) -> dict[
         form = {"name": "answer", "schema": schema}
         return {"response_format": {"type": "json_schema", "json_schema": form}}
     _refuse_unless(options.has_extensions, "grammar", grammar.kind, options)
+    if grammar.kind == "structural_tag":
+        return {"response_format": {"type": grammar.kind, **json.loads(grammar.source)}}
     name = "grammar" if grammar.kind in ("lark", "gbnf") else grammar.kind
     return {"structured_outputs": {name: grammar.source}}
 

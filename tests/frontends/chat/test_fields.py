@@ -96,7 +96,7 @@ GIVEN = {
 }
 TRIED = ("openai", "tgi", "llm_serving")
 PLAIN = {  # sampling parameters that these protocols take as they are
-    name: GIVEN[row.kind]
+    name: max(GIVEN[row.kind], row.low) if row.kind is float else GIVEN[row.kind]
     for name, row in SAMPLING.items()
     if {row.aliases[one] for one in TRIED} == {name} and name not in ("max_tokens", "stop", "seed")
 }

@@ -1,5 +1,7 @@
 """Chats: what the model is asked, what the client is told."""
 
+import json
+
 import pytest
 
 from mindspore_serving.core.llm_messages import Chunk
@@ -330,7 +332,22 @@ def test_structured_outputs_are_grammars(web, wanted, kind, source):
     assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)
 
 
-def test_the_grammar_of_a_chat_is_gbnf(web):
+def test_structural_tags_begin_with_a_trigger(web):
+    tag = {"begin": "<f=get>", "schema": {"type": "null"}, "end": "</f>"}
+    wanted = {"type": "structural_tag", "structures": [tag], "triggers": ["<f="]}
+    assert web.chat(response_format=wanted).status == 200
+    assert web.sent.grammar.kind == "structural_tag"
+    assert json.loads(web.sent.grammar.source) == {"structures": [tag], "triggers": ["<f="]}
+    for wrong, param in (
+        ({"triggers": ["x"]}, "response_format.structures[0].begin"),
+        ({"structures": []}, "response_format.structures"),
+        ({"structures": None}, "response_format.structures"),
+    ):
+        answer = web.chat(response_format={**wanted, **wrong})
+        assert (answer.status, answer.error["param"]) == (400, param)
+
+
+def test_grammar_is_a_field_beside_response_format(web):
     assert web.chat(grammar='root ::= "a"').status == 200
     assert (web.sent.grammar.kind, web.sent.grammar.source) == ("gbnf", 'root ::= "a"')
     answer = web.chat(grammar='root ::= "a"', structured_outputs={"regex": "a"})

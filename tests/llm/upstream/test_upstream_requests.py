@@ -145,3 +145,13 @@ import mindspore_serving.worker.loading
 import mindspore_serving.llm.upstream.engine
 """
     subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_structural_tags_are_a_response_format() -> None:
+    source = '{"structures": [], "triggers": ["<f="]}'
+    body = sent(chat(grammar=Grammar("structural_tag", source)), "vllm")
+    assert body["response_format"] == {
+        "type": "structural_tag",
+        "structures": [],
+        "triggers": ["<f="],
+    }
