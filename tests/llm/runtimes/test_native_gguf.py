@@ -10,6 +10,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
+from mindspore_serving.llm.step import Row, Step
 from tests.llm import gguf_files
 from tests.llm.stepping import all_logits, relative_error
 
@@ -57,6 +58,15 @@ def test_logits_are_those_of_decoded_matrices_and_rounded_rows(kind, torch_round
     """
     path = gguf_files.write_model(tmp_path / "model.gguf", kind=kind)
     assert relative_error(logits_of(path, "native"), logits_of(path, "torch")) < 0.005
+
+
+def test_passes_of_a_prompt_that_need_no_logits_end(tmp_path):
+    """The last matrix has no rows in them."""
+    path = gguf_files.write_model(tmp_path / "model.gguf", kind="Q8_0")
+    runner = open_runner(path, "native", EngineConfig(kv_cache_memory=2**20))
+    prompt = [*TOKENS, *TOKENS]
+    last = runner.run(Step((Row(prompt, 0, range(runner.num_blocks), 1),)))
+    np.testing.assert_array_equal(last, all_logits(runner, prompt)[-1:])
 
 
 def test_matrices_stay_in_the_mapped_file(tmp_path):
