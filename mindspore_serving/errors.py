@@ -39,6 +39,7 @@ class Code(IntEnum):
     UPSTREAM_FAILED = 17
     UPSTREAM_LATE = 18
     WRONG_TYPE = 19
+    CONFLICT = 20
 
 
 _BY_CODE: dict[Code, "type[ServingError]"] = {}  # the first class of each code
@@ -182,6 +183,12 @@ class WrongType(ServingError):
     """Content type that the route does not read."""
 
     code = Code.WRONG_TYPE
+
+
+class Conflict(ServingError):
+    """Change of something that another request is changing; the client may try again later."""
+
+    code = Code.CONFLICT
 
 
 class Unsupported(ServingError):

@@ -49,14 +49,16 @@ class LanguageLimits:
     max_stored: int = param(
         256,
         "stored responses of OpenAI's API per API key, or of all clients without a key; the "
-        "oldest is dropped",
+        "oldest is dropped; likewise conversations",
         at_least=0,
     )
     max_stored_bytes: int = param(
-        32 << 20, "size of these responses; the oldest is dropped", at_least=0
+        32 << 20,
+        "size of these responses, and of these conversations; the oldest is dropped",
+        at_least=0,
     )
     max_stored_days: int = param(
-        30, "days until stored responses, files and batches are removed", at_least=1, at_most=3650
+        30, "days until what is stored is removed", at_least=1, at_most=3650
     )
     max_file: int = param(
         64 << 20, "size of an uploaded file; at most that of a message", at_least=1024

@@ -13,11 +13,10 @@ import msgspec
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.frontends.state.database import Database, PageRequest, Piece, Record
-from mindspore_serving.frontends.state.store import StateStore
+from mindspore_serving.frontends.state.store import StateStore, expiry
 
 KIND = "response"
 INPUT, OUTPUT, EVENT = b"input", b"output", b"event"  # keys of pieces
-_DAY = 86_400  # seconds
 _encode = msgspec.json.Encoder().encode
 
 
@@ -67,13 +66,13 @@ class ResponseStore:
     ) -> None:
         """Add a response, or replace it; later calls know it.  It may be unfinished (`is_open`)."""
         now = int(time.time())
-        expires = now + limits.max_stored_days * _DAY
+        expires = expiry(limits, now)
         record = Record(name, KIND, owner, now, response.body, expires, is_open=is_open)
 
         def add(database: Database) -> None:
             database.remove(name)
             database.add(record, response.to_pieces())
-            _keep_limits(database, owner, limits)
+            keep_limits(database, KIND, owner, limits)
 
         self._store.post(add)
 
@@ -81,7 +80,7 @@ class ResponseStore:
         """Return a response of `owner`."""
 
         def find(database: Database) -> StoredResponse | None:
-            record = database.find(KIND, owner, name)
+            record = find_record(database, KIND, owner, name)
             if record is None:
                 return None
             pieces = database.pieces(name, max_bytes=record.size + 1)
@@ -110,11 +109,20 @@ class ResponseStore:
         self._store.post(fail)
 
 
-def _keep_limits(database: Database, owner: str, limits: LanguageLimits) -> None:
-    """Remove the oldest responses of `owner` that are over a limit."""
+def find_record(database: Database, kind: str, owner: str, name: str) -> Record | None:
+    """Return a record of `owner`, unless its time is over."""
+    record = database.find(kind, owner, name)
+    if record is None or record.is_open or record.expires is None:
+        return record
+    return record if time.time() < record.expires else None
+
+
+def keep_limits(database: Database, kind: str, owner: str, limits: LanguageLimits) -> None:
+    """Remove the oldest records of `owner` that are over a limit, and what has expired."""
+    database.expire(int(time.time()))
     while True:
-        count, size = database.usage(owner, (KIND,))
+        count, size = database.usage(owner, (kind,))
         if count <= limits.max_stored and size <= limits.max_stored_bytes:
             return
-        oldest = database.page(KIND, owner, PageRequest(1, is_ascending=True))
+        oldest = database.page(kind, owner, PageRequest(1, is_ascending=True))
         database.remove(oldest[0].id)

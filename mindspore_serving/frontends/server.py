@@ -10,7 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.service import Control, ServableReadiness
-from mindspore_serving.errors import NoRoute
+from mindspore_serving.errors import Forbidden, NoRoute
 from mindspore_serving.frontends import page
 from mindspore_serving.frontends.health import are_ready, still_loading, versions_of
 from mindspore_serving.frontends.json_answer import to_json
@@ -26,11 +26,13 @@ from mindspore_serving.frontends.operation import (
     to_object,
 )
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
+from mindspore_serving.frontends.state.batch import BatchProgress
 from mindspore_serving.frontends.tgi import root_health
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.wire.status import seconds_of
 
 Describe = Callable[[], Awaitable[tuple[str, bytes]]]
+ListBatches = Callable[[], Awaitable[Sequence[BatchProgress]]]
 
 
 class ServerError(msgspec.Struct):
@@ -48,6 +50,12 @@ class ServableState(msgspec.Struct):
     reason: str
 
 
+class RunningBatches(msgspec.Struct):
+    """The batches of all keys that have not ended, the oldest first."""
+
+    batches: Sequence[BatchProgress]
+
+
 class Readiness(msgspec.Struct):
     """Readiness of the server, or of the named servables."""
 
@@ -60,13 +68,18 @@ class ServerContext:
     """State of one server for these routes.
 
     With `allow_loading`, clients with a key can load and unload models.  `describe` returns the
-    ETag and the JSON of the OpenAPI document.
+    ETag and the JSON of the OpenAPI document, `list_batches` the progress of running batches.
     """
 
     control: Control
     metrics: Callable[[], Page]
     allow_loading: bool = False
     describe: Describe | None = None
+    list_batches: ListBatches | None = None
+
+    def is_operator(self, http: Request) -> bool:
+        """Return whether a request may operate the server."""
+        return self.allow_loading and TENANT in http.scope
 
 
 # --- health ------------------------------------------------------------------------------------
@@ -111,8 +124,8 @@ def _readiness(versions: Sequence[ServableReadiness], *, is_ready: bool) -> Resp
 
 async def show_servables(server: ServerContext, http: Request) -> Response:
     """Answer with the servables, their methods and their load."""
-    is_operator = server.allow_loading and TENANT in http.scope
-    rights = {"operator": True} if is_operator else {}  # for the page, which cannot see its key
+    # For the page, which cannot see its key.
+    rights = {"operator": True} if server.is_operator(http) else {}
     return to_json({"servables": server.control.observe(), **rights})
 
 
@@ -121,6 +134,16 @@ async def show_history(server: ServerContext, _: Request) -> Response:
     make = server.control.history()
     body = await on_thread("history", lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")
+
+
+async def show_batches(server: ServerContext, http: Request) -> RunningBatches:
+    """Answer with the progress of the running batches of all keys."""
+    if not server.is_operator(http):
+        raise Forbidden(
+            "the batches of all keys are shown to requests with a key, by a server with "
+            "--allow-loading"
+        )
+    return RunningBatches(await server.list_batches() if server.list_batches else ())
 
 
 async def show_metrics(server: ServerContext, _: Request) -> Response:
@@ -197,6 +220,12 @@ ROUTES = (
         show_history,
         "Load of each servable in the last hour",
         {JSON: _HISTORY},
+    ),
+    _get(
+        "/batches",
+        show_batches,
+        "Progress of the running batches of all keys, for the operator",
+        {JSON: RunningBatches},
     ),
     _get("/metrics", show_metrics, "Metrics for Prometheus", {TEXT: STRING}),
     _get(

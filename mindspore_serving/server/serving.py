@@ -282,6 +282,7 @@ class Serving:
             rest=MsRest(options.max_message, options.use_status_codes, options.limits),
             routes=mounted.routes,
             allow_loading=options.allow_loading, describe=mounted.describe,
+            list_batches=self.batches.progress if self.batches is not None else None,
         )  # fmt: skip
         return v2, router
 

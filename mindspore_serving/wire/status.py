@@ -40,6 +40,7 @@ TABLE = {
     Code.NO_ROUTE: ErrorStatus(2, 404, "UNIMPLEMENTED"),
     Code.WRONG_VERB: ErrorStatus(2, 405, "UNIMPLEMENTED"),
     Code.WRONG_TYPE: ErrorStatus(2, 415, "INVALID_ARGUMENT"),
+    Code.CONFLICT: ErrorStatus(1, 409, "ABORTED"),
     Code.UNSUPPORTED: ErrorStatus(1, 501, "UNIMPLEMENTED"),
     Code.UPSTREAM_FAILED: ErrorStatus(1, 502, "UNAVAILABLE"),
     Code.UPSTREAM_LATE: ErrorStatus(1, 504, "DEADLINE_EXCEEDED"),

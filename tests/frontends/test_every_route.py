@@ -17,6 +17,7 @@ PLACES = {
     "{servable:path}": "toy",
     "{version}": "1",
     "{repository}": "models",
+    "{item}": "msg_0",
     "{region}": "input",
     "{digest}": "sha256:0",
 }

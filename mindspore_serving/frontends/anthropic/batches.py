@@ -24,6 +24,7 @@ from mindspore_serving.frontends.state.batch import (
 from mindspore_serving.frontends.state.batch_writer import Key
 from mindspore_serving.frontends.state.database import Database, PageRequest
 from mindspore_serving.frontends.state.reading_lines import LineReader
+from mindspore_serving.frontends.state.store import expiry
 
 KIND = "message_batch"
 MESSAGES = "/v1/messages"
@@ -144,7 +145,7 @@ async def create(state: AppState, http: Request, body: MessageBatchRequest) -> M
         created=now,
         deadline=now + _WINDOW,
         status="in_progress",
-        results_expire=serving.expiry(limits, now),
+        results_expire=expiry(limits, now),
     )
     lines = b"".join(_to_line(each) for each in body.requests)
     reader = LineReader(MessageLines(), MESSAGES, limits)

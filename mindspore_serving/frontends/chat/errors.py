@@ -31,6 +31,7 @@ _KINDS: dict[int, tuple[str, str | None]] = {
     Code.NO_ROUTE: (_REQUEST, None),
     Code.WRONG_VERB: (_REQUEST, None),
     Code.WRONG_TYPE: (_REQUEST, None),
+    Code.CONFLICT: (_REQUEST, "conversation_locked"),
 }
 _PROMPT = ("context", "template", "empty")  # reasons that concern the prompt
 

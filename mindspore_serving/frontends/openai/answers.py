@@ -109,6 +109,7 @@ class OpenAIResponse(msgspec.Struct, kw_only=True):
     output: list[dict[str, Any]]
     parallel_tool_calls: bool
     previous_response_id: str | None
+    conversation: dict[str, str] | None = None
     reasoning: dict[str, Any]
     service_tier: str = "default"
     store: bool

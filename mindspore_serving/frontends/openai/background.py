@@ -5,11 +5,10 @@ events when it ends.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-import msgspec
 from starlette.requests import Request
 
 from mindspore_serving import log
@@ -18,26 +17,19 @@ from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.fields import unexpected
 from mindspore_serving.frontends.keys import owner_of
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
+from mindspore_serving.frontends.openai.response_writing import ResponseBuilder
 from mindspore_serving.frontends.response_store import StoredResponse, to_stored
 
 MAX_RUNNING = 64  # responses in the background per API key
 _END = b"\n\n"  # of an event
 
-Object = Callable[[], OpenAIResponse]
-
-
-class _Ended(msgspec.Struct):
-    response: OpenAIResponse
-
-
-_read_end = msgspec.json.Decoder(_Ended).decode
-
 
 class BackgroundResponse:
     """A response that runs: its events so far, each with the index that is its number."""
 
-    def __init__(self, to_object: Object, items: tuple[bytes, ...]) -> None:
-        self.to_object, self.items = to_object, items
+    def __init__(self, builder: ResponseBuilder, items: tuple[bytes, ...]) -> None:
+        self.items = items
+        self._builder = builder
         self.events: list[bytes] = []
         self.is_over = False
         self.task: asyncio.Task[None] | None = None
@@ -48,18 +40,20 @@ class BackgroundResponse:
         self.events += [event + _END for event in data.split(_END) if event]
         self._wake()
 
-    def end(self) -> StoredResponse:
-        """End the events; return what is to be stored."""
+    def to_object(self) -> OpenAIResponse:
+        """Return the response in its present state."""
+        return self._builder.to_object()
+
+    def end(self, status: str) -> StoredResponse:
+        """End the events; return what is to be stored.
+
+        With a `status` ("cancelled", "failed") the response ends before the model has ended it.
+        """
         self.is_over = True
         self._wake()
-        last = self.events[-1].partition(b"\ndata: ")[2] if self.events else b""
-        try:
-            response = _read_end(last).response
-        except msgspec.DecodeError:
-            response = self.to_object()
-        if response.status == "in_progress":  # the last event is none of the end
-            response.status = "cancelled"
-        response.background = True
+        if status:
+            self._builder.end(status)
+        response = self.to_object()
         stored = to_stored(response, response.output, self.items)
         return replace(stored, events=tuple(self.events))
 
@@ -104,14 +98,17 @@ def start(
     state.responses.add(owner, name, stored, limits, is_open=True)
 
     async def run() -> None:
+        status = "cancelled"
         try:
             with stack:
                 async for data in events:
                     response.add(data)
+            status = ""
         except Exception:
+            status = "failed"
             log.error("a background response failed", exc_info=True)
         finally:
-            state.responses.add(owner, name, response.end(), limits)
+            state.responses.add(owner, name, response.end(status), limits)
             running.pop((owner, name), None)
 
     response.task = asyncio.create_task(run())

@@ -16,6 +16,7 @@ from mindspore_serving.frontends.state import files, serving
 from mindspore_serving.frontends.state.batch import Batch, BatchProblem, Line, LineAnswer, LineError
 from mindspore_serving.frontends.state.batch_writer import Key
 from mindspore_serving.frontends.state.serving import MAX_SECONDS, to_seconds
+from mindspore_serving.frontends.state.store import expiry
 
 KIND = "batch"
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings")
@@ -176,10 +177,10 @@ async def create(state: AppState, http: Request, body: BatchRequest) -> BatchObj
     if body.endpoint not in ENDPOINTS:
         raise unexpected("endpoint", body.endpoint, " or ".join(ENDPOINTS))
     seconds = to_seconds(body.completion_window)
-    _check_metadata(body.metadata)
+    check_metadata(body.metadata)
     await _check_input(state, owner, body.input_file_id)
     now = int(time.time())
-    expires = serving.expiry(state.models.limits, now)
+    expires = expiry(state.models.limits, now)
     if body.output_expires_after is not None:
         expires = now + seconds + _seconds_of(body.output_expires_after)
     batch = Batch(
@@ -279,7 +280,8 @@ async def _check_input(state: AppState, owner: str, name: str) -> None:
         raise InvalidField("input_file_id", f"has the purpose {purpose!r}, expected {PURPOSE!r}")
 
 
-def _check_metadata(metadata: dict[str, str] | None) -> None:
+def check_metadata(metadata: dict[str, str] | None) -> None:
+    """Raise InvalidField if metadata is larger than OpenAI's may be."""
     pairs = metadata or {}
     is_right = len(pairs) <= _MAX_PAIRS and all(
         len(key) <= _MAX_KEY and len(value) <= _MAX_VALUE for key, value in pairs.items()

@@ -19,7 +19,8 @@ from mindspore_serving.frontends.keys import owner_of
 from mindspore_serving.frontends.state import files
 from mindspore_serving.frontends.state.database import PageRequest, Record
 from mindspore_serving.frontends.state.files import KIND, StoredFile, add_file, find_file, read_file
-from mindspore_serving.frontends.state.serving import MAX_SECONDS, expiry, runner_of
+from mindspore_serving.frontends.state.serving import MAX_SECONDS, runner_of
+from mindspore_serving.frontends.state.store import expiry
 
 PURPOSE = "batch"
 MAX_LISTED = 10_000

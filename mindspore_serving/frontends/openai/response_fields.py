@@ -105,7 +105,6 @@ RESPONSES = Fields(
     "openai",
     refused=(
         *not_supported(
-            conversation="send previous_response_id, or all items in input",
             prompt="there are no stored prompts: send instructions and input",
         ),
         FieldRefusal(

@@ -89,9 +89,12 @@ def to_items(input_: str | Sequence[msgspec.Raw]) -> list[bytes]:
 
 
 def to_messages(
-    input_: str | Sequence[msgspec.Raw], instructions: str | None, before: Sequence[bytes] = ()
+    input_: str | Sequence[msgspec.Raw],
+    instructions: str | None,
+    before: Sequence[bytes] = (),
+    source: str = "previous_response_id",
 ) -> ResponseConversation:
-    """Return the conversation: `instructions`, the items `before`, then the input.
+    """Return the conversation: `instructions`, the items `before` of `source`, then the input.
 
     Raises InvalidField.
     """
@@ -99,7 +102,7 @@ def to_messages(
     if instructions:
         conversation.add("instructions", ChatMessage(role="system", content=instructions))
     for raw in before:
-        _add(conversation, "previous_response_id", raw)
+        _add(conversation, source, raw)
     if isinstance(input_, str):
         conversation.add("input", ChatMessage(role="user", content=input_))
     elif not input_:
@@ -152,7 +155,10 @@ def _check_reference(conversation: ResponseConversation, path: str, name: str) -
     if conversation.known is None:
         conversation.known = {str(read(path, raw, ItemType).id) for raw in conversation.before}
     if name not in conversation.known:
-        accepted = "expected the id of an item of previous_response_id: send the item itself"
+        accepted = (
+            "expected the id of an item of previous_response_id or of conversation: send the item "
+            "itself"
+        )
         raise InvalidField(f"{path}.id", f"is {show(name)}, {accepted}")
 
 

@@ -144,6 +144,12 @@ class CompactRequest(msgspec.Struct, kw_only=True):
     service_tier: str | None = None
 
 
+class ConversationName(msgspec.Struct):
+    """The conversation that a response belongs to."""
+
+    id: str
+
+
 class ResponseRequest(msgspec.Struct, kw_only=True):
     """Body of /v1/responses; other fields are accepted and ignored."""
 
@@ -166,6 +172,12 @@ class ResponseRequest(msgspec.Struct, kw_only=True):
     user: str | None = None
     store: bool | None = None
     previous_response_id: str | None = None
-    conversation: Any = None
+    conversation: str | ConversationName | None = None
     prompt: Any = None
     background: bool | None = None
+
+
+def name_of(body: ResponseRequest) -> str | None:
+    """Return the conversation of a response, if it has one."""
+    name = body.conversation
+    return name.id if isinstance(name, ConversationName) else name

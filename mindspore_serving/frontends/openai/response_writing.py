@@ -13,7 +13,7 @@ from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
 from mindspore_serving.frontends.openai.response_items import ResponseOutput
-from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_requests import ResponseRequest, name_of
 from mindspore_serving.frontends.openai.response_tools import read_tools
 
 Object = dict[str, Any]
@@ -32,6 +32,8 @@ class ResponseBuilder:
         self._output = ResponseOutput(read_tools(body.tools).called)
         self._tokens: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
         self._status = "in_progress"
+        self._completed = 0
+        self._error: Object | None = None
         self._usage: Object | None = None
 
     def take(self, event: Event) -> list[Object]:
@@ -45,19 +47,25 @@ class ResponseBuilder:
             self._usage = _to_usage(event)
         return []
 
-    def to_object(self, error: Object | None = None) -> OpenAIResponse:
+    def end(self, status: str, error: Object | None = None) -> None:
+        """End the response as "failed" or "cancelled", with the output until now."""
+        if self._output.items:
+            self._output.finish("incomplete")  # has no effect on items that are complete
+        self._status, self._error = status, error
+
+    def to_object(self) -> OpenAIResponse:
         """Return the response in its present state."""
-        body, status = self._body, "failed" if error else self._status
+        body, status = self._body, self._status
         is_cut = status == "incomplete"
         text = msgspec.to_builtins(body.text.format) if body.text and body.text.format else None
-        thinking = body.reasoning
+        thinking, conversation = body.reasoning, name_of(body)
         return OpenAIResponse(
             id=self._name,
             created_at=self._created,
             background=bool(body.background),
-            completed_at=int(time.time()) if status == "completed" else None,
+            completed_at=self._completed if status == "completed" else None,
             status=status,
-            error=error,
+            error=self._error,
             incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
             instructions=body.instructions,
             max_output_tokens=body.max_output_tokens,
@@ -66,6 +74,7 @@ class ResponseBuilder:
             output=self._output.items,
             parallel_tool_calls=body.parallel_tool_calls is not False,
             previous_response_id=body.previous_response_id,
+            conversation=None if conversation is None else {"id": conversation},
             reasoning={"effort": thinking.effort if thinking else None, "summary": None},
             store=body.store is not False,
             temperature=body.temperature,
@@ -86,6 +95,7 @@ class ResponseBuilder:
             self._tokens = []
         if reason is not None:
             self._status = "incomplete" if reason == "length" else "completed"
+            self._completed = int(time.time())
             events += self._output.finish(self._status)
         return events
 
@@ -132,7 +142,8 @@ async def stream_response(
         keep(response)
     except Exception as error:
         failure = to_failure(error)
-        response = builder.to_object({"code": "server_error", "message": failure.text})
+        builder.end("failed", {"code": "server_error", "message": failure.text})
+        response = builder.to_object()
     yield numbering.write({"type": f"response.{response.status}", "response": response})
 
 

@@ -6,6 +6,7 @@ The body is translated to the body of a chat, so the model gets the same prompt 
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -21,7 +22,7 @@ from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
 from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.openai import answers, background, chat
+from mindspore_serving.frontends.openai import answers, background, chat, conversations
 from mindspore_serving.frontends.openai.answers import InputTokens
 from mindspore_serving.frontends.openai.background import BackgroundResponse
 from mindspore_serving.frontends.openai.fields import CHAT
@@ -38,7 +39,7 @@ from mindspore_serving.frontends.openai.response_writing import (
     collect_response,
     stream_response,
 )
-from mindspore_serving.frontends.openai.stored_responses import conversation_before, owner_of
+from mindspore_serving.frontends.openai.stored_responses import owner_of
 from mindspore_serving.frontends.request_options import request_options_of
 from mindspore_serving.frontends.response_store import to_stored
 from mindspore_serving.frontends.sse import EventStream
@@ -62,16 +63,20 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
     RESPONSES.refuse(body)
     if body.background and body.store is False:
         raise InvalidField("background", "is true, expected store: true with it")
-    before = await conversation_before(state, http, body.previous_response_id)
-    conversation = to_messages(body.input, body.instructions, before)
     builder = ResponseBuilder(_filled(body, model), model.name)
+    add_items = partial(conversations.add_turn, state, http, body)
 
     def keep(response: answers.OpenAIResponse) -> None:
         if body.store is not False:
-            stored = to_stored(response, response.output, (*before, *to_items(body.input)))
+            stored = to_stored(response, response.output, items)
             state.responses.add(owner_of(http), response.id, stored, state.models.limits)
+        add_items(response)
 
     with ExitStack() as stack:
+        stack.enter_context(conversations.held(state, http, body))
+        before = await conversations.items_before(state, http, body)
+        items = (*before, *to_items(body.input))
+        conversation = to_messages(body.input, body.instructions, before, _source_of(body))
         chat_body = _to_chat(body, conversation.messages, model.card)
         try:
             request = chat.to_request(chat_body, model)
@@ -83,9 +88,8 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
         name = "max_output_tokens" if body.max_output_tokens is not None else ""
         headers = capped_header(name, started)
         if body.background:
-            items = (*before, *to_items(body.input))
-            running = BackgroundResponse(builder.to_object, items)
-            events = stream_response(generation, builder, lambda _: None)
+            running = BackgroundResponse(builder, items)
+            events = stream_response(generation, builder, add_items)
             background.start(state, http, running, events, stack.pop_all())
             if body.stream:
                 return EventStream(running.follow(-1), headers)
@@ -94,7 +98,7 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
             events = stream_response(generation, builder, keep)
             return EventStream(OwnedStream(events, stack.pop_all()), headers)
         response = await while_connected(http, collect_response(generation, builder))
-    keep(response)
+        keep(response)
     return to_json(response, headers=headers)
 
 
@@ -102,8 +106,8 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
     """Count the tokens of a response's input."""
     model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
-    before = await conversation_before(state, http, body.previous_response_id)
-    conversation = to_messages(body.input, body.instructions, before)
+    before = await conversations.items_before(state, http, body)
+    conversation = to_messages(body.input, body.instructions, before, _source_of(body))
     chat_body = _to_chat(body, conversation.messages, model.card)
     try:
         generate = chat.to_request(chat_body, model)
@@ -120,6 +124,10 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
     except InvalidField as error:
         raise _renamed(error, conversation) from None
     return InputTokens(input_tokens=len(tokenized.tokens))
+
+
+def _source_of(body: ResponseRequest) -> str:
+    return "previous_response_id" if body.conversation is None else "conversation"
 
 
 def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:

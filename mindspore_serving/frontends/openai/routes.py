@@ -250,4 +250,5 @@ ROUTES = (
     *_about_models(),
     *_about_tokens(),
     *state_routes.rows(_route),
+    *state_routes.conversation_rows(_route),
 )

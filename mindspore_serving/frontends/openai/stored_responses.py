@@ -54,7 +54,7 @@ async def refuse_post(state: AppState, http: Request) -> NoReturn:
 
 async def list_items(state: AppState, http: Request) -> InputItems:
     """Return a page of the input items of a stored response."""
-    return _page(http, (await find(state, http)).input)
+    return to_page(http, (await find(state, http)).input)
 
 
 async def cancel(state: AppState, http: Request) -> Response:
@@ -102,7 +102,16 @@ async def conversation_before(
     if response is None:
         text = f"{field} is {show(name)}, which does not exist or is no longer stored"
         raise RefusedField(field, text, "previous_response_not_found")
-    items, limits = response.conversation, state.models.limits
+    await check_size(state, field, response.conversation)
+    return response.conversation
+
+
+async def check_size(state: AppState, field: str, items: Sequence[bytes]) -> None:
+    """Check that the items of the conversation that `field` names are no larger than a body.
+
+    Raises RefusedField.
+    """
+    limits = state.models.limits
     max_bytes = min(state.max_body, limits.max_body)
     if sum(map(len, items)) > max_bytes:
         text = f"{field} belongs to a conversation of over {max_bytes} bytes: start a new one"
@@ -112,7 +121,6 @@ async def conversation_before(
     except InvalidField as error:
         problem = str(error).replace("the body", "its conversation", 1)
         raise RefusedField(field, f"{field}: {problem}: start a new one", None) from None
-    return items
 
 
 def _name(http: Request) -> str:
@@ -128,7 +136,7 @@ class _Named(msgspec.Struct):
     id: Any = None
 
 
-def _page(http: Request, raw_items: Sequence[bytes]) -> InputItems:
+def to_page(http: Request, raw_items: Sequence[bytes]) -> InputItems:
     """Return the items that the query selects, newest first unless `order` is asc.
 
     Only the items of the page are decoded in full.
@@ -145,7 +153,7 @@ def _page(http: Request, raw_items: Sequence[bytes]) -> InputItems:
         if after not in names:
             raise unexpected("after", after, "the id of an item")
         items = items[names.index(after) + 1 :]
-    shown = [_to_item(http, *item) for item in items[: int(limit)]]
+    shown = [to_item(http, *item) for item in items[: int(limit)]]
     ends = (shown[0]["id"], shown[-1]["id"]) if shown else ()
     return InputItems("list", shown, len(items) > len(shown), *ends)
 
@@ -158,7 +166,7 @@ def _id_of(http: Request, index: int, raw: bytes) -> str:
     )
 
 
-def _to_item(http: Request, index: int, raw: bytes) -> Object:
+def to_item(http: Request, index: int, raw: bytes) -> Object:
     """Return an item with an id, a type, a status and the parts of its content."""
     item: Object = {"status": "completed", **msgspec.json.decode(raw)}
     item["type"] = item.get("type") or "message"

@@ -65,6 +65,18 @@ class Batch(msgspec.Struct, kw_only=True):
         return self.status in ACTIVE
 
 
+class BatchProgress(msgspec.Struct):
+    """Numbers of requests of a batch, and its age in seconds; no name and no text of a client."""
+
+    kind: str
+    path: str
+    status: str
+    total: int
+    done: int
+    failed: int
+    age: int
+
+
 class Line(msgspec.Struct):
     """A request of a batch: its name, the path it is sent to, and its body, as JSON."""
 

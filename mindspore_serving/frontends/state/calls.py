@@ -11,7 +11,7 @@ from mindspore_serving.frontends.state.batch import Line, LineAnswer
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
 from mindspore_serving.frontends.state.database import Piece
 
-_BUSY = frozenset({429, 503, 529})  # the request is sent again until the batch expires
+_BUSY = frozenset({409, 429, 503, 529})  # the request is sent again until the batch expires
 _LATE, _MAX_LATE = 504, 3  # it is sent at most so often
 _MIN_DELAY, _MAX_DELAY = 0.5, 30.0  # seconds before it is sent again
 

@@ -138,6 +138,14 @@ class Database:
         """Let the record `name` end at `expires`."""
         self._connection.execute("UPDATE records SET expires = ? WHERE id = ?", (expires, name))
 
+    def renew(self, name: str, expires: int | None) -> None:
+        """Let the record `name` be the newest of its kind, and end at `expires`."""
+        self._connection.execute(
+            "UPDATE records SET sequence = (SELECT max(sequence) + 1 FROM records), expires = ? "
+            "WHERE id = ?",
+            (expires, name),
+        )
+
     def remove(self, *names: str) -> None:
         """Remove records and their pieces."""
         for name in names:
@@ -208,6 +216,20 @@ class Database:
             if max_bytes <= 0:
                 break
         return pieces
+
+    def find_piece(self, name: str, key: bytes) -> Piece | None:
+        """Return the first piece of the record `name` with this key."""
+        row = self._connection.execute(
+            "SELECT number, data, key FROM pieces WHERE record = ? AND key = ? ORDER BY number",
+            (name, key),
+        ).fetchone()
+        return Piece(*row) if row else None
+
+    def next_number(self, name: str) -> int:
+        """Return the number behind the last piece of the record `name`."""
+        query = "SELECT coalesce(max(number) + 1, 0) FROM pieces WHERE record = ?"
+        number: int = self._connection.execute(query, (name,)).fetchone()[0]
+        return number
 
     def pieces_by_key(self, name: str, after: Piece | None, limit: int) -> Sequence[Piece]:
         """Return pieces behind `after`, in order of key and number."""

@@ -16,7 +16,14 @@ from mindspore_serving import log
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends.state.batch import KINDS, Batch, BatchProblem, LineFormat, decode
+from mindspore_serving.frontends.state.batch import (
+    KINDS,
+    Batch,
+    BatchProblem,
+    BatchProgress,
+    LineFormat,
+    decode,
+)
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
 from mindspore_serving.frontends.state.calls import run_line
 from mindspore_serving.frontends.state.database import Piece
@@ -24,6 +31,7 @@ from mindspore_serving.frontends.state.reading_lines import read_lines
 from mindspore_serving.frontends.state.store import StateStore, StorageFull
 
 _NUM_READ = 64  # lines
+_NUM_SHOWN = 100  # batches
 _CODES = (
     (StorageFull, "storage_full"),
     (Overloaded, "storage_limit"),
@@ -74,6 +82,22 @@ class BatchRunner:
         if cancelled in self._stops:
             self._stops[cancelled].set()
         self._changed.set()
+
+    async def progress(self) -> list[BatchProgress]:
+        """Return the progress of the unfinished batches of all owners, the oldest first."""
+        now = int(self._now())
+        return [
+            BatchProgress(
+                kind=batch.kind,
+                path=batch.path,
+                status=batch.status,
+                total=batch.counts.total,
+                done=batch.counts.num_ended,
+                failed=batch.counts.failed,
+                age=max(0, now - batch.created),
+            )
+            for batch in (await self._unfinished())[:_NUM_SHOWN]
+        ]
 
     async def close(self) -> None:
         """End all work; requests without a result run again at the next start."""
@@ -130,6 +154,10 @@ class BatchRunner:
         except ServingError as error:
             code = next((name for kind, name in _CODES if isinstance(error, kind)), "server_error")
             await self._fail(writer, BatchProblem(code, str(error)))
+        except Exception:
+            log.error("batch %s failed", batch.id, exc_info=True)
+            text = "the server failed; its log says why"
+            await self._fail(writer, BatchProblem("server_error", text))
         finally:
             del self._stops[batch.id]
 

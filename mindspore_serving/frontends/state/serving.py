@@ -14,8 +14,8 @@ from mindspore_serving.frontends.state.batch_writer import Key, change, mark
 from mindspore_serving.frontends.state.database import Database, PageRequest, Record
 from mindspore_serving.frontends.state.files import check_count, open_results
 from mindspore_serving.frontends.state.runner import BatchRunner
+from mindspore_serving.frontends.state.store import DAY, expiry
 
-DAY = 86_400  # seconds
 MAX_SECONDS = 30 * DAY
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
 _WITHOUT = "this server keeps no files and batches: start it with --state DIRECTORY"
@@ -26,11 +26,6 @@ def runner_of(state: AppState) -> BatchRunner:
     if state.batches is None:
         raise NoRoute(_WITHOUT)
     return state.batches
-
-
-def expiry(limits: LanguageLimits, now: float) -> int:
-    """Return the time at which what is stored now is removed."""
-    return int(now) + limits.max_stored_days * DAY
 
 
 def to_seconds(window: str) -> int:

@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.aio import function_thread, on_thread
+from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.errors import Overloaded, ServingError, StartError, reason
 from mindspore_serving.frontends.state.database import VERSION, Database
 
 T = TypeVar("T")
 
+DAY = 86_400  # seconds
 _THREAD = "state"
 FILE, LOCK = "state.sqlite3", "lock"
 _FULL = "database or disk is full"
@@ -118,6 +120,11 @@ class StateStore:
                 raise StorageFull(text) from None
             log.error("the database of %r failed", self.directory, exc_info=True)
             raise ServingError("the state of the server could not be read or written") from error
+
+
+def expiry(limits: LanguageLimits, now: float) -> int:
+    """Return the time at which what is stored now is removed."""
+    return int(now) + limits.max_stored_days * DAY
 
 
 def _log_failure(done: "asyncio.Future[Any]") -> None:

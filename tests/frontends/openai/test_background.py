@@ -89,6 +89,30 @@ def test_a_cancelled_response_frees_the_model(web, client):
     assert client.responses.cancel(made.id).status == "cancelled"
 
 
+def test_a_cancelled_response_keeps_its_partial_text(web, client):
+    hold(web)
+    made = create(client)
+    events = iter(client.responses.retrieve(made.id, stream=True))
+    while next(events).type != "response.output_text.delta":
+        pass
+    done = client.responses.cancel(made.id)
+    (message,) = done.output
+    assert (done.output_text, message.status) == ("Hi", "incomplete")
+    assert client.responses.retrieve(made.id).output_text == "Hi"
+    del web.inference.received  # the model answers at once
+    client.responses.create(model="toy", input="more", previous_response_id=made.id)
+    assert [each["content"] for each in web.sent.messages] == ["hello", "Hi", "more"]
+
+
+def test_a_response_cancelled_before_its_first_token_is_empty(web, client):
+    web.inference.received = lambda call: (
+        call.parse(web.control.card),
+        call.say([Started(3, 7)], is_last=False),
+    )
+    made = create(client)
+    assert client.responses.cancel(made.id).output == []
+
+
 def test_a_background_response_has_to_be_stored(client):
     with pytest.raises(openai.BadRequestError, match="expected store: true"):
         create(client, store=False)
@@ -122,4 +146,5 @@ def test_a_failed_background_response_says_why(web, client):
     hold(web)
     made = create(client)
     web.inference.calls[-1].say(WorkerUnavailable("the worker was lost"))
-    assert end(client, made.id).error.message == "the worker was lost"
+    failed = end(client, made.id)
+    assert (failed.error.message, failed.output_text) == ("the worker was lost", "Hi")

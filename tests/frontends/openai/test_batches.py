@@ -245,6 +245,29 @@ def test_a_busy_server_is_asked_again(web, client):
     assert (done.request_counts.completed, len(web.inference.calls)) == (1, 2)
 
 
+def test_the_progress_of_running_batches_is_known(web, client):
+    web.inference.script = lambda request: None
+    batch = start(client, line("a"), line("b"), "{}")
+    eventually(lambda: len(web.inference.calls) == 2)
+    (running,) = web.run(web.batches.progress())
+    assert (running.kind, running.path, running.status) == ("batch", ENDPOINT, "in_progress")
+    assert (running.total, running.done, running.failed) == (3, 1, 1)
+    client.batches.cancel(batch.id)
+    end(client, batch)
+    assert web.run(web.batches.progress()) == []
+
+
+def test_a_fault_of_the_server_fails_the_batch_once(web, client, monkeypatch):
+    async def broken(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("mindspore_serving.frontends.state.runner.run_line", broken)
+    done = end(client, start(client, line("a")))
+    assert (done.status, done.errors.data[0].message) == (
+        "failed", "the server failed; its log says why",
+    )  # fmt: skip
+
+
 def test_a_full_disk_ends_the_batch_with_an_error(web, client):
     file = upload(client, *[line(str(number)) for number in range(4)])
     web.run(web.store.run(lambda database: database.limit_pages(30)))

@@ -92,6 +92,7 @@ def test_an_answer_is_an_object_with_a_message_and_usage(web):
         "model": "toy",
         "parallel_tool_calls": True,
         "previous_response_id": None,
+        "conversation": None,
         "reasoning": {"effort": None, "summary": None},
         "service_tier": "default",
         "store": True,
@@ -448,7 +449,6 @@ FUNCTION = {"type": "function", "name": "f"}
     ("fields", "param", "text"),
     [
         ({"previous_response_id": "resp_1"}, "previous_response_id", "is no longer stored"),
-        ({"conversation": "conv_1"}, "conversation", "send previous_response_id"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "no stored prompts"),
         ({"background": True, "store": False}, "background", "expected store: true"),
         ({"truncation": "auto"}, "truncation", 'is "auto", expected disabled'),

@@ -41,8 +41,9 @@ def test_who_has_a_key_operates_a_server_that_allows_loading(
         keys=Keys(keys),
         allow_loading=allow_loading,
     )
-    found = TestClient(app).get("/servables", headers=HEADERS).json()
-    assert found.get("operator", False) is is_operator
+    client = TestClient(app, headers=HEADERS)
+    assert client.get("/servables").json().get("operator", False) is is_operator
+    assert client.get("/batches").status_code == (200 if is_operator else 403)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def operated(place: Path) -> Iterator[Talking]:
-    with serving(place, "words", "other", "--allow-loading", "--api-key", KEY) as running:
+    options = ("--allow-loading", "--api-key", KEY, "--state", "state")
+    with serving(place, "words", "other", *options) as running:
         yield running
 
 
@@ -183,6 +185,28 @@ def test_every_machine_is_shown_with_its_workers(view: Browser, operated: Talkin
     view.answer("/servables", 200, json.dumps(nodes(operated)))
     view.until("document.querySelectorAll('#machines tr').length === 2")
     assert view.text("#machines tr:nth-child(2)").split() == ["blue", "2", "2", "other,", "words"]
+
+
+@pytest.mark.e2e
+def test_running_batches_are_shown_with_their_progress(view: Browser, operated: Talking) -> None:
+    assert httpx.get(f"{operated.url}/batches", headers=HEADERS).json() == {"batches": []}
+    shown = "document.getElementById('batches').checkVisibility()"
+    assert not view.evaluate(shown)
+    batch = {"kind": "batch", "path": "/v1/completions", "status": "in_progress"}
+    rows = [
+        {**batch, "total": 4000, "done": 1000, "failed": 2, "age": 7300},
+        {**batch, "path": "/v1/messages", "status": "validating", "total": 0, "done": 0}
+        | {"failed": 0, "age": 5},
+    ]
+    view.answer("/batches", 200, json.dumps({"batches": rows}))
+    view.until(shown)
+    row = "#batches tbody tr:nth-child"
+    cells = [[text.strip() for text in view.text(f"{row}({at})").split("\t")] for at in (1, 2)]
+    assert cells == [
+        ["/v1/completions", "1,000 of 4,000", "2", "2 h"],
+        ["/v1/messages", "reading the requests", "0", "5 s"],
+    ]
+    assert view.evaluate(f"document.querySelector('{row}(1) progress').value") == 0.25
 
 
 @pytest.mark.e2e

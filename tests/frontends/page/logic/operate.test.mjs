@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LEVELS, machines, merged, shareOf, toLevel, toSettings } from "../../../../mindspore_serving/frontends/page/static/operate/states.js";
+import { LEVELS, ageOf, machines, merged, shareOf, toLevel, toSettings } from "../../../../mindspore_serving/frontends/page/static/operate/states.js";
 
 test("every level of the log is told by its settings", () => {
   for (const level of LEVELS) assert.equal(toLevel(toSettings(level)), level);
@@ -39,5 +39,12 @@ test("machines have the workers of all servables, and the server's own is always
   assert.deepEqual(found, [
     { node: "", ready: 0, others: 0, servables: [] },
     { node: "blue", ready: 2, others: 1, servables: ["a", "b"] },
+  ]);
+});
+
+test("an age has the largest unit that it fills", () => {
+  const ages = [0, 59, 60, 3599, 7200, 86399, 200000].map((seconds) => ageOf(seconds));
+  assert.deepEqual(ages.map(([key, { count }]) => `${key} ${count}`), [
+    "age.seconds 0", "age.seconds 59", "age.minutes 1", "age.minutes 59", "age.hours 2", "age.hours 23", "age.days 2",
   ]);
 });

@@ -4,7 +4,7 @@ import { Refused, call } from "../api.js";
 import { iconButton, make } from "../make.js";
 import { number, t } from "../texts.js";
 import { ModelPanel } from "./model_panel.js";
-import { LEVELS, machines, merged, toLevel, toSettings } from "./states.js";
+import { LEVELS, ageOf, machines, merged, toLevel, toSettings } from "./states.js";
 
 const PERIOD = 5000; // milliseconds between two looks at what could be served
 const BUSY_PERIOD = 900; // while something is loaded or unloaded
@@ -32,14 +32,16 @@ export class OperateView {
   async #look() {
     this.#asked = performance.now();
     await this.#try(async () => {
-      const [index, settings, { servables }] = await Promise.all([
+      const [index, settings, { servables }, { batches }] = await Promise.all([
         json("v2/repository/index", {}),
         json("v2/logging"),
         json("servables"),
+        json("batches"),
       ]);
       if (document.activeElement !== find("log-level")) find("log-level").value = toLevel(settings);
       this.#showModels(merged(index, servables));
       this.#showMachines(servables);
+      showBatches(batches);
     });
   }
 
@@ -92,6 +94,28 @@ export class OperateView {
     const close = iconButton("close", t("error.close"), () => find("operate-error").replaceChildren());
     if (find("operate-error").textContent !== text) find("operate-error").replaceChildren(make("p", "", text), close);
   }
+}
+
+// Requests of a batch that is still read have no number.
+function showBatches(batches) {
+  const toRow = ({ path, status, total, done, failed, age }) => {
+    const row = make("tr");
+    const isRead = status === "validating";
+    const texts = [path, isRead ? t("batch.read") : t("batch.share", { done: number(done), total: number(total) }), number(failed)];
+    for (const text of [...texts, t(...ageOf(age))]) row.append(make("td", "", text));
+    if (!isRead && total) row.cells[1].append(progressOf(done / total, path));
+    if (failed) row.className = "bad";
+    return row;
+  };
+  find("batches").hidden = !batches.length;
+  find("batches").querySelector("tbody").replaceChildren(...batches.map(toRow));
+}
+
+function progressOf(share, path) {
+  const made = make("progress");
+  made.value = share;
+  made.setAttribute("aria-label", t("batch.of", { path }));
+  return made;
 }
 
 async function json(path, body) {

@@ -38,6 +38,13 @@ export function shareOf({ state, reason }) {
   return percent === undefined ? null : Math.min(1, Number(percent) / 100);
 }
 
+// Return the key of a text for an age, and its values: ["age.hours", { count: 3 }].
+export function ageOf(seconds) {
+  const units = [["age.days", 86400], ["age.hours", 3600], ["age.minutes", 60], ["age.seconds", 1]];
+  const [key, length] = units.find(([, each]) => seconds >= each) ?? units.at(-1);
+  return [key, { count: Math.floor(seconds / length) }];
+}
+
 // Return the machines of workers, the server's first: [{node, ready, others, servables}].
 export function machines(servables) {
   const found = new Map([["", { node: "", ready: 0, others: 0, servables: [] }]]);
