@@ -22,8 +22,9 @@ class Runtime:
     cannot compute a part of a model.  `accepts` has the values of options of which it takes only
     some, `devices` its names for device types of servables; without one, it computes on CPUs only.
     The flags say whether it takes images, whether quantised weights stay integers (on
-    every device, or on the one of `keeps_integers_on`), and whether its ranks are started by
-    another program: such a runtime cannot be chosen by `serve --runtime`.
+    every device, or on the one of `keeps_integers_on`), whether the cache of latent attention has
+    latent vectors, and whether its ranks are started by another program: such a runtime cannot be
+    chosen by `serve --runtime`.
     """
 
     opens: str
@@ -34,6 +35,7 @@ class Runtime:
     takes_images: bool = False
     keeps_integers: bool = False
     keeps_integers_on: str = ""
+    keeps_latent: bool = False
     has_running_ranks: bool = False
 
 
@@ -83,6 +85,7 @@ RUNTIMES: dict[str, Runtime] = {
         },
         devices={"cpu": "cpu", "ascend": "ascend"},
         keeps_integers_on="ascend",
+        keeps_latent=True,
     ),
     "mindir": Runtime(
         ".mindir.runner:open_runner",

@@ -184,7 +184,8 @@ def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str,
     """Return the fields that follow from the sizes of a model that generates."""
     engine_config = EngineConfig()
     width = _width(runtime, has_accelerator=has_accelerator)
-    block_bytes = cache_block_bytes(engine_config, spec, width)
+    keeps_latent = RUNTIMES[runtime].keeps_latent
+    block_bytes = cache_block_bytes(engine_config, spec, width, keeps_latent=keeps_latent)
     return {
         "context_length": longest_sequence(engine_config, spec),
         "cache_bytes_per_token": block_bytes // engine_config.block_size,

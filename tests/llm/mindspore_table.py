@@ -13,6 +13,7 @@ from tests.llm.runtimes import test_mindspore as models
 from tests.llm.runtimes import test_mindspore_architectures as architectures
 from tests.llm.runtimes import test_mindspore_graph as graphs
 from tests.llm.runtimes import test_mindspore_integers as integers
+from tests.llm.runtimes import test_mindspore_latent as latent
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "<!-- mindspore graphs -->\n"
@@ -37,6 +38,7 @@ TESTS: dict[str, tuple[Callable[..., Any], str]] = {
     "c": (models.test_greedy_tokens_are_those_of_the_reference, ""),
     "d": (architectures.test_logits_and_greedy_tokens_are_the_references, "name"),
     "e": (integers.test_logits_are_those_of_the_dequantised_model, "case"),
+    "f": (latent.test_prompts_chunks_and_tokens_equal_the_reference, "name"),
 }
 COMPILED = "ab"
 

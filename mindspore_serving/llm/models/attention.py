@@ -1,8 +1,4 @@
-"""A layer's attention: projections, norms of queries and keys, positions.
-
-Latent attention (DeepSeek's MLA) is expanded to keys and values of every head before they reach the
-cache, so a cached token is as large as with ordinary attention.
-"""
+"""A layer's attention: projections, norms of queries and keys, positions."""
 
 from dataclasses import dataclass, field
 
@@ -14,11 +10,16 @@ from mindspore_serving.llm.descriptions.architecture import (
     UNWEIGHTED,
 )
 from mindspore_serving.llm.models.layer import Layer, scaled
-from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Ops, Tensor
+from mindspore_serving.llm.models.ops import (
+    AttentionSpec,
+    DecoderInputs,
+    Ops,
+    Tensor,
+    latent_sizes,
+)
 from mindspore_serving.llm.models.positions import alibi_slopes
 from mindspore_serving.llm.models.rope import Rope
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.models.spec_parts import Latent
 
 LATENT_EPS = 1e-6  # of the norms within latent attention; config.json has no key for it
 
@@ -60,32 +61,38 @@ def _tables(ops: Ops, rope: Rope, inputs: DecoderInputs) -> Tensor:
 
 def attention(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
     """Return the output of the layer's attention, [T, H], for its normalised input `h`, [T, H]."""
-    ops, spec, names, index = layer.ops, layer.spec, layer.architecture.names, layer.index
-    source, attention_spec = spec.sources[index], spec.attention(index, context.slopes)
+    ops, spec, index = layer.ops, layer.spec, layer.index
     tables = context.local if spec.windows[index] else context.tables
     if not spec.rotated[index]:
         tables = None
     h = scaled(ops, h, spec.scales.attention_input)
+    attend = _attend_latent if spec.latent else _attend
+    out = attend(layer, h, tables, context)
+    out = ops.all_reduce(layer.linear(out, layer.architecture.names.output, spec.output_bias))
+    return scaled(ops, out, spec.scales.attention)
+
+
+def _attend(layer: Layer, h: Tensor, tables: Tensor | None, context: AttentionContext) -> Tensor:
+    ops, spec, names, index = layer.ops, layer.spec, layer.architecture.names, layer.index
+    source, attention_spec = spec.sources[index], spec.attention(index, context.slopes)
     gate = None
-    if spec.latent:
-        q, k, v = _project_latent(layer, spec.latent, h, tables)
-    elif source != index:
+    if source != index:
         q = _normalise_and_rotate(layer, layer.linear(h, names.qkv[0], spec.qkv_bias), tables)
         k, v = context.shared[source]  # written to the cache again, unchanged
     else:
         q, k, v, gate = _project(layer, h, tables, attention_spec)
     if index in spec.sources[index + 1 :]:
         context.shared[index] = (k, v)
-    if spec.temperature and index in spec.temperature.layers:
-        q = ops.mul(q, context.query_scale)
+    q = _tempered(layer, q, context)
     out = ops.attention(source, q, k, v, attention_spec)
-    if spec.latent:
-        padding = spec.head_dim - spec.latent.value
-        out, *_ = ops.split_heads(out, spec.num_heads, (spec.latent.value, padding))
-    if gate is not None:
-        out = ops.mul(out, ops.sigmoid(gate))
-    out = ops.all_reduce(layer.linear(out, names.output, spec.output_bias))
-    return scaled(ops, out, spec.scales.attention)
+    return out if gate is None else ops.mul(out, ops.sigmoid(gate))
+
+
+def _tempered(layer: Layer, q: Tensor, context: AttentionContext) -> Tensor:
+    temperature = layer.spec.temperature
+    if temperature is None or layer.index not in temperature.layers:
+        return q
+    return layer.ops.mul(q, context.query_scale)
 
 
 def _project(
@@ -142,25 +149,23 @@ def _head_norm(layer: Layer, x: Tensor, name: str, num_heads: int) -> Tensor:
     return ops.head_rms_norm(x, weight, num_heads, eps, plus_one=architecture.norm == RMS_PLUS_ONE)
 
 
-def _project_latent(
-    layer: Layer, latent: Latent, h: Tensor, tables: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _attend_latent(layer: Layer, h: Tensor, tables: Tensor, context: AttentionContext) -> Tensor:
+    """Attend by latent attention (DeepSeek's MLA)."""
     ops, spec, prefix = layer.ops, layer.spec, "self_attn."
-    heads, pairs, width = spec.num_heads, layer.architecture.rope == PAIRS, spec.head_dim
+    attention_spec, pairs = spec.attention(layer.index), layer.architecture.rope == PAIRS
+    latent, heads = latent_sizes(attention_spec), spec.num_heads
     x = h
     if latent.q_rank:
         x = layer.linear(h, f"{prefix}q_a_proj", spec.qkv_bias)
         x = ops.rms_norm(x, layer.weight(f"{prefix}q_a_layernorm"), LATENT_EPS)
     q = layer.linear(x, f"{prefix}q_b_proj" if latent.q_rank else f"{prefix}q_proj", False)
+    q = _tempered(layer, q, context)
     unrotated, rotated = ops.split_heads(q, heads, (latent.plain, latent.rotated))
-    rotated = ops.rope(rotated, tables, heads, pairs=pairs)
-    q = ops.join_heads((unrotated, rotated), heads, width)
+    queries = unrotated, ops.rope(rotated, tables, heads, pairs=pairs)
 
     compressed = layer.linear(h, f"{prefix}kv_a_proj_with_mqa", spec.qkv_bias)
     kv_latent, rotated = ops.split(compressed, (latent.kv_rank, latent.rotated))
     kv_latent = ops.rms_norm(kv_latent, layer.weight(f"{prefix}kv_a_layernorm"), LATENT_EPS)
-    expanded = layer.linear(kv_latent, f"{prefix}kv_b_proj", False)
-    unrotated, values = ops.split_heads(expanded, heads, (latent.plain, latent.value))
-    rotated = ops.repeat_head(ops.rope(rotated, tables, 1, pairs=pairs), heads)
-    k = ops.join_heads((unrotated, rotated), heads, width)
-    return q, k, ops.join_heads((values,), heads, width)
+    key = kv_latent, ops.rope(rotated, tables, 1, pairs=pairs)
+    expansion = layer.weight(f"{prefix}kv_b_proj", layer.architecture.names.matrix)
+    return ops.latent_attention(layer.index, queries, key, expansion, attention_spec)

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.spec_parts import Latent
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 
 _NO_STATE = (
@@ -28,7 +29,8 @@ class AttentionSpec:
     """Parameters of one layer's attention.
 
     `window` 0 is none; `alibi` are slopes per head or None; `sinks` names a tensor [num_heads] of
-    one more score per head, which takes its share of the softmax and has no value.
+    one more score per head, which takes its share of the softmax and has no value; `latent` are the
+    sizes of latent attention, whose heads have `head_dim` features once they are expanded.
     """
 
     num_heads: int
@@ -39,6 +41,7 @@ class AttentionSpec:
     softcap: float = 0.0
     alibi: tuple[float, ...] | None = None
     sinks: str = ""
+    latent: Latent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,25 @@ class Ops(Protocol):
         Layers that share keys and values call it with the same `k`, `v` and `layer`.
         """
         ...
+
+    def latent_attention(
+        self, layer: int, q: tuple[Tensor, Tensor], key: tuple[Tensor, Tensor], expansion: Weight,
+        spec: AttentionSpec,
+    ) -> Tensor:  # fmt: skip
+        """Compute latent attention (DeepSeek's MLA), [T, num_heads * spec.latent.value].
+
+        `q` are the features of all heads without and with positions; `key` is the latent vector,
+        [T, kv_rank], and the rotated key of all heads, [T, rotated].  `expansion`, [num_heads *
+        (plain + value), kv_rank], makes a head's key and value of the latent vector.
+
+        The default caches the keys and values of every head.  A runtime that caches `key` instead
+        need not expand it: `expansion` may be applied to queries and results.
+        """
+        latent, heads = latent_sizes(spec), spec.num_heads
+        expanded = self.linear(key[0], expansion)
+        plain, values = self.split_heads(expanded, heads, (latent.plain, latent.value))
+        q, k, v = with_heads(self, q, (plain, key[1]), values, spec)
+        return value_heads(self, self.attention(layer, q, k, v, spec), spec)
 
     def convolution(
         self, layer: int, x: Tensor, weight: Weight, bias: Weight | None = None
@@ -278,3 +300,30 @@ class Ops(Protocol):
         from it.
         """
         return x
+
+
+def latent_sizes(spec: AttentionSpec) -> Latent:
+    """Return the sizes of latent attention, which `spec` has."""
+    assert spec.latent is not None
+    return spec.latent
+
+
+def with_heads(
+    ops: Ops, q: tuple[Tensor, Tensor], key: tuple[Tensor, Tensor], values: Tensor,
+    spec: AttentionSpec,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Join latent attention's features of each head to queries, keys and values of one width.
+
+    The second part of `key` is one for all heads.
+    """
+    heads, width = spec.num_heads, spec.head_dim
+    q = ops.join_heads(q, heads, width)
+    k = ops.join_heads((key[0], ops.repeat_head(key[1], heads)), heads, width)
+    return q, k, ops.join_heads((values,), heads, width)
+
+
+def value_heads(ops: Ops, out: Tensor, spec: AttentionSpec) -> Tensor:
+    """Return each head's features of values, without the padding of `with_heads`."""
+    size = latent_sizes(spec).value
+    out, *_ = ops.split_heads(out, spec.num_heads, (size, spec.head_dim - size))
+    return out

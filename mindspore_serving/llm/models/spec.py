@@ -153,6 +153,7 @@ class ModelSpec:
             softcap=self.attention_softcap,
             alibi=alibi,
             sinks=f"{names.layers}.{layer}.{names.sinks}" if names.sinks else "",
+            latent=self.latent,
         )
 
 

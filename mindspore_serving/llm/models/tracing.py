@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.llm.models import Decoder
-from mindspore_serving.llm.models.ops import DecoderInputs
+from mindspore_serving.llm.models.ops import DecoderInputs, Ops
 from mindspore_serving.llm.models.spec import ModelSpec
 
 LINEAR = "linear"
@@ -71,6 +71,8 @@ class TracingOps:
 
     def split_heads(self, x: TracedCall, num_heads: int, sizes: Sequence[int]) -> list[TracedCall]:
         return [self._note("split_heads", (x,), {}) for _ in sizes]
+
+    latent_attention = Ops.latent_attention  # the operations that it is composed of
 
     def __getattr__(self, operation: str) -> Callable[..., TracedCall]:
         return lambda *arguments, **named: self._note(operation, arguments, named)

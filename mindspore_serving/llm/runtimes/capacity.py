@@ -33,13 +33,18 @@ class DeviceMemory:
     reason: str
 
 
-def cache_block_bytes(config: EngineConfig, spec: ModelSpec, element_size: int) -> int:
+def cache_block_bytes(
+    config: EngineConfig, spec: ModelSpec, element_size: int, *, keeps_latent: bool = False
+) -> int:
     """Return the bytes of one block's keys and values in all layers.
 
-    `element_size` is bytes per number.
+    `element_size` is bytes per number.  With `keeps_latent`, latent attention has a latent vector
+    and one rotated key of a token in the cache, else the keys and values of every head.
     """
-    numbers = sum(prod(spec.heads[layer]) for layer in spec.attention_layers)
-    return 2 * numbers * element_size * config.block_size
+    numbers = 2 * sum(prod(spec.heads[layer]) for layer in spec.attention_layers)
+    if keeps_latent and spec.latent:
+        numbers = len(spec.attention_layers) * (spec.latent.kv_rank + spec.latent.rotated)
+    return numbers * element_size * config.block_size
 
 
 def longest_sequence(config: EngineConfig, spec: ModelSpec) -> int:

@@ -330,7 +330,7 @@ def test_structured_outputs_are_grammars(web, wanted, kind, source):
     assert (web.sent.grammar.kind, web.sent.grammar.source) == (kind, source)
 
 
-def test_grammar_is_a_field_beside_the_others(web):
+def test_the_grammar_of_a_chat_is_gbnf(web):
     assert web.chat(grammar='root ::= "a"').status == 200
     assert (web.sent.grammar.kind, web.sent.grammar.source) == ("gbnf", 'root ::= "a"')
     answer = web.chat(grammar='root ::= "a"', structured_outputs={"regex": "a"})

@@ -33,7 +33,7 @@ NAMES = (
     "gemma4-moe",  # experts with GELU beside a dense block
 )
 # Each compiles two graphs.
-LONG = ("olmo", "nemotron", "phi", "opt", "qwen2-moe", "gemma3n", "gemma4")
+LONG = ("olmo", "nemotron", "phi", "opt", "qwen2-moe", "deepseek-v2", "gemma3n", "gemma4")
 
 
 @pytest.fixture(scope="module")

@@ -101,9 +101,10 @@ def test_a_rank_with_whole_experts_masks_the_rows_of_other_ranks(directory: Path
         assert re.search(rf"ops.masked_fill\({product}, .* >= {count}, 1\), 0.0\)", lines)
 
 
-def test_two_stages_equal_transformers(directory: Path) -> None:
-    """In threads of this process: stages have no collectives."""
-    path = checkpoints.build("qwen2", directory, num_hidden_layers=2)
+@pytest.mark.parametrize("name", ["qwen2", pytest.param("minicpm3", marks=pytest.mark.long)])
+def test_two_stages_equal_transformers(directory: Path, name: str) -> None:
+    """In threads of this process: stages have no collectives.  One model has a latent cache."""
+    path = checkpoints.build(name, directory, num_hidden_layers=2)
     prompts = checkpoints.prompts(2, longest=30)
     with ranks(path, 2, "mindspore", by="pipeline_parallel", block_size=8) as runner:
         answers = generate_staggered(runner, texts(runner, prompts, 6), 6, chunk=7)

@@ -18,22 +18,23 @@ from mindspore_serving.llm.runtimes.pages import in_pages, release_rows
 class DeviceCache:
     """Caches of all layers, [num_blocks, block_size, kv_heads, head_dim] each.
 
-    `keys` and `values` are the graphs' inputs.
+    Of latent attention `keys` are latent vectors and `values` their rotated parts.
+    Both are the graphs' inputs.
     """
 
     def __init__(
         self, num_blocks: int, shapes: Sequence[CacheShape], target: str, dtype: Any
     ) -> None:
         self._arrays: list[Any] = []
-        sizes = [(num_blocks, each.block_size, each.kv_heads, each.head_dim) for each in shapes]
+        sizes = [(num_blocks, *each.sizes[part]) for part in range(2) for each in shapes]
         if target == CPU:
             kind = mindspore.dtype_to_nptype(dtype)
-            self._arrays = [in_pages(size, kind) for size in (*sizes, *sizes)]
+            self._arrays = [in_pages(size, kind) for size in sizes]
             tensors = [mindspore.Tensor.from_numpy(array) for array in self._arrays]
         else:
-            tensors = [mint.zeros(size, dtype=dtype) for size in (*sizes, *sizes)]
-        self.keys = mindspore.mutable(tensors[: len(sizes)])
-        self.values = mindspore.mutable(tensors[len(sizes) :])
+            tensors = [mint.zeros(size, dtype=dtype) for size in sizes]
+        self.keys = mindspore.mutable(tensors[: len(shapes)])
+        self.values = mindspore.mutable(tensors[len(shapes) :])
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Copy blocks `source` to `target`; all are read before any is written."""

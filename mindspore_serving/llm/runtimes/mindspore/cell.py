@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.llm.runtimes.mindir.library import mindspore, ops
 from mindspore_serving.llm.runtimes.mindspore.lora import ADAPTER_ARGUMENTS, adapter_specs
-from mindspore_serving.llm.runtimes.mindspore.nodes import HIDDEN_STATES
+from mindspore_serving.llm.runtimes.mindspore.nodes import HIDDEN_STATES, INCREMENT, PREFILL
 from mindspore_serving.llm.runtimes.mindspore.recording import RecordedGraph
 from mindspore_serving.llm.runtimes.mindspore.source_file import source_file
 
@@ -22,11 +22,21 @@ ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class CacheShape:
-    """Shapes of one layer's cache: block_size tokens of kv_heads with head_dim features."""
+    """Shapes of one layer's cache: block_size tokens of kv_heads with head_dim features.
+
+    `value_dim` are those of values, if they have others.
+    """
 
     block_size: int
     kv_heads: int
     head_dim: int
+    value_dim: int = 0
+
+    @property
+    def sizes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Shapes of a block of keys and of one of values."""
+        tokens = self.block_size, self.kv_heads
+        return (*tokens, self.head_dim), (*tokens, self.value_dim or self.head_dim)
 
 
 class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]
@@ -58,7 +68,7 @@ def compile_graph(
         scope: dict[str, Any] = {"__name__": __name__, "ops": ops, "mindspore": mindspore}
         exec(compile(source, name, "exec"), scope)
         made = type("GraphCell", (GraphCell,), {"construct": scope["construct"]})
-        cell: GraphCell = made(graph, parameters, phase)
+        cell: GraphCell = made(graph, parameters, PREFILL if phase == PREFILL else INCREMENT)
         inputs = _input_specs(caches, graph.dtype)
         if graph.hidden_width:
             inputs[0] = mindspore.Tensor(shape=[None, graph.hidden_width], dtype=graph.dtype)
@@ -76,13 +86,10 @@ def _input_specs(caches: Sequence[CacheShape], dtype: Any) -> list[Any]:
     def spec(*shape: int | None, dtype: Any = int32) -> Any:
         return mindspore.Tensor(shape=list(shape), dtype=dtype)
 
-    def layers() -> Any:
-        return mindspore.mutable([
-            spec(None, each.block_size, each.kv_heads, each.head_dim, dtype=dtype)
-            for each in caches
-        ])  # fmt: skip
+    def layers(part: int) -> Any:
+        return mindspore.mutable([spec(None, *each.sizes[part], dtype=dtype) for each in caches])
 
     return [
-        spec(None), spec(None), layers(), layers(), spec(None), spec(None, None, dtype=dtype),
+        spec(None), spec(None), layers(0), layers(1), spec(None), spec(None, None, dtype=dtype),
         spec(None), spec(None), spec(None, None), spec(None), spec(None),
     ]  # fmt: skip

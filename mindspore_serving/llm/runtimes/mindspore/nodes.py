@@ -12,6 +12,7 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.table import make
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 
 PREFILL, INCREMENT = "prefill", "increment"  # names of MindSpore's executor
+CHUNKS = "chunks"  # an increment of several new tokens that a kernel does not take
 ASCEND, COMPOSED = "ascend", "composed"  # columns of the table of primitives
 
 HIDDEN_STATES = "hidden_states"  # input of a stage that is not the first, in place of token ids

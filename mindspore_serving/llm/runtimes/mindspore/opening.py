@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from mindspore_serving import log
 from mindspore_serving.backends.ascend_installation import check_installation
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
@@ -37,6 +38,7 @@ from mindspore_serving.llm.runtimes.mindir.library import (
 )
 from mindspore_serving.llm.runtimes.mindspore import nodes
 from mindspore_serving.llm.runtimes.mindspore.dtypes import choose_dtype
+from mindspore_serving.llm.runtimes.mindspore.latent import why_expanded
 from mindspore_serving.llm.runtimes.mindspore.lora import DeviceAdapters
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
@@ -115,7 +117,12 @@ def open_graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> Ph
     """Return the graphs of `part`, which are recorded and compiled at their first use."""
     with _fitting():
         weights = _weights(part.checkpoint, target, config)
-        return PhaseGraphs(part.spec, part.decoder, weights, target)
+        reason = why_expanded(
+            part.spec, target.filling, target.composed, has_adapters=config.has_adapters
+        )
+        if reason and part.spec.latent:
+            log.warning("the cache has keys and values of every head, as %s", reason)
+        return PhaseGraphs(part.spec, part.decoder, weights, target, keeps_latent=not reason)
 
 
 @contextmanager
@@ -132,7 +139,9 @@ def _fitting() -> Iterator[None]:
 def cache_limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> RunnerLimits:
     """Return the limits that all ranks can hold."""
     element_size = 4 if graphs.target.name == CPU else 2
-    block_bytes = cache_block_bytes(config, part.spec, element_size=element_size)
+    block_bytes = cache_block_bytes(
+        config, part.spec, element_size, keeps_latent=graphs.keeps_latent
+    )
     memory = _memory(graphs, config, block_bytes)
     if isinstance(memory, DeviceMemory):  # each rank has its device
         memory = replace(memory, free=memory.free * part.size)

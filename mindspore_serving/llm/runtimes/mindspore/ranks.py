@@ -29,7 +29,7 @@ from mindspore_serving.llm.runtimes.mindspore.runner import (
     as_tensor,
     join_rows,
 )
-from mindspore_serving.llm.step import Row, Step, Vectors
+from mindspore_serving.llm.step import Step, Vectors
 
 T = TypeVar("T")
 
@@ -123,9 +123,9 @@ class RankGraphRunner(GraphRunner):
         self._hidden_states: Vectors | None = None
 
     def warm_up(self) -> None:
-        for start in progress((0, 1), "graphs"):
+        for row in progress(self._opened().warm_up_rows(), "graphs"):
             with first_step():
-                output = self.compute(Step((Row([0], start, [0], 1),)))
+                output = self.compute(Step((row,)))
             if self._spec.is_last:
                 check_logits(output, self._spec)
 
@@ -157,7 +157,7 @@ class RankGraphRunner(GraphRunner):
     def _run_graph(
         self, graphs: PhaseGraphs, inputs: GraphInputs, spans: tuple[TokenSpan, ...]
     ) -> tuple[Any, ...]:
-        graphs.cell(inputs.phase, self.block_size)  # ranks may compile for different times
+        graphs.cell(graphs.phase(inputs), self.block_size)  # ranks may compile for different times
         self._peers.barrier(0)
         return super()._run_graph(graphs, inputs, spans)
 

@@ -21,6 +21,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.mindir.library import ops as mindspore_ops
 from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
 from mindspore_serving.llm.runtimes.mindspore.integer_products import IntegerProducts
+from mindspore_serving.llm.runtimes.mindspore.latent import record_latent
 from mindspore_serving.llm.runtimes.mindspore.lora import (
     ROW_ADAPTERS,
     TOKEN_ADAPTERS,
@@ -32,7 +33,7 @@ from mindspore_serving.llm.runtimes.mindspore.nodes import (
     ASCEND,
     COMPOSED,
     HIDDEN_STATES,
-    INCREMENT,
+    PREFILL,
     Node,
 )
 from mindspore_serving.llm.runtimes.mindspore.rotation import RotaryOps
@@ -68,14 +69,16 @@ class RecordedGraph:
 class GraphOps(RotaryOps):
     """`Ops` that record a graph for `phase`.
 
-    With `uses`, adapters change the weights that are named there.
+    With `uses`, adapters change the weights that are named there; with `keeps_latent` the cache has
+    the latent vectors of latent attention.
     """
 
     def __init__(
         self, weights: GraphWeights, phase: str, filling: str, block_size: int,
-        layers: Sequence[int], *, uses: AdapterUses | None = None,
+        layers: Sequence[int], *, uses: AdapterUses | None = None, keeps_latent: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(weights, filling)
+        self.keeps_latent = keeps_latent
         self.uses = uses
         self.phase = phase
         self.block_size = block_size
@@ -238,28 +241,53 @@ class GraphOps(RotaryOps):
 
     def attention(self, layer: int, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
         """Write keys and values, then attend to the new ones alone or to the cache."""
-        cache = self.layers.index(layer)
-        caches = (f"key_caches[{cache}]", f"value_caches[{cache}]")
+        caches = self.caches(layer)
+        q = self.after_write(q, (k, v), caches)
+        if self.phase == PREFILL:
+            return self.flash_attention(q, k, v, spec)
+        arguments = f"{', '.join(caches)}, block_tables, batch_valid_length"
+        return self._attended("paged_attention", q, arguments, spec)
+
+    def latent_attention(
+        self, layer: int, q: tuple[Node, Node], key: tuple[Node, Node], expansion: str,
+        spec: AttentionSpec,
+    ) -> Node:  # fmt: skip
+        if not self.keeps_latent:
+            expanded: Node = super().latent_attention(layer, q, key, expansion, spec)
+            return expanded
+        return record_latent(self, q, key, expansion, spec, layer=layer)
+
+    def caches(self, layer: int) -> tuple[str, str]:
+        """Return the caches of a layer, as the graph reads them."""
+        index = self.layers.index(layer)
+        return f"key_caches[{index}]", f"value_caches[{index}]"
+
+    def after_write(self, q: Node, new: tuple[Node, Node], caches: tuple[str, str]) -> Node:
+        """Record the write of `new` rows to `caches`; return `q`, which depends on it."""
+        rows = ", ".join(node.name for node in new)
+        write = self.operator("reshape_and_cache")
+        written = self.emit(f"{write}({rows}, {', '.join(caches)}, slot_mapping)", 0)
+        return self.emit(f"ops.depend({q.name}, {written.name})", q.width)
+
+    def flash_attention(self, q: Node, k: Node, v: Node, spec: AttentionSpec) -> Node:
+        """Record attention among new tokens."""
+        return self._attended("flash_attention", q, f"{k.name}, {v.name}", spec)
+
+    def _attended(self, kernel: str, q: Node, keys: str, spec: AttentionSpec) -> Node:
+        is_paged = kernel == "paged_attention"
         is_plain = not (spec.window or spec.softcap or spec.alibi or spec.sinks)
         # The device's kernels have no windows, caps, slopes or sinks.
-        is_paged = self.phase == INCREMENT
-        kernel = "paged_attention" if is_paged else "flash_attention"
         filling = self.filling_of(kernel) if is_plain else COMPOSED
-        write = self.operator("reshape_and_cache")
-        written = self.emit(f"{write}({k.name}, {v.name}, {', '.join(caches)}, slot_mapping)", 0)
-        queries = self.emit(f"ops.depend({q.name}, {written.name})", q.width)
-        mask = self._mask(spec, filling, is_paged)
+        mask = self.mask(spec, filling, is_paged=is_paged)
         options: dict[str, Any] = {"head_num": spec.num_heads, "kv_head_num": spec.num_kv_heads}
         options |= {"scale": spec.scale} | ({"softcap": spec.softcap} if spec.softcap else {})
         sinks = f", {self.vector(spec.sinks)}" if spec.sinks else ""
         operator = self.operator(kernel, filling, **options)
-        if is_paged:
-            arguments = f"{', '.join(caches)}, block_tables, batch_valid_length, {mask}, q_seq_lens"
-        else:
-            arguments = f"{k.name}, {v.name}, {mask}, batch_valid_length"
-        return self.emit(f"{operator}({queries.name}, {arguments}{sinks})", q.width)
+        step = f"{mask}, q_seq_lens" if is_paged else f"{mask}, batch_valid_length"
+        return self.emit(f"{operator}({q.name}, {keys}, {step}{sinks})", q.width)
 
-    def _mask(self, spec: AttentionSpec, filling: str, is_paged: bool) -> str:
+    def mask(self, spec: AttentionSpec, filling: str, *, is_paged: bool) -> str:
+        """Record what attention of `filling` takes as its mask, once for equal layers."""
         options: dict[str, Any] = {"head_num": spec.num_heads, "kv_head_num": spec.num_kv_heads}
         options |= {"block_size": self.block_size, "is_paged": is_paged}
         if filling == COMPOSED:

@@ -70,16 +70,22 @@ TARGETS = {
 
 
 class PhaseGraphs:
-    """The graphs of both phases over one set of parameters."""
+    """The graphs of all phases over one set of parameters.
+
+    With `keeps_latent` the cache of latent attention has latent vectors.
+    """
 
     def __init__(
-        self, spec: ModelSpec, decoder: Decoder, weights: GraphWeights, target: GraphTarget
-    ) -> None:
+        self, spec: ModelSpec, decoder: Decoder, weights: GraphWeights, target: GraphTarget, *,
+        keeps_latent: bool = False,
+    ) -> None:  # fmt: skip
         self.spec = spec
         self.target = target
         self.dtype = getattr(mindspore, target.dtype)
         self.weights = weights
         self.layers = tuple(spec.attention_layers)
+        self.keeps_latent = keeps_latent
+        self.has_chunks = keeps_latent and target.filling == nodes.ASCEND
         self._decoder = decoder
         self._uses: AdapterUses = {}
         self._graphs: dict[tuple[str, bool], recording.RecordedGraph] = {}
@@ -87,7 +93,16 @@ class PhaseGraphs:
         self.make_ops: Callable[..., recording.GraphOps] = recording.GraphOps
 
     def shapes(self, block_size: int) -> list[CacheShape]:
+        latent = self.spec.latent if self.keeps_latent else None
+        if latent is not None:
+            return [CacheShape(block_size, 1, latent.kv_rank, latent.rotated)] * len(self.layers)
         return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
+
+    def phase(self, inputs: GraphInputs) -> str:
+        """Return the phase of the graph that computes `inputs`."""
+        if self.has_chunks and not inputs.is_prefill and inputs.q_seq_lens.max() > 1:
+            return nodes.CHUNKS
+        return inputs.phase
 
     def adapter_uses(self, block_size: int) -> AdapterUses:
         """Return the weights that adapters can change, with their shapes."""
@@ -114,10 +129,16 @@ class PhaseGraphs:
                 block_size,
                 self.layers,
                 uses=self._uses if adapts else None,
+                keeps_latent=self.keeps_latent,
             )
             ops.composed = self.target.composed
             self._graphs[key] = recording.record(self.spec, self._decoder, ops)
         return self._graphs[key]
+
+    def warm_up_rows(self) -> list[Row]:
+        """Return a row for each phase."""
+        rows = [Row([0], 0, [0], 1), Row([0], 1, [0], 1)]
+        return [*rows, Row([0, 0], 1, [0], 1)] if self.has_chunks else rows
 
     def clear(self) -> None:
         self._graphs.clear()
@@ -147,7 +168,8 @@ class GraphRunner(LimitedRunner):
         is_on_cpu = graphs.target.name == CPU
         self.cache_memory = replace(limits.memory, can_release=is_on_cpu)
         self._graphs: PhaseGraphs | None = graphs
-        self._splits_steps = is_on_cpu  # its attention pads queries to the longest of a call
+        # Composed attention pads queries to the longest of a call.
+        self._splits_steps = is_on_cpu or graphs.has_chunks
         self._cache = DeviceCache(
             limits.num_blocks, graphs.shapes(limits.block_size), graphs.target.name, graphs.dtype
         )
@@ -155,14 +177,14 @@ class GraphRunner(LimitedRunner):
         self._no_mask = as_tensor(np.zeros((1, 1), np.float32)).astype(graphs.dtype)
 
     def warm_up(self) -> None:
-        """Compile both graphs by computing a token each, and those of adapters if there may be any.
+        """Compile all graphs by computing a token each, and those of adapters if there may be any.
 
         Raises StartError if weights or graphs do not fit.
         """
         graphs = self._opened()
-        for start in progress((0, 1), "graphs"):
+        for row in progress(graphs.warm_up_rows(), "graphs"):
             with first_step():
-                logits = self.run(Step((Row([0], start, [0], 1),)))
+                logits = self.run(Step((row,)))
             check_logits(logits, graphs.spec)
         if self._adapters is not None:
             for phase in progress((nodes.PREFILL, nodes.INCREMENT), "graphs of adapters"):
@@ -252,7 +274,7 @@ class GraphRunner(LimitedRunner):
         return self._graphs
 
     def _mask(self, graphs: PhaseGraphs, inputs: GraphInputs) -> Any:
-        if graphs.target.filling != nodes.ASCEND:
+        if graphs.target.filling != nodes.ASCEND or graphs.phase(inputs) == nodes.CHUNKS:
             return self._no_mask
         is_bf16 = graphs.dtype == mindspore.bfloat16
         mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
@@ -278,7 +300,8 @@ class GraphRunner(LimitedRunner):
         if self._adapters is not None and any(span.adapter for span in spans):
             columns = [as_tensor(each) for each in adapter_columns(spans, inputs.logit_rows)]
             columns += self._adapters.inputs
-        outputs = graphs.cell(inputs.phase, self.block_size, adapts=bool(columns)).compile_and_run(
+        cell = graphs.cell(graphs.phase(inputs), self.block_size, adapts=bool(columns))
+        outputs = cell.compile_and_run(
             self._first_input(inputs, spans), flat["positions"],
             self._cache.keys, self._cache.values, flat["slot_mapping"],
             self._mask(graphs, inputs), flat["batch_valid_length"], flat["q_seq_lens"],

@@ -178,6 +178,19 @@ class GraphWeights:
 
         return self._made(f"biases of experts {names[0]}", stacked)
 
+    def head_rows(self, name: str, heads: int, sizes: Sequence[int], piece: int) -> str:
+        """Return the attribute of a matrix's rows of one piece of each head, [heads, rows, in].
+
+        `sizes` are the rows of the pieces.
+        """
+
+        def rows() -> Values:
+            matrix, begin = self._read(name), sum(sizes[:piece])
+            parts = matrix.reshape(heads, sum(sizes), matrix.shape[1])
+            return parts[:, begin : begin + sizes[piece]]
+
+        return self._made(f"{name} piece {piece}", rows)
+
     def constant(self, key: str, make_array: Callable[[], F32], *, exact: bool = False) -> str:
         """Return the attribute of an array that is in no checkpoint; float32 if it is `exact`."""
         return self._made(key, make_array, exact=exact)

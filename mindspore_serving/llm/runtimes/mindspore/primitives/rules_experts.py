@@ -20,6 +20,7 @@ from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import (
 
 MAX_LATENT_TOKENS = 4  # new tokens of a sequence
 LATENT_HEADS = (16, 32, 64, 128)
+LATENT_SIZES = (512, 64)  # of a key without and with positions
 PLAIN_DTYPES = ("float16", "bfloat16")  # of a quantised product
 
 
