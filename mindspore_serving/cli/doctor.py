@@ -13,13 +13,16 @@ from mindspore_serving.backends import ascend_installation, devices
 from mindspore_serving.backends.devices import Availability
 from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT
 from mindspore_serving.cli.tool_settings import DoctorSettings
+from mindspore_serving.errors import StartError
 
 _HEADER = ("model format", "library", "version", "runs on")
-_RUNTIMES = {  # runtime of language models -> package, format with the same library, extra
+# Runtime of language models -> package, format with the same library or "", extra.
+_RUNTIMES = {
     "openvino": ("openvino", "mindir_openvino", "llm"),
     "torch": ("torch", "pytorch", "torch"),
     "mindspore": ("mindspore", "mindir", "mindspore"),
     "mindir": ("mindspore", "mindir", "mindspore"),
+    "native": ("llvmlite", "", "llm"),
 }
 
 
@@ -64,9 +67,20 @@ def _language_rows() -> Iterator[tuple[str, str, str, str]]:
             "llm": not all(map(extras.installed, common)),
         }
         needed = [extras.command(name) for name, is_missing in missing.items() if is_missing]
-        shown = (devices.SHOWN[device] for device in devices.usable(model_format))
-        where = f"no: {' && '.join(needed)}" if needed else ", ".join(shown)
+        where = f"no: {' && '.join(needed)}" if needed else _runs_on(model_format)
         yield runtime, package, extras.installed(package) or "-", where
+
+
+def _runs_on(model_format: str) -> str:
+    """Return the devices of a format, or, for "", the instructions of native kernels."""
+    if model_format:
+        return ", ".join(devices.SHOWN[device] for device in devices.usable(model_format))
+    from mindspore_serving.llm.runtimes.native.kernels.compiler import instruction_set
+
+    try:
+        return f"CPU ({instruction_set().value})"
+    except StartError as error:
+        return f"no: {error}"
 
 
 def _extra_rows() -> Iterator[tuple[str, str]]:

@@ -22,6 +22,16 @@ def test_doctor_lists_each_format_with_library_version_and_devices(capsys) -> No
     assert rows["onnx"][:2] == ["onnxruntime", version]
 
 
+@pytest.mark.parametrize(("chosen", "words"), [("avx2", "CPU (avx2)"), ("mmx", "no: ")])
+def test_native_kernels_are_shown_with_their_instructions(chosen, words, capsys, monkeypatch):
+    pytest.importorskip("llvmlite")
+    monkeypatch.setenv("MINDSPORE_SERVING_NATIVE_ISA", chosen)
+    main(["doctor"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("native"))
+    assert words in row
+    assert chosen in row
+
+
 def test_a_reader_of_its_output_may_leave() -> None:
     reading, writing = os.pipe()
     os.close(reading)

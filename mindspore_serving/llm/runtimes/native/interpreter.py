@@ -45,6 +45,8 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
         op, numbers = planned.operations[index], planned.numbers[index]
         rows = len(memory.gathered) if op[_OF_ROWS] else tokens
         code = op[_CODE]
+        if rows == 0:
+            continue  # a pass without logits; a team would wait for a record of no chunks
         if code == _PRODUCT:
             multiply(planned.team, op, rows)
         elif code == _EXPERT_PRODUCT:

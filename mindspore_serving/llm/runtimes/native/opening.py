@@ -13,6 +13,7 @@ from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
+from mindspore_serving.llm.runtimes.native.compiling import compilation_logged
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
@@ -44,7 +45,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
     block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
     limits = runner_limits(config, model.spec, block_bytes, read_main_memory())
     runner = NativeRunner(model, limits, kind, config.num_threads)
-    with first_step():
+    with first_step(), compilation_logged():
         runner.run(Step((Row([0], 0, [0], 1),)))
     return runner
 
