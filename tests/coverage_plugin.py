@@ -18,7 +18,13 @@ from slipcover import FileMatcher, ImportManager, Slipcover, merge_coverage
 PACKAGE = Path(__file__).parents[1] / "mindspore_serving"
 FLOORS = Path(__file__).with_name("coverage_floors.txt")
 TOP = "(top)"  # modules that are in no subpackage
-GENERATED = ["*_pb2.py", "*_pb2_grpc.py"]
+# numba does not compile functions with probes.
+COMPILED = [
+    str(path)
+    for path in sorted((PACKAGE / "llm" / "runtimes" / "native").glob("*.py"))
+    if any(f"\n@{name}\n" in path.read_text() for name in ("compiled", "entry"))
+]
+OMITTED = ["*_pb2.py", "*_pb2_grpc.py", *COMPILED]
 DIRECTORY = "coverage_directory"  # key of what the controller tells its workers
 
 
@@ -40,8 +46,8 @@ class CoverageByPackage:
         # The controller alone lists the files that no process has imported.
         sources = [] if worker else [str(PACKAGE)]
         # Negative threshold: probes stay, as taking them out looks at the variables of all frames.
-        self._cover = Slipcover(source=sources, omit=GENERATED, d_miss_threshold=-1)
-        self._imports = ImportManager(self._cover, FileMatcher([str(PACKAGE)], GENERATED))
+        self._cover = Slipcover(source=sources, omit=OMITTED, d_miss_threshold=-1)
+        self._imports = ImportManager(self._cover, FileMatcher([str(PACKAGE)], OMITTED))
         self._imports.__enter__()
 
     @pytest.hookimpl(optionalhook=True)
