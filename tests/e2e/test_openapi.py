@@ -42,7 +42,8 @@ def test_every_example_works_when_sent(calls: Calls, whole: Any) -> None:
     for path, verbs in whole["paths"].items():
         for operation in verbs.values():
             content = operation.get("requestBody", {"content": {JSON: {}}})["content"][JSON]
-            if "example" not in content or "{" in path or path == "/v1/embeddings":
+            is_of_another_model = path in ("/v1/embeddings", "/infill")
+            if "example" not in content or "{" in path or is_of_another_model:
                 continue
             headers = {"Content-Type": JSON}
             status, answer = calls.http_call("POST", path, json.dumps(content["example"]), headers)

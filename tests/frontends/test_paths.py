@@ -60,7 +60,7 @@ def ask(web: Web, verb: str, path: str, *headers: str) -> tuple[int, dict[str, s
 
 
 @pytest.mark.parametrize("verb", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/v1/batches", "/v1/images/generations", "/v1", "/v1/"])
+@pytest.mark.parametrize("path", ["/v1/assistants", "/v1/images/generations", "/v1", "/v1/"])
 def test_an_unknown_path_of_openai_is_404_in_its_form(web: Web, verb: str, path: str) -> None:
     status, headers, body = ask(web, verb, path)
     assert (status, headers["content-type"]) == (404, "application/json")
