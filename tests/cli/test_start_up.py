@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mindspore_serving.cli import main, preflight
+from mindspore_serving.llm.catalog import RUNTIMES
 from tests.cli.commands import SERVING, Command, run
 from tests.cli.conftest import WORDS, write_words
 from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece
@@ -152,6 +153,21 @@ def test_missing_libraries_of_language_models_are_found_before_ports_open(
         "mindspore-serving: talk: a language model needs tokenizers, which is not installed; "
         "install it with: pip install 'mindspore-serving[llm]'\n"
     )
+
+
+RUNTIME_LIBRARIES = {"mindir": "mindspore", "native": "numba"}
+
+
+@pytest.mark.parametrize("runtime", [name for name, row in RUNTIMES.items() if row.opens[0] == "."])
+def test_library_of_each_runtime_is_looked_for(
+    runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    modules: list[str] = []
+    monkeypatch.setattr(preflight, "_check", modules.append)
+    preflight.check_library(str(tmp_path.parent), tmp_path.name, runtime, None)
+    expected = RUNTIME_LIBRARIES.get(runtime, runtime)
+    assert modules == ["tokenizers", "jinja2", expected]
 
 
 def test_missing_libraries_of_bare_models_are_found_before_a_port_opens(
