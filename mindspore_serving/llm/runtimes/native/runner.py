@@ -25,6 +25,7 @@ from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import Lookup, NativeOps, TokenIds
 from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, NativePlan
 from mindspore_serving.llm.runtimes.native.products import Products, Team
+from mindspore_serving.llm.runtimes.native.states import StateTables
 from mindspore_serving.llm.runtimes.native.threads import KernelThreads
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 from mindspore_serving.llm.step import Logits, Step, Vectors
@@ -58,9 +59,11 @@ class NativeRunner(LimitedRunner):
         self._products = Products(model.plan, model.weights.matrices)
         self._threads = KernelThreads(num_threads)
         self._end_threads = finalize(self, self._threads.close)  # their memory outlives them
+        self._states = StateTables(model.ops.states, limits.num_slots)
         team = Team(self._threads.run_address, self._threads.arguments.ctypes.data)
         operations, numbers = model.plan.operations, model.plan.numbers
-        self._planned = PlanArrays(operations, numbers, self._cache.table, team)
+        tables = (self._cache.table, self._states.addresses)
+        self._planned = PlanArrays(operations, numbers, *tables, team)
         self._scores = np.zeros(limits.max_model_len, np.float32)
         self.block_bytes = self._cache.block_bytes
         self.block_format = f"native 1 {cache_type.name} {block_size} {layers}"
@@ -102,6 +105,7 @@ class NativeRunner(LimitedRunner):
             self._model.adapters.clear()
         self._model = None
         self._cache.clear()
+        self._states.clear()
 
     def _open(self) -> PlannedModel:
         if self._model is None:
@@ -115,6 +119,9 @@ class NativeRunner(LimitedRunner):
             source, target = np.array(step.copies, np.int64).T
             self._cache.copy(source, target)
         rows, blocks = _step_rows(layout, self.block_size, model.adapters)
+        if self.num_slots:
+            slots = self._states.columns(layout)
+            rows[:, StepColumn.STATE_READ], rows[:, StepColumn.STATE_WRITE] = slots
         passes = list(_passes(layout))
         parts = []
         for begin, end, gathered in passes:
