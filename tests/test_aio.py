@@ -200,7 +200,7 @@ async def test_a_result_within_the_time_is_returned():
     assert await within(PATIENCE, asyncio.sleep(0, "result")) == "result"
 
 
-async def test_what_takes_too_long_is_cancelled():
+async def test_an_awaitable_that_takes_too_long_is_cancelled():
     future = asyncio.get_running_loop().create_future()
     with pytest.raises(asyncio.TimeoutError):
         await within(0.0, future)
