@@ -72,7 +72,7 @@ class StateTables:
 def _state(memory: Memory, table: int, size: int, row: int) -> int:
     """Return the address of the state that the token writes, with what it reads in it."""
     read, write = memory.step[row, _READ], memory.step[row, _WRITE]
-    state = table + 4 * write * size
+    state: int = table + 4 * write * size
     if read < 0:
         for i in range(size):
             put(state, i, _ZERO)
