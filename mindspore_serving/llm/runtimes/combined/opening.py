@@ -38,6 +38,11 @@ def open_runner(directory: str | Path, config: EngineConfig) -> CombinedRunner:
     """
     kind = cache_type(config)
     model = plan_model(directory, config)
+    if model.spec.state is not None:
+        raise StartError(
+            f"{model.spec.architecture_name} has layers with a recurrent state, which the runtimes "
+            "native and openvino store differently: use one of these runtimes"
+        )
     block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
     memory, reserved = read_main_memory(), 0
     if config.memory != LOW and not config.deterministic:
