@@ -140,6 +140,7 @@ class Emitter:
         return self.b.bitcast(self.b.shl(parts, self.const(I64, shifts)), U64)
 
     def masked(self, vector: Value, mask: int) -> Value:
+        """Return bytes & mask."""
         return self.b.and_(vector, self.every(U64, mask))
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
@@ -167,7 +168,7 @@ class Emitter:
 
     @property
     def takes_bytes(self) -> bool:
-        """Whether `dot` takes unsigned weights of 8 bits."""
+        """True if `dot` takes unsigned weights of 8 bits."""
         return self.instructions != InstructionSet.AVX2
 
     def dot(
@@ -222,8 +223,8 @@ class Emitter:
         )
 
     def _pairs_in_avx2(self, words: Value) -> Value:
-        kind, ones = ir.VectorType(I32, 8), self.every(ir.VectorType(I16, 16), 1)
-        return self._halves(lambda v: self.call("llvm.x86.avx2.pmadd.wd", kind, v, ones), words)
+        kind, units = ir.VectorType(I32, 8), self.every(ir.VectorType(I16, 16), 1)
+        return self._halves(lambda v: self.call("llvm.x86.avx2.pmadd.wd", kind, v, units), words)
 
     def _halves(self, operation: Callable[..., Value], *vectors: Value) -> Value:
         parts = []

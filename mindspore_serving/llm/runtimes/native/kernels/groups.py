@@ -52,7 +52,7 @@ class WeightGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupSource:
-    """Where a group of weights is: the address of its first block, and that block's number."""
+    """Address of a group of weights, that of its first block, and the number of that block."""
 
     row: ProductRow
     tokens: ProductTokens
