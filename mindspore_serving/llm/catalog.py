@@ -103,6 +103,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None,),
         },
+        takes_images=True,
         keeps_integers=True,
     ),
     "combined": Runtime(

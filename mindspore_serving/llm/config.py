@@ -177,9 +177,9 @@ class EngineConfig:
     prefix_cache_dir: str | None = _option(
         None,
         "directory for a copy of the prefix cache, so that prompts hit it after a restart; "
-        "None: no copy. Workers may share it. Runtimes 'openvino' and 'torch', without ranks; "
-        "not for models with a state, nor for LoRA adapters.",
-        runtimes=("openvino", "torch"),
+        "None: no copy. Workers may share it. Runtimes 'openvino', 'torch' and 'native', without "
+        "ranks; not for models with a state, nor for LoRA adapters.",
+        runtimes=("openvino", "torch", "native"),
         has_encoders=False,
     )
     prefix_cache_disk: int = _option(
