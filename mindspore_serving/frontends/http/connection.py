@@ -6,17 +6,13 @@ Knows no path and no protocol above HTTP: `SharedState.open_exchange` makes the 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.core.buffers import BufferList, in_memory
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
-from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, ResponseCounter
-from mindspore_serving.frontends.http.body_pool import BodyPool
+from mindspore_serving.frontends.access import CLIENT_LEFT
 from mindspore_serving.frontends.http.exchange import (
     Exchange,
-    ExchangeOutput,
     Fields,
     Flow,
     RefusedExchange,
@@ -24,10 +20,8 @@ from mindspore_serving.frontends.http.exchange import (
     length_of,
 )
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
-from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
-from mindspore_serving.frontends.http.unsent import UnsentAnswers
-from mindspore_serving.frontends.memory import Quota
-from mindspore_serving.frontends.spans import end_http
+from mindspore_serving.frontends.http.parser import RequestParser
+from mindspore_serving.frontends.http.shared import SharedState
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON = (
@@ -36,26 +30,6 @@ _JSON = (
 )
 _CHUNKED = (b"transfer-encoding", b"chunked")
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
-
-
-@dataclass(slots=True)
-class SharedState:
-    """State that the connections of a server share.
-
-    While `is_stopping`, each answer is the last of its connection.
-    """
-
-    limits: ServerLimits
-    max_body: int  # bytes
-    open_exchange: Callable[[RequestHead, ExchangeOutput], Exchange]
-    memory: Quota
-    responses: ResponseCounter
-    unsent: UnsentAnswers
-    pool: BodyPool
-    connections: "set[HttpConnection]" = field(default_factory=set)
-    is_stopping: bool = False
-    # All connections share this buffer: its content is parsed before the loop reads again.
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -103,7 +77,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.disconnect()
             if not exchange.is_cut:
                 exchange.status = CLIENT_LEFT
-            self._count(exchange)
+            self._shared.count(exchange)
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
@@ -191,7 +165,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _finished(self) -> None:
         """Remove the first exchange, whose answer is complete."""
         exchange = self._exchanges.popleft()
-        self._count(exchange)
+        self._shared.count(exchange)
         self._is_active = True
         if exchange.is_complete and exchange.keep_alive:
             if self._exchanges:  # no recursion: many can be answered at once
@@ -216,33 +190,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.keep_alive = False
         self._exchanges.append(exchange)
         if self._shared.responses.is_logged:
-            exchange.entry = self._entry(head)
+            exchange.entry = self._shared.entry(self.describe("peername"), head)
         if last is None:
             exchange.start()
         else:
             self.flow.pause_reading()
         return exchange
-
-    def _entry(self, head: RequestHead | None = None) -> Entry:
-        """Return an entry of the access log; without a head, for data that is not HTTP."""
-        address = self.transport.get_extra_info("peername")
-        client = f"{address[0]}:{address[1]}" if address else "unix"
-        if head is None:
-            return Entry(client, "", "")
-        path = head.target.partition(b"?")[0].decode("latin-1")
-        length = head.fields.get(b"content-length", b"0")
-        num_received = int(length) if length.isdigit() else None
-        return Entry(client, head.method.decode("latin-1"), path, num_received)
-
-    def _count(self, exchange: Exchange) -> None:
-        if exchange.span is not None:
-            end_http(exchange.span, exchange.status, exchange.route_path())
-        entry = exchange.entry
-        if entry is None:
-            self._shared.responses.counts[exchange.protocol, exchange.status] += 1
-        else:
-            exchange.complete_entry(entry)
-            self._shared.responses.add(exchange.protocol, exchange.status, entry, exchange.num_sent)
 
     def _start_next(self) -> None:
         if self._exchanges:
@@ -266,7 +219,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         refused = RefusedExchange(self, refusal)
         if self._shared.responses.is_logged:
-            refused.entry = self._entry()
+            refused.entry = self._shared.entry(self.describe("peername"))
         self._exchanges.append(refused)
         if len(self._exchanges) == 1:
             self._exchanges[0].start()
