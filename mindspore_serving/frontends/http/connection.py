@@ -22,6 +22,8 @@ from mindspore_serving.frontends.http.exchange import (
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.parser import RequestParser
 from mindspore_serving.frontends.http.shared import SharedState
+from mindspore_serving.frontends.http2.connection import Http2Connection
+from mindspore_serving.frontends.http2.frames import PREFACE
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON = (
@@ -50,6 +52,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
         self._exchanges: deque[Exchange] = deque()  # unanswered; the first is started
+        self._is_new = True  # nothing was parsed
+        self._preface = b""  # the beginning of the connection preface of HTTP/2
         self._is_chunked = False  # the body of the answer
         self._is_discarding = False  # after an error: data are read, not parsed
         self._num_discarded = 0
@@ -93,12 +97,43 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         try:
+            if self._is_new and not self._is_http1(nbytes):
+                return
             if self._parser.buffer is None:
                 self._parser.feed(self._shared.buffer[:nbytes])
             else:
                 self._parser.fill(nbytes)
         except HeadRefusal as refusal:
             self._refuse(refusal)
+
+    def _is_http1(self, nbytes: int) -> bool:
+        """Return whether the first bytes are to be parsed.
+
+        HTTP/2 begins with its preface, over TLS too; its connection takes over then.
+        """
+        if self._shared.buffer[0] != PREFACE[0] and not self._preface:
+            self._is_new = False
+            return True
+        data = self._preface + self._shared.buffer[:nbytes]
+        if data[: len(PREFACE)] == PREFACE[: len(data)]:
+            self._preface = data
+            if len(data) >= len(PREFACE):
+                self._take_over(memoryview(data))
+            return False
+        self._is_new = False
+        if self._preface:
+            self._parser.feed(memoryview(self._preface))
+        return True
+
+    def _take_over(self, data: memoryview) -> None:
+        """Let a connection of HTTP/2 go on."""
+        self._shared.connections.discard(self)
+        other = Http2Connection(self._shared, self._on_closed)
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.receive(data)
+        self._parser.close()
+        del self._parser
 
     def pause_writing(self) -> None:
         self.flow.fill()
