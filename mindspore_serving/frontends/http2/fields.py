@@ -69,14 +69,13 @@ class FieldReader:
                 self._heads[block] = head
         return head
 
-    def read_trailers(self, block: bytes) -> None:
-        """Decode trailers, or a block of no request, as the table of later blocks may need it.
+    def read_trailers(self, block: bytes) -> bool:
+        """Decode a block that is no request, and return whether trailers may have its fields.
 
-        Raises StreamFault, ConnectionFault.
+        The table of later blocks may need it.  Raises ConnectionFault.
         """
         fields, _ = self._decode(block)
-        if any(name.startswith(b":") for name, _ in fields):
-            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers have a pseudo-header")
+        return not any(name.startswith(b":") for name, _ in fields)
 
     def _decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
         """Return the fields of a block, and whether it left the table as it was."""

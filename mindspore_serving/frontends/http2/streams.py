@@ -61,15 +61,15 @@ class StreamTable:
             self._open(number, block, is_last=is_last)
             return
         stream = self._streams.get(number)
+        are_trailers = self._fields.read_trailers(block)
+        if stream is None or stream.has_ended:
+            self._refuse(number, "HEADERS")
+            return
         try:
-            self._fields.read_trailers(block)
-            if stream is None or stream.has_ended:
-                self._refuse(number, "HEADERS")
-            elif not is_last:
-                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers do not end the stream")
-            else:
-                stream.end()
-                self._remove_if_over(stream)
+            if not (are_trailers and is_last):
+                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers are not those of a request")
+            stream.end()
+            self._remove_if_over(stream)
         except StreamFault as fault:
             self.fail(number, fault)
 
