@@ -51,8 +51,8 @@ class FieldReader:
     def __init__(self, limits: ServerLimits) -> None:
         self._max_head, self._max_headers = limits.max_head, limits.max_headers
         # Names count for more than in `max_head`: a head over that has its own answer, 431.
-        most = 2 * limits.max_head + _FIELD_OVERHEAD * limits.max_headers
-        self._decoder = hpack.Decoder(max_header_list_size=most)
+        max_size = 2 * limits.max_head + _FIELD_OVERHEAD * limits.max_headers
+        self._decoder = hpack.Decoder(max_header_list_size=max_size)
         self._heads: dict[bytes, RequestHead] = {}
 
     def read_head(self, block: bytes) -> RequestHead:

@@ -331,7 +331,7 @@ def test_more_headers_than_allowed_are_answered_431(client):
     assert client.is_served(3)
 
 
-def test_a_small_block_that_swells_is_refused_while_it_is_read(client):
+def test_a_small_block_that_swells_is_refused_while_decoded(client):
     """An entry of the table of 3 KB, which one byte repeats (CVE-2016-6581)."""
     first = hpack.Encoder()
     fields = [(":method", "GET"), (":scheme", "http"), (":path", "/health"), ("x", "y" * 3000)]
