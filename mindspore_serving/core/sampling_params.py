@@ -150,7 +150,7 @@ class SamplingParams:
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
     text_bias: Mapping[str, float] = param(
-        {}, "added to the logits of each token of a text, by text", llamacpp="logit_bias"
+        {}, "added to the logits of each token of a text, by text"
     )
     stop: Sequence[str] = param(
         (),

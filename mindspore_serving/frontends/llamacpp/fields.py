@@ -55,10 +55,11 @@ def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
     return biases or None
 
 
-@translation("logit_bias", to="text_bias")
+@translation("logit_bias", "text_bias", to="text_bias")
 def text_bias(body: Any, _: ModelCard) -> dict[str, float] | None:
-    """Add biases to all tokens of a text, from pairs that have it for the token id."""
-    return {name: bias for name, bias in _biases(body) if isinstance(name, str)} or None
+    """Add biases to all tokens of a text, also from pairs that have it for the token id."""
+    biases = {name: bias for name, bias in _biases(body) if isinstance(name, str)}
+    return biases | (body.text_bias or {}) or None
 
 
 def _biases(body: Any) -> Iterator[tuple[int | str, float]]:
