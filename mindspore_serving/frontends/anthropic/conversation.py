@@ -1,4 +1,4 @@
-"""Conversations of content blocks as messages of a chat, and their ignored fields.
+"""ChatTurnss of content blocks as messages of a chat, and their ignored fields.
 
 The blocks of a message may become several messages, and consecutive messages of a role become one.
 """
@@ -16,7 +16,7 @@ from mindspore_serving.frontends.chat.messages import (
     ContentPart,
     ToolCall,
 )
-from mindspore_serving.frontends.chat.turns import Conversation
+from mindspore_serving.frontends.chat.turns import ChatTurns
 from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
 
@@ -41,7 +41,7 @@ def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
 
     Raises InvalidField.
     """
-    conversation = Conversation()
+    conversation = ChatTurns()
     for path, role, content in _turns(body):
         if isinstance(content, str):
             conversation.turn_of(role).add_text(content)
@@ -106,7 +106,7 @@ def _flatten(content: str | Sequence[Block] | Block | None) -> Iterator[Block]:
         yield from _flatten(block.content)
 
 
-def _add(conversation: Conversation, role: str, path: str, block: Block) -> None:
+def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
     if role == "assistant" and _is_of_server(block):
         return
     _check(path, block, _ACCEPTED[role], f"of {role}")

@@ -1,6 +1,6 @@
-"""Conversations whose messages are made piece by piece: consecutive content of a role is one message.
+"""Conversations whose messages are made piece by piece.
 
-Knows no protocol's contents.
+Consecutive content of a role is one message.  Knows no protocol's contents.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class Turn:
         )
 
 
-class Conversation:
+class ChatTurns:
     """Messages of a chat, built in order."""
 
     def __init__(self) -> None:
