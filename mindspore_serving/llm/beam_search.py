@@ -6,11 +6,14 @@ work of the steps before.  Knows no engine.
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import MAX_LOGPROBS, TokenLogprob
 
 MAX_WIDTH = MAX_LOGPROBS // 2
+
+_Scored: TypeAlias = tuple[list[int], float]  # an answer, and its sum of log-probabilities
 
 Likeliest = Callable[[Sequence[list[int]], int], Sequence[Sequence[TokenLogprob]]]
 """Returns the likeliest tokens behind each of some texts, as many as asked for."""
@@ -64,13 +67,13 @@ class BeamSearchOutput:
 
 @dataclass(slots=True)
 class Search:
-    """Search from one prompt; `ended` are answers and their sums, `beams` those that go on."""
+    """Search from one prompt; `ended` are complete answers, `beams` those that go on."""
 
     prompt: list[int]
     params: BeamSearchParams
     ends: Collection[int]  # tokens that end an answer
-    beams: list[tuple[list[int], float]] = field(init=False)
-    ended: list[tuple[list[int], float]] = field(default_factory=list)
+    beams: list[_Scored] = field(init=False)
+    ended: list[_Scored] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.beams = [([], 0.0)]
@@ -84,7 +87,7 @@ class Search:
 
         Beams that end are set aside. Of equally likely ones the first stays.
         """
-        following = []
+        following: list[_Scored] = []
         for (tokens, total), entries in zip(self.beams, likeliest, strict=True):
             for entry in entries:
                 answer = [*tokens, entry.token_id], total + entry.logprob
@@ -99,7 +102,7 @@ class Search:
         if len(self.ended) == self.params.beam_width and not self._may_improve():
             self.beams = []
 
-    def best(self) -> list[tuple[list[int], float]]:
+    def best(self) -> list[_Scored]:
         """Return the best of the answers that ended, best first."""
         ranked = sorted(self.ended, key=lambda answer: -self._score(answer[1], len(answer[0])))
         return ranked[: self.params.beam_width]
@@ -115,13 +118,14 @@ class Search:
         )
 
     def _score(self, total: float, length: int) -> float:
-        return total / float(length) ** self.params.length_penalty
+        divisor: float = float(length) ** self.params.length_penalty
+        return total / divisor
 
 
 def search(searches: Sequence[Search], likeliest: Likeliest) -> None:
     """Run searches with the same parameters to their end, a token of all of them at a time."""
     while running := [each for each in searches if each.beams]:
         texts = [text for each in running for text in each.texts()]
-        found = iter(likeliest(texts, 2 * running[0].params.beam_width))
+        entries = iter(likeliest(texts, 2 * running[0].params.beam_width))
         for each in running:
-            each.advance([next(found) for _ in each.beams])
+            each.advance([next(entries) for _ in each.beams])
