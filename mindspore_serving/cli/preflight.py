@@ -13,7 +13,11 @@ from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
-_LIBRARIES = {"mindir": "mindspore", "native": "numba"}  # of runtimes with other names
+_LIBRARIES = {
+    "mindir": "mindspore",
+    "native": "numba",
+    "combined": "numba",
+}  # of runtimes with other names
 _LANGUAGE = ("tokenizers", "jinja2")
 _DEFAULT = "openvino"
 

@@ -139,9 +139,15 @@ class ServableSettings(ServableOptions):
         is_path=True,
         page="prefix_cache.md#pinned-prompts",
     )
+    memory: str = _language(
+        "auto",
+        "low: keep no copy of weights beside the mapped file; needs --runtime combined or native",
+        choices=("auto", "low"),
+        page="llm.md#runtimes",
+    )
     deterministic: bool = _language(
         False,
-        "make answers the same to the bit in any batch; needs --runtime torch",
+        "make answers the same to the bit in any batch; needs --runtime torch or combined",
         page="llm.md#the-same-to-the-bit",
     )
     draft: str = _language(

@@ -101,6 +101,18 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None,),
         },
+        takes_images=True,
+        keeps_integers=True,
+    ),
+    "combined": Runtime(
+        ".combined.opening:open_runner",
+        accepts={
+            "device": ("auto", "cpu"),
+            "block_size": (32,),
+            "dtype": ("auto", "f32", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
+            "quantization": (None,),
+        },
         keeps_integers=True,
     ),
     "agents": Runtime(".agents:open_runner", accepts=_FLOAT32_ONLY, has_running_ranks=True),
