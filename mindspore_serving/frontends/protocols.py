@@ -11,6 +11,7 @@ from mindspore_serving.frontends import (
     cohere,
     llamacpp,
     llm_serving,
+    mcp,
     ollama,
     openai,
     server,
@@ -45,6 +46,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     *ollama.ROUTES,
     *llamacpp.ROUTES,
     *llm_serving.ROUTES,
+    *mcp.ROUTES,
     *server.ROUTES,
     *mindspore.ROUTES,
     mindspore.FALLBACK,
@@ -76,7 +78,7 @@ def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None 
     """
     generating = tgi.TgiService(state)
     contexts = {
-        **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL), state),
+        **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL, mcp.PROTOCOL), state),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL, llamacpp.PROTOCOL), state),
         **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL, mlflow.PROTOCOL), v2),
         tgi.PROTOCOL: generating,

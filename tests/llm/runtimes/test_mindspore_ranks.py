@@ -158,6 +158,11 @@ def test_ranks_refuse_unsupported_options(
         open_runner(path, "mindspore", EngineConfig(**options))
 
 
+def test_ranks_keep_their_heartbeats_to_the_scheduler() -> None:
+    """Without them they disconnect once, which ended a rank on a busy machine by SIGSEGV."""
+    assert "MS_DISABLE_HEARTBEAT" not in cluster.cluster_variables(0, 2, 4000, 0)
+
+
 def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MS_ROLE", "MS_WORKER")
     peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)

@@ -20,6 +20,7 @@ MODULE = "mindspore_serving.llm.runtimes.mindspore.scheduler_process"
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 120  # for all ranks to connect
 POLL_SECONDS = 0.05
+SILENT_SECONDS = 300  # after which the scheduler misses the heartbeats of a rank
 NO_PORT = 1 << 16
 
 
@@ -105,7 +106,9 @@ def cluster_variables(rank: int, size: int, port: int, device: int) -> dict[str,
         "MS_SCHED_HOST": HOST,
         "MS_SCHED_PORT": str(port),
         "MS_TOPO_TIMEOUT": str(CONNECT_SECONDS),
-        "MS_DISABLE_HEARTBEAT": "1",  # ours are faster
+        # Ours are faster.  With MS_DISABLE_HEARTBEAT a rank disconnects while its thread may still
+        # be reading, which ends its process by SIGSEGV.
+        "MS_NODE_TIMEOUT": str(SILENT_SECONDS),
         "MS_RETRY_INTERVAL_LOWER": "1",  # seconds between attempts; 3 to 5 by default
         "MS_RETRY_INTERVAL_UPPER": "1",
         "RANK_ID": str(rank),

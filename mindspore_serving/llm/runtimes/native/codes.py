@@ -30,6 +30,8 @@ class OpCode(IntEnum):
     ROUTE = 14
     EXPERT_PRODUCT = 15
     EXPERT_BIAS = 16
+    ADAPT = 17
+    STATE = 18
 
 
 class Column(IntEnum):
@@ -108,6 +110,9 @@ class StepColumn(IntEnum):
     OFFSET = 2  # within that block
     TABLE = 3  # index of its sequence's first block in the table of blocks
     USES_LONG_ROPE = 4
+    ADAPTER = 5  # row of the table of adapters; 0 is none
+    STATE_READ = 6  # slot of its sequence's state before it; -1 is none
+    STATE_WRITE = 7
 
 
 class CacheType(IntEnum):
