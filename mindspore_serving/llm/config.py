@@ -349,11 +349,12 @@ class EngineConfig:
         """True if the operator has asked for draft tokens wherever they are possible."""
         return bool(self.num_speculative_tokens or self.draft)
 
-    def max_draft_tokens(self, *, has_states: bool) -> int:
-        """Return the maximum number of draft tokens of a sequence in a step, for such layers."""
+    @property
+    def max_draft_tokens(self) -> int:
+        """Maximum number of draft tokens of a sequence in a step."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        return 0 if has_states else _MAX_DRAFT_TOKENS
+        return _MAX_DRAFT_TOKENS
 
 
 def _check_draft(config: EngineConfig) -> None:

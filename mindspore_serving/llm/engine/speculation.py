@@ -124,7 +124,7 @@ class Speculation:
     def __init__(
         self, config: EngineConfig, runner: Runner, draft: Runner | None, clock: Clock
     ) -> None:
-        self.limit = config.max_draft_tokens(has_states=runner.num_slots > 0)
+        self.limit = config.max_draft_tokens
         self.num_draft_tokens = self.num_accepted = 0
         self._config = config
         self._model: DraftModel | None = None
@@ -176,7 +176,7 @@ class Speculation:
         for sequence in running:
             if not sequence.is_decoding:
                 continue
-            num_rows += 1
+            num_rows += sequence.num_left
             answer = answers[sequence]
             state = answer.draft_state
             candidate = state and self._find_candidate(sequence, state, answer.grammar)
@@ -200,7 +200,7 @@ class Speculation:
         seconds -= self._model.seconds if self._model else 0.0
         is_alike = not step.copies
         for row in step.rows:
-            if row.num_logits != len(row.tokens):
+            if len(row.tokens) - row.num_logits > (self.limit if row.state else 0):
                 is_alike = False
         if is_alike:
             self._cost.observe(step.num_tokens, seconds)

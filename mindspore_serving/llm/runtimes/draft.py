@@ -59,14 +59,14 @@ def _open_draft(draft: Path, runtime: str, config: EngineConfig, large: Runner) 
 def _specs(directory: Path, draft: Path) -> tuple[ModelSpec, ModelSpec]:
     """Return the specs of the model and its draft model.
 
-    Raises StartError if one has a recurrent state, which cannot take back draft tokens.
+    Raises StartError if one has a recurrent state: memory is divided by blocks alone.
     """
     large, small = (load_definition(find_config(path))[0] for path in (directory, draft))
     for name, spec in (("the model", large), ("draft", small)):
         if spec.state is not None:
             raise StartError(
                 f"draft is {str(draft)!r}, but {name} ({spec.architecture_name}) has layers with a "
-                "state, which a rejected draft token would corrupt; leave draft out"
+                "state, whose slots it does not share; leave draft out: prompt lookup works"
             )
     return large, small
 
