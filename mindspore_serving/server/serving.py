@@ -43,6 +43,7 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
@@ -269,7 +270,8 @@ class Serving:
         store = self.store = StateStore(options.state_directory)
         if store.is_durable:
             limits = options.language_limits
-            self.batches = BatchRunner(store, lines, limits, priority=priority)
+            sweep = ResponseStore(store).fail_interrupted if store.is_shared else lambda: None
+            self.batches = BatchRunner(store, lines, limits, priority=priority, sweep=sweep)
         state = replace(self._app_state(options), store=store, batches=self.batches)
         state.responses.fail_interrupted()
         v2 = self._v2(state, options)
