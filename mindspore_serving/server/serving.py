@@ -238,7 +238,7 @@ class Serving:
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-        v2, router = self.open_routes(options)
+        v2, router = await self.open_routes(options)
         app = guarded(router, keys, origins)
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
@@ -257,7 +257,7 @@ class Serving:
             self.batches.start(router)
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
-    def open_routes(
+    async def open_routes(
         self,
         options: FrontEndOptions,
         lines: Mapping[str, LineFormat] = protocols.LINES,
@@ -267,7 +267,8 @@ class Serving:
 
         `lines` and `priority` are those of batches.  Raises StartError.
         """
-        store = self.store = StateStore(options.state_directory)
+        store = await on_thread("state", StateStore, options.state_directory)
+        self.store = store
         if store.is_durable:
             limits = options.language_limits
             sweep = ResponseStore(store).fail_interrupted if store.is_shared else lambda: None

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving.frontends.state.dialects import SQLITE, Dialect
+from mindspore_serving.frontends.state.dialects import SQLITE, SqlDialect
 
 _COLUMNS = "id, kind, owner, created, expires, size, is_open, body"
 
@@ -56,7 +56,7 @@ class Database:
     Raises `dialect.error`.
     """
 
-    def __init__(self, where: str, dialect: Dialect = SQLITE) -> None:
+    def __init__(self, where: str, dialect: SqlDialect = SQLITE) -> None:
         self.dialect = dialect
         self._where = where
         self._connection = dialect.connect(where)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 
 _TABLES = """
@@ -37,7 +36,7 @@ _SESSION = {  # milliseconds: a server that hangs does not block others for long
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class SqlDialect:
     """A database: `connect(where)` opens it and makes its tables; `mark` stands for a value.
 
     `lock` begins a transaction that no other is beside.  With `is_shared` several servers use the
@@ -87,7 +86,7 @@ def _open_sqlite(path: str) -> sqlite3.Connection:
     return connection
 
 
-SQLITE = Dialect(
+SQLITE = SqlDialect(
     connect=_open_sqlite,
     version="PRAGMA user_version",
     lock=("BEGIN IMMEDIATE",),
@@ -101,15 +100,17 @@ SQLITE = Dialect(
 )
 
 
-def postgres() -> Dialect:
+def postgres() -> SqlDialect:
     """Return the row of PostgreSQL.  Raises StartError if its library is not installed."""
     try:
         import psycopg
     except ModuleNotFoundError as error:
+        from mindspore_serving import extras
+
         text = extras.missing(error, "--state with a URL of PostgreSQL")
         raise StartError(f"Serving Error: {text}") from None
     idle = psycopg.pq.TransactionStatus.IDLE
-    return Dialect(
+    return SqlDialect(
         connect=_open_postgres,
         version="SELECT version FROM state_version",
         lock=("BEGIN", f"SELECT pg_advisory_xact_lock({_LOCK})"),

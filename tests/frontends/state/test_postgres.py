@@ -1,6 +1,7 @@
 """State in PostgreSQL, which several servers share."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,6 +89,27 @@ def test_two_servers_share_files_responses_and_conversations(stores) -> None:
         assert await ConversationStore(second).items("anna", made.id) == (b'{"id":"i"}',)
 
     asyncio.run(work(*stores))
+
+
+def test_a_response_fails_once_its_server_has_ended(stores) -> None:
+    first, second = (ResponseStore(store) for store in stores)
+
+    async def status() -> str:
+        second.fail_interrupted()
+        found = await second.find("anna", "r")
+        assert found is not None
+        return json.loads(found.body)["status"]
+
+    async def work() -> None:
+        body = StoredResponse(b'{"status":"in_progress"}', (), ())
+        first.add("anna", "r", body, LIMITS, is_open=True)
+        assert await status() == "in_progress"
+        first.renew("r")
+        assert await status() == "in_progress"
+        await stores[0].run(lambda db: db._execute("UPDATE claims SET until = until - 31"))
+        assert await status() == "failed"
+
+    asyncio.run(work())
 
 
 def test_a_claim_excludes_the_other_server_until_it_ends(stores) -> None:

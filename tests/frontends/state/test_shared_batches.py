@@ -7,6 +7,7 @@ import openai
 import pytest
 
 from tests.frontends.openai.serving import Web, serving, spoken, whole
+from tests.frontends.openai.test_background import hold
 from tests.frontends.openai.test_batches import client_of, end, line, results, start
 from tests.frontends.state.postgres import Postgres
 from tests.waiting import eventually
@@ -80,7 +81,7 @@ def test_a_batch_is_cancelled_at_the_other_server(webs: tuple[Web, Web]) -> None
 
 def test_a_background_response_belongs_to_the_server_that_runs_it(webs: tuple[Web, Web]) -> None:
     first, second = webs
-    first.inference.script = lambda request: None
+    hold(first)
     with client_of(first) as at_first, client_of(second) as at_second:
         made = at_first.responses.create(model="toy", input="Hello", background=True)
         found = eventually(lambda: _found(at_second, made.id))
