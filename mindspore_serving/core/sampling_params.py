@@ -29,8 +29,9 @@ class SamplingParams:
     """Sampling parameters of a request; every sequence of a batch has its own.
 
     Greedy if `temperature` is 0. The order is: penalties, DRY, biases, bans (bad words, minimum
-    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
-    The same seed gives the same tokens, whatever else is in the batch.
+    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC;
+    Mirostat replaces all from top_n_sigma on but temperature. The same seed gives the same tokens,
+    whatever else is in the batch.
 
     Raises InvalidField naming the parameter, its value and what is accepted.
     """
@@ -106,6 +107,18 @@ class SamplingParams:
         over=0.0,
         at_most=0.5,
     )
+    mirostat: int = param(
+        0,
+        "version of Mirostat, which takes the place of the filters; 0: none",
+        at_least=0,
+        at_most=2,
+    )
+    mirostat_tau: float = param(
+        5.0, "surprise of a token, in bits, that Mirostat aims at", at_least=0.0, at_most=100.0
+    )
+    mirostat_eta: float = param(
+        0.1, "share of an error of the surprise that Mirostat corrects", at_least=0.0, at_most=1.0
+    )
     repetition_penalty: float = param(
         1.0,
         "divisor of positive logits of tokens in prompt and answer; 1 has no effect",
@@ -149,6 +162,9 @@ class SamplingParams:
         at_most=MAX_STOPS,
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
+    text_bias: Mapping[str, float] = param(
+        {}, "added to the logits of each token of a text, by text"
+    )
     stop: Sequence[str] = param(
         (),
         "texts that end the answer, which does not contain them",

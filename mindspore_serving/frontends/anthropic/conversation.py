@@ -16,6 +16,7 @@ from mindspore_serving.frontends.chat.messages import (
     ContentPart,
     ToolCall,
 )
+from mindspore_serving.frontends.chat.opaque import is_signed
 from mindspore_serving.frontends.chat.turns import ChatTurns
 from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
@@ -69,6 +70,8 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
         names = ("display",) if is_on else ("budget_tokens", "display")
         yield from (f"thinking.{name}" for name in names if getattr(body.thinking, name))
     blocks = [block for _, _, content in _turns(body) for block in _flatten(content)]
+    if any(block.type == "thinking" and not _is_ours(block) for block in blocks):
+        yield "messages.content.thinking"
     if any(part.cache_control is not None for part in (body, *blocks, *(body.tools or ()))):
         yield "cache_control"
 
@@ -87,6 +90,11 @@ def _find_unread(body: CountRequest) -> Iterator[tuple[str, str]]:
 def _is_of_server(block: Block) -> bool:
     """Return whether a block is of a tool that only Anthropic's server runs."""
     return block.type in _SERVER_USES or block.type.endswith("_tool_result")
+
+
+def _is_ours(block: Block) -> bool:
+    """Return whether this server wrote the thinking of a block, and nobody changed it."""
+    return is_signed(block.thinking or "", block.signature)
 
 
 def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
@@ -115,7 +123,8 @@ def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
     elif block.type == "image":
         conversation.turn_of(role).texts.append(_image_part(f"{path}.source", block))
     elif block.type == "thinking":
-        conversation.turn_of(role).reasoning.append(block.thinking or "")
+        if _is_ours(block):
+            conversation.turn_of(role).reasoning.append(block.thinking or "")
     elif block.type == "tool_use":
         check_free(f"{path}.input", block.input)
         called = CalledFunction(block.name or "", block.input)

@@ -112,7 +112,7 @@ def test_a_response_fails_once_its_server_has_ended(stores) -> None:
     asyncio.run(work())
 
 
-def test_a_claim_excludes_the_other_server_until_it_ends(stores) -> None:
+def test_a_claim_excludes_the_other_server(stores) -> None:
     first, second = stores
     claim = {store: lambda db, one=store: db.claim("a", one.holder, 30) for store in stores}
     assert (run(first, claim[first]), run(second, claim[second])) == (True, False)

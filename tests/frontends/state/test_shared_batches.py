@@ -28,7 +28,7 @@ def asked(web: Web) -> list[str]:
     return [call.sent.messages[-1]["content"] for call in web.inference.calls]
 
 
-def test_each_line_runs_at_one_server(webs: tuple[Web, Web]) -> None:
+def test_no_line_runs_at_both_servers(webs: tuple[Web, Web]) -> None:
     with client_of(webs[0]) as first, client_of(webs[1]) as second:
         batches = [
             start(client, *[line(text, text) for text in TEXTS]) for client in (first, second)
@@ -41,7 +41,7 @@ def test_each_line_runs_at_one_server(webs: tuple[Web, Web]) -> None:
     assert sorted(asked(webs[0]) + asked(webs[1])) == sorted(TEXTS * 2)
 
 
-def test_a_server_goes_on_with_the_batch_of_one_that_ended(webs: tuple[Web, Web]) -> None:
+def test_a_batch_survives_its_server(webs: tuple[Web, Web]) -> None:
     first, second = webs
     answered, waiting = TEXTS[:4], threading.Event()
 
@@ -79,7 +79,7 @@ def test_a_batch_is_cancelled_at_the_other_server(webs: tuple[Web, Web]) -> None
         assert end(other, batch).status == "cancelled"
 
 
-def test_a_background_response_belongs_to_the_server_that_runs_it(webs: tuple[Web, Web]) -> None:
+def test_a_background_response_belongs_to_its_server(webs: tuple[Web, Web]) -> None:
     first, second = webs
     hold(first)
     with client_of(first) as at_first, client_of(second) as at_second:

@@ -19,7 +19,7 @@ from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 _OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
 _P1, _P4, _P5 = Column.P1, Column.P4, Column.P5
 
-POSITIONS, ROWS, USES_LONG_ROPE = "positions", "rows", "uses_long_rope"
+POSITIONS, ROWS, USES_LONG_ROPE, FEATURES = "positions", "rows", "uses_long_rope", "features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,14 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """Tensors written before a pass: vectors of images or 0, and factors 0 or 1 of embeddings."""
+
+    vectors: Node
+    kept: Node
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedLayer:
     """Cache of a layer's keys and values."""
 
@@ -50,21 +58,28 @@ class PlannedLayer:
 class NativeOps(PlannedOps):
     """`Ops` that record a plan; the handle of a weight is its name.
 
-    With `adapters`, LoRA adapters may change every weight that is multiplied or looked up.
+    With `adapters`, LoRA adapters may change every weight that is multiplied or looked up; with
+    `has_images`, image features replace embeddings.
     """
 
     def __init__(
-        self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None
-    ) -> None:
+        self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None,
+        has_images: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.lookups: list[Lookup] = []
         self.layers: list[PlannedLayer] = []
         self.states: list[int] = []  # numbers of a state, of each operation that has one
+        self.image_features: ImageFeatures | None = None
         self.last_hidden: Node | None = None
         self._weights = weights
         self._adapters = adapters
         self.inputs = DecoderInputs(
-            TokenIds(2**31), POSITIONS, ROWS, uses_long_rope=USES_LONG_ROPE if switches else None
+            TokenIds(2**31),
+            POSITIONS,
+            ROWS,
+            uses_long_rope=USES_LONG_ROPE if switches else None,
+            features=FEATURES if has_images else None,
         )
 
     def weight(self, name: str) -> Weight:
@@ -86,6 +101,11 @@ class NativeOps(PlannedOps):
         if self._adapters is not None:
             self._adapters.add_use(TABLE, table, (shape[0], shape[1]))
         return target
+
+    def replace_rows(self, x: Node, indices: str, rows: str) -> Node:
+        vectors, kept = (self.recorder.tensor(n, is_kept=True) for n in (x.width, 1))
+        self.image_features = ImageFeatures(vectors, kept)
+        return self.add(self.mul(x, kept), vectors)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         number, width = self._weights.matrix(weight, x.width)

@@ -28,7 +28,7 @@ from mindspore_serving.llm.runtimes.native.products import Products, Team
 from mindspore_serving.llm.runtimes.native.states import StateTables
 from mindspore_serving.llm.runtimes.native.threads import KernelThreads
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
-from mindspore_serving.llm.step import Logits, Step, Vectors
+from mindspore_serving.llm.step import Features, Logits, Step, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class NativeRunner(LimitedRunner):
         self._model: PlannedModel | None = model
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
+        self.arrays = self._cache.arrays
         self._products = Products(model.plan, model.weights.matrices)
         self._threads = KernelThreads(num_threads)
         self._end_threads = finalize(self, self._threads.close)  # their memory outlives them
@@ -125,6 +126,7 @@ class NativeRunner(LimitedRunner):
         passes = list(_passes(layout))
         parts = []
         for begin, end, gathered in passes:
+            _write_features(model, layout.features, begin, end)
             self._pass(model, layout.token_ids[begin:end], rows[begin:end], (blocks, gathered))
             part = _view(model.plan, output, len(gathered))
             parts.append(part if len(passes) == 1 else part.copy())
@@ -146,6 +148,19 @@ class NativeRunner(LimitedRunner):
         addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
         execute(self._planned, Memory(*addresses, rows, *rest, model.adapters.table), len(ids))
         self._threads.adapt()
+
+
+def _write_features(model: PlannedModel, features: Features | None, begin: int, end: int) -> None:
+    """Write the image features of a pass's tokens, in a model that takes them."""
+    planned = model.ops.image_features
+    if planned is None:
+        return
+    vectors, kept = (_view(model.plan, x, end - begin) for x in (planned.vectors, planned.kept))
+    vectors[:], kept[:] = 0, 1
+    if features is not None:
+        chosen = (begin <= features.positions) & (features.positions < end)
+        rows = features.positions[chosen] - begin
+        vectors[rows], kept[rows] = features.vectors[chosen], 0
 
 
 def _view(plan: NativePlan, tensor: ArenaTensor, count: int) -> Vectors:
