@@ -156,7 +156,7 @@ class Emitter:
         sums: list[Value] = []
         for at in range(0, len(vectors), 4):
             four = [*vectors[at : at + 4], zero, zero, zero][:4]
-            low, high = (self._added(*four[k : k + 2], step=1) for k in (0, 2))
+            low, high = (self._added(four[k], four[k + 1], step=1) for k in (0, 2))
             lanes = self._added(low, high, step=2)
             while lanes.type.count > 4:
                 half = lanes.type.count // 2
