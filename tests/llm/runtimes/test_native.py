@@ -65,6 +65,16 @@ def test_smaller_caches_change_logits_little(llama, dtype, limit):
     assert 0 < relative_error(logits, checkpoints.logits(llama, prompt)) < limit
 
 
+def test_logits_do_not_depend_on_the_number_of_threads(llama):
+    """Heads are computed by all threads, products by chunks."""
+    prompt = checkpoints.prompts(1, longest=45)[0]
+    runners = (
+        open_runner(llama, "native", replace(CONFIG, num_threads=number)) for number in (1, 3)
+    )
+    alone, together = (all_logits(runner, prompt) for runner in runners)
+    np.testing.assert_array_equal(alone, together)
+
+
 def test_blocks_are_stored_and_restored(llama):
     runner = open_runner(llama, "native", CONFIG)
     prompt = checkpoints.prompts(1)[0]

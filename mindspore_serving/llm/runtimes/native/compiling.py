@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
-from numba import config, njit
+from numba import cfunc, config, njit, types
 from numba.core import event
 
 from mindspore_serving import loading, log
@@ -33,13 +33,27 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def entry(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return `function` for Python, compiled at its first call unless the cache has its code."""
+    with _cache() as has_cache:
+        made = njit(nogil=True, error_model="numpy", cache=has_cache)(function)
+    return cast(Callable[..., Any], made)
+
+
+def kernel(function: Callable[[int, int], None]) -> Any:
+    """Return a kernel of threads (`team`), compiled unless the cache has it; keep it referenced."""
+    options: Any = {"error_model": "numpy", "fastmath": _FAST}
+    with _cache() as has_cache:
+        return cfunc(types.void(types.int64, types.int64), cache=has_cache, **options)(function)
+
+
+@contextmanager
+def _cache() -> Iterator[bool]:
+    """Hold numba's cache in the directory of all sources, if it may be used."""
     directory, before = _directory(), config.CACHE_DIR
     config.CACHE_DIR = directory or before
     try:
-        made = njit(nogil=True, error_model="numpy", cache=bool(directory))(function)
+        yield bool(directory)
     finally:
         config.CACHE_DIR = before
-    return cast(Callable[..., Any], made)
 
 
 @contextmanager

@@ -76,6 +76,17 @@ def _call_kernel(b: Any, kernel: Any, arguments: Any, chunk: Any) -> Any:
     return ir.Constant(_I32, 0)
 
 
+def _exchange_i64(b: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Store `value` if the number is `expected`; return 1 then, else 0.  Atomic."""
+    pointer = b.inttoptr(address, _I64.as_pointer())
+    swapped = b.cmpxchg(pointer, expected, value, "seq_cst", "seq_cst")
+    return b.zext(b.extract_value(swapped, 1), _I32)
+
+
+def _as_pointer(b: Any, address: Any) -> Any:
+    return b.inttoptr(address, _I8.as_pointer())
+
+
 def _exp(b: Any, x: Any) -> Any:
     """Emit e**x to 2e-7, for x within -87..87; beyond, the result is that of the nearer end."""
 
@@ -139,3 +150,5 @@ store_bf16, store_u8 = _store(_store_bf16), _store(_store_u8)
 store_i64 = _function(types.int32, (types.int64, types.int64, types.int64), _store_i64)
 call_kernel = _function(types.int32, (types.int64, types.int64, types.int64), _call_kernel)
 exp = _function(types.float32, (types.float32,), _exp)
+exchange_i64 = _function(types.int32, (types.int64, types.int64, types.int64), _exchange_i64)
+as_pointer = _function(types.voidptr, (types.int64,), _as_pointer)
