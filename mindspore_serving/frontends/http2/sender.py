@@ -53,14 +53,14 @@ class FrameSender:
         if out and not self._transport.is_closing():
             self._transport.writelines(out)
 
-    def send_fields(self, stream: Http2Stream, block: bytes) -> None:
-        """Write a field block of a stream's answer."""
+    def send_fields(self, stream: Http2Stream, block: bytes, last: int = 0) -> None:
+        """Write a field block of a stream's answer; `last` is END_STREAM if it is the last."""
         block, self._start_of_block = self._start_of_block + block, b""
         kind, size = FrameType.HEADERS, self.max_frame
         for begin in range(0, len(block), size):
-            flags = Flag.END_HEADERS if begin + size >= len(block) else 0
+            flags = last | (Flag.END_HEADERS if begin + size >= len(block) else 0)
             self.send(frame(kind, flags, stream.id, block[begin : begin + size]))
-            kind = FrameType.CONTINUATION
+            kind, last = FrameType.CONTINUATION, 0
 
     def send_reset(self, number: int, code: ErrorCode) -> None:
         """Write RST_STREAM."""
@@ -82,8 +82,15 @@ class FrameSender:
                 stream.flow.fill()
             return
         self.blocked.pop(stream.id, None)
+        self._end_if_sent(stream)
+
+    def _end_if_sent(self, stream: Http2Stream) -> None:
+        """Write the end of an answer whose data is written."""
         if stream.ends and not stream.is_closed:
-            self.send(frame(FrameType.DATA, Flag.END_STREAM, stream.id))
+            if stream.trailers is None:
+                self.send(frame(FrameType.DATA, Flag.END_STREAM, stream.id))
+            else:
+                self.send_fields(stream, stream.trailers, Flag.END_STREAM)
             stream.is_closed = True
 
     def send_blocked(self) -> list[Http2Stream]:
@@ -101,6 +108,7 @@ class FrameSender:
                     moved[stream.id] = stream
                 if not stream.num_pending:
                     self.blocked.pop(stream.id)
+                    self._end_if_sent(stream)
         return [*moved.values()]
 
     def _send_part(self, stream: Http2Stream) -> bool:
@@ -109,7 +117,7 @@ class FrameSender:
         if size <= 0 or self.is_full:
             return False
         part = stream.take_pending(size)
-        is_last = stream.ends and not stream.num_pending
+        is_last = stream.ends and not stream.num_pending and stream.trailers is None
         flags = Flag.END_STREAM if is_last else 0
         self.send(frame_head(FrameType.DATA, flags, stream.id, len(part)))
         self.send(part)

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.http.exchange import (
 )
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.parser import LARGE_BODY
-from mindspore_serving.frontends.http2.fields import encode_head, literal
+from mindspore_serving.frontends.http2.fields import encode_fields, encode_head, literal
 from mindspore_serving.frontends.http2.frames import ErrorCode, StreamFault
 from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME
@@ -86,6 +86,7 @@ class Http2Stream:
         "exchange",
         "flow",
         "has_ended",
+        "trailers",
         "id",
         "is_closed",
         "has_head",
@@ -110,6 +111,7 @@ class Http2Stream:
         self.send_window, self.receive_window = send_window, RECEIVE_WINDOW
         self.pending: deque[memoryview] = deque()  # parts of the answer's body
         self.num_pending = 0  # bytes of them
+        self.trailers: bytes | None = None  # field block after the last data
         self.ends = False  # the answer is whole: its last frame ends the stream
         self.is_closed = False  # its last frame is written, or it was reset
         self.has_ended = False  # the request is whole
@@ -231,6 +233,16 @@ class Http2Stream:
         if not self.is_closed:
             self.ends = True
             self._connection.finish(self)
+
+    def finish_with(self, trailers: Fields) -> None:
+        """End the answer with trailers."""
+        self.trailers = encode_fields(trailers)
+        self.finish()
+
+    def answer_fields(self, status: int, headers: Fields) -> None:
+        """Write an answer without a body.  The exchange is over."""
+        self.trailers, self.has_head = encode_head(status, headers), True
+        self.finish()
 
     def close(self) -> None:
         self._connection.reset(self, ErrorCode.INTERNAL_ERROR)

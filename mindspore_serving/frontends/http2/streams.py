@@ -234,5 +234,9 @@ class StreamTable:
             elif age > limits.request_timeout:
                 text = f"no answer within {limits.request_timeout:g} seconds"
                 exchange.expire(DeadlineExceeded(text))
-            elif not stream.has_ended and age > limits.body_timeout and not stream.has_head:
+            elif (
+                exchange.is_timed
+                and age > limits.body_timeout
+                and not (stream.has_ended or stream.has_head)
+            ):
                 stream.refuse(HeadRefusal(408, "The request arrived too slowly."))
