@@ -38,6 +38,7 @@ _RESERVED = frozenset(
     {b"host", b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"}
 )
 _WINDOWS = {b"gzip": 31, b"deflate": 15}  # of zlib
+_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[]"  # the rest of printable ASCII but %
 ENCODINGS = b"identity,deflate,gzip"
 
 
@@ -171,10 +172,7 @@ class GrpcCall(Exchange):
     def disconnect(self) -> None:
         self._is_cancelled = self._is_over = self.is_cut = True
         self.status = Code.CANCELLED.name
-        if self._task is None:
-            self._finish()
-        else:
-            self._task.cancel()
+        self._finish()
 
     def expire(self, error: ServingError) -> None:
         self._stop(getattr(Code, statuses.of(error.code).grpc), str(error))
@@ -228,36 +226,31 @@ class GrpcCall(Exchange):
 
     def _stop(self, code: Code, text: str) -> None:
         """End the call from outside its method, which is cancelled."""
-        if self._is_over or self._code is not None:
-            return
-        self._code, self._details = code, text
-        if self._task is None:
-            self._end(code, text)
-        else:
-            self._task.cancel()
+        self._end(code, text)
 
     def _end(self, code: Code, text: str) -> None:
-        """Write the status; the call is over."""
+        """Write the status; the call is over, and its method cancelled if it still runs."""
+        if self._is_over:
+            return
+        self._is_over, self.status = True, code.name
         self._code, self._details = code, text
-        if not self._is_over:
-            self._is_over, self.status = True, code.name
-            fields = [(b"grpc-status", b"%d" % code.value[0])]
-            if text:
-                fields.append(
-                    (b"grpc-message", quote(text, safe=" !\"#$&'()*+,/:;<=>?@[]").encode())
-                )
-            fields += _encoded(self._trailing)
-            self._finish()
-            if self.has_responded:
-                self.output.finish_with(fields)
-            else:
-                self.output.answer_fields(200, [*_HEADERS, *fields])
+        fields = [(b"grpc-status", b"%d" % code.value[0])]
+        if text:
+            fields.append((b"grpc-message", quote(text, safe=_UNQUOTED).encode()))
+        fields += _encoded(self._trailing)
+        self._finish()
+        if self.has_responded:
+            self.output.finish_with(fields)
         else:
-            self._finish()
+            self.output.answer_fields(200, [*_HEADERS, *fields])
 
     def _finish(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        """Release what the call holds, and cancel its method unless that has ended the call."""
+        task, timer = self._task, self._timer
+        if timer is not None:
+            timer.cancel()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
         self._parts.clear()
         self._messages.clear()
         self._give_back()

@@ -20,7 +20,7 @@ from mindspore_serving.tls import Certificates
 
 
 class GrpcMethods:
-    """Opens the calls of the methods of `handlers`, with messages of at most `max_message` bytes."""
+    """Opens calls of the methods of `handlers`; messages have at most `max_message` bytes."""
 
     def __init__(self, handlers: Sequence[Any], max_message: int) -> None:
         self._handlers, self._max_message = handlers, max_message
@@ -51,7 +51,7 @@ class _Details(grpc.HandlerCallDetails):
 
 
 class Http2GrpcServer:
-    """A server of gRPC methods, with the interface of `GrpcServer`."""
+    """A server of gRPC methods, started and stopped like `GrpcServer`."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Http2GrpcServer:
         limits: ServerLimits | None = None,
         closing: Sequence[Callable[[], None]] = (),
         responses: ResponseCounter | None = None,
-        **_: Any,
     ) -> None:
+        """Create a server; `closing` are called first when it stops."""
         self.address = address
         self._handlers, self._limits, self._closing = handlers, limits, closing
         self._responses = responses
@@ -77,7 +77,7 @@ class Http2GrpcServer:
             self.address, methods.open, max_message, self._limits, responses=self._responses
         )
         self._remove_dead_socket()
-        await server.start(tls)
+        await server.start(tls, "Serving gRPC server")
         self._server = server
 
     async def stop(self, grace: float) -> None:

@@ -58,9 +58,9 @@ class ExchangeServer:
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, tls: Certificates | None) -> None:
-        """Listen and serve.  Raises StartError if the address cannot be bound."""
-        listener, limits = addresses.listen(self.address), self.shared.limits
+    async def start(self, tls: Certificates | None, tag: str = "RESTful server") -> None:
+        """Listen and serve.  Raises StartError, with `tag`, if the address cannot be bound."""
+        listener, limits = addresses.listen(self.address, tag), self.shared.limits
         take_over = self.start_connecting(tls).take_over
         self._listener = Listener(listener, limits, take_over, has_tls=tls is not None)
 
