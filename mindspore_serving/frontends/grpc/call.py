@@ -23,6 +23,7 @@ from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import RequestHead
+from mindspore_serving.frontends.http2.fields import encode_fields, encode_head
 from mindspore_serving.frontends.http2.stream import Http2Stream
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.wire import status as statuses
@@ -31,6 +32,8 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 Code = grpc.StatusCode
 PREFIX = 5  # bytes before a message: whether it is compressed, and its size
 _HEADERS = ((b"content-type", b"application/grpc"),)
+_HEAD = encode_head(200, _HEADERS)
+_OK = encode_fields([(b"grpc-status", b"0")])
 _SMALL = 64 << 10  # bytes of a message that do not count in the memory quota, or are waited for
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -65,6 +68,7 @@ class GrpcCall(Exchange):
         "_is_over",
         "_max_message",
         "_messages",
+        "_metadata",
         "_method",
         "_missing",
         "_num_counted",
@@ -100,6 +104,7 @@ class GrpcCall(Exchange):
         self._code: Code | None = None
         self._details = ""
         self._trailing: Metadata = ()
+        self._metadata: Metadata | None = None  # of the client, decoded when it is asked for
         self._error: ServingError | None = None
         self._on_done: list[Callable[[Any], None]] = []
 
@@ -190,7 +195,8 @@ class GrpcCall(Exchange):
             if self._method.response_streaming:
                 await self._answer_stream()
             else:
-                self._send(await self._method.stream_unary(self._requests(), self))
+                self._answer(await self._method.stream_unary(self._requests(), self))
+                return
         except grpc.aio.AbortError:
             code, text = self._code or Code.UNKNOWN, self._details
         except CallFault as fault:
@@ -210,19 +216,36 @@ class GrpcCall(Exchange):
                 if self.output.flow.is_full:
                     await self.output.flow.drain()
 
-    def _send(self, response: Any) -> None:
+    def _answer(self, response: Any) -> None:
+        """Write the only response of a call, and its status."""
+        data = self._framed(response)
+        if self._is_over:
+            return
+        self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
+        self.request_id = log.request_id.get().encode()
+        self.num_sent = len(data) - PREFIX
+        trailers = _OK + encode_fields(_encoded(self._trailing)) if self._trailing else _OK
+        self._finish()
+        self.output.answer_block(_HEAD, data, trailers)
+
+    def _framed(self, response: Any) -> bytes:
         serialize = self._method.response_serializer
         data: bytes = response if serialize is None else serialize(response)
         if len(data) > self._max_message:
             text = f"message of {len(data)} bytes is larger than max ({self._max_message})"
             raise CallFault(Code.RESOURCE_EXHAUSTED, text)
+        return b"\0" + len(data).to_bytes(4, "big") + data
+
+    def _send(self, response: Any) -> None:
+        """Write a response of a stream."""
+        data = self._framed(response)
         if self._is_over:
             return
         if not self.has_responded:
             self.has_responded = True
             self.output.begin(200, _HEADERS, keep_alive=True, is_chunked=False)
-        self.num_sent += len(data)
-        self.output.write(b"\0" + len(data).to_bytes(4, "big") + data)
+        self.num_sent += len(data) - PREFIX
+        self.output.write(data)
 
     def _stop(self, code: Code, text: str) -> None:
         """End the call from outside its method, which is cancelled."""
@@ -296,7 +319,9 @@ class GrpcCall(Exchange):
         return await on_thread("inflate", _inflate, *arguments)
 
     def invocation_metadata(self) -> Metadata:
-        return tuple(_decoded(self._head.headers))
+        if self._metadata is None:
+            self._metadata = tuple(_decoded(self._head.headers))
+        return self._metadata
 
     def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
         self._trailing = tuple(trailing)

@@ -72,6 +72,30 @@ class FrameSender:
 
     # --- data ---
 
+    def send_whole(
+        self, stream: Http2Stream, block: bytes, body: bytes, trailers: bytes | None
+    ) -> bool:
+        """Write a whole answer at once; return False if it has to be written in parts."""
+        size = len(body)
+        room = min(self.window, stream.send_window, self.max_frame)
+        block = self._start_of_block + block if self._start_of_block else block
+        if size > room or self.is_full or len(block) + len(trailers or b"") > self.max_frame:
+            return False
+        self._start_of_block = b""
+        self.window -= size
+        stream.send_window -= size
+        stream.ends = stream.is_closed = True
+        number, last = stream.id, Flag.END_HEADERS | Flag.END_STREAM
+        parts = [frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block)), block]
+        if trailers is None:
+            parts += (frame_head(FrameType.DATA, Flag.END_STREAM, number, size), body)
+        else:
+            parts += (frame_head(FrameType.DATA, 0, number, size), body)
+            parts += (frame_head(FrameType.HEADERS, last, number, len(trailers)), trailers)
+        self.send(b"".join(parts))
+        self._budget.earn(2)
+        return True
+
     def send_pending(self, stream: Http2Stream) -> None:
         """Write what the windows allow of the data of a stream, and END_STREAM after the last."""
         while stream.num_pending and self._send_part(stream):

@@ -41,6 +41,12 @@ class StreamConnection(Protocol):
         """Write a field block of the answer."""
         ...
 
+    def send_whole(
+        self, stream: "Http2Stream", block: bytes, body: bytes, trailers: bytes | None
+    ) -> bool:
+        """Write a whole answer at once; return False if it has to be written in parts."""
+        ...
+
     def send_pending(self, stream: "Http2Stream") -> None:
         """Write what the windows allow of the stream's pending data."""
         ...
@@ -193,15 +199,29 @@ class Http2Stream:
         self._connection.send_fields(self, _CONTINUE)
 
     def answer_json(self, request_id: bytes, body: bytes) -> None:
-        self._answer(_JSON + literal(NAME, request_id) + literal(*length_of(body)), (body,))
+        self.answer_block(_JSON + literal(NAME, request_id) + literal(*length_of(body)), body)
 
     def answer(
         self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
     ) -> None:
         block = encode_head(status, (*headers, length_of(body)))
+        if isinstance(body, bytes):
+            self.answer_block(block, body)
+            return
         self._answer(
             block, map(in_memory, body.buffers) if isinstance(body, BufferList) else (body,)
         )
+
+    def answer_block(self, block: bytes, body: bytes, trailers: bytes | None = None) -> None:
+        """Write an answer whose head and trailers are encoded.  The exchange is over."""
+        if self.is_closed:
+            return
+        self.has_head = True
+        if not self._connection.send_whole(self, block, body, trailers):
+            self._begin(block)
+            self._put(body)
+            self.trailers = trailers
+        self.finish()
 
     def _answer(self, block: bytes, parts: Iterable[Buffer]) -> None:
         if not self.is_closed:
@@ -230,7 +250,7 @@ class Http2Stream:
             self.num_pending += len(view)
 
     def finish(self) -> None:
-        if not self.is_closed:
+        if self.exchange is not None:
             self.ends = True
             self._connection.finish(self)
 
