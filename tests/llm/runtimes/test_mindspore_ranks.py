@@ -27,6 +27,7 @@ from mindspore_serving.llm.step import Row, Step
 from tests.cli.commands import run
 from tests.e2e.harness import ROOT
 from tests.llm import checkpoints
+from tests.llm.quantised_files import CASES, quantised
 from tests.llm.rank_threads import ranks
 from tests.llm.running import generate_staggered, texts
 
@@ -54,7 +55,8 @@ def lines_of_rank(path: Path, rank: int, *, splits_experts: bool = True) -> list
     sharded = ShardedCheckpoint(checkpoint, spec, shard, **splits)
     collectives = Collectives.of("hccl_world_group", shard, spec.vocab_size, **splits)
     ops = RankGraphOps(
-        GraphWeights(sharded, "mindspore.bfloat16"), nodes.PREFILL, nodes.ASCEND, 128,
+        GraphWeights(sharded, "mindspore.bfloat16", keeps_integers=True), nodes.PREFILL,
+        nodes.ASCEND, 128,
         tuple(spec.attention_layers), collectives=collectives,
     )  # fmt: skip
     graph = recording.record(cut_spec(spec, 2), decoder, ops)
@@ -77,6 +79,29 @@ def test_a_sum_follows_the_embedding_and_each_matrix_split_by_inputs(
     block = "TokenUnpermute" if name == "mixtral" else "MatMul"
     assert made == ["MatMul", block] * 2
     assert sum("AllGather(" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "product"),
+    [
+        ("awq", "WeightQuantMatmul"),
+        ("golden-stick-a16w8", "WeightQuantMatmul"),
+        ("modelslim-w8a8-dynamic", "QuantMatmul"),
+        ("modelslim-w8a8", "QuantMatmul"),
+    ],
+)
+def test_products_of_integers_are_divided_over_ranks(
+    directory: Path, case: str, product: str
+) -> None:
+    """Each sum is of a product with a rank's integers, or of the embedding."""
+    target = directory / case
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 128}  # whole groups of 32 for a rank
+    floats = checkpoints.build("llama", directory / "wide", **sizes)
+    quantised(floats, target, CASES[case])
+    lines = lines_of_rank(target / "quantised", 1)
+    made = dict(line.split(" = ", 1) for line in lines if " = " in line)
+    summed = re.findall(r"AllReduce\((\w+)\)", "\n".join(lines))
+    assert [made[name].partition("(")[0] for name in summed[1:]] == [product] * 2
 
 
 def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(
