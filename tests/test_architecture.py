@@ -49,7 +49,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runtimes"}),
     frozenset({"engine", "chat", "images", "calibration"}),
     frozenset({"engines"}),
-    frozenset({"loader", "outputs", "inspection"}),
+    frozenset({"loader", "outputs", "inspection", "beam_search"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
     frozenset({"upstream"}),
