@@ -3,7 +3,7 @@
 Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; the
 matrices behind them are cut by inputs, so that the ranks' results add up (Shoeybi et al.,
 "Megatron-LM", 2019).  A bias that is added after the sum stays on rank 0.  Uncut tensors (norms,
-routers) are on every rank.
+routers, what makes the vectors of latent attention) are on every rank.
 
 Tensors stay views of the mapped file: a rank reads the pages of its part.  Knows no runtime and no
 process.
@@ -27,6 +27,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
+SHARED = ("gate_proj", "up_proj", "down_proj")  # matrices of an expert that computes every token
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +159,10 @@ class ShardedCheckpoint(Checkpoint):
         experts = spec.architecture.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
-        self._expert_outputs = (gate, up)
+        shared = [f"{experts.shared}.{leaf}" for leaf in SHARED] if experts.shared else []
+        self._even_outputs = (gate, up, *shared[:2])
         self._whole = () if splits_experts else (gate, up, down)
-        self._inputs = (self._names.output, self._names.down, down)
+        self._inputs = (self._names.output, self._names.down, down, *shared[2:])
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
         dtype, shape, bits = super().raw(name)
@@ -224,7 +226,7 @@ class ShardedCheckpoint(Checkpoint):
             return None
         if module in self._inputs:
             return Cut([self._even(name, shape[-1])], axis=1)
-        if module in self._expert_outputs:
+        if module in self._even_outputs:
             return _rows(name, shape, [self._even(name, shape[0])], shape[0])
         ranges = self._outputs(module)
         return _rows(name, shape, *ranges) if ranges else None
@@ -236,9 +238,12 @@ class ShardedCheckpoint(Checkpoint):
         kv = self._shard.kv_heads(spec.num_kv_heads)
         features = self._shard.of(spec.intermediate_size)
         parts = [_scaled(part, spec.head_dim) for part in (heads, kv, kv)]
+        expanded = spec.latent.plain + spec.latent.value if spec.latent else 0
         for modules, ranges, sizes in (
             (names.qkv, parts, [spec.q_size, spec.kv_size, spec.kv_size]),
             (names.gate_up, [features] * 2, [spec.intermediate_size] * 2),
+            (("self_attn.q_b_proj",), parts[:1], [spec.q_size]),
+            (("self_attn.kv_b_proj",), [_scaled(heads, expanded)], [spec.num_heads * expanded]),
         ):
             if module not in modules:
                 continue
