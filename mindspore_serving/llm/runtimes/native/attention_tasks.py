@@ -57,7 +57,7 @@ class AttentionTasks(NamedTuple):
         return cls(record, arguments, scores, slots)
 
 
-class Operation(NamedTuple):
+class AttentionOperation(NamedTuple):
     """Row of a plan, its numbers, and the row of its layer."""
 
     op: Integers
@@ -91,7 +91,7 @@ def _run_task(arguments: int, task: int) -> None:
 
 @compiled
 def attend_all(
-    team: Team, tasks: AttentionTasks, memory: Memory, operation: Operation, rows: int
+    team: Team, tasks: AttentionTasks, memory: Memory, operation: AttentionOperation, rows: int
 ) -> None:
     """Compute all rows and heads, by this thread alone if there is little to do."""
     op, numbers, layer = operation

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from mindspore_serving.llm.runtimes.native import attention, elementwise, experts, lora
 from mindspore_serving.llm.runtimes.native.attention import Memory
 from mindspore_serving.llm.runtimes.native.attention_tasks import (
+    AttentionOperation,
     AttentionTasks,
-    Operation,
     attend_all,
 )
 from mindspore_serving.llm.runtimes.native.codes import Column, OpCode
@@ -64,7 +64,7 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
         elif code == _ATTENTION:
             layer = planned.layers[op[P2]]
             attention.write(memory, op, rows, layer)
-            operation = Operation(op, numbers, layer)
+            operation = AttentionOperation(op, numbers, layer)
             attend_all(planned.team, planned.attention, memory, operation, rows)
         elif code == _ADAPT:
             lora.adapt(memory, op, rows)
