@@ -12,13 +12,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mindspore_serving import server
+from mindspore_serving.client import Client
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded, StartError
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import parse
 from mindspore_serving.frontends.grpc.calls import CallGate
-from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from tests.e2e.harness import config, write_servable
@@ -53,9 +54,9 @@ class Served:
         gate = CallGate(Keys(keys), bounds, LARGEST)
         handlers = [ms_grpc.handler(self.inference, gate)]
         closing = [gate.close]
-        arguments = self.address, handlers, bounds, closing, self.responses
-        self.server = Http2GrpcServer(*arguments)
-        background.run(self.server.start(LARGEST, None))
+        methods = GrpcMethods(handlers, LARGEST, closing)
+        self.server = Http2GrpcServer(self.address, methods, bounds, self.responses)
+        background.run(self.server.start(None))
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         self.channel = grpc.insecure_channel(self.address.text, options)
 
@@ -287,3 +288,13 @@ def test_the_command_line_can_choose_the_library(tmp_path):
     )
     assert told.returncode == 2
     assert "http2" in told.stderr
+
+
+def test_the_http_port_answers_grpc_too(calls):
+    port = calls.http
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service="toy")
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with Client(f"127.0.0.1:{port}", "toy", "echo") as client:
+        assert client.infer({"x": np.arange(6.0)})[0]["y"].sum() == 15
