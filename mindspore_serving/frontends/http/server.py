@@ -7,6 +7,7 @@ from typing import Protocol
 from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import Forbidden
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
@@ -162,17 +163,22 @@ class HttpServer(ExchangeServer):
         super().__init__(address, self._open, max_body, limits, responses=responses, pool=pool)
 
     def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
-        if self._calls is not None and head.version == "2":
-            origins = self._path.origins
-            is_plain = origins is None or origins.is_plain(head.fields)
-            call = self._calls.find(head, output) if is_plain else None
-            if call is not None:
-                return call
+        if head.version == "2" and (call := self._find_call(head, output)) is not None:
+            return call
         exchange = self._path.open(head, output) or Application(self._app, head, output)
         if self._tracer is not None:
             scheme = "https" if output.describe("sslcontext") else "http"
             exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
         return exchange
+
+    def _find_call(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a gRPC call; None if the application answers the request."""
+        try:
+            if self._path.origins is not None:
+                self._path.origins.check("POST", head.fields)
+        except Forbidden:
+            return None  # the application says why
+        return None if self._calls is None else self._calls.find(head, output)
 
     async def stop(self, grace: float) -> None:
         if self._calls is not None:

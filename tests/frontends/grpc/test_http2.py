@@ -298,3 +298,10 @@ def test_the_http_port_answers_grpc_too(calls):
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
     with Client(f"127.0.0.1:{port}", "toy", "echo") as client:
         assert client.infer({"x": np.arange(6.0)})[0]["y"].sum() == 15
+
+
+def test_a_foreign_page_cannot_call_grpc_on_the_http_port(calls):
+    origin = ("origin", "https://foreign.example")
+    with grpc.insecure_channel(f"127.0.0.1:{calls.http}") as channel:
+        call = channel.unary_unary(PREDICT).future(message(), metadata=[origin], timeout=PATIENCE)
+        assert status_of(call) == "PERMISSION_DENIED"
