@@ -5,6 +5,7 @@ Methods are those of grpcio's handlers, and see the part of its context that the
 
 import asyncio
 import base64
+import binascii
 import re
 import zlib
 from collections import deque
@@ -378,8 +379,13 @@ def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str 
         if name in _RESERVED:
             continue
         if name.endswith(b"-bin"):
-            padded = value + b"=" * (-len(value) % 4)
-            yield name.decode("latin-1"), base64.b64decode(padded)
+            stripped = value.rstrip(b"=")
+            padded = stripped + b"=" * (-len(stripped) % 4)
+            try:
+                yield name.decode("latin-1"), base64.b64decode(padded, validate=True)
+            except binascii.Error:
+                text = f"the metadata {name.decode('latin-1')} is not base64"
+                raise CallFault(Code.INVALID_ARGUMENT, text) from None
         else:
             yield name.decode("latin-1"), value.decode("latin-1")
 
