@@ -390,8 +390,3 @@ class ServeSettings(ServerSettings, ServableSettings):
             yield self
         for servable in self.servables:
             yield replace(self, **{"servables": (), "paths": (), "upstream": "", **servable})
-
-    def with_all(self, **options: Any) -> "ServeSettings":
-        """Return settings with the same `options` of every servable, also of the file."""
-        servables = tuple({**servable, **options} for servable in self.servables)
-        return replace(self, servables=servables, **options)
