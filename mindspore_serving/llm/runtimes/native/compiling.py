@@ -58,7 +58,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return Deferred(make)
 
 
-class Entry:
+class CompiledFunction:
     """A function for Python: of arrays that are contiguous, integers and tuples of them.
 
     It returns nothing.  Compiled at its first call unless the cache has its code.
@@ -90,7 +90,7 @@ class Entry:
 
 def entry(function: Callable[..., None]) -> Callable[..., None]:
     """Return `function` for Python."""
-    return Entry(function)
+    return CompiledFunction(function)
 
 
 def _parts(value: Any) -> Iterator[int]:
