@@ -14,7 +14,6 @@ from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
-from mindspore_serving.llm.runtimes.native.compiling import compilation_logged
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
@@ -46,7 +45,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
         base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint.f32)
     changes = read_changes(config, base)
     runner = NativeRunner(model, limits, kind, config.num_threads, base)
-    with first_step(), compilation_logged():
+    with first_step():
         runner.run(Step((Row([0], 0, [0], 1),)))
     for adapter, change in changes.items():
         runner.load_adapter(adapter, change)
