@@ -6,6 +6,7 @@ import pytest
 pytest.importorskip("numba")
 pytest.importorskip("gguf")
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
@@ -77,3 +78,45 @@ def test_matrices_stay_in_the_mapped_file(tmp_path):
     number, _ = weights.matrix(name, gguf_files.HIDDEN)
     address = checkpoint.stored(name).bits.ctypes.data
     assert weights.matrices[number].data.ctypes.data == address
+
+
+def written(path, **changes):
+    """A model of Q8_0, with other keys than its tensors need."""
+    return gguf_files.write_model(path / "model.gguf", kind="Q8_0", **changes)
+
+
+def with_nan_scale(path):
+    """The first block's scale of a layer's matrix is not a number."""
+    file = written(path)
+    rows = Checkpoint.open(file).stored("model.layers.1.mlp.down_proj.weight").bits.tobytes()
+    content = file.read_bytes()
+    at = content.index(rows)
+    file.write_bytes(content[:at] + b"\xff\x7e" + content[at + 2 :])
+    return file
+
+
+def cut_off(path):
+    file = written(path)
+    file.write_bytes(file.read_bytes()[:-500])
+    return file
+
+
+MALFORMED = {
+    "truncated": (cut_off, "is truncated: .* bytes are missing; download or copy it again"),
+    "NaN": (with_nan_scale, r"weights or scales that are not numbers \(NaN\): it is damaged"),
+    "heads": (
+        lambda path: written(path, extra={"llama.attention.head_count": 8}),
+        "heads of 8 features are rotated in 8 pairs",
+    ),
+    "a short norm": (
+        lambda path: written(path, family="qwen3", extra={"qwen3.attention.key_length": 32}),
+        "expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_a_malformed_file_is_refused_naming_what_is_wrong(fault, tmp_path):
+    write, message = MALFORMED[fault]
+    with pytest.raises(StartError, match=message):
+        open_runner(write(tmp_path), "native", EngineConfig(kv_cache_memory=2**20))
