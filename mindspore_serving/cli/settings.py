@@ -75,8 +75,8 @@ class ServableSettings(ServableOptions):
     runtime: str | None = _language(
         None,
         "runtime that computes the model",
-        default_text="openvino",
-        choices=RUNTIMES,
+        default_text=catalog.AUTO,
+        choices=(catalog.AUTO, *RUNTIMES),
         metavar="NAME",
         is_common=True,
         page="hugging_face.md",
@@ -112,13 +112,9 @@ class ServableSettings(ServableOptions):
         page="language_models.md#options",
     )
     max_model_len: int = _language(
-        0,
-        "max tokens of a prompt with its completion",
-        default_text="0, the model's",
-        at_least=0,
-        unit="tokens",
-        is_common=True,
-    )
+        0, "max tokens of a prompt with its completion",
+        default_text="0, the model's", at_least=0, unit="tokens", is_common=True,
+    )  # fmt: skip
     prefix_cache_dir: str = _language(
         "",
         "keep cached prompts in this directory, so that they survive a restart",
@@ -139,9 +135,13 @@ class ServableSettings(ServableOptions):
         is_path=True,
         page="prefix_cache.md#pinned-prompts",
     )
+    memory: str = _language(
+        "auto", "low: keep no copy of weights beside the mapped file, a quantised GGUF file",
+        choices=("auto", "low"), page="llm.md#runtimes",
+    )  # fmt: skip
     deterministic: bool = _language(
         False,
-        "make answers the same to the bit in any batch; needs --runtime torch",
+        "make answers the same to the bit in any batch; needs --runtime torch or a quantised GGUF",
         page="llm.md#the-same-to-the-bit",
     )
     draft: str = _language(

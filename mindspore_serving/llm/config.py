@@ -13,11 +13,13 @@ from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.draft_options import check_draft
 
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
+LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
 _MAX_RANKS = 64
 
@@ -121,6 +123,13 @@ class EngineConfig:
     num_threads: int | None = _option(
         None, "None: the runtime chooses", at_least=1, engines=("llama.cpp", "genai")
     )
+    memory: str = _option(
+        "auto",
+        "'low': keep no copy of weights beside the mapped file, so prompts are slower; runtimes "
+        "'combined' and 'native'",
+        choices=("auto", LOW_MEMORY),
+        runtimes=("combined", "native"),
+    )
     tensor_parallel: int = _option(
         1,
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
@@ -151,8 +160,9 @@ class EngineConfig:
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "
-        "slower; runtime 'torch' on a CPU in f32, without adapters, mixtures of experts and ranks",
-        runtimes=("torch",),
+        "slower; runtime 'combined', then without OpenVINO, or 'torch' on a CPU in f32, without "
+        "adapters, mixtures of experts and ranks",
+        runtimes=("torch", "combined"),
         has_encoders=False,
     )
     composed_primitives: str = _option(
@@ -179,16 +189,15 @@ class EngineConfig:
     )
     pinned_prompts: str | Sequence[Any] = _option(
         (),
-        "prefixes of prompts that are computed at the start and stay in the cache: a YAML file "
-        "or its contents, a list of texts, of lists of messages, or of mappings with either "
-        "`prompt` or `messages`, and optionally `tools`, `template_options`, `adapter` or "
-        "`cache_salt`. Not for models with a state.",
+        "prefixes of prompts that are computed at the start and stay in the cache: a YAML file, or "
+        "a list of texts, of lists of messages, or of mappings with either `prompt` or `messages`, "
+        "and any of `tools`, `template_options`, `adapter` and `cache_salt`. Not for models with "
+        "a state.",
     )
     num_speculative_tokens: int | None = _option(
         None,
         "maximum number of draft tokens of a sequence, taken from earlier text and verified in "
-        "one step; 0: none; None: 16, but 0 where layers keep a state, which rejected tokens "
-        "would spoil",
+        "one step; 0: none; None: 16",
         at_least=0,
         at_most=64,
         engines=("llama.cpp",),
@@ -201,24 +210,26 @@ class EngineConfig:
         runtimes={name for name, row in RUNTIMES.items() if not row.has_running_ranks},
         has_encoders=False,
     )
+    mtp: bool = _option(
+        False,
+        "draft tokens by the checkpoint's prediction head (multi-token prediction: DeepSeek V3, "
+        "GLM-4.5, Qwen3-Next, Qwen3.5), where earlier text has no better ones. Not with a draft "
+        "model, and not with ranks.",
+        runtimes={name for name, row in RUNTIMES.items() if row.opens_head},
+        has_encoders=False,
+    )
     adaptive_speculation: bool = _option(
         True,
         "verify only as many draft tokens as raise the measured tokens per second; False: all",
     )
     max_ngram: int = _option(
-        32,
-        "maximum number of last tokens that a draft from earlier text has to match",
-        at_least=1,
-        at_most=32,
-        engines=("llama.cpp",),
-    )
+        32, "maximum number of last tokens that a draft from earlier text has to match",
+        at_least=1, at_most=32, engines=("llama.cpp",),
+    )  # fmt: skip
     min_ngram: int = _option(
-        1,
-        "minimum number of last tokens that a draft from earlier text has to match",
-        at_least=1,
-        at_most=32,
-        engines=("llama.cpp",),
-    )
+        1, "minimum number of last tokens that a draft from earlier text has to match",
+        at_least=1, at_most=32, engines=("llama.cpp",),
+    )  # fmt: skip
     adapters: Mapping[str, str | Path] = _option(
         {},
         "directories of LoRA adapters as PEFT writes them, by name; a request names an adapter",
@@ -227,12 +238,9 @@ class EngineConfig:
         has_encoders=False,
     )
     max_loras: int = _option(
-        0,
-        "maximum number of loaded adapters; 0: as many as `adapters` has",
-        at_least=0,
-        at_most=256,
-        runtimes=_ADAPTED,
-    )
+        0, "maximum number of loaded adapters; 0: as many as `adapters` has",
+        at_least=0, at_most=256, runtimes=_ADAPTED,
+    )  # fmt: skip
     max_lora_rank: int = _option(
         256, "highest rank of a matrix of an adapter", at_least=1, at_most=65536
     )
@@ -324,7 +332,7 @@ class EngineConfig:
             row.check(getattr(self, name))
         _check_prefix_cache(self)
         _check_adapters(self)
-        _check_draft(self)
+        check_draft(self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
@@ -347,29 +355,14 @@ class EngineConfig:
     @property
     def requests_speculation(self) -> bool:
         """True if the operator has asked for draft tokens wherever they are possible."""
-        return bool(self.num_speculative_tokens or self.draft)
+        return bool(self.num_speculative_tokens or self.draft or self.mtp)
 
-    def max_draft_tokens(self, *, has_states: bool) -> int:
-        """Return the maximum number of draft tokens of a sequence in a step, for such layers."""
+    @property
+    def max_draft_tokens(self) -> int:
+        """Maximum number of draft tokens of a sequence in a step."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        return 0 if has_states else _MAX_DRAFT_TOKENS
-
-
-def _check_draft(config: EngineConfig) -> None:
-    if config.draft is None:
-        return
-    if not isinstance(config.draft, str | Path) or not str(config.draft):
-        raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
-    reasons = {
-        "num_speculative_tokens=0, which allows no drafts": config.num_speculative_tokens == 0,
-        "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise InvalidInputs(
-                f"draft is {str(config.draft)!r}, which excludes {reason}: leave out either"
-            )
+        return _MAX_DRAFT_TOKENS
 
 
 def _check_adapters(config: EngineConfig) -> None:

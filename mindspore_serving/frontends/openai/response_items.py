@@ -12,6 +12,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
 from mindspore_serving.frontends.chat.custom_tools import InputReader
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
+from mindspore_serving.frontends.chat.opaque import encode_text
 from mindspore_serving.frontends.openai.response_tools import (
     CUSTOM,
     FUNCTION,
@@ -43,11 +44,18 @@ class _Open:
 
 
 class ResponseOutput:
-    """Output items of one response; every method returns the events to send."""
+    """Output items of one response; every method returns the events to send.
 
-    def __init__(self, called: Mapping[str, CalledTool]) -> None:
+    `called` has the tools by the name of the function in the prompt; `encodes_reasoning` adds what
+    clients send back that keep no text of the reasoning.
+    """
+
+    def __init__(
+        self, called: Mapping[str, CalledTool], *, encodes_reasoning: bool = False
+    ) -> None:
         self.items: list[Object] = []
-        self._called = called  # by the name of the function in the prompt
+        self._encodes_reasoning = encodes_reasoning
+        self._called = called
         self._open: _Open | None = None
 
     def take(self, chunk: Chunk, tokens: Sequence[GeneratedToken] = ()) -> list[Object]:
@@ -140,6 +148,8 @@ class ResponseOutput:
         part = {**part, "text": text}
         if item["type"] == "reasoning":
             done = opened.event("reasoning_text.done", text=text)
+            if self._encodes_reasoning:
+                item["encrypted_content"] = encode_text(text)
         else:
             part["logprobs"] = opened.logprobs
             done = opened.event("output_text.done", text=text, logprobs=opened.logprobs)

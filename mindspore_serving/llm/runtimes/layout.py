@@ -4,7 +4,7 @@ Plain arrays that a runtime copies to its device.  A step that does not fit the 
 is refused here, before anything is computed.  Knows no runtime.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,6 +71,20 @@ class Layout:
     features: Features | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """Cache of another runner, with which a runner computes too.
+
+    `arrays` have the keys and values, "key_cache.0" and "value_cache.0" those of layer 0: bytes,
+    [num_blocks, heads, tokens, bytes of a row].  `check` raises when the runner is no longer
+    wanted; it is called between parts of its opening.
+    """
+
+    limits: RunnerLimits
+    arrays: Mapping[str, npt.NDArray[np.uint8]]
+    check: Callable[[], None]
+
+
 class LimitedRunner:
     """Base of runners: the limits that an engine reads.  Its cache keeps its memory."""
 
@@ -120,6 +134,13 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
         tuple(spans),
         step.features(),
     )
+
+
+def requested_rows(step: Step) -> Indices:
+    """Return which tokens of `step` have logits."""
+    ends = np.cumsum([len(row.tokens) for row in step.rows])
+    counts = (row.num_logits for row in step.rows)
+    return _join(np.arange(end - n, end) for end, n in zip(ends, counts, strict=True))
 
 
 def check_copies(step: Step, num_blocks: int) -> None:

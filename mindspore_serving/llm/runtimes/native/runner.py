@@ -56,6 +56,7 @@ class NativeRunner(LimitedRunner):
         self._model: PlannedModel | None = model
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
+        self.arrays = self._cache.arrays
         self._products = Products(model.plan, model.weights.matrices)
         self._threads = KernelThreads(num_threads)
         self._end_threads = finalize(self, self._threads.close)  # their memory outlives them
