@@ -9,6 +9,7 @@ pytest.importorskip("gguf")
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 from mindspore_serving.llm.step import Row, Step
@@ -59,6 +60,21 @@ def test_logits_are_those_of_decoded_matrices_and_rounded_rows(kind, torch_round
     """
     path = gguf_files.write_model(tmp_path / "model.gguf", kind=kind)
     assert relative_error(logits_of(path, "native"), logits_of(path, "torch")) < 0.005
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_integers_of_quantize_are_multiplied_as_stored(mode, torch_rounds, tmp_path):
+    pytest.importorskip("transformers")
+    from tests.llm import checkpoints
+
+    floats = checkpoints.build("llama", tmp_path, num_hidden_layers=1)
+    quantize(floats, tmp_path / mode, mode)
+    weights = NativeWeights(Checkpoint.open(tmp_path / mode))
+    weights.matrix("model.layers.0.self_attn.q_proj.weight", 64)
+    assert weights.matrices[0].format.name == {"int8": "INT8", "int4": "INT4_64"}[mode]
+    logits, expected = (logits_of(tmp_path / mode, runtime) for runtime in ("native", "torch"))
+    assert relative_error(logits, expected) < 0.005
 
 
 def test_passes_of_a_prompt_that_need_no_logits_end(tmp_path):

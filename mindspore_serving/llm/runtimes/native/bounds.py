@@ -13,12 +13,12 @@ _OUT, _A, _B, _WIDTH = Column.OUT, Column.A, Column.B, Column.WIDTH
 _P0, _P1, _P2, _P3, _P4, _P5 = (Column(Column.P0 + i) for i in range(6))
 
 
-def _one(c: Features) -> Features:
+def _unary(c: Features) -> Features:
     return {_OUT: c[_WIDTH], _A: c[_WIDTH]}
 
 
-def _two(c: Features) -> Features:
-    return {**_one(c), _B: c[_WIDTH]}
+def _binary(c: Features) -> Features:
+    return {**_unary(c), _B: c[_WIDTH]}
 
 
 def _rms_norm(c: Features) -> Features:
@@ -37,7 +37,7 @@ def _copy_heads(c: Features) -> Features:
 
 
 def _reduce(c: Features) -> Features:
-    return {_OUT: 1, _A: c[_WIDTH]} if c[_P0] == Reduce.MEAN else _two(c)
+    return {_OUT: 1, _A: c[_WIDTH]} if c[_P0] == Reduce.MEAN else _binary(c)
 
 
 def _route(c: Features) -> Features:
@@ -51,7 +51,7 @@ def _state(c: Features) -> Features:
     if not c[_P0]:
         raise StartError("a layer's state has no tokens, or no heads of keys")
     if not heads:
-        return {**_one(c), _B: c[_P0] * width, _P2: width}
+        return {**_unary(c), _B: c[_P0] * width, _P2: width}
     inputs = 2 * c[_P0] * key_dim + width + heads * (1 + c[_P3])
     return {_OUT: width, _A: inputs, _B: 3 * heads, _P5: 2 * key_dim}
 
@@ -61,17 +61,17 @@ _FEATURES: dict[OpCode, Callable[[Features], Features]] = {
     OpCode.LAYER_NORM: lambda c: {**_rms_norm(c), _P2: c[_WIDTH]},
     OpCode.ROPE_TABLES: lambda c: {_OUT: 2 * c[_WIDTH], _B: c[_WIDTH], _P0: c[_WIDTH]},
     OpCode.ROPE: _rope,
-    OpCode.UNARY: _one,
-    OpCode.SCALING: _one,
-    OpCode.GATHER: _one,
-    OpCode.BINARY: _two,
-    OpCode.BROADCAST: lambda c: {**_one(c), _B: 1},
+    OpCode.UNARY: _unary,
+    OpCode.SCALING: _unary,
+    OpCode.GATHER: _unary,
+    OpCode.BINARY: _binary,
+    OpCode.BROADCAST: lambda c: {**_unary(c), _B: 1},
     OpCode.COPY_HEADS: _copy_heads,
     OpCode.QUERY_SCALE: lambda c: {_OUT: 1},
     OpCode.REDUCE: _reduce,
     OpCode.ROUTE: _route,
     OpCode.EXPERT_PRODUCT: lambda c: {_OUT: c[_WIDTH], _A: 1, _B: 1},
-    OpCode.EXPERT_BIAS: lambda c: {**_one(c), _B: 1, _P1: c[_WIDTH]},
+    OpCode.EXPERT_BIAS: lambda c: {**_unary(c), _B: 1, _P1: c[_WIDTH]},
     OpCode.ADAPT: lambda c: {_OUT: c[_WIDTH], _A: c[_P1]},
     OpCode.STATE: _state,
 }
