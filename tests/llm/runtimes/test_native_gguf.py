@@ -132,7 +132,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("fault", MALFORMED)
-def test_a_malformed_file_is_refused_naming_what_is_wrong(fault, tmp_path):
+def test_a_malformed_file_is_refused_naming_its_fault(fault, tmp_path):
     write, message = MALFORMED[fault]
     with pytest.raises(StartError, match=message):
         open_runner(write(tmp_path), "native", EngineConfig(kv_cache_memory=2**20))
