@@ -7,11 +7,12 @@ pytest.importorskip("numba")
 pytest.importorskip("gguf")
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.native.weights import NativeWeights
+from mindspore_serving.llm.runtimes.native.weights import NativeWeights, integers
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import gguf_files
 from tests.llm.stepping import all_logits, relative_error
@@ -75,6 +76,24 @@ def test_integers_of_quantize_are_multiplied_as_stored(mode, torch_rounds, tmp_p
     assert weights.matrices[0].format.name == {"int8": "INT8", "int4": "INT4_64"}[mode]
     logits, expected = (logits_of(tmp_path / mode, runtime) for runtime in ("native", "torch"))
     assert relative_error(logits, expected) < 0.005
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "zeros", "name"),
+    [
+        (4, 32, True, "INT4_32_ZEROS"),
+        (8, 64, True, None),
+        (8, 32, False, None),
+        (4, 16, False, None),
+    ],
+)
+def test_only_integers_of_formats_with_kernels_stay_integers(bits, group, zeros, name):
+    """Of 8 bits with zeros, or with several scales in a row, and of small groups."""
+    values = np.zeros((8, 64 * bits // 8), np.uint8)
+    scales = np.zeros((8, 64 // group), np.float16)
+    points = scales.astype(np.uint8) if zeros else None
+    matrix = integers(Packed(values, scales, bits, (8, 64), group, zeros=points), (8, 64))
+    assert (matrix and matrix.format.name) == name
 
 
 def test_passes_of_a_prompt_that_need_no_logits_end(tmp_path):

@@ -57,7 +57,7 @@ class NativeWeights:
         if isinstance(stored, QuantizedTensor) and stored.blocks and kind in FORMATS:
             array = stored.blocks()
         elif kind not in FORMATS or isinstance(stored, QuantizedTensor):
-            matrix = _integers(self.checkpoint.packed(name), shape)
+            matrix = integers(self.checkpoint.packed(name), shape)
             if matrix is not None:
                 return matrix
             kind, array = "F32", self.checkpoint.f32(name)
@@ -65,13 +65,13 @@ class NativeWeights:
         return BlockMatrix(FORMATS[kind], *shape, data)
 
 
-def _integers(packed: Packed | None, shape: tuple[int, int]) -> BlockMatrix | None:
+def integers(packed: Packed | None, shape: tuple[int, int]) -> BlockMatrix | None:
     """Return a matrix of integers with float16 scales, None if no kernel reads such."""
     if packed is None or not packed.is_plain or packed.minimums is not None or packed.centre:
         return None
     zeros = "" if packed.zeros is None else "_ZEROS"
-    has_groups = packed.bits == 4 or packed.is_grouped
-    format_ = FORMATS.get(f"INT{packed.bits}_{packed.group}{zeros}" if has_groups else "INT8")
+    group = f"_{packed.group}" if packed.bits == 4 or packed.is_grouped else ""
+    format_ = FORMATS.get(f"INT{packed.bits}{group}{zeros}")
     if format_ is None or packed.scales.dtype != np.float16:
         return None
     if shape[1] % max(format_.elements, format_.scale_group):
