@@ -30,10 +30,13 @@ class GrpcServices:
     closing: list[Callable[[], None]]
     unsent: UnsentReplies
     max_message: int  # bytes
+    max_metadata: int  # bytes
 
     def methods(self) -> GrpcMethods:
         """Return the methods for a server on our own HTTP/2."""
-        return GrpcMethods(self.handlers, self.max_message, self.closing)
+        return GrpcMethods(
+            self.handlers, self.max_message, self.closing, max_metadata=self.max_metadata
+        )
 
 
 def make_grpc_services(
@@ -56,4 +59,5 @@ def make_grpc_services(
         grpc_health.SERVICE: health.handler(),
     }
     handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
-    return GrpcServices(handlers, [health.close, gate.close], unsent, max_message)
+    closing = [health.close, gate.close]
+    return GrpcServices(handlers, closing, unsent, max_message, limits.max_metadata)

@@ -398,15 +398,15 @@ def _encoded(metadata: Metadata) -> Iterable[tuple[bytes, bytes]]:
             yield name.encode(), base64.b64encode(value).rstrip(b"=")
 
 
-class UnknownMethod:
-    """The method of a path that the server does not have: UNIMPLEMENTED."""
+class RefusedMethod:
+    """A method whose calls all end with a status."""
 
     response_streaming = False
     request_deserializer = response_serializer = None
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, code: Code, text: str) -> None:
+        self._code, self._text = code, text
 
     async def stream_unary(self, _: object, context: GrpcCall) -> bytes:
         """Abort the call."""
-        await context.abort(Code.UNIMPLEMENTED, f"Method not found: {self._path}")
+        await context.abort(self._code, self._text)

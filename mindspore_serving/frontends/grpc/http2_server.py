@@ -11,7 +11,7 @@ import grpc
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc.call import GrpcCall, UnknownMethod
+from mindspore_serving.frontends.grpc.call import Code, GrpcCall, RefusedMethod
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.server import ExchangeServer
@@ -30,8 +30,12 @@ class GrpcMethods:
         handlers: Sequence[Any],
         max_message: int,
         closing: Sequence[Callable[[], None]] = (),
+        *,
+        max_metadata: int = ServerLimits().max_metadata,
     ) -> None:
+        """Create the methods; metadata of a call has at most `max_metadata` bytes."""
         self._handlers, self.max_message, self._closing = handlers, max_message, closing
+        self._max_metadata = max_metadata
         self._methods: dict[bytes, Any] = {}
 
     def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
@@ -40,6 +44,9 @@ class GrpcMethods:
         if not is_call or head.method != b"POST" or not isinstance(output, Http2Stream):
             return None
         method = self._methods.get(head.target) or self._find(head.target)
+        if head.size > self._max_metadata:
+            text = f"the metadata has over {self._max_metadata} bytes"
+            method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
         return GrpcCall(method, head, output, self.max_message)
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
@@ -61,7 +68,7 @@ class GrpcMethods:
             if method is not None:
                 self._methods[target] = method
                 return method
-        return UnknownMethod(details.method)
+        return RefusedMethod(Code.UNIMPLEMENTED, f"Method not found: {details.method}")
 
 
 class _Details(grpc.HandlerCallDetails):

@@ -230,7 +230,7 @@ def test_an_address_in_use_is_reported(served):
     [
         (
             {"grpc_library": "other"},
-            r"'grpc_library' should be one of \('grpcio', 'http2'\)",
+            r"'grpc_library' should be one of \('auto', 'http2', 'grpcio'\)",
         ),
         ({"grpc_library": "http2", "front_ends": 2}, "serves with one front end"),
     ],
@@ -241,11 +241,12 @@ def test_options_that_the_library_lacks_are_refused(options, text):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", **options)
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("native")
+@pytest.fixture(scope="module", params=["auto", "grpcio"])
+def calls(request, tmp_path_factory):
+    """A server whose gRPC port is served by each of the libraries."""
+    directory = tmp_path_factory.mktemp("served")
     write_servable(directory, "toy", TOY)
-    with whole_server(directory, config(directory, "toy"), grpc_library="http2") as found:
+    with whole_server(directory, config(directory, "toy"), grpc_library=request.param) as found:
         yield found
 
 

@@ -209,6 +209,11 @@ def test_metadata_that_is_no_base64_is_refused(peer):
     assert code is Code.INVALID_ARGUMENT
 
 
+def test_metadata_over_the_limit_is_refused(peer):
+    headers = [("x-large", "y" * ServerLimits().max_metadata)]
+    assert called(peer, "echo", framed(b"a"), headers=headers)[1] is Code.RESOURCE_EXHAUSTED
+
+
 def test_a_text_of_a_status_is_percent_encoded(peer):
     _, code, fields = called(peer, "refuse", framed(b"a"))
     expected = (Code.FAILED_PRECONDITION, "50 %25 of %CF%80%0Ais missing")
