@@ -182,7 +182,7 @@ def test_bytes_that_cannot_be_decompressed_are_refused(peer):
     assert called(peer, "echo", framed(b"no gzip", True), headers=headers)[1] is Code.INTERNAL
 
 
-def test_an_unknown_compression_is_refused_with_the_known_ones(peer):
+def test_an_unknown_compression_is_refused(peer):
     _, code, fields = called(peer, "echo", framed(b"a"), headers=[("grpc-encoding", "zstd")])
     assert (code, fields["grpc-accept-encoding"]) == (
         Code.UNIMPLEMENTED,
