@@ -22,6 +22,7 @@ from mindspore_serving.errors import InvalidField
 PROTOCOLS = {
     "openai": "OpenAI",
     "anthropic": "Anthropic",
+    "gemini": "Gemini",
     "ollama": "Ollama",
     "llamacpp": "llama.cpp",
     "tgi": "TGI",

@@ -44,6 +44,7 @@ class SamplingParams:
         llamacpp="n_predict",
         tgi="max_new_tokens",
         llm_serving="max_new_tokens",
+        gemini="maxOutputTokens",
     )
     min_tokens: int = param(
         0, "tokens before which end tokens and stop texts are ignored", at_least=0
@@ -58,13 +59,23 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini="candidateCount",
     )
     temperature: float = param(
         1.0, "divisor of the logits; 0 takes the likeliest token", at_least=0.0, at_most=100.0
     )
-    top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
+    top_k: int = param(
+        0,
+        "keep this many of the likeliest tokens; 0 keeps all",
+        at_least=0,
+        gemini="topK",
+    )
     top_p: float = param(
-        1.0, "keep the likeliest tokens whose probabilities add up to this", over=0.0, at_most=1.0
+        1.0,
+        "keep the likeliest tokens whose probabilities add up to this",
+        over=0.0,
+        at_most=1.0,
+        gemini="topP",
     )
     min_p: float = param(
         0.0,
@@ -121,12 +132,14 @@ class SamplingParams:
         "subtracted from a token's logit for each time it is in the answer",
         at_least=-2.0,
         at_most=2.0,
+        gemini="frequencyPenalty",
     )
     presence_penalty: float = param(
         0.0,
         "subtracted from the logits of tokens that are in the answer",
         at_least=-2.0,
         at_most=2.0,
+        gemini="presencePenalty",
     )
     dry_multiplier: float = param(
         0.0,
@@ -157,6 +170,7 @@ class SamplingParams:
         "texts that end the answer, which does not contain them",
         at_most=MAX_STOPS,
         anthropic="stop_sequences",
+        gemini="stopSequences",
     )
     stop_token_ids: Sequence[int] = param((), "tokens that end the answer, besides the model's own")
     include_stop: bool = param(
@@ -168,6 +182,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
     ignore_eos: bool = param(False, "continue after the model's end tokens")
     bad_words: Sequence[str] = param((), "texts that must not be in the answer", at_most=MAX_STOPS)
@@ -184,6 +199,7 @@ class SamplingParams:
         llamacpp="n_probs",
         tgi="top_n_tokens",
         llm_serving="top_n_tokens",
+        gemini="logprobs",
     )
     prompt_logprobs: int | None = param(
         None,
@@ -196,6 +212,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
     allowed_token_ids: Sequence[int] | None = param(
         None, "the only tokens that are chosen; None: all"
@@ -211,6 +228,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
 
     def __post_init__(self) -> None:

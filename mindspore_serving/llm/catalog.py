@@ -12,6 +12,8 @@ from mindspore_serving.core.model_card import UPSTREAM
 OURS = "ours"
 GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
 TRANSFORMERS = "transformers"  # a runtime of tasks only
+AUTO = "auto"  # default: COMBINED for quantised GGUF files, else OPENVINO (`runtimes.default`)
+COMBINED, OPENVINO = "combined", "openvino"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mindspore_serving.core.tasks import task_of
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.catalog import RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import AUTO, OPENVINO, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
@@ -43,6 +43,7 @@ from mindspore_serving.llm.models import (
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, longest_sequence
+from mindspore_serving.llm.runtimes.default import choose_runtime
 from mindspore_serving.llm.runtimes.encoding import open_encoder_model
 
 GENERATION, EMBEDDING = "text-generation", "embedding"
@@ -91,6 +92,7 @@ def summarize_checkpoint(
     fields: dict[str, Any] = {"problem": ""}
     try:
         directory = find_gguf(directory) or directory
+        runtime = choose_runtime(directory, runtime, EngineConfig())
         config = find_config(directory)
         fields |= _texts(directory, config)
         checkpoint = Checkpoint.open(directory)
@@ -114,6 +116,7 @@ def summarize_config(
     `directory` has its `SETTINGS`, as far as there are any. The tensors are not checked.
     """
     directory = Path(directory)
+    runtime = OPENVINO if runtime == AUTO else runtime
     fields: dict[str, Any] = {"problem": "", "stored": stored, "runtime": runtime}
     config = find_config(directory)
     try:

@@ -26,6 +26,7 @@ from mindspore_serving.llm.beam_search import (
     Search,
     search,
 )
+from mindspore_serving.llm.catalog import AUTO
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.request import to_token_ids
@@ -52,7 +53,8 @@ class LLM:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
             it: token ids only); or a GGUF file, or a directory with one; or its name, as
             "Qwen/Qwen3-0.6B".  An encoder (such as BERT) embeds, and does not generate.
-        runtime: what computes: "openvino" (CPUs), "torch" or "mindspore".
+        runtime: what computes: "auto" ("combined" for quantised GGUF files, else "openvino"), or a
+            name of `catalog.RUNTIMES`.
         quantization: how weights are stored, by a name of the runtime; None: as in the checkpoint.
         options: those of `EngineConfig`.
 
@@ -62,7 +64,7 @@ class LLM:
     def __init__(
         self,
         path: str | Path,
-        runtime: str = "openvino",
+        runtime: str = AUTO,
         quantization: str | None = None,
         **options: Any,
     ) -> None:

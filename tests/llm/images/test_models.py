@@ -149,7 +149,7 @@ def block(runtime):
     return {"openvino": 32}.get(runtime, 8)
 
 
-def test_images_whose_tokens_see_one_another_are_refused_by_native(directories):
+def test_bidirectional_images_are_refused_by_native(directories):
     pytest.importorskip("numba")
     options = make_config(config("native"))
     with pytest.raises(StartError, match="see one another, .* max_images=0 to serve texts only"):
