@@ -174,7 +174,9 @@ def report(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", type=Path, default=find_model())
-    parser.add_argument("--forms", action="store_true", help="force the calls into each form too")
+    parser.add_argument(
+        "--forms", nargs="*", help="force the calls into each form too, or into these"
+    )
     parser.add_argument("--tasks", type=int, default=len(TASKS), help="only the first of the tasks")
     parser.add_argument("--wrong", action="store_true", help="show the answers that are not right")
     given = parser.parse_args()
@@ -187,7 +189,8 @@ def main() -> None:
     with_calls = [task for task in tasks if task.calls]
     report("auto", tasks, *ask(opened, tasks, "auto"), shows_wrong=given.wrong)
     report("required", with_calls, *ask(opened, with_calls, "required"), shows_wrong=given.wrong)
-    for form in TOOL_FORMATS if given.forms else ():
+    forms = () if given.forms is None else given.forms or TOOL_FORMATS
+    for form in forms:
         if form not in ("", opened.tool_format):
             answers = ask(opened, with_calls, "required", form)
             report(f"required, {form}", with_calls, *answers, shows_wrong=given.wrong)

@@ -313,7 +313,8 @@ BOUNDED = {
     "</tool_call>",
     "glm": "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>",
     "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
-    '<｜DSML｜parameter name="x" string="true">%s</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+    '<｜DSML｜parameter name="x" string="true">%s</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
     "gemma4": '<|tool_call>call:f{x:<|"|>%s<|"|>}<tool_call|>',
 }
 
