@@ -56,8 +56,9 @@ def length_range(schema: object) -> tuple[int, int] | None:
     """Return the least and the largest length of a text, None if a grammar does not hold them."""
     stated = schema if isinstance(schema, Mapping) else {}
     low, high = stated.get("minLength", 0), stated.get("maxLength")
-    is_held = type(low) is int and type(high) is int and 0 <= low <= high <= MAX_LENGTH
-    return (low, high) if is_held else None
+    if type(low) is not int or type(high) is not int or not 0 <= low <= high <= MAX_LENGTH:
+        return None
+    return low, high
 
 
 def may_be_text(types: frozenset[str]) -> bool:

@@ -28,7 +28,7 @@ def test_a_long_chain_of_rules_is_compiled(compiler):
     assert compiler.compile(Grammar("lark", source))
 
 
-def test_slow_calls_delay_no_others():
+def test_plain_calls_do_not_wait_for_slow_calls():
     begun, end = threading.Event(), threading.Event()
 
     def slow():
