@@ -1,10 +1,9 @@
 """Attention on all threads: a chunk of the team is a query head of a token."""
 
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numba import carray
+from llvmlite import ir
 
 from mindspore_serving.llm.runtimes.native.attention import (
     HEADS,
@@ -17,24 +16,28 @@ from mindspore_serving.llm.runtimes.native.codes import (
     NUM_NUMBERS,
     StepColumn,
 )
-from mindspore_serving.llm.runtimes.native.compiling import compiled, kernel
+from mindspore_serving.llm.runtimes.native.compiling import compiled, entry
 from mindspore_serving.llm.runtimes.native.elementwise import POSITION, WIDTH, Floats, Integers
+from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
+from mindspore_serving.llm.runtimes.native.kernels.emitter import I32, I64, Emitter
 from mindspore_serving.llm.runtimes.native.kernels.team import RECORD_BYTES, MemberArgument
 from mindspore_serving.llm.runtimes.native.memory import (
-    as_pointer,
     call_kernel,
     exchange_i64,
+    float32_array,
+    int64_array,
     store_i64,
 )
 from mindspore_serving.llm.runtimes.native.products import Team
 
+Value: TypeAlias = Any  # of LLVM
 LAYER_COLUMNS = 7  # of a layer's row of `PagedCache`
 FEW = 512  # scores of a pass that one thread computes sooner than others wake up
 _PLAN, _STEP_COLUMNS = MemberArgument.PLAN.value, len(StepColumn)
 # Numbers of a task: addresses, the rows and the length of the table of blocks, and scratch memory.
 _OP, _NUMBERS, _LAYER, _ARENA, _STEP, _ROWS, _BLOCKS, _NUM_BLOCKS = range(8)
 _SCORES, _SCORES_BYTES, _SLOTS, _NUM_SLOTS = range(8, 12)
-_NUM_ARGUMENTS = 12
+_FUNCTION, _NUM_ARGUMENTS = 12, 13
 
 
 class AttentionTasks(NamedTuple):
@@ -53,7 +56,9 @@ class AttentionTasks(NamedTuple):
         arguments[_SCORES], arguments[_SCORES_BYTES] = scores.ctypes.data, scores.strides[0]
         arguments[_SLOTS], arguments[_NUM_SLOTS] = slots.ctypes.data, num_threads
         record = np.zeros(2 * RECORD_BYTES // 8, np.int64)
-        record[0], record[2] = _kernel().address, arguments.ctypes.data
+        arguments[_FUNCTION] = _run_task.address(0, 0)
+        record[0] = compiler().address("attention_task", task_body)
+        record[2] = arguments.ctypes.data
         return cls(record, arguments, scores, slots)
 
 
@@ -65,26 +70,31 @@ class AttentionOperation(NamedTuple):
     layer: Integers
 
 
-@cache
-def _kernel() -> Any:
-    return kernel(_run_task)
+def task_body(e: Emitter, arguments: Value, task: Value) -> None:
+    """Write the kernel that calls `_run_task`, whose address is in the arguments."""
+    pointer = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(I32, [pointer, pointer, I64, I64])
+    results = [e.b.alloca(pointer) for _ in range(2)]
+    function = e.b.inttoptr(e.load(arguments, I64, 8 * _FUNCTION), kind.as_pointer())
+    e.b.call(function, [*(e.b.bitcast(at, pointer) for at in results), arguments, task])
 
 
+@entry
 def _run_task(arguments: int, task: int) -> None:
     """Compute a task in scratch memory that no other uses: there is as much as threads."""
-    numbers = carray(as_pointer(arguments), (_NUM_ARGUMENTS,), np.int64)
+    numbers = int64_array(arguments, 1, _NUM_ARGUMENTS)[0]
     slot = 0
     while not exchange_i64(numbers[_SLOTS] + 8 * slot, 0, 1):
         slot = (slot + 1) % numbers[_NUM_SLOTS]
     memory = AttentionMemory(
         numbers[_ARENA],
         numbers[_SCORES] + slot * numbers[_SCORES_BYTES],
-        carray(as_pointer(numbers[_STEP]), (numbers[_ROWS], _STEP_COLUMNS), np.int64),
-        carray(as_pointer(numbers[_BLOCKS]), (numbers[_NUM_BLOCKS],), np.int64),
+        int64_array(numbers[_STEP], numbers[_ROWS], _STEP_COLUMNS),
+        int64_array(numbers[_BLOCKS], 1, numbers[_NUM_BLOCKS])[0],
     )
-    op = carray(as_pointer(numbers[_OP]), (NUM_COLUMNS,), np.int64)
-    factors = carray(as_pointer(numbers[_NUMBERS]), (NUM_NUMBERS,), np.float32)
-    layer = carray(as_pointer(numbers[_LAYER]), (LAYER_COLUMNS,), np.int64)
+    op = int64_array(numbers[_OP], 1, NUM_COLUMNS)[0]
+    factors = float32_array(numbers[_NUMBERS], 1, NUM_NUMBERS)[0]
+    layer = int64_array(numbers[_LAYER], 1, LAYER_COLUMNS)[0]
     attend(memory, op, factors, layer, task)
     exchange_i64(numbers[_SLOTS] + 8 * slot, 1, 0)
 
