@@ -19,6 +19,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.attention_tasks import AttentionTasks
 from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode, StepColumn
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
@@ -174,14 +175,14 @@ class Arena:
         no_numbers = np.zeros(0, np.int64)
         planned = PlanArrays(
             plan.operations[:1], plan.numbers[:1], np.zeros((0, 7), np.int64),
-            np.array([states.ctypes.data], np.int64), Team(0, 0),
+            np.array([states.ctypes.data], np.int64), Team(0, 0), AttentionTasks.of(1, 1),
         )  # fmt: skip
         step = np.zeros((tokens, len(StepColumn)), np.int64)
         step[:, StepColumn.STATE_READ] = -1
         arena = whole.ctypes.data + 4 * guard
         adapters = np.zeros((1, 1, 3), np.int64)
         gathered = np.arange(tokens)
-        execute(planned, Memory(arena, arena, step, no_numbers, gathered, adapters), tokens)
+        execute(planned, Memory(arena, step, no_numbers, gathered, adapters), tokens)
         return np.flatnonzero(whole != np.float32(0.5)) - guard
 
 
