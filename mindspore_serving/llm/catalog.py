@@ -25,8 +25,8 @@ class Runtime:
     of options of which it takes only some, `devices` its names for device types of servables;
     without one, it computes on CPUs only.  The flags say whether it takes images, whether quantised
     weights stay integers (on every device, or on the one of `keeps_integers_on`), whether the cache
-    of latent attention has latent vectors, and whether its ranks are started by another program:
-    such a runtime cannot be chosen by `serve --runtime`.
+    of latent attention has latent vectors (likewise), and whether its ranks are started by another
+    program: such a runtime cannot be chosen by `serve --runtime`.
     """
 
     opens: str
@@ -39,6 +39,7 @@ class Runtime:
     keeps_integers: bool = False
     keeps_integers_on: str = ""
     keeps_latent: bool = False
+    keeps_latent_on: str = ""
     has_running_ranks: bool = False
 
 
@@ -76,6 +77,7 @@ RUNTIMES: dict[str, Runtime] = {
             "quantization": (None,),
         },
         devices={"cpu": "cpu", "gpu": "cuda"},
+        keeps_latent_on="cpu",
         takes_images=True,
     ),
     "mindspore": Runtime(

@@ -182,7 +182,8 @@ def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str,
     """Return the fields that follow from the sizes of a model that generates."""
     engine_config = EngineConfig()
     width = _width(runtime, has_accelerator=has_accelerator)
-    keeps_latent = RUNTIMES[runtime].keeps_latent
+    row, device = RUNTIMES[runtime], "accelerator" if has_accelerator else "cpu"
+    keeps_latent = row.keeps_latent or row.keeps_latent_on == device
     block_bytes = cache_block_bytes(engine_config, spec, width, keeps_latent=keeps_latent)
     return {
         "context_length": longest_sequence(engine_config, spec),
