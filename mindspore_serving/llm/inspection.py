@@ -183,8 +183,8 @@ def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str,
     engine_config = EngineConfig()
     width = _width(runtime, has_accelerator=has_accelerator)
     row, device = RUNTIMES[runtime], "accelerator" if has_accelerator else "cpu"
-    keeps_latent = row.keeps_latent or row.keeps_latent_on == device
-    block_bytes = cache_block_bytes(engine_config, spec, width, keeps_latent=keeps_latent)
+    num_latent = row.num_latent if row.keeps_latent_on in ("", device) else 0
+    block_bytes = cache_block_bytes(engine_config, spec, width, num_latent=num_latent)
     return {
         "context_length": longest_sequence(engine_config, spec),
         "cache_bytes_per_token": block_bytes // engine_config.block_size,

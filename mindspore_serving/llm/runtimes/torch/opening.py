@@ -140,7 +140,7 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
     block_bytes = cache_block_bytes(
-        config, spec, model.kv_dtype.itemsize, keeps_latent=model.keeps_latent
+        config, spec, model.kv_dtype.itemsize, num_latent=int(model.keeps_latent)
     )
     memory, part = _read_memory(model.device), model.part
     limits = runner_limits(config, spec, block_bytes, memory, part.size if part else 1)

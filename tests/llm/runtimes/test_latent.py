@@ -1,4 +1,4 @@
-"""Latent attention on the torch runtime: caches of latent vectors on a CPU, and where not."""
+"""Latent attention on OpenVINO and PyTorch: caches of latent vectors on a CPU, and where not."""
 
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
 
 pytestmark = pytest.mark.torch
-CONFIG = {
-    "device": "cpu", "block_size": 8, "kv_cache_memory": 2**18, "max_num_batched_tokens": 32,
-    "max_num_seqs": 4,
-}  # fmt: skip
+CONFIG = {"kv_cache_memory": 2**19, "max_num_batched_tokens": 32, "max_num_seqs": 4}
+RUNTIMES = {
+    "torch": {"device": "cpu", "block_size": 8},
+    "openvino": {"dtype": "f32", "kv_cache_dtype": "f32"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +26,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "minicpm3"])
-def test_logits_from_cached_latent_vectors_are_those_of_transformers(root: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [("deepseek-v2", "torch"), ("deepseek-v3", "openvino"), ("minicpm3", "torch"),
+     ("minicpm3", "openvino")],
+)  # fmt: skip
+def test_logits_from_cached_latent_vectors_are_those_of_transformers(
+    root: Path, name: str, runtime: str
+) -> None:
     directory, prompts = checkpoints.build(name, root), checkpoints.prompts(3)
-    runner = open_runner(directory, "torch", EngineConfig(**CONFIG))
+    runner = open_runner(directory, runtime, EngineConfig(**CONFIG, **RUNTIMES[runtime]))
     expected = checkpoints.logits(directory, prompts[0])
     assert relative_error(all_logits(runner, prompts[0]), expected) < 1e-4
     answers = greedy(runner, prompts, 12)
@@ -44,10 +51,13 @@ def test_logits_from_cached_latent_vectors_are_those_of_transformers(root: Path,
 def test_a_block_of_latent_vectors_is_smaller_and_show_says_so(root: Path) -> None:
     directory = checkpoints.build("minicpm3", root / "sizes")
     plain, adapted, repeatable = (
-        open_runner(directory, "torch", EngineConfig(**CONFIG, **options))
+        open_runner(directory, "torch", EngineConfig(**CONFIG, **RUNTIMES["torch"], **options))
         for options in ({}, {"max_loras": 1}, {"deterministic": True})
     )
     layers, latent, heads = 2, 32 + 8, 2 * 4 * 24
+    given = EngineConfig(**CONFIG, **RUNTIMES["openvino"])
+    twice = open_runner(directory, "openvino", given)
+    assert twice.block_bytes == layers * (32 + latent) * 32 * 4
     assert plain.block_bytes == layers * latent * 8 * 4
     assert adapted.block_bytes == repeatable.block_bytes == layers * heads * 8 * 4
     sizes = [
