@@ -132,7 +132,7 @@ class Speculation:
         self.num_forced = 0  # accepted tokens that a grammar forced, which took no step
         self._config = config
         self._model: DraftSource | None = None
-        if draft is not None and config.mtp:
+        if getattr(draft, "is_head", False):
             head, model = cast(HeadRunner, draft), cast(HiddenRunner, runner)
             self._model = PredictionHead(head, model, clock)
         elif draft is not None:

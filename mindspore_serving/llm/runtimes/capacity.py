@@ -195,7 +195,7 @@ def first_step() -> Iterator[None]:
 
 def check_logits(logits: Logits, spec: ModelSpec) -> None:
     """Raise StartError unless there is one logit for each token of the vocabulary."""
-    if logits.shape[1] != spec.vocab_size:
+    if logits.shape[1] != (spec.num_logits or spec.vocab_size):
         raise StartError(
             f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
             f"{spec.vocab_size}"

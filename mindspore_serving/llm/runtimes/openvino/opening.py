@@ -232,7 +232,8 @@ def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
     output = part.decoder(ops, spec, inputs)
     if not spec.is_last:
         return ops.graph_of({"hidden": output})
-    width = spec.vocab_size if part.exchange is None else part.exchange.rows.count
+    width = spec.num_logits or spec.vocab_size
+    width = width if part.exchange is None else part.exchange.rows.count
     return ops.model(output, width)
 
 

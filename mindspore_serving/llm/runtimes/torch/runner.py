@@ -161,7 +161,8 @@ class TorchRunner(LimitedRunner):
         )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.hidden_size = self.width = spec.hidden_size
+        self.width = spec.hidden_size
+        self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base: BaseModel | None = None
 
