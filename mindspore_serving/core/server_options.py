@@ -113,12 +113,15 @@ class ServerOptions:
     )
     state_directory: str = param(
         "",
-        "directory for files, batches and stored responses, which then survive the server",
-        details="It is created if it does not exist, and has one server at a time. Without it, "
-        "there are no files and batches, and responses are stored in memory",
+        "directory or postgresql:// URL for files, batches and stored responses, which then "
+        "survive the server",
+        details="A directory is created if it does not exist, and has one server at a time; a "
+        "database has several. Without it, there are no files and batches, and responses are "
+        "stored in memory",
         group="state",
-        metavar="DIRECTORY",
+        metavar="DIRECTORY|URL",
         is_path=True,
+        is_secret=True,
         serve="state",
         page="batches.md",
     )

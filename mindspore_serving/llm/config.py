@@ -19,6 +19,7 @@ ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
+LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
 _MAX_RANKS = 64
 
@@ -126,7 +127,7 @@ class EngineConfig:
         "auto",
         "'low': keep no copy of weights beside the mapped file, so prompts are slower; runtimes "
         "'combined' and 'native'",
-        choices=("auto", "low"),
+        choices=("auto", LOW_MEMORY),
         runtimes=("combined", "native"),
     )
     tensor_parallel: int = _option(

@@ -43,6 +43,7 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
@@ -237,7 +238,7 @@ class Serving:
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-        v2, router = self.open_routes(options)
+        v2, router = await self.open_routes(options)
         app = guarded(router, keys, origins)
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
@@ -256,7 +257,7 @@ class Serving:
             self.batches.start(router)
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
-    def open_routes(
+    async def open_routes(
         self,
         options: FrontEndOptions,
         lines: Mapping[str, LineFormat] = protocols.LINES,
@@ -266,10 +267,12 @@ class Serving:
 
         `lines` and `priority` are those of batches.  Raises StartError.
         """
-        store = self.store = StateStore(options.state_directory)
+        store = await on_thread("state", StateStore, options.state_directory)
+        self.store = store
         if store.is_durable:
             limits = options.language_limits
-            self.batches = BatchRunner(store, lines, limits, priority=priority)
+            sweep = ResponseStore(store).fail_interrupted if store.is_shared else lambda: None
+            self.batches = BatchRunner(store, lines, limits, priority=priority, sweep=sweep)
         state = replace(self._app_state(options), store=store, batches=self.batches)
         state.responses.fail_interrupted()
         v2 = self._v2(state, options)
