@@ -40,8 +40,8 @@ class ServerOptions:
     grpc_library: str = _ports(
         "grpcio",
         "library of the gRPC server",
-        details="pygrpc-native is several times as fast, but has no TLS and few limits",
-        choices=("grpcio", "pygrpc-native"),
+        details="http2 is this server's own HTTP/2, which is several times as fast",
+        choices=("grpcio", "http2"),
         page="deploy.md",
     )
     use_status_codes: bool = _ports(

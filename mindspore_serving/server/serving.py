@@ -31,7 +31,7 @@ from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.health import HealthService
-from mindspore_serving.frontends.grpc.native import NativeGrpcServer
+from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
 from mindspore_serving.frontends.grpc.reflection import ReflectionService
 from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
@@ -91,7 +91,7 @@ class Serving:
         )
         self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
-        self._grpc: GrpcServer | NativeGrpcServer | None = None
+        self._grpc: GrpcServer | Http2GrpcServer | None = None
         self._http: HttpServer | FrontEndPool | None = None
         self._pool: FrontEndPool | None = None
         self._directory = ExitStack()  # of the socket to which front ends connect
@@ -195,14 +195,11 @@ class Serving:
             await self._start_grpc_processes(options, handlers, closing, unsent)
             return
         limits, responses = options.limits, self._responses
-        server: GrpcServer | NativeGrpcServer
+        server: GrpcServer | Http2GrpcServer
         if options.grpc_library == "grpcio":
             server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
         else:
-            fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(
-                where, handlers, limits, closing, responses, fast=fast, unsent=unsent
-            )
+            server = Http2GrpcServer(where, handlers, limits, closing, responses)
         await server.start(max_message, tls)
         self._grpc = server
 
