@@ -140,7 +140,7 @@ def cache_limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> R
     """Return the limits that all ranks can hold."""
     element_size = 4 if graphs.target.name == CPU else 2
     block_bytes = cache_block_bytes(
-        config, part.spec, element_size, keeps_latent=graphs.keeps_latent
+        config, part.spec, element_size, num_latent=int(graphs.keeps_latent)
     )
     memory = _memory(graphs, config, block_bytes)
     if isinstance(memory, DeviceMemory):  # each rank has its device
