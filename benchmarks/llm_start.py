@@ -141,7 +141,7 @@ def started(path: Path, cache: str, root: Path = ROOT) -> tuple[float, float]:
 
 
 def processor_seconds(cache: str) -> float:
-    """Of the processes that have `cache` in their environment."""
+    """Return the processor time of the processes with `cache` in their environment, in seconds."""
     total, mark = 0, f"{CACHE}={cache}".encode()
     for directory in Path("/proc").iterdir():
         with suppress(OSError, ValueError):

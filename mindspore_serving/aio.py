@@ -8,7 +8,7 @@ import atexit
 import concurrent.futures
 import functools
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -90,6 +90,32 @@ async def readable(descriptor: int) -> None:
         await event.wait()
     finally:
         loop.remove_reader(descriptor)
+
+
+async def within(seconds: float | None, awaitable: Awaitable[T]) -> T:
+    """Return the result of `awaitable`; cancel it and raise asyncio.TimeoutError after `seconds`.
+
+    Unlike `asyncio.wait_for` before Python 3.12 this never swallows a cancellation that arrives
+    together with the result: a task that loops would survive it, and whoever awaits its end would
+    wait for ever.
+    """
+    task, is_late = asyncio.ensure_future(awaitable), False
+    try:
+        await asyncio.wait((task,), timeout=seconds)
+    finally:
+        if not task.done():
+            is_late = task.cancel()
+            await asyncio.wait((task,))
+    if is_late and task.cancelled():
+        raise asyncio.TimeoutError
+    return task.result()
+
+
+async def is_set_within(seconds: float, event: asyncio.Event) -> bool:
+    """Wait until `event` is set, for at most `seconds`; return whether it is."""
+    with suppress(asyncio.TimeoutError):
+        await within(seconds, event.wait())
+    return event.is_set()
 
 
 class FunctionThread:

@@ -14,8 +14,10 @@ from mindspore_serving.aio import (
     BackgroundLoop,
     FunctionThread,
     Ticker,
+    is_set_within,
     on_thread,
     on_thread_to_the_end,
+    within,
 )
 from tests.waiting import PATIENCE
 
@@ -172,3 +174,41 @@ async def test_objects_of_a_function_are_freed_when_its_error_is_handled(run):
                 await asyncio.sleep(0.001)
     finally:
         gc.enable()
+
+
+async def wait_for_ever(event):
+    while True:
+        await is_set_within(PATIENCE, event)
+        event.clear()
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_a_cancellation_that_comes_with_the_result_is_not_swallowed(turns):
+    event = asyncio.Event()
+    task = asyncio.ensure_future(wait_for_ever(event))
+    for _ in range(4):
+        await asyncio.sleep(0)  # until it waits
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task], timeout=PATIENCE)
+    assert task.cancelled()
+
+
+async def test_a_result_within_the_time_is_returned():
+    assert await within(PATIENCE, asyncio.sleep(0, "result")) == "result"
+
+
+async def test_an_awaitable_that_takes_too_long_is_cancelled():
+    future = asyncio.get_running_loop().create_future()
+    with pytest.raises(asyncio.TimeoutError):
+        await within(0.0, future)
+    assert future.cancelled()
+
+
+async def test_an_awaitable_that_another_cancels_is_not_late():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(PATIENCE, future)

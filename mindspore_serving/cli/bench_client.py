@@ -9,6 +9,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from mindspore_serving.aio import within
 from mindspore_serving.cli.endpoint import IS_GRPC, Endpoint, is_grpc
 from mindspore_serving.errors import ServingError
 
@@ -152,7 +153,7 @@ class Connections:
             lambda: BenchConnection(self), endpoint.host, endpoint.port, ssl=endpoint.context
         )
         try:
-            return (await asyncio.wait_for(connecting, timeout))[1]
+            return (await within(timeout, connecting))[1]
         except asyncio.TimeoutError:
             raise RequestFailed("timeout", "no connection in time") from None
         except OSError as error:

@@ -7,10 +7,10 @@ over the wire.  If it loses the master, it kills its workers and tries to join a
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 from mindspore_serving import log
+from mindspore_serving.aio import is_set_within, within
 from mindspore_serving.cluster.dialing import CannotReach, MasterAddress
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection
@@ -79,9 +79,8 @@ class ClusterNode:
                 if not had_joined and is_over:
                     raise StartError(str(error)) from None
                 log.warning("%s; retrying in %.1f s", error, delay)
-            with suppress(asyncio.TimeoutError):
-                jittered = delay * random.uniform(0.7, 1.0)
-                await asyncio.wait_for(self._is_leaving.wait(), jittered)
+            jittered = delay * random.uniform(0.7, 1.0)
+            await is_set_within(jittered, self._is_leaving)
             delay = min(_MAX_DELAY, 2 * delay)
 
     async def leave(self, seconds: float) -> None:
@@ -115,7 +114,7 @@ class ClusterNode:
     async def _join(self, connection: NodeConnection) -> None:
         connection.send(self._offer)
         try:
-            answer = await asyncio.wait_for(_first_answer(connection), ANSWER_SECONDS)
+            answer = await within(ANSWER_SECONDS, _first_answer(connection))
         except (asyncio.TimeoutError, *FAILURES) as error:
             why = connection.why_lost(error) or f"no answer within {ANSWER_SECONDS:g} s"
             raise CannotReach(

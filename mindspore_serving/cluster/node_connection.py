@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from mindspore_serving.aio import within
 from mindspore_serving.cluster.node_messages import MAX_DATA, MAX_MESSAGE, Data
 from mindspore_serving.errors import TooLarge
 from mindspore_serving.process.channel import encode
@@ -130,7 +131,7 @@ class NodeConnection:
         self.send(message)
         try:
             with suppress(asyncio.TimeoutError, *FAILURES):
-                await asyncio.wait_for(self.reader.readexactly(BUFFER), PING_SECONDS)
+                await within(PING_SECONDS, self.reader.readexactly(BUFFER))
         finally:
             await self.close()
 
@@ -138,7 +139,7 @@ class NodeConnection:
         """Close the connection after sending buffered data, within `seconds`."""
         try:
             self.writer.close()  # at once, also if we are cancelled
-            await asyncio.wait_for(self.writer.wait_closed(), seconds)
+            await within(seconds, self.writer.wait_closed())
         except (OSError, asyncio.TimeoutError):
             self.writer.transport.abort()
 
@@ -162,7 +163,7 @@ async def connect(
 ) -> NodeConnection:
     """Connect to a server.  Raises OSError (also for TLS) or asyncio.TimeoutError."""
     opening = asyncio.open_connection(host, port, ssl=context, limit=BUFFER)
-    return NodeConnection(*await asyncio.wait_for(opening, seconds))
+    return NodeConnection(*await within(seconds, opening))
 
 
 async def open_stream(

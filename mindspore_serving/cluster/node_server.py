@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from mindspore_serving import __version__, log
+from mindspore_serving.aio import within
 from mindspore_serving.cluster import node_messages
 from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection, accept
 from mindspore_serving.cluster.node_messages import (
@@ -132,7 +133,7 @@ class NodeServer:
             raise
         try:
             first = self._first_message(connection)
-            return connection, await asyncio.wait_for(first, HANDSHAKE_SECONDS)
+            return connection, await within(HANDSHAKE_SECONDS, first)
         except InvalidInputs as error:
             await connection.refuse(Failed(str(error)))
             raise ValueError(str(error)) from None

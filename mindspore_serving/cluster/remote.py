@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
+from mindspore_serving.aio import within
 from mindspore_serving.cluster.base import Launched, Needs
 from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection, copy, open_stream
 from mindspore_serving.cluster.node_messages import (
@@ -145,9 +146,9 @@ class RemoteLauncher:
         waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
         self._send(Start(worker_id, name, log_name, needs.device_id))
         try:
-            connection = await asyncio.wait_for(waiting, START_SECONDS)
+            connection = await within(START_SECONDS, waiting)
             answer = connection.receive(WorkerStarted | NotStarted)
-            return self._launched(connection, await asyncio.wait_for(answer, START_SECONDS))
+            return self._launched(connection, await within(START_SECONDS, answer))
         except BaseException as error:
             if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
                 waiting.result().abort()

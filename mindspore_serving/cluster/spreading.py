@@ -4,10 +4,10 @@ Does not know sockets: each node has a launcher of its own.
 """
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 
 from mindspore_serving import log
+from mindspore_serving.aio import is_set_within
 from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, WorkerLocation
 from mindspore_serving.cluster.nodes import Machine, choose, is_too_large, why_none
 from mindspore_serving.errors import InvalidInputs, NoFreeMachine, ResourceShortage
@@ -83,8 +83,7 @@ class SpreadingLauncher:
             if is_first:
                 log.warning("%s", problem)
             is_first = False
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), end - loop.time())
+            await is_set_within(end - loop.time(), self._changed)
         return machine
 
     async def _free_after(self, launched: Launched, machine: Machine, worker: object) -> None:

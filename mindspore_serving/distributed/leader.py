@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.aio import within
 from mindspore_serving.cluster.pending_connections import PendingConnections
 from mindspore_serving.distributed.gang import Gang
 from mindspore_serving.distributed.messages import (
@@ -102,7 +103,7 @@ class Leader:
         Raises StartError after `seconds` (0: unlimited), or if a script reports a failure.
         """
         try:
-            await asyncio.wait_for(asyncio.shield(self._complete), seconds or None)
+            await within(seconds or None, asyncio.shield(self._complete))
         except asyncio.TimeoutError:
             missing = ", ".join(map(str, self.gang.missing))
             text = f"agents of ranks {missing} have not joined within {seconds:g} s"

@@ -9,7 +9,7 @@ import socket
 import ssl
 from typing import TypeAlias
 
-from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.aio import BackgroundLoop, within
 from mindspore_serving.cluster.dialing import DIAL_SECONDS, CannotReach, dial
 from mindspore_serving.cluster.node_connection import NodeConnection, copy, open_stream
 from mindspore_serving.cluster.node_messages import MAX_DATA
@@ -56,7 +56,7 @@ async def _first(connection: NodeConnection, where: str) -> bytes:
     Raises StartError if it refuses the certificate or requires one, else CannotReach.
     """
     try:
-        first = await asyncio.wait_for(connection.reader.read(MAX_DATA), DIAL_SECONDS)
+        first = await within(DIAL_SECONDS, connection.reader.read(MAX_DATA))
     except ssl.SSLError as error:
         text = f"{where} refuses our certificate or requires one: {error.reason or error}"
         raise StartError(text) from None

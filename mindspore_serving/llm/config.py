@@ -17,7 +17,7 @@ from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, T
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
-_ADAPTED = ("openvino", "torch", "mindspore")  # runtimes with LoRA adapters
+_ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
 _MAX_DRAFT_TOKENS = 16
 _MAX_RANKS = 64
 

@@ -6,10 +6,10 @@ the role say how to start, and how to wait for the end.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from mindspore_serving import log
+from mindspore_serving.aio import is_set_within
 from mindspore_serving.core import backoff
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 
@@ -169,6 +169,5 @@ class Supervisor(Generic[T]):
     async def _is_stopping_within(self, delay: float) -> bool:
         """Sleep for `delay` seconds, or less when stopping; return whether it is stopping."""
         self._next_start = asyncio.get_running_loop().time() + delay
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._is_stopping.wait(), delay)
+        await is_set_within(delay, self._is_stopping)
         return not self.should_run

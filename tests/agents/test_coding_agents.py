@@ -32,7 +32,7 @@ Step = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What a program is started with, and what the model calls, given the directory of the work."""
+    """Arguments of a program, and the calls of the model for a working directory."""
 
     words: Sequence[str]
     steps: Callable[[str], list[Step]]

@@ -2,7 +2,14 @@
 
 import pytest
 
-from mindspore_serving.core.json_schema import closed
+from mindspore_serving.core.json_schema import (
+    MAX_DEPTH,
+    MAX_PARTS,
+    MAX_PROPERTIES,
+    closed,
+    find_excess,
+    without_annotations,
+)
 
 NUMBER = {"type": "number"}
 ONE = {"type": "object", "properties": {"a": NUMBER}}
@@ -48,3 +55,49 @@ def test_the_schema_that_is_given_is_not_changed():
     schema = {"properties": {"a": {"properties": {}}}}
     closed(schema)
     assert schema == {"properties": {"a": {"properties": {}}}}
+
+
+def nested(depth):
+    schema = {}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+def listed(count):
+    return {"properties": {f"p{index}": {} for index in range(count)}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "excess"),
+    [
+        (nested(MAX_DEPTH), None),
+        (nested(MAX_DEPTH + 1), f"is nested more than {MAX_DEPTH} deep"),
+        (nested(100_000), f"is nested more than {MAX_DEPTH} deep"),
+        (listed(MAX_PROPERTIES), None),
+        ({"items": listed(1001)}, "has 1001 properties in one object, expected at most 1000"),
+        ({"oneOf": [{}] * 1001}, "has 1001 oneOf in one object, expected at most 1000"),
+        ({"$defs": {"properties": 3}}, None),
+        ({"prefixItems": [{}] * MAX_PARTS}, f"has more than {MAX_PARTS} objects and lists"),
+        ({"enum": ["x"] * MAX_PARTS}, None),
+    ],
+    ids=range(9),
+)
+def test_a_schema_may_have_so_many_parts(schema, excess):
+    assert find_excess(schema) == excess
+
+
+def test_annotations_are_left_out_and_names_stay():
+    schema = {
+        "title": "T",
+        "properties": {"title": {"type": "string", "description": "d"}, "description": True},
+        "$defs": {"default": {"anyOf": [{"title": "x", "const": {"title": 1}}], "default": {}}},
+        "enum": [{"description": 1}],
+        "required": ["title"],
+    }
+    assert without_annotations(schema) == {
+        "properties": {"title": {"type": "string"}, "description": True},
+        "$defs": {"default": {"anyOf": [{"const": {"title": 1}}]}},
+        "enum": [{"description": 1}],
+        "required": ["title"],
+    }

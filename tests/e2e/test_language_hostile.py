@@ -148,6 +148,46 @@ def test_commas_in_a_text_are_no_values(calls):
     assert (status, b"context_length_exceeded" in answer) == (400, True)
 
 
+def tool_body(path: str, schema: Any) -> dict[str, Any]:
+    """A request of a protocol with a tool that must be called."""
+    function = {"name": "f", "parameters": schema}
+    messages = CHAT["messages"]
+    if path == "/v1/messages":
+        tools: list[Any] = [{"name": "f", "input_schema": schema}]
+        return {"messages": messages, "max_tokens": 4, "model": "chatty", "tools": tools}
+    if path == "/v1/responses":
+        return {"input": messages, "tools": [{"type": "function", **function}]}
+    tools = [{"type": "function", "function": function}]
+    return {"messages": messages, "model": "chatty", "tools": tools}
+
+
+def properties(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{number}": {} for number in range(count)}}
+
+
+PROTOCOLS = ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat")
+LOOP = {"properties": {"a": {"$ref": "#/$defs/A"}}, "$defs": {"A": {"$ref": "#/$defs/A"}}}
+
+
+@pytest.mark.parametrize("path", PROTOCOLS)
+@pytest.mark.parametrize(
+    ("schema", "status", "text"),
+    [
+        (properties(100_000), 400, "16384 objects"),
+        (properties(2_000), 400, "has 2000 properties in one object, expected at most 1000"),
+        ({"type": "object", "description": "x" * 10_000_000}, 413, "8388608 bytes"),
+        (LOOP, 200, "chatty"),  # no call can have `a`
+    ],
+    ids=["properties", "object", "bytes", "recursion"],
+)
+def test_schemas_of_tools_beyond_limits_are_refused(calls, path, schema, status, text):
+    headers = {"content-type": "application/json"}
+    found, answer = calls.http_call("POST", path, json.dumps(tool_body(path, schema)), headers)
+    assert (found, text in answer.decode()) == (status, True), answer[:500]
+    if status != 200:
+        assert isinstance(json.loads(answer)["error"], str) == (path == "/api/chat")
+
+
 HUGE = 10**30
 BIASED = [str(token_id) for token_id in range(2000)]
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"a": HUGE}}}

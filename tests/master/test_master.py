@@ -280,8 +280,10 @@ async def test_stop_during_a_restart_leaves_no_process_and_no_socket(server):
 
 
 async def test_stop_may_be_called_again_and_without_workers(server):
+    before = children()
     await server.master.stop()
     await server.master.stop()
+    assert children() == before
 
 
 # --- models of other workers ----------------------------------------------------------------------

@@ -265,4 +265,6 @@ async def test_stop_during_a_restart_ends_the_new_worker_too(replica):
 
 
 async def test_stop_before_start_is_harmless(replica):
-    await replica().supervisor.stop(1.0)
+    one = replica()
+    await one.supervisor.stop(1.0)
+    assert (one.num_starts, one.links) == (0, [])

@@ -13,13 +13,7 @@ from starlette.types import ASGIApp, Message, Scope
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.http.exchange import (
-    CONTINUE,
-    Exchange,
-    ExchangeOutput,
-    head_of,
-    length_of,
-)
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, length_of
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.frontends.protocols import PATHS
@@ -45,7 +39,6 @@ class Application(Exchange):
     _error: ServingError | None = None  # why the request is refused
     _is_started = False
     _is_running = False
-    _is_chunked = False
     _is_over = False  # the answer is complete, or the client has disconnected
 
     def __init__(self, app: ASGIApp, head: RequestHead, output: ExchangeOutput) -> None:
@@ -124,7 +117,7 @@ class Application(Exchange):
     def expire(self, error: ServingError) -> None:
         if self.has_responded:
             self._cut(status.of(error.code).http)
-            self.output.transport.abort()
+            self.output.abort()
             return
         text, seconds = str(error).encode(), status.retry_after(error)
         headers = [(b"content-type", b"text/plain; charset=utf-8"), length_of(text)]
@@ -154,7 +147,7 @@ class Application(Exchange):
         if self.has_responded:  # the client must notice that the answer is incomplete
             self._is_over = True
             self._cut(500)
-            self.output.transport.close()
+            self.output.close()
         else:
             self.keep_alive = False
             self._begin(500, [length_of(_FAILED)])
@@ -167,7 +160,7 @@ class Application(Exchange):
     async def _receive(self) -> Message:
         if self._expects_continue and not (self.is_complete or self.has_responded or self._is_over):
             self._expects_continue = False
-            self.output.transport.write(CONTINUE)
+            self.output.send_continue()
         if not self._is_over:
             self.output.resume_reading()
             await self._changed.wait()
@@ -203,12 +196,10 @@ class Application(Exchange):
         length = dict(headers).get(b"content-length")
         if length is not None and self._has_body:
             self._remaining = int(length)
-        elif self._has_body and self._scope["http_version"] == "1.1":
-            self._is_chunked = True
-            headers.append((b"transfer-encoding", b"chunked"))
         self.has_responded = True
         self.status = status
-        self.output.transport.write(head_of(status, headers, keep_alive=self.keep_alive))
+        is_chunked = length is None and self._has_body and self._scope["http_version"] == "1.1"
+        self.output.begin(status, headers, keep_alive=self.keep_alive, is_chunked=is_chunked)
 
     def _write(self, body: bytes, *, is_last: bool) -> None:
         if body and self._has_body:
@@ -217,20 +208,16 @@ class Application(Exchange):
                 self._remaining -= len(body)
                 if self._remaining < 0:
                     raise ValueError("the answer is longer than its content-length")
-            elif self._is_chunked:
-                body = b"%x\r\n%b\r\n" % (len(body), body)
-            self.output.transport.write(body)
+            self.output.write(body)
         if is_last:
             self._finish()
 
     def _finish(self) -> None:
         if self._remaining:
             raise ValueError("the answer is shorter than its content-length")
-        if self._is_chunked:
-            self.output.transport.write(b"0\r\n\r\n")
         self._is_over = True
         self._changed.set()
-        self.output.finished()
+        self.output.finish()
 
 
 def _scope_of(head: RequestHead, output: ExchangeOutput) -> Scope:
@@ -241,7 +228,7 @@ def _scope_of(head: RequestHead, output: ExchangeOutput) -> Scope:
         url = None
     if url is None or not url.path or not url.path.startswith(b"/"):
         raise HeadRefusal(400, "The request target has no path.")
-    describe = output.transport.get_extra_info
+    describe = output.describe
     return {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

@@ -7,7 +7,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from mindspore_serving.core.buffers import BufferList, in_memory
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
 from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, ResponseCounter
@@ -15,8 +17,11 @@ from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import (
     Exchange,
     ExchangeOutput,
+    Fields,
     Flow,
     RefusedExchange,
+    head_of,
+    length_of,
 )
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
@@ -24,6 +29,12 @@ from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import end_http
 
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_JSON = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
+_CHUNKED = (b"transfer-encoding", b"chunked")
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
 
 
@@ -65,6 +76,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
         self._exchanges: deque[Exchange] = deque()  # unanswered; the first is started
+        self._is_chunked = False  # the body of the answer
         self._is_discarding = False  # after an error: data are read, not parsed
         self._num_discarded = 0
         # Only `end_if_late` reads a clock.  Whether anything was read or answered since its last
@@ -136,7 +148,47 @@ class HttpConnection(asyncio.BufferedProtocol):
         assert self._exchanges[0] is first
         self._exchanges[0] = other
 
-    def finished(self) -> None:
+    def describe(self, name: str) -> Any:
+        return self.transport.get_extra_info(name)
+
+    def send_continue(self) -> None:
+        self.transport.write(_CONTINUE)
+
+    def answer_json(self, request_id: bytes, body: bytes) -> None:
+        self.transport.write(_JSON % (request_id, len(body), body))
+        self._finished()
+
+    def answer(
+        self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
+    ) -> None:
+        head = head_of(status, (*headers, length_of(body)), keep_alive=keep_alive)
+        if isinstance(body, BufferList):
+            self.transport.writelines((head, *map(in_memory, body.buffers)))
+        else:
+            self.transport.write(head + body)
+        self._finished()
+
+    def begin(self, status: int, headers: Fields, *, keep_alive: bool, is_chunked: bool) -> None:
+        self._is_chunked = is_chunked
+        fields = (*headers, _CHUNKED) if is_chunked else headers
+        self.transport.write(head_of(status, fields, keep_alive=keep_alive))
+
+    def write(self, body: bytes) -> None:
+        self.transport.write(b"%x\r\n%b\r\n" % (len(body), body) if self._is_chunked else body)
+
+    def finish(self) -> None:
+        if self._is_chunked:
+            self._is_chunked = False
+            self.transport.write(b"0\r\n\r\n")
+        self._finished()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def _finished(self) -> None:
         """Remove the first exchange, whose answer is complete."""
         exchange = self._exchanges.popleft()
         self._count(exchange)
@@ -257,7 +309,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             if now - self._awaited[1] > timeout:
                 first.expire(DeadlineExceeded(f"no answer within {timeout:g} seconds"))
                 return
-        unsent = self.transport.get_write_buffer_size()
+        unsent = self.num_unsent
         if unsent:
             self._end_if_not_read(unsent, now)
         else:
@@ -311,4 +363,9 @@ class HttpConnection(asyncio.BufferedProtocol):
     def has_pending_answer(self) -> bool:
         """True if the answer to a complete request is not yet written and sent."""
         is_pending = bool(self._exchanges) and self._exchanges[0].is_complete
-        return is_pending or self.transport.get_write_buffer_size() > 0
+        return is_pending or self.num_unsent > 0
+
+    @property
+    def num_unsent(self) -> int:
+        """Bytes of answers that wait to be sent."""
+        return self.transport.get_write_buffer_size()

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from math import ceil
 
-from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, head_of, length_of
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.request_id import NAME, id_of
 
@@ -106,7 +106,5 @@ class EarlyRefusal(Exchange):
         self.keep_alive = self.keep_alive and self.is_complete
         self.status, fields, body = self._answer(self.request_id)
         self.num_sent = len(body)
-        fields = [*fields, (NAME, self.request_id), length_of(body)]
-        head = head_of(self.status, fields, keep_alive=self.keep_alive)
-        self.output.transport.write(head + body)
-        self.output.finished()
+        fields = [*fields, (NAME, self.request_id)]
+        self.output.answer(self.status, fields, body, keep_alive=self.keep_alive)

@@ -3,8 +3,9 @@
 import asyncio
 import http
 from collections.abc import Iterable, Sized
-from typing import Protocol
+from typing import Any, Protocol
 
+from mindspore_serving.core.buffers import BufferList
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.body_pool import BodyPool
@@ -13,7 +14,7 @@ from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
 
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+Fields = Iterable[tuple[bytes, bytes]]
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
 
 
@@ -53,12 +54,15 @@ class Flow:
 
 
 class ExchangeOutput(Protocol):
-    """A connection, as its exchanges see it."""
+    """A connection, or a stream of one, as its exchanges see it."""
 
-    transport: asyncio.Transport
     flow: Flow
     memory: Allowance
     pool: BodyPool
+
+    def describe(self, name: str) -> Any:
+        """Return a fact about the transport, as `asyncio.BaseTransport.get_extra_info`."""
+        ...
 
     def resume_reading(self) -> None:
         """Read on, unless requests are queued."""
@@ -68,8 +72,38 @@ class ExchangeOutput(Protocol):
         """Let `other` answer the request of the `first` exchange, which was read."""
         ...
 
-    def finished(self) -> None:
-        """Remove the first exchange, whose answer is complete."""
+    def send_continue(self) -> None:
+        """Let the client send the body that it holds back (100)."""
+        ...
+
+    def answer_json(self, request_id: bytes, body: bytes) -> None:
+        """Write the answer 200 with JSON; the connection stays open.  The exchange is over."""
+        ...
+
+    def answer(
+        self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
+    ) -> None:
+        """Write an answer, whose content-length is added.  The exchange is over."""
+        ...
+
+    def begin(self, status: int, headers: Fields, *, keep_alive: bool, is_chunked: bool) -> None:
+        """Write the head of an answer; HTTP/1.1 cuts a body without content-length into chunks."""
+        ...
+
+    def write(self, body: bytes) -> None:
+        """Write a part of the answer's body."""
+        ...
+
+    def finish(self) -> None:
+        """End the answer.  The exchange is over."""
+        ...
+
+    def close(self) -> None:
+        """End an incomplete answer, after what was written; the client notices."""
+        ...
+
+    def abort(self) -> None:
+        """End an incomplete answer at once; what was written may be lost."""
         ...
 
 
@@ -80,7 +114,7 @@ class Exchange:
     the body, or `filled` if there is a `body_buffer`, and then `end`:
 
         head --> feed* | body_buffer, filled* --> end
-          `----> start (before, between or after these) --> output.finished()
+          `----> start (before, between or after these) --> output.answer() or finish()
 
     When the answer is complete, `status` and `num_sent` (bytes of its body) are set.  `entry` is
     for the access log and `span` for traces, if these are on.
@@ -134,7 +168,7 @@ class Exchange:
 
     def expire(self, error: ServingError) -> None:
         """Answer with `error`, or end the answer if it has begun: the time is over."""
-        self.output.transport.abort()
+        self.output.abort()
 
     def resume(self) -> None:
         """Continue to write: the transport is writable again."""
@@ -159,11 +193,8 @@ class RefusedExchange(Exchange):
         self.has_responded = True
         text = self._refusal.text.encode()
         self.status, self.num_sent, self.request_id = self._refusal.status, len(text), id_of(None)
-        name = (NAME, self.request_id)
-        fields = [(b"content-type", b"text/plain; charset=utf-8"), name]
-        head = head_of(self._refusal.status, [*fields, length_of(text)], keep_alive=False)
-        self.output.transport.write(head + text)
-        self.output.finished()
+        fields = [(b"content-type", b"text/plain; charset=utf-8"), (NAME, self.request_id)]
+        self.output.answer(self.status, fields, text, keep_alive=False)
 
 
 def length_of(body: Sized) -> tuple[bytes, bytes]:
@@ -171,7 +202,7 @@ def length_of(body: Sized) -> tuple[bytes, bytes]:
     return b"content-length", b"%d" % len(body)
 
 
-def head_of(status: int, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+def head_of(status: int, headers: Fields, *, keep_alive: bool) -> bytes:
     """Return the status line and the headers of an answer."""
     lines = [b"HTTP/1.1 %d %b\r\n" % (status, _REASONS.get(status, b""))]
     lines += [b"%b: %b\r\n" % header for header in headers]

@@ -9,18 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mindspore_serving import log
-from mindspore_serving.core.buffers import Buffer, BufferList, in_memory
+from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.early_refusal import RefusalPace, reads_body
-from mindspore_serving.frontends.http.exchange import (
-    CONTINUE,
-    Exchange,
-    ExchangeOutput,
-    head_of,
-    length_of,
-)
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import NO_MEMORY
@@ -32,10 +26,6 @@ from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
 JSON = ((b"content-type", b"application/json"),)
-_OK = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-request-id: %b\r\n"
-    b"content-length: %d\r\n\r\n%b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +132,7 @@ class Predict(Exchange):
         if self.is_complete or (self.error is not None and not self._reads_body):
             self.resume()
         elif self._expects_continue:
-            self.output.transport.write(CONTINUE)
+            self.output.send_continue()
 
     def feed(self, data: bytes) -> None:
         if self.error is not None:
@@ -259,7 +249,6 @@ class Predict(Exchange):
         self.status, self.num_sent = status, len(body)
         if self._num_counted or self.tenant is not None:
             self._release()
-        transport = self.output.transport
         if not self.is_complete:
             self.keep_alive = False  # refused before the body was read
         if (
@@ -267,18 +256,14 @@ class Predict(Exchange):
             and self.keep_alive
             and retry_after is None
             and self.content_headers is JSON
+            and not isinstance(body, BufferList)
         ):
-            transport.write(_OK % (self.request_id, len(body), body))
-        else:
-            fields = [*self.content_headers, (NAME, self.request_id), length_of(body)]
-            if retry_after is not None:
-                fields.append((b"retry-after", retry_after.encode()))
-            head = head_of(status, fields, keep_alive=self.keep_alive)
-            if isinstance(body, BufferList):
-                transport.writelines((head, *map(in_memory, body.buffers)))
-            else:
-                transport.write(head + body)
-        self.output.finished()
+            self.output.answer_json(self.request_id, body)
+            return
+        fields = [*self.content_headers, (NAME, self.request_id)]
+        if retry_after is not None:
+            fields.append((b"retry-after", retry_after.encode()))
+        self.output.answer(status, fields, body, keep_alive=self.keep_alive)
 
     def _release(self) -> None:
         """Release the memory and the tenant of the request."""

@@ -103,13 +103,13 @@ class HttpServer:
                 break
             await asyncio.sleep(0.01)
         for connection in list(connections):
-            connection.transport.abort()
+            connection.abort()
         self._listener = self._sweeper = None
 
     def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
         exchange = self._path.open(head, output) or Application(self._app, head, output)
         if self._tracer is not None:
-            scheme = "https" if output.transport.get_extra_info("sslcontext") else "http"
+            scheme = "https" if output.describe("sslcontext") else "http"
             exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
         return exchange
 

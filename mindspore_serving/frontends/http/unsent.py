@@ -4,9 +4,8 @@ A client can read its answer as slowly as it likes while there is room.  If ther
 oldest connection of the address that uses the most memory is aborted.
 """
 
-import asyncio
 from collections import Counter
-from typing import Protocol
+from typing import Any, Protocol
 
 from mindspore_serving import log
 
@@ -14,9 +13,18 @@ LARGE = 1 << 20  # bytes: connections with less are checked by the periodic swee
 
 
 class UnsentAnswer(Protocol):
-    """A connection with unsent data in the buffer of its `transport`."""
+    """A connection with `num_unsent` bytes of answers."""
 
-    transport: asyncio.Transport
+    @property
+    def num_unsent(self) -> int: ...
+
+    def describe(self, name: str) -> Any:
+        """Return a fact about the transport."""
+        ...
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        ...
 
 
 class UnsentAnswers:
@@ -32,7 +40,7 @@ class UnsentAnswers:
     def add(self, connection: UnsentAnswer) -> None:
         """Add a connection with much unsent data."""
         self._connections.setdefault(connection)
-        if connection.transport.get_write_buffer_size() >= LARGE:
+        if connection.num_unsent >= LARGE:
             self.end_oldest()
 
     def discard(self, connection: UnsentAnswer) -> None:
@@ -41,10 +49,7 @@ class UnsentAnswers:
 
     def end_oldest(self) -> None:
         """Abort connections down to the limit: the oldest of the address with the most data."""
-        sizes = {
-            connection: connection.transport.get_write_buffer_size()
-            for connection in self._connections
-        }
+        sizes = {connection: connection.num_unsent for connection in self._connections}
         total = sum(sizes.values())
         if total <= self._limit:
             return
@@ -63,9 +68,9 @@ class UnsentAnswers:
                 "HTTP: the connection of a client that does not read its answer is closed, as "
                 "unsent answers use all their memory (max_unsent_memory)"
             )
-            oldest.transport.abort()
+            oldest.abort()
 
 
 def _address_of(connection: UnsentAnswer) -> str:
-    name = connection.transport.get_extra_info("peername")
+    name = connection.describe("peername")
     return str(name[0]) if isinstance(name, tuple) else ""

@@ -1,7 +1,8 @@
 """/v1/files: uploads for batches, and the results of batches."""
 
+import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from mindspore_serving.frontends.state.store import expiry
 PURPOSE = "batch"
 MAX_LISTED = 10_000
 _OVERHEAD = 64 << 10  # bytes of a form besides the file
+_PARSED_BYTES = 1 << 20  # of a form, between two turns of other requests
 _MAX_NAME = 255  # characters of a file's name
 _OPTION = "--limit max_file=BYTES"
 _MIN_SECONDS = 3600
@@ -158,10 +160,12 @@ async def _parse(http: Request, body: bytes | bytearray) -> Any:
     if not http.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidField("", text="the body is no form: send it as multipart/form-data")
 
-    async def whole() -> AsyncIterator[bytes]:
-        yield bytes(body)
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for start in range(0, len(body), _PARSED_BYTES):
+            yield bytes(body[start : start + _PARSED_BYTES])
+            await asyncio.sleep(0)  # other requests get a turn: a whole file takes 0.1 s
 
-    parser = MultiPartParser(http.headers, whole(), max_files=1, max_fields=8)  # type: ignore[arg-type]
+    parser = MultiPartParser(http.headers, pieces(), max_files=1, max_fields=8)
     try:
         return _Closing(await parser.parse())
     except (MultiPartException, KeyError, UnicodeDecodeError) as error:

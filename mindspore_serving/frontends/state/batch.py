@@ -94,7 +94,7 @@ class LineError(Exception):
 
 
 class LineAnswer(msgspec.Struct):
-    """LineAnswer to a request: status of HTTP and body."""
+    """Answer to a request: status of HTTP and body."""
 
     status: int
     body: bytes

@@ -7,12 +7,12 @@ without a result run again.  Knows no protocol.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, Literal
 
 from starlette.types import ASGIApp
 
 from mindspore_serving import log
+from mindspore_serving.aio import is_set_within
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
@@ -123,8 +123,7 @@ class BatchRunner:
                 await self._store.expire()
             except ServingError as error:
                 log.error("batches could not be read: %s", error)
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _SWEEP_SECONDS)
+            await is_set_within(_SWEEP_SECONDS, self._changed)
 
     async def _unfinished(self, owner: str | None = None) -> list[Batch]:
         records = await self._store.run(lambda database: database.list_open(KINDS))

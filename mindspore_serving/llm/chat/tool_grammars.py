@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mindspore_serving.core.json_schema import closed
+from mindspore_serving.core.json_schema import closed, find_excess, without_annotations
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.llm.chat.harmony import harmony_grammar
 from mindspore_serving.llm.chat.section_grammars import call_rules, section_rule
@@ -227,7 +227,7 @@ def _named(functions: Sequence[Mapping[str, Any]]) -> list[str]:
 def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
     """Return the schema of the arguments.
 
-    Raises InvalidField unless it is that of an object.
+    Raises InvalidField unless it is that of an object, and small enough to be compiled.
     """
     name, parameters = function["name"], function.get("parameters")
     if parameters is None:
@@ -239,6 +239,9 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
             f"the parameters of tool {name!r} are of type {kind!r}, expected the JSON schema of an "
             "object"
         )
+    excess = find_excess(parameters)
+    if excess is not None:
+        raise invalid_tools(f"the schema of the parameters of tool {name!r} {excess}")
     guidance = parameters.get("x-guidance")
     options = {
         **whitespace_options(json.dumps(guidance)),
@@ -246,4 +249,4 @@ def _schema(function: Mapping[str, Any]) -> dict[str, Any]:
     }
     if isinstance(guidance, Mapping):
         options |= guidance
-    return {"type": "object", **closed(dict(parameters)), "x-guidance": options}
+    return {"type": "object", **closed(without_annotations(parameters)), "x-guidance": options}

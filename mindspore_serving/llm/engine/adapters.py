@@ -80,7 +80,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
         if base is None:
             raise InvalidInputs(
                 "the model was opened without room for adapters; set max_loras, on the runtimes "
-                "openvino, torch and mindspore"
+                "openvino, torch, mindspore and native"
             )
         try:
             adapter = read_adapter(path, self._config.max_lora_rank)

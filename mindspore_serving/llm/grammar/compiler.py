@@ -4,6 +4,7 @@ It takes milliseconds to seconds, so it does not run on the engine's thread; all
 grammar share the result. Knows no requests.
 """
 
+import json
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.core.json_schema import find_excess
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.grammar import probing
@@ -26,13 +28,18 @@ from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
 from mindspore_serving.llm.grammar.tokens import TokenTable
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-MAX_SOURCE_BYTES = 64 * 1024
+MAX_SOURCE_BYTES = 512 * 1024  # the deep stack is enough for a chain of rules of this size
+MAX_REGEX_BYTES = 64 * 1024
 _MAX_CACHED = 64
 # Work limits of one mask: on a vocabulary of 100,000 tokens usually under 10 ms.
 _STEP_LIMITS = {"step_max_items": 10_000, "max_items_in_row": 500, "step_lexer_fuel": 14_000}
 _MAX_LEXER_STATES = 20_000  # 1 to 2 kB each, kept as long as the grammar
 _MAX_REASON_CHARS = 500
 
+_REASONS = {  # what llguidance says, and what it means
+    "NoExtensionBias": "a rule or $ref leads to nothing but itself",
+    "panic:": "it has too many rules, alternatives or properties",
+}
 _KINDS = ("json_object", "json_schema", "regex", "lark")
 
 
@@ -170,16 +177,25 @@ def _check(grammar: Grammar) -> None:
             f"the kind of a grammar is {grammar.kind!r}, expected {', '.join(_KINDS)}"
         )
     size = len(grammar.source.encode("utf-8", "replace"))
-    if size > MAX_SOURCE_BYTES:
-        raise InvalidInputs(
-            f"the {grammar.kind} has {size} bytes, expected at most {MAX_SOURCE_BYTES}"
-        )
+    limit = MAX_REGEX_BYTES if grammar.kind == "regex" else MAX_SOURCE_BYTES
+    if size > limit:
+        raise InvalidInputs(f"the {grammar.kind} has {size} bytes, expected at most {limit}")
     if grammar.kind != "json_object" and not grammar.source:
         raise InvalidInputs(f"the {grammar.kind} is empty")
+    if grammar.kind == "json_schema" and (excess := _find_excess(grammar.source)):
+        raise InvalidInputs(f"the json_schema {excess}")
+
+
+def _find_excess(schema: str) -> str | None:
+    try:
+        return find_excess(json.loads(schema))
+    except (ValueError, RecursionError):
+        return None  # the compiler says what is wrong
 
 
 def _refused(grammar: Grammar, reason: str) -> InvalidInputs:
     reason = reason.replace("<non-verbose/>", "").strip()
+    reason = next((text for sign, text in _REASONS.items() if reason.startswith(sign)), reason)
     if len(reason) > _MAX_REASON_CHARS:
         reason = reason[:_MAX_REASON_CHARS] + " ..."
     return InvalidInputs(f"the {grammar.kind} cannot be used: {reason}")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from itertools import combinations
 
-from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.aio import BackgroundLoop, within
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import FromRank
@@ -60,7 +60,7 @@ class Ranks:
         TimeoutError.
         """
         try:
-            self._loop.run(asyncio.wait_for(self._group.ready(), CHANNEL_SECONDS))
+            self._loop.run(within(CHANNEL_SECONDS, self._group.ready()))
         except asyncio.TimeoutError:
             raise TimeoutError(f"ranks have not loaded within {CHANNEL_SECONDS:g} s") from None
 

@@ -49,7 +49,7 @@ INFILL_FORMS = (
 _REPOSITORIES = ("<|repo_name|>", "<repo_name>", "<reponame>", "<|reponame|>")
 _FILES = ("<|file_sep|>", "<file_sep>", "<|file_separator|>", "<filename>", "<|filename|>")
 _PADS = ("<|fim_pad|>", "<fim_pad>")
-# What llama.cpp writes where a model has no token, and where a client sends no name.
+# Texts of llama.cpp for models without such a token, and for files without a name.
 _SNIPPET = "\n\n--- snippet ---\n\n"
 _REPOSITORY_NAME, _FILE_NAME = "myproject\n", "filename\n"
 

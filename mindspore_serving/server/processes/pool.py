@@ -11,6 +11,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from mindspore_serving import log
+from mindspore_serving.aio import within
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
@@ -147,7 +148,7 @@ class FrontEndPool:
         self._children.add(child)
         session = Session(child.ends, self.services)
         try:
-            await asyncio.wait_for(self._begin(session), START_SECONDS)
+            await within(START_SECONDS, self._begin(session))
         except BaseException as error:
             child.kill()
             session.pipe.close()

@@ -257,6 +257,7 @@ def test_who_leaves_a_stream_frees_the_model(web):
     said = [Started(3, 7), Chunk(0, "Hi", (72,))]
     leave(web, "/v1/responses", body, said=said, until=b"output_text.delta")
     web.inference.wait(lambda: web.inference.calls[-1].is_cancelled)
+    assert web.inference.calls[-1].is_cancelled
 
 
 # --- what the model is asked ------------------------------------------------------------------

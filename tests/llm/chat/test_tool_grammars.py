@@ -1,17 +1,19 @@
 """Answers that may be calls: any text, and calls as they must be once one has begun."""
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mindspore_serving.core.llm_messages import Grammar, ToolCallDelta
+from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.chat.json_reader import UnexpectedChar, read_value
 from mindspore_serving.llm.chat.output_parser import OutputParser, PlainContent
 from mindspore_serving.llm.chat.reasoning_formats import reason_first
-from mindspore_serving.llm.chat.tool_grammars import auto_grammar
-from tests.llm.chat.languages import CALL, CITY, TOOLS, WRITTEN, allows, make_language
+from mindspore_serving.llm.chat.tool_grammars import auto_grammar, tool_grammar
+from tests.llm.chat.languages import CALL, CITY, TOOLS, WRITTEN, allows, make_language, tool
 
 BARE = ("llama3", "generic")  # a call may come without a marker
 TAGGED = {
@@ -144,3 +146,30 @@ def test_streamed_arguments_are_the_beginning_of_json_all_the_way(tool_format, a
     deltas += parser.finish()
     assert not [one for one in deltas if isinstance(one, PlainContent)]
     assert json.loads(told) == arguments
+
+
+def many_tools(num_tools, num_properties):
+    """Tools of an agent with several MCP servers."""
+    kinds = [{"type": "string"}, {"type": "integer"}, {"enum": ["open", "closed"]}]
+    names = [f"parameter_{number}" for number in range(num_properties)]
+    properties = {
+        name: {**kinds[index % 3], "description": "What it is for. " * 20}
+        for index, name in enumerate(names)
+    }
+    schema = {"type": "object", "properties": properties, "required": names[:3]}
+    return [tool(f"mcp__github__tool_{number}", schema) for number in range(num_tools)]
+
+
+@pytest.mark.parametrize(
+    "tool_format", ["hermes", "qwen3_coder", "deepseek_v31", "lfm2", "gemma4", "harmony"]
+)
+def test_a_hundred_tools_of_ten_parameters_are_held(tool_format):
+    grammar = auto_grammar(tool_format, many_tools(100, 10), parallel=True)
+    _, compiler = make_language(False)
+    assert compiler.compile(grammar).find_slow_step() is None
+
+
+@pytest.mark.parametrize("build", [auto_grammar, partial(tool_grammar, name=None)])
+def test_a_tool_of_too_many_parameters_is_refused(build):
+    with pytest.raises(InvalidField, match="'mcp__github__tool_0' has 100000 properties in one"):
+        build("hermes", many_tools(1, 100_000), parallel=True)

@@ -1,3 +1,4 @@
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -13,7 +14,11 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.tgi.fields import schema_grammar
 from mindspore_serving.llm.grammar import probing
-from mindspore_serving.llm.grammar.compiler import MAX_SOURCE_BYTES, GrammarCompiler
+from mindspore_serving.llm.grammar.compiler import (
+    MAX_REGEX_BYTES,
+    MAX_SOURCE_BYTES,
+    GrammarCompiler,
+)
 from mindspore_serving.llm.grammar.source import (
     insert_special_tokens,
     regex_literal,
@@ -56,6 +61,10 @@ def write(state, eos_ids=(), seed=0, most=300):
     return ids
 
 
+MANY = {"type": "object", "properties": {str(number): {} for number in range(1001)}}
+LONG = f'start: {"(a|b) " * 66_000}\na: "x"\nb: "y"'
+
+
 @pytest.mark.parametrize(
     ("grammar", "reason"),
     [
@@ -77,6 +86,10 @@ def write(state, eos_ids=(), seed=0, most=300):
         (Grammar("lark", 'x: "a"'), "start"),
         (Grammar("regex", ""), "empty"),
         (Grammar("gbnf", "x"), "'gbnf', expected json_object"),
+        (Grammar("lark", "start: a\na: start"), "leads to nothing but itself"),
+        (Grammar("json_schema", '{"$ref": "#"}'), "leads to nothing but itself"),
+        (Grammar("json_schema", json.dumps(MANY)), "json_schema has 1001 properties in one object"),
+        (Grammar("lark", LONG), "cannot be used: it has too many rules, alternatives or prop"),
     ],
 )
 def test_unusable_grammars_are_refused_with_the_reason(compiler, grammar, reason):
@@ -85,10 +98,12 @@ def test_unusable_grammars_are_refused_with_the_reason(compiler, grammar, reason
 
 
 def test_a_source_may_have_so_many_bytes(compiler):
-    most = MAX_SOURCE_BYTES // 2
+    most = MAX_REGEX_BYTES // 2
     compiler.compile(Grammar("regex", "é" * most))
     with pytest.raises(InvalidInputs, match=f"{2 * most + 2} bytes, expected at most {2 * most}"):
         compiler.compile(Grammar("regex", "é" * (most + 1)))
+    with pytest.raises(InvalidInputs, match=f"at most {MAX_SOURCE_BYTES}"):
+        compiler.compile(Grammar("lark", "#" * (MAX_SOURCE_BYTES + 1)))
 
 
 def test_reasons_are_short(compiler):

@@ -38,7 +38,8 @@ from tests.llm.lora_files import (
 )
 
 pytestmark = pytest.mark.torch
-RUNTIMES = {"torch": 8, "openvino": 32, "mindspore": 8}  # and tokens of a block
+RUNTIMES = {"torch": 8, "openvino": 32, "mindspore": 8, "native": 8}  # and tokens of a block
+CACHE = {"kv_cache_dtype": "f32"}
 # Tests of mindspore alone are in test_mindspore_lora.py, as each model compiles four graphs.
 EACH = [
     pytest.param(name, marks=[pytest.mark.long, pytest.mark.mindspore] * (name == "mindspore"))
@@ -64,7 +65,7 @@ def adapted(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict
 
 
 def opened(model: Path, adapters: dict[str, Path], runtime: str = "torch", **more: Any) -> Any:
-    options = {"device": "cpu", "dtype": "f32", "kv_cache_memory": 2**20, **more}
+    options = {"device": "cpu", "dtype": "f32", "kv_cache_memory": 2**20, **CACHE, **more}
     config = EngineConfig(**options, block_size=RUNTIMES[runtime], adapters=adapters)
     return open_runner(model, runtime, config)
 
@@ -105,7 +106,7 @@ def test_a_request_chooses_its_adapter_by_name(
     prompt = checkpoints.prompts(1)[0]
     params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
     answers = set()
-    options = {"dtype": "f32", "block_size": RUNTIMES[runtime], "kv_cache_memory": 2**20}
+    options = {"dtype": "f32", "block_size": RUNTIMES[runtime], "kv_cache_memory": 2**20, **CACHE}
     with LLM(llama, runtime, adapters=paths, **options) as llm:
         for name, model in zip((None, "few", "all", None), (*models, llama), strict=True):
             (answer,) = llm.generate([list(prompt)], params, adapter=name)
@@ -235,6 +236,7 @@ def test_memory_of_an_unloaded_adapter_is_released(
     logits(runner, [(checkpoints.prompts(1)[0], 1)])
     kept = [weakref.ref(one) for one in _found_in(runner)]
     assert kept
+    del changes
     runner.unload_adapter(1)
     gc.collect(0)
     assert [one for one in kept if one() is not None] == []
@@ -245,6 +247,8 @@ def _found_in(runner: Any) -> list[Any]:
     if hasattr(runner, "_adapters"):
         first, second, _ = runner._adapters.inputs
         return [*first, *second]
+    if hasattr(runner, "_products"):
+        return [part for pair in runner._model.adapters._matrices.values() for part in pair]
     if hasattr(runner, "_loaded"):
         bound = runner._loaded._bound.values()
         arrays = [array for one in bound for array in (one.first, one.second, one.owner)]

@@ -88,11 +88,6 @@ def test_models_with_a_recurrent_state_are_refused(name, tmp_path):
         open_runner(directory, "native", CONFIG)
 
 
-def test_adapters_are_refused(llama):
-    with pytest.raises(StartError, match="max_loras"):
-        open_runner(llama, "native", replace(CONFIG, max_loras=1))
-
-
 def test_heads_that_do_not_fit_are_refused():
     ops = NativeOps(None, switches=False)
     q, k = ops.recorder.tensor(32), ops.recorder.tensor(8)

@@ -87,9 +87,11 @@ def test_closed_threads_end(using):
 
 
 def test_a_plan_of_nothing_ends(using):
+    before = threading.active_count()
     team = KernelThreads(2, using=using)
     team.run(KernelPlan([]))
     team.close()
+    assert threading.active_count() == before
 
 
 def test_plans_that_would_not_end_are_refused():

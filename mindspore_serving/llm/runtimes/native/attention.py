@@ -53,13 +53,17 @@ KEYS, VALUES, TYPE, TOKENS, HEADS, FEATURES, ROW_BYTES = range(7)
 
 
 class Memory(NamedTuple):
-    """Memory of a pass; at `scores` is a number for each token of a sequence."""
+    """Memory of a pass; at `scores` is a number for each token of a sequence.
+
+    `adapters` is the table of `lora.AdapterTable`.
+    """
 
     arena: int
     scores: int
     step: Integers
     blocks: Integers
     gathered: Integers
+    adapters: Integers
 
 
 class SeenSpan(NamedTuple):

@@ -30,6 +30,7 @@ class OpCode(IntEnum):
     ROUTE = 14
     EXPERT_PRODUCT = 15
     EXPERT_BIAS = 16
+    ADAPT = 17
 
 
 class Column(IntEnum):
@@ -108,6 +109,7 @@ class StepColumn(IntEnum):
     OFFSET = 2  # within that block
     TABLE = 3  # index of its sequence's first block in the table of blocks
     USES_LONG_ROPE = 4
+    ADAPTER = 5  # row of the table of adapters; 0 is none
 
 
 class CacheType(IntEnum):

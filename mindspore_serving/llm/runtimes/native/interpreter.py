@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from mindspore_serving.llm.runtimes.native import attention, elementwise, experts
+from mindspore_serving.llm.runtimes.native import attention, elementwise, experts, lora
 from mindspore_serving.llm.runtimes.native.attention import Memory
 from mindspore_serving.llm.runtimes.native.codes import Column, OpCode
 from mindspore_serving.llm.runtimes.native.compiling import compiled, entry
@@ -23,7 +23,8 @@ from mindspore_serving.llm.runtimes.native.products import Team, multiply, multi
 _CODE, _OF_ROWS = int(Column.CODE), int(Column.OF_ROWS)
 _PRODUCT, _RMS_NORM, _LAYER_NORM, _ROPE_TABLES, _ROPE, _ATTENTION = map(int, list(OpCode)[:6])
 _UNARY, _BINARY, _GATHER, _COPY_HEADS, _QUERY_SCALE, _REDUCE = map(int, list(OpCode)[6:12])
-_SCALING, _BROADCAST, _ROUTE, _EXPERT_PRODUCT, _EXPERT_BIAS = map(int, list(OpCode)[12:])
+_SCALING, _BROADCAST, _ROUTE, _EXPERT_PRODUCT, _EXPERT_BIAS = map(int, list(OpCode)[12:17])
+_ADAPT = int(OpCode.ADAPT)
 
 
 class PlanArrays(NamedTuple):
@@ -56,6 +57,8 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
             attention.write(memory, op, rows, layer)
             for task in range(rows * layer[attention.HEADS]):
                 attention.attend(memory, op, numbers, layer, task)
+        elif code == _ADAPT:
+            lora.adapt(memory, op, rows)
         elif code in (_UNARY, _BINARY, _SCALING, _BROADCAST, _REDUCE, _RMS_NORM, _ROPE):
             _execute_rows(memory.arena, op, numbers, rows)
         else:

@@ -8,12 +8,14 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_f32
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.parallel.part import open_part
+from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
 from mindspore_serving.llm.runtimes.native.compiling import compilation_logged
+from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
@@ -35,27 +37,34 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
 
     Raises StartError: an unsupported model, a broken or unknown checkpoint, not enough memory.
     """
-    if config.has_adapters:
-        raise StartError(
-            "the native runtime has no LoRA adapters: leave adapters and max_loras out, or use the "
-            "openvino or the torch runtime"
-        )
     model = plan_model(directory, config)
     kind = CACHE_TYPES[config.kv_cache_dtype]
     block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
     limits = runner_limits(config, model.spec, block_bytes, read_main_memory())
-    runner = NativeRunner(model, limits, kind, config.num_threads)
+    base = None
+    if config.has_adapters:
+        base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint.f32)
+    changes = read_changes(config, base)
+    runner = NativeRunner(model, limits, kind, config.num_threads, base)
     with first_step(), compilation_logged():
         runner.run(Step((Row([0], 0, [0], 1),)))
+    for adapter, change in changes.items():
+        runner.load_adapter(adapter, change)
     return runner
 
 
 def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
     """Return the plan of the model in `directory`.  Raises StartError as `open_runner`."""
-    checkpoint, spec, decoder = open_definition(directory, max_model_len=config.max_model_len)
+    part = open_part(directory, config)
+    checkpoint, spec = part.checkpoint, part.spec
     weights = NativeWeights(checkpoint)
-    ops = NativeOps(weights, switches=bool(spec.rope.switch))
-    logits = decoder(ops, spec, ops.inputs)
+    adapters = AdapterTable()
+    ops = NativeOps(
+        weights,
+        switches=bool(spec.rope.switch),
+        adapters=adapters if config.has_adapters else None,
+    )
+    logits = part.decoder(ops, spec, ops.inputs)
     if logits.width != spec.vocab_size:
         raise StartError(
             f"the output matrix has {logits.width} rows, but config.json has vocab_size "
@@ -65,7 +74,8 @@ def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
         raise StartError("the definition does not call ops.hidden")
     logits.storage.is_kept = True
     gathers = tuple((lookup, _gather_of(checkpoint, lookup.table)) for lookup in ops.lookups)
-    return PlannedModel(spec, ops.recorder.plan(), ops, weights, gathers, logits, ops.last_hidden)
+    outputs = (logits, ops.last_hidden)
+    return PlannedModel(spec, ops.recorder.plan(), ops, weights, adapters, gathers, *outputs)
 
 
 def _gather_of(checkpoint: Checkpoint, name: str) -> Gather:

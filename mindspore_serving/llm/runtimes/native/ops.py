@@ -3,29 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.expert_block import ExpertBlock
-from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Longer, Ops, Weight
-from mindspore_serving.llm.runtimes.native.codes import (
-    Binary,
-    Column,
-    OpCode,
-    Reduce,
-    RouteFlag,
-    Scaling,
-    Unary,
-)
-from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, PlanRecorder
+from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Longer, Weight
+from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE
+from mindspore_serving.llm.runtimes.native.codes import Binary, Column, OpCode, RouteFlag, Scaling
+from mindspore_serving.llm.runtimes.native.lora import AdapterTable
+from mindspore_serving.llm.runtimes.native.planned import Node, PlannedOps, expect, head_width
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 
 _OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
 _P1, _P4, _P5 = Column.P1, Column.P4, Column.P5
 
-Node: TypeAlias = ArenaTensor
 POSITIONS, ROWS, USES_LONG_ROPE = "positions", "rows", "uses_long_rope"
 
 
@@ -54,15 +46,21 @@ class PlannedLayer:
     head_dim: int
 
 
-class NativeOps(Ops):
-    """`Ops` that record a plan; the handle of a weight is its name."""
+class NativeOps(PlannedOps):
+    """`Ops` that record a plan; the handle of a weight is its name.
 
-    def __init__(self, weights: NativeWeights, *, switches: bool) -> None:
-        self.recorder = PlanRecorder()
+    With `adapters`, LoRA adapters may change every weight that is multiplied or looked up.
+    """
+
+    def __init__(
+        self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None
+    ) -> None:
+        super().__init__()
         self.lookups: list[Lookup] = []
         self.layers: list[PlannedLayer] = []
         self.last_hidden: Node | None = None
         self._weights = weights
+        self._adapters = adapters
         self.inputs = DecoderInputs(
             TokenIds(2**31), POSITIONS, ROWS, uses_long_rope=USES_LONG_ROPE if switches else None
         )
@@ -83,12 +81,17 @@ class NativeOps(Ops):
             raise StartError(f"tensor {table!r} is {list(shape)}, expected a matrix")
         target = self.recorder.tensor(shape[1], is_kept=True)
         self.lookups.append(Lookup(table, ids, target))
+        if self._adapters is not None:
+            self._adapters.add_use(TABLE, table, (shape[0], shape[1]))
         return target
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         number, width = self._weights.matrix(weight, x.width)
         out = self.recorder.tensor(width, of_rows=x.of_rows)
         self.recorder.add(OpCode.PRODUCT, {_OUT: out, _A: x}, p0=number)
+        if self._adapters is not None:
+            use = self._adapters.add_use(MATRIX, weight, (width, x.width))
+            self.recorder.add(OpCode.ADAPT, {_OUT: out, _A: x}, p0=use, p1=x.width)
         if bias is None:
             return out
         return self.add(out, self.recorder.constant(self._weights.vector(bias, width)))
@@ -118,7 +121,7 @@ class NativeOps(Ops):
         num_heads: int = 1, plus_one: bool = False,
     ) -> Node:  # fmt: skip
         weight, bias = weights
-        width = _head_width(x, num_heads)
+        width = head_width(x, num_heads)
         tensors, distance = {_OUT: self._like(x), _A: x}, 0
         if weight is not None:
             is_of_each = num_heads > 1 and self._weights.shape(weight) != (width,)
@@ -146,7 +149,7 @@ class NativeOps(Ops):
         return out
 
     def rope(self, x: Node, tables: Node, num_heads: int, *, pairs: bool = False) -> Node:
-        width, half = _head_width(x, num_heads), tables.width // 2
+        width, half = head_width(x, num_heads), tables.width // 2
         if 2 * half > width:
             raise StartError(f"heads of {width} features are rotated in {half} pairs")
         out = self._like(x)
@@ -168,12 +171,12 @@ class NativeOps(Ops):
         if heads % kv_heads:
             raise StartError(f"{heads} query heads do not share {kv_heads} heads of keys")
         for x, count in ((q, heads), (k, kv_heads), (v, kv_heads)):
-            _expect(x, count * width, f"{count} heads of {width}")
+            expect(x, count * width, f"{count} heads of {width}")
         out = self._like(q)
         tensors = {_OUT: out, _A: q, _B: k, _P0: v}
         if spec.alibi:
             tensors[_P4] = self.recorder.constant(spec.alibi)
-            _expect(tensors[_P4], heads, f"a slope for each of {heads} heads")
+            expect(tensors[_P4], heads, f"a slope for each of {heads} heads")
         if spec.sinks:
             tensors[_P5] = self.recorder.constant(self._weights.vector(spec.sinks, heads))
         planned = PlannedLayer(layer, kv_heads, width)
@@ -185,101 +188,14 @@ class NativeOps(Ops):
         )  # fmt: skip
         return out
 
-    # Heads and pieces
-
-    def split(self, x: Node, sizes: Sequence[int]) -> list[Node]:
-        _expect(x, sum(sizes), f"pieces of {list(sizes)}")
-        ends = np.cumsum(sizes).tolist()
-        return [x.part(end - size, size) for end, size in zip(ends, sizes, strict=True)]
-
-    def split_heads(self, x: Node, num_heads: int, sizes: Sequence[int]) -> list[Node]:
-        width, begin, parts = _head_width(x, num_heads), 0, []
-        _expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
-        for size in sizes:
-            out = self.recorder.tensor(num_heads * size, of_rows=x.of_rows) if size else x
-            if size:
-                last = x.part(begin, x.width - begin)
-                self._copy(out, last, (num_heads, size), (width, size))
-            parts.append(out)
-            begin += size
-        return parts
-
-    def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
-        out, begin = self.recorder.tensor(num_heads * width, of_rows=parts[0].of_rows), 0
-        for index, part in enumerate(parts):
-            size = _head_width(part, num_heads)
-            padding = width - begin - size if index == len(parts) - 1 else 0
-            if padding < 0:
-                raise StartError(f"parts of a head have more than its {width} features")
-            to = out.part(begin, out.width - begin)
-            self._copy(to, part, (num_heads, size), (size, width), padding)
-            begin += size
-        return out
-
-    def repeat_head(self, x: Node, num_heads: int) -> Node:
-        out = self.recorder.tensor(num_heads * x.width, of_rows=x.of_rows)
-        self._copy(out, x, (num_heads, x.width), (0, x.width))
-        return out
-
-    def _copy(
-        self, out: Node, x: Node, shape: tuple[int, int], distances: tuple[int, int],
-        padding: int = 0,
-    ) -> None:  # fmt: skip
-        self.recorder.add(
-            OpCode.COPY_HEADS, {_OUT: out, _A: x}, width=shape[1], p0=shape[0],
-            p1=distances[0], p2=distances[1], p3=padding,
-        )  # fmt: skip
-
     def gather_rows(self, x: Node, rows: str) -> Node:
         out = self.recorder.tensor(x.width, of_rows=True)
         self.recorder.add(OpCode.GATHER, {_OUT: out, _A: x})
         return out
 
-    def silu_mul(self, gate: Node, up: Node) -> Node:
-        return self._binary(Binary.SILU_MUL, gate, up)
-
-    def gelu(self, x: Node, *, tanh: bool = True) -> Node:
-        return self._unary(Unary.GELU_TANH if tanh else Unary.GELU, x)
-
-    def silu(self, x: Node) -> Node:
-        return self._unary(Unary.SILU, x)
-
-    def relu(self, x: Node) -> Node:
-        return self._unary(Unary.RELU, x)
-
-    def sigmoid(self, x: Node) -> Node:
-        return self._unary(Unary.SIGMOID, x)
-
-    def scale(self, x: Node, factor: float) -> Node:
-        return self._scaling(Scaling.SCALE, x, factor)
-
-    def softcap(self, x: Node, cap: float) -> Node:
-        return self._scaling(Scaling.SOFTCAP, x, cap)
-
-    def gaussian_topk(self, x: Node, cutoff: float) -> Node:
-        return self._scaling(Scaling.GAUSSIAN_TOPK, x, cutoff)
-
-    def mul(self, a: Node, b: Node) -> Node:
-        return self._binary(Binary.MUL, a, b)
-
-    def add(self, a: Node, b: Node) -> Node:
-        return self._binary(Binary.ADD, a, b)
-
     def gain(self, x: Node, weight: Weight) -> Node:
         length = 1 if self._weights.shape(weight) == (1,) else x.width
         return self.mul(x, self.recorder.constant(self._weights.vector(weight, length)))
-
-    def mean(self, x: Node) -> Node:
-        out = self.recorder.tensor(1, of_rows=x.of_rows)
-        tensors = {_OUT: out, _A: x}
-        self.recorder.add(OpCode.REDUCE, tensors, p0=Reduce.MEAN, width=x.width)
-        return out
-
-    def match_rms(self, x: Node, other: Node) -> Node:
-        _expect(other, x.width, "as many features as the other tensor")
-        out = self._like(x)
-        self.recorder.add(OpCode.REDUCE, {_OUT: out, _A: x, _B: other}, p0=Reduce.MATCH_RMS)
-        return out
 
     def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
         routed, routing = self._route(scores, block), block.routing
@@ -298,7 +214,7 @@ class NativeOps(Ops):
     def _route(self, scores: Node, block: ExpertBlock) -> Node:
         """Choose experts: the result has the numbers of the `top_k` best, and their weights."""
         routing, count = block.routing, len(block.experts)
-        _expect(scores, count, "a score for each expert")
+        expect(scores, count, "a score for each expert")
         if not 0 < routing.top_k <= count or count % routing.groups:
             raise StartError(
                 f"{routing.top_k} of {count} experts in {routing.groups} groups cannot be chosen"
@@ -361,37 +277,3 @@ class NativeOps(Ops):
         x.storage.is_kept = True
         self.last_hidden = x
         return x
-
-    def _like(self, x: Node) -> Node:
-        return self.recorder.tensor(x.width, of_rows=x.of_rows)
-
-    def _unary(self, kind: Unary, x: Node) -> Node:
-        out = self._like(x)
-        self.recorder.add(OpCode.UNARY, {_OUT: out, _A: x}, p0=kind)
-        return out
-
-    def _scaling(self, kind: Scaling, x: Node, *numbers: float) -> Node:
-        out = self._like(x)
-        self.recorder.add(OpCode.SCALING, {_OUT: out, _A: x}, numbers, p0=kind)
-        return out
-
-    def _binary(self, kind: Binary, a: Node, b: Node, number: float = 0.0) -> Node:
-        code = OpCode.BROADCAST if b.width == 1 < a.width else OpCode.BINARY
-        if code is OpCode.BINARY:
-            _expect(b, a.width, "as many features as the other tensor")
-        if b.stride and a.of_rows != b.of_rows:
-            raise StartError("an operation has tensors of different rows")
-        out = self._like(a)
-        self.recorder.add(code, {_OUT: out, _A: a, _B: b}, (number,), p0=kind)
-        return out
-
-
-def _head_width(x: Node, num_heads: int) -> int:
-    if x.width % num_heads:
-        raise StartError(f"{x.width} features are not {num_heads} equal heads")
-    return x.width // num_heads
-
-
-def _expect(x: Node, width: int, what: str) -> None:
-    if x.width != width:
-        raise StartError(f"a tensor has {x.width} features, expected {what}: {width}")

@@ -9,6 +9,7 @@ import numpy as np
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.weights import Gather
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.layout import (
     Indices,
     Layout,
@@ -20,6 +21,7 @@ from mindspore_serving.llm.runtimes.native.attention import Memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, CacheType, StepColumn
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
+from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import Lookup, NativeOps, TokenIds
 from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, NativePlan
 from mindspore_serving.llm.runtimes.native.products import Products, Team
@@ -36,18 +38,20 @@ class PlannedModel:
     plan: NativePlan
     ops: NativeOps
     weights: NativeWeights
+    adapters: AdapterTable
     gathers: tuple[tuple[Lookup, Gather], ...]
     logits: ArenaTensor
     hidden: ArenaTensor
 
 
 class NativeRunner(LimitedRunner):
-    """A `StoringRunner` that also embeds."""
+    """A `StoringRunner` that also embeds; an `AdaptedRunner` if there is a `base`."""
 
     def __init__(self, model: PlannedModel, limits: RunnerLimits, cache_type: CacheType,
-        num_threads: int | None = None,
+        num_threads: int | None = None, base: BaseModel | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(limits)
+        super().__init__(replace(limits, adapters=model.adapters.loaded))
+        self.base = base
         self._model: PlannedModel | None = model
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
@@ -83,12 +87,19 @@ class NativeRunner(LimitedRunner):
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._cache.release(blocks)
 
+    def load_adapter(self, adapter: int, changes: Changes) -> None:
+        self._open().adapters.load(adapter, changes)
+
+    def unload_adapter(self, adapter: int) -> None:
+        self._open().adapters.unload(adapter)
+
     def close(self) -> None:
         """Drop cache and weights.  A closed runner refuses every step."""
         if self._model is not None:
             self._end_threads()
             self._products.clear()
             self._model.weights.clear()
+            self._model.adapters.clear()
         self._model = None
         self._cache.clear()
 
@@ -103,7 +114,7 @@ class NativeRunner(LimitedRunner):
         if step.copies:
             source, target = np.array(step.copies, np.int64).T
             self._cache.copy(source, target)
-        rows, blocks = _step_rows(layout, self.block_size)
+        rows, blocks = _step_rows(layout, self.block_size, model.adapters)
         passes = list(_passes(layout))
         parts = []
         for begin, end, gathered in passes:
@@ -122,9 +133,11 @@ class NativeRunner(LimitedRunner):
             indices = rows[:, StepColumn.POSITION]
             if isinstance(lookup.ids, TokenIds):
                 indices = np.where(ids < lookup.ids.limit, ids, 0)
-            _view(plan, lookup.target, len(ids))[:] = gather(indices.astype(np.int32))
+            target = _view(plan, lookup.target, len(ids))
+            target[:] = gather(indices.astype(np.int32))
+            model.adapters.add_rows(target, lookup.table, indices, rows[:, StepColumn.ADAPTER])
         addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
-        execute(self._planned, Memory(*addresses, rows, *rest), len(ids))
+        execute(self._planned, Memory(*addresses, rows, *rest, model.adapters.table), len(ids))
         self._threads.adapt()
 
 
@@ -142,7 +155,7 @@ def _passes(layout: Layout) -> Iterator[tuple[int, int, Indices]]:
         yield begin, end, layout.rows[first:last] - begin
 
 
-def _step_rows(layout: Layout, block_size: int) -> tuple[Indices, Indices]:
+def _step_rows(layout: Layout, block_size: int, adapters: AdapterTable) -> tuple[Indices, Indices]:
     """Return the array of the step's tokens (`StepColumn`), and the blocks of its sequences."""
     rows = np.zeros((len(layout.token_ids), len(StepColumn)), np.int64)
     rows[:, StepColumn.POSITION] = layout.positions
@@ -152,5 +165,7 @@ def _step_rows(layout: Layout, block_size: int) -> tuple[Indices, Indices]:
     begins = np.cumsum([0, *counts])[:-1]
     lengths = [span.end - span.begin for span in layout.spans]
     rows[:, StepColumn.TABLE] = np.repeat(begins, lengths)
+    numbers = [adapters.rows[span.adapter] for span in layout.spans]
+    rows[:, StepColumn.ADAPTER] = np.repeat(numbers, lengths)
     blocks = [span.blocks for span in layout.spans]
     return rows, np.concatenate(blocks) if blocks else np.zeros(0, np.int64)

@@ -68,7 +68,7 @@ def _scale(e: Emitter, vectors: list[Value]) -> tuple[Value, Value]:
     maximum = e.call("llvm.vector.reduce.fmaximum.v16f32", F32, largest)
     zero = ir.Constant(F32, 0.0)
     inverse = e.b.fdiv(ir.Constant(F32, 127.0), maximum)
-    # Of numbers so small that the inverse is infinite, products with it would be no numbers.
+    # The inverse of a denormal maximum is infinite, and products with it are NaN.
     is_small = e.b.fcmp_ordered("<", maximum, ir.Constant(F32, 1e-30))
     scale = e.b.fdiv(maximum, ir.Constant(F32, 127.0))
     return e.b.select(is_small, zero, scale), e.b.select(is_small, zero, inverse)
