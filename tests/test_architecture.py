@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"proto"}),
     frozenset({"process"}),
-    frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),
+    frozenset({"wire", "ipc", "servable", "isolation", "mindir", "mcp"}),
     frozenset({"batching"}),
     frozenset({"backends", "cluster"}),
     frozenset({"distributed"}),
