@@ -132,6 +132,7 @@ def _to_context(tls: Tls, pem: Pem) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")
+    context.set_alpn_protocols(["h2", "http/1.1"])
     try:
         with _as_file(pem.certificate) as certificate, _as_file(pem.private_key) as key:
             # An empty password makes an encrypted key an error; without it OpenSSL would prompt.

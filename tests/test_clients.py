@@ -8,7 +8,14 @@ ROW = re.compile(r"^\| (\S.*?) \| ([\d.]+) \| .+ \| `(\S+)` \|$", re.MULTILINE)
 PIN = re.compile(r"(?<![\w.-])([\w.-]+)(?:\[[\w,]+\])?==([\d.]+)")
 # Clients among all that is pinned; the environments have nothing else.
 CLIENTS = (
-    *("anthropic", "cohere", "grpcio-health-checking", "huggingface_hub", "langchain-openai"),
+    *(
+        "anthropic",
+        "cohere",
+        "google-genai",
+        "grpcio-health-checking",
+        "huggingface_hub",
+        "langchain-openai",
+    ),
     *("ollama", "openai", "schemathesis", "tritonclient"),
 )
 
@@ -30,7 +37,7 @@ def test_the_table_has_the_versions_that_are_tested() -> None:
     tested = {name: constraints[name] for name in CLIENTS}
     tested |= pins("tests/agents/environments.txt") | pins("scripts/kserve-client")
     npm = re.findall(r" (@?[a-z]\S+)@([\d.]+)", (ROOT / "scripts/agent-clients").read_text())
-    assert len(npm) == 4
+    assert len(npm) == 5
     tested |= {f"npm {name}": version for name, version in npm}
     assert {name: version for name, (version, _) in documented().items()} == tested
 

@@ -30,6 +30,18 @@ class AgentServer:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentHome:
+    """A directory with settings of its own, which an agent finds by a variable.
+
+    It is for agents whose own settings win over variables.
+    """
+
+    variable: str
+    path: str  # of the settings, below the directory
+    settings: str
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """A program, how it is installed, and how it is told of a server."""
 
@@ -38,6 +50,7 @@ class Agent:
     install: str
     environment: Callable[[AgentServer], Mapping[str, str]]
     arguments: Callable[[AgentServer], list[str]] = lambda _: []
+    home: AgentHome | None = None
 
 
 def _claude(server: AgentServer) -> dict[str, str]:
@@ -93,6 +106,33 @@ def _aider(server: AgentServer) -> dict[str, str]:
     return {"OPENAI_API_BASE": f"{server.url}/v1", "OPENAI_API_KEY": server.key or _NO_KEY}
 
 
+def _gemini(server: AgentServer) -> dict[str, str]:
+    return {
+        "GOOGLE_GEMINI_BASE_URL": server.url,
+        "GEMINI_API_KEY": server.key or _NO_KEY,
+        "GEMINI_MODEL": server.model,
+    }
+
+
+# A sign-in with Google in the settings of the user would win over the variables; and some tasks,
+# such as summaries, would use models of Google's by name.
+_GEMINI_HOME = AgentHome(
+    "GEMINI_CLI_HOME",
+    ".gemini/settings.json",
+    json.dumps(
+        {
+            "security": {"auth": {"selectedType": "gemini-api-key"}},
+            "modelConfigs": {
+                "overrides": [
+                    {"match": {"model": "base"}, "modelConfig": {"model": "$GEMINI_MODEL"}}
+                ]
+            },
+            "privacy": {"usageStatisticsEnabled": False},
+            "general": {"enableAutoUpdate": False},
+        },
+        indent=2,
+    ),
+)
 AGENTS = {
     row.name: row
     for row in (
@@ -103,6 +143,9 @@ AGENTS = {
             "npm install -g @openai/codex",
             lambda server: {API_KEY: server.key} if server.key else {},
             _codex,
+        ),
+        Agent(
+            "gemini", "Gemini CLI", "npm install -g @google/gemini-cli", _gemini, home=_GEMINI_HOME
         ),
         Agent("opencode", "OpenCode", "npm install -g opencode-ai", _opencode),
         Agent(

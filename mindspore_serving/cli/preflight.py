@@ -7,15 +7,15 @@ from mindspore_serving import backends, extras
 from mindspore_serving.backends import formats
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError
-from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS
+from mindspore_serving.llm.catalog import AUTO, ENGINES, NAMES, OPENVINO, OURS
 from mindspore_serving.process.interpreter import CURRENT, find_base_python, find_interpreter
 from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
-_LIBRARIES = {"mindir": "mindspore", "native": "numba"}  # of runtimes with other names
+# Of runtimes with other names.
+_LIBRARIES = {"mindir": "mindspore", "native": "numba", "combined": "numba", AUTO: OPENVINO}
 _LANGUAGE = ("tokenizers", "jinja2")
-_DEFAULT = "openvino"
 
 
 def check_interpreter(python: str, environment: str) -> None:
@@ -40,7 +40,7 @@ def check_library(
     """
     path = os.path.join(directory, name)
     if repository.is_language_model(path):
-        runtime = _engine(engine) or runtime or _DEFAULT
+        runtime = _engine(engine) or runtime or AUTO
         for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
             _check(module)
     elif not os.path.isfile(os.path.join(path, CONFIG_FILE)):

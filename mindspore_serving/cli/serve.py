@@ -22,6 +22,7 @@ from mindspore_serving.core.server_options import SERVER
 from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
+from mindspore_serving.llm.parallel import msrun
 from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.server import context, startup
 from mindspore_serving.server.config import to_deployments
@@ -37,8 +38,21 @@ READY_SECONDS = 0.2  # interval of looks at servables that are not ready
 def run(settings: ServeSettings) -> int:
     """Serve until a signal (returns 0), or until every worker has ended for good (returns 1).
 
-    Raises ServingError if nothing can be served; then nothing is left running.
+    Of the processes that msrun starts, rank 0 serves, and the others end with it.  Raises
+    ServingError if nothing can be served; then nothing is left running.
     """
+    role = msrun.read_role()
+    if role is None:
+        return _serve(settings)
+    if role.rank != 0:
+        from mindspore_serving.llm.runtimes import joined_rank
+
+        return joined_rank.run(role)
+    with msrun.attached(role):  # msrun starts no rank again
+        return _serve(settings.with_all(restart_policy="never"))
+
+
+def _serve(settings: ServeSettings) -> int:
     tls = _tls(settings)
     _set_log(settings)
     configs, refused = servables.find(settings)

@@ -75,8 +75,8 @@ class ServableSettings(ServableOptions):
     runtime: str | None = _language(
         None,
         "runtime that computes the model",
-        default_text="openvino",
-        choices=RUNTIMES,
+        default_text=catalog.AUTO,
+        choices=(catalog.AUTO, *RUNTIMES),
         metavar="NAME",
         is_common=True,
         page="hugging_face.md",
@@ -139,9 +139,15 @@ class ServableSettings(ServableOptions):
         is_path=True,
         page="prefix_cache.md#pinned-prompts",
     )
+    memory: str = _language(
+        "auto",
+        "low: keep no copy of weights beside the mapped file, a quantised GGUF file",
+        choices=("auto", "low"),
+        page="llm.md#runtimes",
+    )
     deterministic: bool = _language(
         False,
-        "make answers the same to the bit in any batch; needs --runtime torch",
+        "make answers the same to the bit in any batch; needs --runtime torch or a quantised GGUF",
         page="llm.md#the-same-to-the-bit",
     )
     draft: str = _language(
@@ -390,3 +396,8 @@ class ServeSettings(ServerSettings, ServableSettings):
             yield self
         for servable in self.servables:
             yield replace(self, **{"servables": (), "paths": (), "upstream": "", **servable})
+
+    def with_all(self, **options: Any) -> "ServeSettings":
+        """Return settings with the same `options` of every servable, also of the file."""
+        servables = tuple({**servable, **options} for servable in self.servables)
+        return replace(self, servables=servables, **options)

@@ -121,10 +121,15 @@ class Lines:
         return self._readline.get_current_history_length() if self._readline is not None else 0
 
 
-def history_file() -> Path:
-    """Return the history file of the user: in XDG_STATE_HOME, else in ~/.local/state."""
+def state_directory() -> Path:
+    """Return the directory for files of the user: in XDG_STATE_HOME, else in ~/.local/state."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(state, "mindspore-serving", "chat_history")
+    return Path(state, "mindspore-serving")
+
+
+def history_file() -> Path:
+    """Return the history file of the user."""
+    return state_directory() / "chat_history"
 
 
 def _make_private(file: Path) -> None:

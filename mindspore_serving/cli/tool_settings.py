@@ -72,7 +72,9 @@ class ShowSettings:
 
     model: str = positional("file, directory or name of a model", metavar="MODEL")
     runtime: str = option(
-        "openvino", "runtime of language models to judge for", choices=tuple(catalog.RUNTIMES)
+        catalog.AUTO,
+        "runtime of language models to judge for",
+        choices=(catalog.AUTO, *catalog.RUNTIMES),
     )
     json: bool = option(False, "print the card as JSON, with sizes in bytes")
 

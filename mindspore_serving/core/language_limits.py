@@ -41,9 +41,11 @@ class LanguageLimits:
         "characters of all texts to score in one request; a query counts for each of its documents",
         at_least=1024,
     )
-    max_grammar: int = param(1 << 16, "characters of a JSON schema, regex or grammar", at_least=64)
+    max_grammar: int = param(1 << 19, "characters of a JSON schema, regex or grammar", at_least=64)
     max_stop_length: int = param(4096, "characters of all stop texts together", at_least=1)
-    max_bad_words_length: int = param(4096, "characters of all bad words together", at_least=1)
+    max_bad_words_length: int = param(
+        4096, "characters of all bad words, and of all texts with a bias", at_least=1
+    )
     max_bias: int = param(1024, "tokens with a `logit_bias`", at_least=0)
     max_stop_ids: int = param(1024, "stop tokens", at_least=0)
     max_stored: int = param(
@@ -104,6 +106,7 @@ class LanguageLimits:
         breakers = sum(map(len, params.dry_sequence_breakers))
         _check_length("dry_sequence_breakers", breakers, self.max_stop_length)
         _check_count("logit_bias", params.logit_bias, self.max_bias)
+        _check_length("text_bias", sum(map(len, params.text_bias)), self.max_bad_words_length)
         _check_count("stop_token_ids", params.stop_token_ids, self.max_stop_ids)
 
 

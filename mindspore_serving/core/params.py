@@ -22,6 +22,7 @@ from mindspore_serving.errors import InvalidField
 PROTOCOLS = {
     "openai": "OpenAI",
     "anthropic": "Anthropic",
+    "gemini": "Gemini",
     "ollama": "Ollama",
     "llamacpp": "llama.cpp",
     "tgi": "TGI",
@@ -180,6 +181,7 @@ _WORDS = {
     list[str]: "a list of non-empty strings",
     list[int]: "a list of token ids",
     dict[int, float]: "a number for each of some token ids",
+    dict[str, float]: "a number for each of some texts",
     dict[str, int]: "an int for each of some names",
 }
 

@@ -29,8 +29,9 @@ class SamplingParams:
     """Sampling parameters of a request; every sequence of a batch has its own.
 
     Greedy if `temperature` is 0. The order is: penalties, DRY, biases, bans (bad words, minimum
-    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC.
-    The same seed gives the same tokens, whatever else is in the batch.
+    length, allowed tokens, grammar), top_n_sigma, top_k, temperature, top_p, min_p, typical_p, XTC;
+    Mirostat replaces all from top_n_sigma on but temperature. The same seed gives the same tokens,
+    whatever else is in the batch.
 
     Raises InvalidField naming the parameter, its value and what is accepted.
     """
@@ -43,6 +44,7 @@ class SamplingParams:
         llamacpp="n_predict",
         tgi="max_new_tokens",
         llm_serving="max_new_tokens",
+        gemini="maxOutputTokens",
     )
     min_tokens: int = param(
         0, "tokens before which end tokens and stop texts are ignored", at_least=0
@@ -57,13 +59,23 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini="candidateCount",
     )
     temperature: float = param(
         1.0, "divisor of the logits; 0 takes the likeliest token", at_least=0.0, at_most=100.0
     )
-    top_k: int = param(0, "keep this many of the likeliest tokens; 0 keeps all", at_least=0)
+    top_k: int = param(
+        0,
+        "keep this many of the likeliest tokens; 0 keeps all",
+        at_least=0,
+        gemini="topK",
+    )
     top_p: float = param(
-        1.0, "keep the likeliest tokens whose probabilities add up to this", over=0.0, at_most=1.0
+        1.0,
+        "keep the likeliest tokens whose probabilities add up to this",
+        over=0.0,
+        at_most=1.0,
+        gemini="topP",
     )
     min_p: float = param(
         0.0,
@@ -95,6 +107,18 @@ class SamplingParams:
         over=0.0,
         at_most=0.5,
     )
+    mirostat: int = param(
+        0,
+        "version of Mirostat, which takes the place of the filters; 0: none",
+        at_least=0,
+        at_most=2,
+    )
+    mirostat_tau: float = param(
+        5.0, "surprise of a token, in bits, that Mirostat aims at", at_least=0.0, at_most=100.0
+    )
+    mirostat_eta: float = param(
+        0.1, "share of an error of the surprise that Mirostat corrects", at_least=0.0, at_most=1.0
+    )
     repetition_penalty: float = param(
         1.0,
         "divisor of positive logits of tokens in prompt and answer; 1 has no effect",
@@ -108,12 +132,14 @@ class SamplingParams:
         "subtracted from a token's logit for each time it is in the answer",
         at_least=-2.0,
         at_most=2.0,
+        gemini="frequencyPenalty",
     )
     presence_penalty: float = param(
         0.0,
         "subtracted from the logits of tokens that are in the answer",
         at_least=-2.0,
         at_most=2.0,
+        gemini="presencePenalty",
     )
     dry_multiplier: float = param(
         0.0,
@@ -136,11 +162,15 @@ class SamplingParams:
         at_most=MAX_STOPS,
     )
     logit_bias: Mapping[int, float] = param({}, "added to the logits of tokens, by token id")
+    text_bias: Mapping[str, float] = param(
+        {}, "added to the logits of each token of a text, by text"
+    )
     stop: Sequence[str] = param(
         (),
         "texts that end the answer, which does not contain them",
         at_most=MAX_STOPS,
         anthropic="stop_sequences",
+        gemini="stopSequences",
     )
     stop_token_ids: Sequence[int] = param((), "tokens that end the answer, besides the model's own")
     include_stop: bool = param(
@@ -152,6 +182,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
     ignore_eos: bool = param(False, "continue after the model's end tokens")
     bad_words: Sequence[str] = param((), "texts that must not be in the answer", at_most=MAX_STOPS)
@@ -168,6 +199,7 @@ class SamplingParams:
         llamacpp="n_probs",
         tgi="top_n_tokens",
         llm_serving="top_n_tokens",
+        gemini="logprobs",
     )
     prompt_logprobs: int | None = param(
         None,
@@ -180,6 +212,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
     allowed_token_ids: Sequence[int] | None = param(
         None, "the only tokens that are chosen; None: all"
@@ -195,6 +228,7 @@ class SamplingParams:
         llamacpp=None,
         tgi=None,
         llm_serving=None,
+        gemini=None,
     )
 
     def __post_init__(self) -> None:

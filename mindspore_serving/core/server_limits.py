@@ -82,17 +82,21 @@ class ServerLimits:
         600.0, "time between two chunks of a stream; then it ends", over=0.0
     )
     max_streams: int = param(
-        1024, "gRPC: concurrent calls of one connection; the client queues more", at_least=1
+        1024,
+        "HTTP/2 and gRPC: concurrent requests of one connection; the client queues more",
+        at_least=1,
     )
     max_metadata: int = param(
         16 << 10, "gRPC: size of the metadata of a call; else RESOURCE_EXHAUSTED", at_least=1024
     )
     keepalive_time: float = param(
-        60.0, "gRPC: time without a message, after which the client is pinged", at_least=1.0
+        60.0,
+        "HTTP/2 and gRPC: time without a message, after which the client is pinged",
+        at_least=1.0,
     )
     keepalive_timeout: float = param(
         20.0,
-        "gRPC: time until the answer to that ping; then the connection is closed",
+        "HTTP/2 and gRPC: time until the answer to that ping; then the connection is closed",
         at_least=1.0,
     )
 

@@ -30,6 +30,11 @@ def is_from_anthropic_client(scope: Scope) -> bool:
     return any(name == b"anthropic-version" for name, _ in scope["headers"])
 
 
+def is_from_google_client(scope: Scope) -> bool:
+    """Return whether one of Google's clients for Gemini sent the request, or its key does."""
+    return any(name.startswith(b"x-goog-api-") for name, _ in scope["headers"])
+
+
 def protocol_of_service(service: str) -> str:
     """Return the label of a gRPC service in metrics and in the access log."""
     return _SERVICES.get(service, "other_grpc")

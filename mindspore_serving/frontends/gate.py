@@ -52,4 +52,4 @@ class Gate:
                 self._origins.check_type(fields)
         if not self._keys:
             return None
-        return self._keys.find(fields.get(b"authorization"), fields.get(b"x-api-key")).admit()
+        return self._keys.find_in(fields).admit()

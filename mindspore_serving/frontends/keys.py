@@ -11,6 +11,8 @@ from typing import Any
 from mindspore_serving.errors import Overloaded, Unauthorized
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
+KEY_HEADERS = (b"x-api-key", b"x-goog-api-key")
+"""Headers in which clients of Anthropic and Google send a key alone."""
 TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
 
 
@@ -101,16 +103,20 @@ class Keys:
     def __bool__(self) -> bool:
         return bool(self.tenants)
 
-    def find(self, authorization: bytes | None, api_key: bytes | None = None) -> Tenant:
-        """Return the tenant of the key in a request's headers.  Raises Unauthorized.
+    def find_in(self, fields: Mapping[bytes, bytes]) -> Tenant:
+        """Return the tenant of the key in the headers of a request.  Raises Unauthorized."""
+        return self.find(fields.get(b"authorization"), *map(fields.get, KEY_HEADERS))
+
+    def find(self, authorization: bytes | None, *api_keys: bytes | None) -> Tenant:
+        """Return the tenant of a key.  Raises Unauthorized.
 
         The Authorization header has the key as bearer token, or as password of basic
-        authentication, for which browsers show a dialogue; Anthropic's clients send X-Api-Key.
+        authentication, for which browsers show a dialogue; `api_keys` are those of other headers.
         """
         # The time of a look-up depends on the digest, which reveals nothing of the key.
-        tenant = self.tenants.get(_digest(_key_of(authorization or b"")))
-        if tenant is None and api_key is not None:
-            tenant = self.tenants.get(_digest(api_key.strip()))
+        sent = (_key_of(authorization or b""), *(key.strip() for key in api_keys if key))
+        tenants = (self.tenants.get(_digest(key)) for key in sent)
+        tenant = next(filter(None, tenants), None)
         if tenant is None:
             raise Unauthorized(TEXT)
         return tenant

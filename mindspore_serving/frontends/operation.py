@@ -3,7 +3,7 @@
 Types are those of msgspec, or JSON schemas.  Knows no handler and no form of a document.
 """
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -58,7 +58,7 @@ class Body:
 
     `fields` has tables that describe the fields of structs in `kind`.  `example` is a valid body,
     with MODEL for the name of a model.  `read_as` is the type that is decoded, if it is less strict
-    than `kind`.
+    than `kind`.  `respell` gives fields of a body of `kind` the names that they have there.
     """
 
     kind: Kind
@@ -66,6 +66,7 @@ class Body:
     example: Any = None
     is_required: bool = True
     read_as: type | None = None
+    respell: Callable[[bytes, type], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

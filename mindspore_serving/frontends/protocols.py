@@ -9,6 +9,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving.frontends import (
     anthropic,
     cohere,
+    gemini,
     llamacpp,
     llm_serving,
     mcp,
@@ -42,6 +43,7 @@ ROUTES: tuple[HttpRoute, ...] = (
     *v2_routes.ROUTES,
     *v1.ROUTES,
     *anthropic.ROUTES,  # before OpenAI: both have /v1/models
+    *gemini.ROUTES,  # the same
     *openai.ROUTES,  # after TGI, whose /tokenize declines requests of OpenAI's form
     *ollama.ROUTES,
     *llamacpp.ROUTES,
@@ -80,6 +82,7 @@ def mount(state: AppState, form: Form, v2: V2, document: DocumentOptions | None 
     contexts = {
         **dict.fromkeys((tei.PROTOCOL, cohere.PROTOCOL, anthropic.PROTOCOL, mcp.PROTOCOL), state),
         **dict.fromkeys((openai.PROTOCOL, ollama.PROTOCOL, llamacpp.PROTOCOL), state),
+        gemini.PROTOCOL: state,
         **dict.fromkeys((v2_routes.PROTOCOL, v1.PROTOCOL, mlflow.PROTOCOL), v2),
         tgi.PROTOCOL: generating,
         llm_serving.PROTOCOL: llm_serving.LlmServing(state, form),

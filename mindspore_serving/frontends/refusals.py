@@ -4,17 +4,16 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from mindspore_serving.errors import ServingError, Unauthorized, WrongVerb
-from mindspore_serving.frontends import anthropic
-from mindspore_serving.frontends.access import is_from_anthropic_client
+from mindspore_serving.frontends import anthropic, gemini
+from mindspore_serving.frontends.access import is_from_anthropic_client, is_from_google_client
 from mindspore_serving.frontends.protocols import PATHS
+from mindspore_serving.frontends.routes import HttpProtocol
 
 
 def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
     """Return the answer that refuses a request; `path` replaces the path of `scope`."""
     path = path or scope["path"]
-    is_anthropics = path.startswith("/v1/") and is_from_anthropic_client(scope)
-    protocol = anthropic.PROTOCOL if is_anthropics else PATHS.find(path).protocol
-    response = protocol.refuse(error)
+    response = _protocol_of(scope, path).refuse(error)
     if isinstance(error, Unauthorized):
         # A header for each scheme: browsers do not parse a list.
         response.headers.append("www-authenticate", 'Basic realm="API key as password"')
@@ -22,3 +21,11 @@ def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
     if isinstance(error, WrongVerb):
         response.headers["allow"] = ", ".join(error.allowed)
     return response
+
+
+def _protocol_of(scope: Scope, path: str) -> HttpProtocol:
+    if path.startswith("/v1/") and is_from_anthropic_client(scope):
+        return anthropic.PROTOCOL
+    if path.startswith("/v1/models") and is_from_google_client(scope):
+        return gemini.PROTOCOL
+    return PATHS.find(path).protocol

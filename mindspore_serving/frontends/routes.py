@@ -164,9 +164,11 @@ def _decoding(row: HttpRoute, context: Any) -> Endpoint:
     """Return an endpoint that decodes the body; a header of its answer names ignored fields."""
     assert row.body is not None
     kind, fields = row.body.read_as or row.body.kind, _known_fields(row.path, row.body)
+    respell = row.body.respell
 
     async def endpoint(request: Request) -> Response:
         body = await read_json(request, context.max_body, context.models.limits)
+        body = respell(body, kind) if respell else body
         unknown = fields.find_unknown(body)
         decoded = decode(body, kind)
         ignored = [*(row.find_ignored(decoded) if row.find_ignored else ()), *unknown]

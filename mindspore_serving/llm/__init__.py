@@ -8,6 +8,9 @@ from typing import Any
 
 _HOMES = {
     "Answer": "mindspore_serving.llm.outputs",
+    "BeamSearchOutput": "mindspore_serving.llm.beam_search",
+    "BeamSearchParams": "mindspore_serving.llm.beam_search",
+    "BeamSearchSequence": "mindspore_serving.llm.beam_search",
     "Completion": "mindspore_serving.llm.outputs",
     "Engine": "mindspore_serving.llm.engine.engine",
     "EngineStats": "mindspore_serving.llm.engine.stats",

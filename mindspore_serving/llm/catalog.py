@@ -12,6 +12,8 @@ from mindspore_serving.core.model_card import UPSTREAM
 OURS = "ours"
 GGUF, DIRECTORY = "a GGUF file", "a directory with config.json"
 TRANSFORMERS = "transformers"  # a runtime of tasks only
+AUTO = "auto"  # default: COMBINED for quantised GGUF files, else OPENVINO (`runtimes.default`)
+COMBINED, OPENVINO = "combined", "openvino"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,18 @@ RUNTIMES: dict[str, Runtime] = {
             "device": ("auto", "cpu"),
             "dtype": ("auto", "f32"),
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
+            "quantization": (None,),
+        },
+        takes_images=True,
+        keeps_integers=True,
+    ),
+    "combined": Runtime(
+        ".combined.opening:open_runner",
+        accepts={
+            "device": ("auto", "cpu"),
+            "block_size": (32,),
+            "dtype": ("auto", "f32", "bf16"),
+            "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),
             "quantization": (None,),
         },
         keeps_integers=True,

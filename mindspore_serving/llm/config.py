@@ -121,6 +121,13 @@ class EngineConfig:
     num_threads: int | None = _option(
         None, "None: the runtime chooses", at_least=1, engines=("llama.cpp", "genai")
     )
+    memory: str = _option(
+        "auto",
+        "'low': keep no copy of weights beside the mapped file, so prompts are slower; runtimes "
+        "'combined' and 'native'",
+        choices=("auto", "low"),
+        runtimes=("combined", "native"),
+    )
     tensor_parallel: int = _option(
         1,
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
@@ -151,8 +158,9 @@ class EngineConfig:
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "
-        "slower; runtime 'torch' on a CPU in f32, without adapters, mixtures of experts and ranks",
-        runtimes=("torch",),
+        "slower; runtime 'combined', then without OpenVINO, or 'torch' on a CPU in f32, without "
+        "adapters, mixtures of experts and ranks",
+        runtimes=("torch", "combined"),
         has_encoders=False,
     )
     composed_primitives: str = _option(
@@ -169,9 +177,9 @@ class EngineConfig:
     prefix_cache_dir: str | None = _option(
         None,
         "directory for a copy of the prefix cache, so that prompts hit it after a restart; "
-        "None: no copy. Workers may share it. Runtimes 'openvino' and 'torch', without ranks; "
-        "not for models with a state, nor for LoRA adapters.",
-        runtimes=("openvino", "torch"),
+        "None: no copy. Workers may share it. Runtimes 'openvino', 'torch' and 'native', without "
+        "ranks; not for models with a state, nor for LoRA adapters.",
+        runtimes=("openvino", "torch", "native"),
         has_encoders=False,
     )
     prefix_cache_disk: int = _option(
@@ -179,10 +187,10 @@ class EngineConfig:
     )
     pinned_prompts: str | Sequence[Any] = _option(
         (),
-        "prefixes of prompts that are computed at the start and stay in the cache: a YAML file "
-        "or its contents, a list of texts, of lists of messages, or of mappings with either "
-        "`prompt` or `messages`, and optionally `tools`, `template_options`, `adapter` or "
-        "`cache_salt`. Not for models with a state.",
+        "prefixes of prompts that are computed at the start and stay in the cache: a YAML file, or "
+        "a list of texts, of lists of messages, or of mappings with either `prompt` or `messages`, "
+        "and any of `tools`, `template_options`, `adapter` and `cache_salt`. Not for models with "
+        "a state.",
     )
     num_speculative_tokens: int | None = _option(
         None,
@@ -206,19 +214,13 @@ class EngineConfig:
         "verify only as many draft tokens as raise the measured tokens per second; False: all",
     )
     max_ngram: int = _option(
-        32,
-        "maximum number of last tokens that a draft from earlier text has to match",
-        at_least=1,
-        at_most=32,
-        engines=("llama.cpp",),
-    )
+        32, "maximum number of last tokens that a draft from earlier text has to match",
+        at_least=1, at_most=32, engines=("llama.cpp",),
+    )  # fmt: skip
     min_ngram: int = _option(
-        1,
-        "minimum number of last tokens that a draft from earlier text has to match",
-        at_least=1,
-        at_most=32,
-        engines=("llama.cpp",),
-    )
+        1, "minimum number of last tokens that a draft from earlier text has to match",
+        at_least=1, at_most=32, engines=("llama.cpp",),
+    )  # fmt: skip
     adapters: Mapping[str, str | Path] = _option(
         {},
         "directories of LoRA adapters as PEFT writes them, by name; a request names an adapter",
@@ -227,12 +229,9 @@ class EngineConfig:
         has_encoders=False,
     )
     max_loras: int = _option(
-        0,
-        "maximum number of loaded adapters; 0: as many as `adapters` has",
-        at_least=0,
-        at_most=256,
-        runtimes=_ADAPTED,
-    )
+        0, "maximum number of loaded adapters; 0: as many as `adapters` has",
+        at_least=0, at_most=256, runtimes=_ADAPTED,
+    )  # fmt: skip
     max_lora_rank: int = _option(
         256, "highest rank of a matrix of an adapter", at_least=1, at_most=65536
     )

@@ -8,19 +8,15 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mindspore_serving.core.tasks import task_of
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.catalog import RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import AUTO, OPENVINO, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import find_tool_format
-from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
-from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS
+from mindspore_serving.llm.checkpoint.gguf.configuration import decoded_bytes, types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
-from mindspore_serving.llm.checkpoint.gguf.reader import GgufFile
 from mindspore_serving.llm.checkpoint.model_files import (
     CONFIG,
     GENERATION_CONFIG,
@@ -47,11 +43,11 @@ from mindspore_serving.llm.models import (
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, longest_sequence
+from mindspore_serving.llm.runtimes.default import choose_runtime
 from mindspore_serving.llm.runtimes.encoding import open_encoder_model
 
 GENERATION, EMBEDDING = "text-generation", "embedding"
 SETTINGS = (CONFIG, GENERATION_CONFIG, "tokenizer_config.json", "chat_template.jinja")
-_TABLE, _HEAD = "token_embd.weight", "output.weight"  # in GGUF
 _PARTS = ("scale", "zero")  # of a matrix in this package's quantisation
 
 
@@ -96,6 +92,7 @@ def summarize_checkpoint(
     fields: dict[str, Any] = {"problem": ""}
     try:
         directory = find_gguf(directory) or directory
+        runtime = choose_runtime(directory, runtime, EngineConfig())
         config = find_config(directory)
         fields |= _texts(directory, config)
         checkpoint = Checkpoint.open(directory)
@@ -119,6 +116,7 @@ def summarize_config(
     `directory` has its `SETTINGS`, as far as there are any. The tensors are not checked.
     """
     directory = Path(directory)
+    runtime = OPENVINO if runtime == AUTO else runtime
     fields: dict[str, Any] = {"problem": "", "stored": stored, "runtime": runtime}
     config = find_config(directory)
     try:
@@ -207,7 +205,7 @@ def _weights(checkpoint: Checkpoint, runtime: str, *, has_accelerator: bool) -> 
     num_bytes, licence = checkpoint.num_bytes, ""
     if is_gguf(checkpoint.directory):
         file = open_gguf(checkpoint.directory)
-        types, num_bytes = f"GGUF, {types_of(file)}", _decoded_bytes(file)
+        types, num_bytes = f"GGUF, {types_of(file)}", decoded_bytes(file)
         licence = str(file.metadata.get("general.license") or "")
     elif stored:
         types = f"{stored}, {types}"
@@ -221,25 +219,6 @@ def _weights(checkpoint: Checkpoint, runtime: str, *, has_accelerator: bool) -> 
         "weight_bytes": num_bytes if is_kept else width * count,
         "licence": licence,
     }
-
-
-def _decoded_bytes(file: GgufFile) -> int:
-    """Return the bytes of a file's tensors as `gguf.decoding` decodes them, with their scales.
-
-    Rows of an embedding that is not the output matrix too are read from the file.
-    """
-    total = 0
-    for name, tensor in file.tensors.items():
-        form = FORMATS.get(tensor.kind)
-        if name == _TABLE and _HEAD in file.tensors:
-            continue
-        if form is None:
-            total += tensor.rows.nbytes
-            continue
-        count = prod(tensor.shape)
-        scale_bytes = np.dtype(form.scale).itemsize + (4 if form.centre else 0)
-        total += count * form.bits // 8 + count // form.group * scale_bytes
-    return total
 
 
 def _quantization(config: Config) -> tuple[str, FormatName]:

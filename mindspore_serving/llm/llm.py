@@ -16,9 +16,17 @@ from typing import Any, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import Generate, Grammar
-from mindspore_serving.core.sampling_params import SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, SamplingParams, TokenLogprob
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.hub.resolve import resolve, resolve_options
+from mindspore_serving.llm.beam_search import (
+    BeamSearchOutput,
+    BeamSearchParams,
+    BeamSearchSequence,
+    Search,
+    search,
+)
+from mindspore_serving.llm.catalog import AUTO
 from mindspore_serving.llm.engine.encoder import GENERATES_NOTHING, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.request import to_token_ids
@@ -45,7 +53,8 @@ class LLM:
         path: the model's directory: config.json, *.safetensors or *.ckpt, tokenizer.json (without
             it: token ids only); or a GGUF file, or a directory with one; or its name, as
             "Qwen/Qwen3-0.6B".  An encoder (such as BERT) embeds, and does not generate.
-        runtime: what computes: "openvino" (CPUs), "torch" or "mindspore".
+        runtime: what computes: "auto" ("combined" for quantised GGUF files, else "openvino"), or a
+            name of `catalog.RUNTIMES`.
         quantization: how weights are stored, by a name of the runtime; None: as in the checkpoint.
         options: those of `EngineConfig`.
 
@@ -55,14 +64,14 @@ class LLM:
     def __init__(
         self,
         path: str | Path,
-        runtime: str = "openvino",
+        runtime: str = AUTO,
         quantization: str | None = None,
         **options: Any,
     ) -> None:
         config = make_config({"quantization": quantization, **resolve_options(options)})
         opened, engine = open_ours(resolve(str(path)), runtime, config)
         self.tokenizer = opened.tokenizer
-        card = opened.card()
+        self._card = card = opened.card()
         self._processor = Processor(
             opened.tokenizer,
             opened.chat_template,
@@ -132,6 +141,36 @@ class LLM:
         }
         inputs = [{"messages": chat} for chat in chats]
         return self._generate("messages", inputs, params, use_tqdm, options)
+
+    def beam_search(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        adapter: str | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Search the likeliest answers to each of `prompts`.
+
+        Raises as `generate` does, and ServingError if the model fails.
+        """
+        searches, limit = [], self._card.max_model_len
+        listed = list_prompts(prompts)
+        for index, prompt in enumerate(listed):
+            with name_input(f"prompts[{index}]", len(listed)):
+                ids = self._processor.encode(prompt)
+                if not 0 < len(ids) <= limit - params.max_tokens:
+                    raise InvalidInputs(
+                        f"the prompt has {len(ids)} tokens, expected 1 to {limit} less "
+                        f"{params.max_tokens}, which max_tokens leaves to answers"
+                    )
+            searches.append(Search(list(ids), params, self._card.eos_ids))
+
+        def likeliest(texts: Sequence[list[int]], count: int) -> list[Sequence[TokenLogprob]]:
+            sampling = SamplingParams(max_tokens=1, temperature=0.0, logprobs=count)
+            answers = self.generate(texts, sampling, use_tqdm=False, adapter=adapter)
+            return [_likeliest(answer) for answer in answers]
+
+        search(searches, likeliest)
+        return [self._to_output(each) for each in searches]
 
     def embed(self, prompts: Prompt | Sequence[Prompt]) -> Vectors:
         """Return a vector for each prompt, float32 [number of prompts, size of a vector].
@@ -204,6 +243,13 @@ class LLM:
             _abort_all(engine, pending)
         return [answer.answer() for answer in pending.values()]
 
+    def _to_output(self, search: Search) -> BeamSearchOutput:
+        answers = [(search.prompt + tokens, total) for tokens, total in search.best()]
+        decode = self.tokenizer.decode if self.tokenizer else lambda _: ""
+        return BeamSearchOutput(
+            tuple(BeamSearchSequence(tuple(ids), total, decode(ids)) for ids, total in answers)
+        )
+
     def _next_id(self) -> str:
         self._num_requests += 1
         return str(self._num_requests)
@@ -226,6 +272,14 @@ def _run(engine: Engine, pending: dict[str, PendingAnswer], bar: Iterator[int]) 
         for request_id, generated in engine.step():
             if pending[request_id].take(generated):
                 next(bar, None)
+
+
+def _likeliest(answer: Answer) -> Sequence[TokenLogprob]:
+    """Return the likeliest next tokens of an answer of one token."""
+    (output,) = answer.outputs
+    if output.logprobs is None or output.finish_reason is FinishReason.ERROR:
+        raise ServingError(f"a beam cannot be continued: {output.stop_reason}")
+    return output.logprobs[0][1:]  # the first is the token's own
 
 
 def _abort_all(engine: Engine, pending: dict[str, PendingAnswer]) -> None:

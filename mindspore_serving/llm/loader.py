@@ -14,7 +14,7 @@ from mindspore_serving.core.default_sampling import choose_sampling, operator_sa
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
 from mindspore_serving.file_check import why_no_model
-from mindspore_serving.llm.catalog import OURS, RUNTIMES
+from mindspore_serving.llm.catalog import AUTO, COMBINED, OPENVINO, OURS, RUNTIMES
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
@@ -44,6 +44,7 @@ from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
+from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
@@ -233,11 +234,12 @@ def open_ours(
 
     Raises StartError or InvalidInputs.
     """
-    directory = _find_directory(path)
+    directory, named = _find_directory(path), runtime
     with called_while_compiling(partial(_read_texts, directory, config)) as read:
         try:
+            runtime = choose_runtime(directory, named, config)
             images, tower = _open_images(directory, runtime, config, read)
-            engine = _open_engine(directory, runtime, config, read)
+            engine, runtime = _open_default(directory, named, runtime, config, read)
             texts = read()
         except StartError:
             read()  # an error in the files of texts is told first
@@ -296,6 +298,19 @@ def _open_images(
         return (None, None) if reader is None else (reader, Tower.open(directory, config))
     except StartError as error:
         raise StartError(f"{error}; {text_only}") from error
+
+
+def _open_default(
+    directory: Path, named: str, runtime: str, config: EngineConfig, read: Callable[[], Texts]
+) -> tuple[Engine | EncoderEngine, str]:
+    """Open the engine; return it with its runtime: OPENVINO if COMBINED refuses the model."""
+    try:
+        return _open_engine(directory, runtime, config, read), runtime
+    except StartError as error:
+        if named != AUTO or runtime != COMBINED or any(map(config.is_set, ONLY_COMBINED)):
+            raise
+        log_default(directory, str(error))
+    return _open_engine(directory, OPENVINO, config, read), OPENVINO
 
 
 def _open_engine(

@@ -8,7 +8,16 @@ from typing import Any
 
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean
-from mindspore_serving.llm.catalog import ENGINES, NAMES, OURS, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import (
+    AUTO,
+    COMBINED,
+    ENGINES,
+    NAMES,
+    OPENVINO,
+    OURS,
+    RUNTIMES,
+    TRANSFORMERS,
+)
 from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 
 # Options of former versions, and what became of them.
@@ -52,7 +61,12 @@ def check_engine(config: EngineConfig, engine: str, engine_options: Mapping[str,
 def check_runtime(
     config: EngineConfig, runtime: str, known: Collection[str] = RUNTIMES, purpose: str = ""
 ) -> None:
-    """Raise StartError for a `runtime` that is not `known`, or that does not take the options."""
+    """Raise StartError for a `runtime` that is not `known`, or that does not take the options.
+
+    Options of AUTO are those of OPENVINO, unless one is set that it does not have.
+    """
+    if runtime == AUTO:
+        runtime = COMBINED if _missing(config, OPENVINO) else OPENVINO
     if runtime not in known:
         expected = f"{', '.join(known)}{purpose}{did_you_mean(runtime, known)}"
         raise StartError(f"runtime is {runtime!r}, expected one of {expected}")
@@ -80,8 +94,9 @@ def find_device(
     if engine in ENGINES:
         label, devices = f"engine {engine!r}", ENGINES[engine].devices
     else:
-        row = RUNTIMES["torch"] if runtime == TRANSFORMERS else RUNTIMES.get(runtime)
-        label, devices = f"runtime {runtime!r}", row.devices if row else {}
+        label = f"runtime {runtime!r}"
+        row = RUNTIMES.get({TRANSFORMERS: "torch", AUTO: OPENVINO}.get(runtime, runtime))
+        devices = row.devices if row else {}
     if device_type == "none" or not devices:
         return f"auto:{device_id}" if engine == "vllm" and device_id else None
     name = devices.get(device_type)

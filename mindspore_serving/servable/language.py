@@ -19,7 +19,7 @@ from mindspore_serving.servable.method_builder import current
 
 LANGUAGE = "llm"  # the target of its stages
 PARAMETERS = "generate_parameters"  # the built-in stage that collects parameters of a request
-DEFAULT_RUNTIME = "openvino"
+DEFAULT_RUNTIME = "auto"
 _DEFAULTS = dict.fromkeys((*NUMBERS, "stop", "parameters"), "")  # of optional inputs
 
 
@@ -59,7 +59,7 @@ def declare_llm(
     Args:
         path: the model's directory or GGUF file, relative to the servable's directory, or its name
             (hf://ORG/NAME).  With the engine "openai" there is none.
-        runtime: "openvino", "torch", "mindspore", "mindir" or "agents".
+        runtime: "auto", or a name of `llm.catalog.RUNTIMES`; see `mindspore-serving docs llm`.
         params: defaults of sampling parameters for stages; None: the model's default sampling.
         engine: "ours", or an engine that is installed in the worker's environment: "vllm",
             "llama.cpp", "genai"; or "openai", another server, whose `url` is in engine_options.

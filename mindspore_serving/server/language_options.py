@@ -10,7 +10,7 @@ from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.tasks import TASK_OPTIONS, TaskOptions, task_of
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.hub.resolve import resolve
-from mindspore_serving.llm.catalog import OURS, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import AUTO, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
 from mindspore_serving.llm.upstream.options import read_model_options, read_options
@@ -76,4 +76,4 @@ def _check(options: Mapping[str, Any]) -> None:
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})
     check_engine(config, engine, theirs)
     if engine == OURS:
-        check_runtime(config, options.get("runtime", "openvino"), (*RUNTIMES, TRANSFORMERS))
+        check_runtime(config, options.get("runtime", AUTO), (*RUNTIMES, TRANSFORMERS))

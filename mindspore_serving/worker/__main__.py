@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 
 from mindspore_serving.ipc import messages, status
@@ -45,6 +46,10 @@ def main() -> int:
     except (EOFError, ConnectionError):
         kill_group()
         return 1
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # a library's thread may wait for a rank that has ended
 
 
 def _parse() -> argparse.Namespace:

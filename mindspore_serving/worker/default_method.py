@@ -7,7 +7,7 @@ from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, TaskSpec, task_of
-from mindspore_serving.llm.catalog import ENCODER_RUNTIMES
+from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
@@ -31,7 +31,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
         add_generate(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime
-    if is_encoder(config) and spec.runtime in ENCODER_RUNTIMES:
+    if is_encoder(config) and spec.runtime in (AUTO, *ENCODER_RUNTIMES):
         if not (directory / "tokenizer.json").is_file():
             add_generate(declaration)  # clients embed token ids
             return

@@ -129,6 +129,45 @@ def smolagents(url: str) -> Any:
     )
 
 
+def dify(url: str) -> Any:
+    from dify_plugin.entities.model.message import (
+        PromptMessageTool,
+        ToolPromptMessage,
+        UserPromptMessage,
+    )
+    from dify_plugin.interfaces.model.openai_compatible.llm import OAICompatLargeLanguageModel
+
+    class Model(OAICompatLargeLanguageModel):
+        def _get_num_tokens_by_gpt2(self, text: str) -> int:  # else it downloads a tokenizer
+            return len(text)
+
+    model = Model(model_schemas=[])
+    credentials = {
+        "endpoint_url": f"{url}/",
+        "mode": "chat",
+        "function_calling_type": "tool_call",
+        "stream_function_calling": "support",
+        "context_size": "8192",
+    }
+    model.validate_credentials("toy", credentials)
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tool = PromptMessageTool(name="get_weather", description="Weather.", parameters=parameters)
+    messages: list[Any] = [UserPromptMessage(content=QUESTION)]
+    for _ in range(2):
+        chunks = [*model.invoke("toy", credentials, messages, {}, [tool], stream=True)]
+        texts = [chunk.delta.message.content or "" for chunk in chunks]
+        calls = [call for chunk in chunks for call in chunk.delta.message.tool_calls]
+        if not calls:
+            return "".join(texts)
+        city = json.loads(calls[0].function.arguments)["city"]
+        said = [chunk.delta.message for chunk in chunks if chunk.delta.message.tool_calls]
+        messages += [
+            said[0],
+            ToolPromptMessage(content=f"sunny in {city}", tool_call_id=calls[0].id),
+        ]
+    return "no answer"
+
+
 Program = Callable[[str], Any]
 PROGRAMS: dict[str, tuple[str, Program]] = {
     "instructor TOOLS": ("instructor", lambda url: instructor(url, "TOOLS")),
@@ -145,6 +184,7 @@ PROGRAMS: dict[str, tuple[str, Program]] = {
     "openai-agents": ("openai-agents", openai_agents),
     "llama-index": ("llama-index-llms-openai-like", llama_index),
     "smolagents": ("smolagents", smolagents),
+    "dify": ("dify_plugin", dify),
 }
 
 if __name__ == "__main__":

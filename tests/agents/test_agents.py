@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 PERSON = {"name": "Anna", "age": 31}
-TOOLS = ["pydantic-ai tools", "openai-agents", "llama-index", "smolagents"]
+TOOLS = ["pydantic-ai tools", "openai-agents", "llama-index", "smolagents", "dify"]
 FORMS = ["instructor TOOLS", "instructor JSON_SCHEMA", "pydantic-ai ToolOutput",
          "pydantic-ai NativeOutput"]  # fmt: skip
 

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Generate
 from mindspore_serving.frontends.app_state import AppState
-from tests.frontends.mounting import anthropic_routes, openai_routes
+from tests.frontends.mounting import anthropic_routes, gemini_routes, openai_routes
 from tests.frontends.openai.serving import Web, serving, whole
 from tests.waiting import PATIENCE
 
@@ -56,11 +56,27 @@ def opencode(work: str) -> list[Step]:
     return [("read", {"filePath": path}), ("edit", edit), ("bash", {"command": RUN})]
 
 
+def gemini(work: str) -> list[Step]:
+    path = f"{work}/notes.txt"
+    edit = {
+        "file_path": path,
+        "instruction": "Paint it.",
+        "old_string": "red",
+        "new_string": "green",
+    }
+    return [
+        ("read_file", {"file_path": path}),
+        ("replace", edit),
+        ("run_shell_command", {"command": RUN}),
+    ]
+
+
 SESSIONS = {
     "codex": Session(
         ["exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", TASK], codex
     ),
     "claude": Session(["-p", TASK, "--dangerously-skip-permissions"], claude),
+    "gemini": Session(["--skip-trust", "--yolo", "-p", TASK], gemini),
     "opencode": Session(["run", TASK], opencode),
 }
 
@@ -83,8 +99,8 @@ def work(tmp_path: Path) -> Path:
     return work
 
 
-def both(state: AppState) -> list[BaseRoute]:
-    return [*anthropic_routes(state), *openai_routes(state)]
+def all_routes(state: AppState) -> list[BaseRoute]:
+    return [*anthropic_routes(state), *gemini_routes(state), *openai_routes(state)]
 
 
 def results(request: Generate) -> list[str]:
@@ -136,7 +152,7 @@ def launch(web: Web, program: str, words: Sequence[str], work: Path, path: str) 
 @pytest.mark.parametrize("program", SESSIONS)
 def test_an_agent_reads_edits_runs_and_answers(program: str, work: Path, path: str) -> None:
     session = SESSIONS[program]
-    with serving(both) as web:
+    with serving(all_routes) as web:
         web.control.card = replace(
             web.control.card, tool_format="hermes", max_model_len=200000, adapters=()
         )
@@ -153,7 +169,7 @@ def test_an_agent_reads_edits_runs_and_answers(program: str, work: Path, path: s
 def test_aider_edits_a_file(work: Path, path: str) -> None:
     words = ["--no-git", "--yes-always", "--no-check-update", "--no-analytics",
              "--no-show-model-warnings", "--message", TASK, "notes.txt"]  # fmt: skip
-    with serving(both) as web:
+    with serving(all_routes) as web:
         web.control.card = replace(web.control.card, max_model_len=200000)
         text = f"{ANSWER}\n\nnotes.txt\n```\ncolour = green\n```\n"
         web.says(Chunk(0, text, (65,), None, "stop"))

@@ -1,5 +1,6 @@
 """`mindspore-serving launch`: what an agent is told of a server, and that it starts with it."""
 
+import json
 import os
 import re
 import shlex
@@ -32,8 +33,13 @@ def launched(web: Web, *words: str) -> int:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_of_the_page_are_accepted(
-    web: Web, capsys: pytest.CaptureFixture[str], command: str
+    web: Web,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     at_ours = re.sub(r" --(url|model) \S+| --dry-run", "", command)
     _, program, *words = shlex.split(at_ours)
     assert launched(web, program, "--dry-run", *words) == 0
@@ -64,6 +70,27 @@ def test_the_key_is_set_and_not_printed(web: Web, capsys: pytest.CaptureFixture[
     environment = environment_of(AGENTS["claude"], server)
     assert environment["ANTHROPIC_AUTH_TOKEN"] == "secret"
     assert environment["NODE_EXTRA_CA_CERTS"] == "/ca.pem"
+
+
+def test_gemini_cli_has_settings_of_its_own(
+    web: Web, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    home = tmp_path / "mindspore-serving" / "gemini"
+    settings = home / ".gemini" / "settings.json"
+    assert launched(web, "gemini", "--dry-run") == 0
+    assert f"GEMINI_CLI_HOME={home}" in shlex.split(capsys.readouterr().out)
+    written = json.loads(settings.read_text())
+    shown = json.loads(re.findall(r"(?s)```json\n(.+?)```", PAGE)[0])
+    assert {name: written[name] for name in shown} == shown
+    settings.write_text("{}")
+    assert launched(web, "gemini", "--dry-run") == 0
+    assert settings.read_text() == "{}"  # what the user has changed stays
+    settings.unlink()
+    settings.parent.rmdir()
+    settings.parent.write_text("")
+    assert launched(web, "gemini", "--dry-run") == 1
+    assert "settings of Gemini CLI cannot be written" in capsys.readouterr().err
 
 
 def test_a_missing_program_is_named_with_its_installation(

@@ -139,7 +139,15 @@ def test_each_option_of_language_models_reaches_the_engine():
 
 def test_runtimes_of_the_command_line_are_those_of_the_catalog():
     runtimes = [name for name in RUNTIMES if name != "toy"]  # which other tests add
-    assert runtimes == ["openvino", "torch", "mindspore", "mindir", "native", "transformers"]
+    assert runtimes == [
+        "openvino",
+        "torch",
+        "mindspore",
+        "mindir",
+        "native",
+        "combined",
+        "transformers",
+    ]
 
 
 def test_loadable_adapters_reserve_room_if_the_runtime_has_adapters():

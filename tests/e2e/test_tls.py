@@ -5,6 +5,7 @@ import json
 import ssl
 import warnings
 
+import httpx
 import pytest
 
 from mindspore_serving import server
@@ -63,6 +64,13 @@ def by_http(port: int, context: ssl.SSLContext) -> object:
         return json.loads(connection.getresponse().read())
     finally:
         connection.close()
+
+
+def test_http2_is_offered_by_tls_and_served(ports, ours):
+    with httpx.Client(http2=True, verify=trusting(ours)) as client:
+        url = f"https://127.0.0.1:{ports[1]}/model/toy:double"
+        answer = client.post(url, json={"instances": {"x": 21}}, timeout=PATIENCE)
+    assert (answer.http_version, answer.json()) == ("HTTP/2", {"instances": [{"y": 42}]})
 
 
 def trusting(authority: Authority, certificate: tuple[str, str] | None = None) -> ssl.SSLContext:

@@ -7,6 +7,7 @@ from starlette.routing import BaseRoute
 from mindspore_serving.frontends import (
     anthropic,
     cohere,
+    gemini,
     llamacpp,
     llm_serving,
     ollama,
@@ -19,6 +20,7 @@ from mindspore_serving.frontends.routes import bind
 
 anthropic_routes = partial(bind, anthropic.ROUTES)
 cohere_routes = partial(bind, cohere.ROUTES)
+gemini_routes = partial(bind, gemini.ROUTES)
 llamacpp_routes = partial(bind, llamacpp.ROUTES)
 ollama_routes = partial(bind, ollama.ROUTES)
 openai_routes = partial(bind, openai.ROUTES)

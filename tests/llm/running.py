@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
 from mindspore_serving.llm.step import Row, Runner, Step
@@ -87,6 +88,14 @@ def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, .
     """Each answer of the checkpoint at `path` has, after its prompt, the likeliest tokens."""
     for prompt, answer in zip(prompts, answers, strict=True):
         assert answer == checkpoints.likeliest(path, prompt, answer)
+
+
+LIBRARIES = {"mindir": "mindspore", "native": "numba"}  # of runtimes with other names
+
+
+def require(runtime: str) -> None:
+    """Skips where the library of `runtime` is missing."""
+    pytest.importorskip(LIBRARIES.get(runtime, runtime))
 
 
 def check_crowd(

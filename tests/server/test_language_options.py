@@ -35,7 +35,10 @@ WRONG = [
     ({"max_num_seqs": 0}, "max_num_seqs is 0, expected an int of 1 to 4096"),
     ({"max_num_seqs": True}, "max_num_seqs is True, expected an int of 1 to 4096"),
     ({"embeddings": "yes"}, "embeddings is 'yes', expected True or False"),
-    ({"deterministic": True}, "runtime 'openvino' has no deterministic, expected one of torch"),
+    (
+        {"deterministic": True, "runtime": "openvino"},
+        "runtime 'openvino' has no deterministic, expected one of torch",
+    ),
     ({"runtime": "opnvino"}, "runtime is 'opnvino', expected one of .*; did you mean 'openvino'?"),
     ({"engine": "vlm"}, "engine is 'vlm', expected one of .*; did you mean 'vllm'?"),
     ({"engine_options": {"a": 1}}, "engine_options has 'a', but engine 'ours' has no options"),

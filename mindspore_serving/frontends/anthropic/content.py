@@ -14,11 +14,11 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
 from mindspore_serving.frontends.chat.mcp_tools import McpResult
+from mindspore_serving.frontends.chat.opaque import sign
 from mindspore_serving.mcp.names import McpTool
 
 Object = dict[str, Any]
 
-UNSIGNED = "unsigned"  # a placeholder: clients drop thinking without a signature
 _DELTAS = {  # by the type of a block: the type of its deltas, and their field
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -44,14 +44,19 @@ class _Block:
         kind: str = self.start["type"]
         return kind
 
+    @property
+    def text(self) -> str:
+        """Content until now."""
+        return "".join(self.pieces)
+
     def event(self, name: str, **fields: Any) -> Object:
         return {"type": f"content_block_{name}", "index": self.index, **fields}
 
     def to_object(self) -> Object | None:
         """Return the complete block; None for a tool use whose input was cut off."""
-        text = "".join(self.pieces)
+        text = self.text
         if self.kind == "thinking":
-            return {**self.start, "thinking": text, "signature": UNSIGNED}
+            return {**self.start, "thinking": text, "signature": sign(text)}
         if self.kind == "text":
             return {**self.start, "text": text}
         if self.kind == _RESULT:
@@ -101,7 +106,7 @@ class Content:
         stop = last.event("stop")
         if last.kind != "thinking":
             return [stop]
-        delta = {"type": "signature_delta", "signature": UNSIGNED}
+        delta = {"type": "signature_delta", "signature": sign(last.text)}
         return [last.event("delta", delta=delta), stop]
 
     def to_objects(self) -> list[Object]:

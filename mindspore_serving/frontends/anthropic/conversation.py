@@ -1,10 +1,9 @@
-"""Conversations of content blocks as messages of a chat, and their ignored fields.
+"""ChatTurnss of content blocks as messages of a chat, and their ignored fields.
 
 The blocks of a message may become several messages, and consecutive messages of a role become one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
@@ -17,6 +16,8 @@ from mindspore_serving.frontends.chat.messages import (
     ContentPart,
     ToolCall,
 )
+from mindspore_serving.frontends.chat.opaque import is_signed
+from mindspore_serving.frontends.chat.turns import ChatTurns
 from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
 from mindspore_serving.mcp.names import tool_name
@@ -42,54 +43,15 @@ _REQUIRED = {  # by type
 }
 
 
-@dataclass(slots=True)
-class _Turn:
-    """Consecutive content of one role, from one message or several."""
-
-    role: str
-    texts: list[ContentPart] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
-    call_id: str | None = None  # the call that this is the result of
-
-    def to_message(self) -> ChatMessage:
-        return ChatMessage(
-            self.role,
-            self.texts or None,
-            tool_calls=self.calls or None,
-            tool_call_id=self.call_id,
-            reasoning_content="".join(self.reasoning) or None,
-        )
-
-
-class _Conversation:
-    def __init__(self) -> None:
-        self._turns: list[_Turn] = []
-
-    def turn_of(self, role: str) -> _Turn:
-        """Return the turn of `role`: the last one, or a new one if that is another role's."""
-        if not self._turns or self._turns[-1].role != role:
-            self._turns.append(_Turn(role))
-        return self._turns[-1]
-
-    def add_result(self, block: Block, text: str) -> None:
-        """Append the result of a tool."""
-        text = f"Error: {text}" if block.is_error else text
-        self._turns.append(_Turn("tool", [ContentPart("text", text)], call_id=block.tool_use_id))
-
-    def to_messages(self) -> list[ChatMessage]:
-        return [turn.to_message() for turn in self._turns]
-
-
 def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
     """Return the messages of the chat, the system prompt first.
 
     Raises InvalidField.
     """
-    conversation = _Conversation()
+    conversation = ChatTurns()
     for path, role, content in _turns(body):
         if isinstance(content, str):
-            conversation.turn_of(role).texts.append(ContentPart("text", content))
+            conversation.turn_of(role).add_text(content)
             continue
         if not content:
             raise InvalidField(path, "is [], expected a text or at least one block")
@@ -97,10 +59,9 @@ def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
             if block.type == "image" and not card.takes_images:
                 _refuse(f"{path}[{index}]", block, ("text",), f"of {role}")
             _add(conversation, role, f"{path}[{index}]", block)
-    messages = conversation.to_messages()
-    if messages and messages[-1].role == "assistant" and messages[-1].tool_calls:
+    if conversation.awaits_result:
         raise InvalidField("messages", "ends with a tool_use, expected its tool_result after it")
-    return messages
+    return conversation.to_messages()
 
 
 def find_ignored(body: CountRequest) -> Iterator[str]:
@@ -115,6 +76,8 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
         names = ("display",) if is_on else ("budget_tokens", "display")
         yield from (f"thinking.{name}" for name in names if getattr(body.thinking, name))
     blocks = [block for _, _, content in _turns(body) for block in _flatten(content)]
+    if any(block.type == "thinking" and not _is_ours(block) for block in blocks):
+        yield "messages.content.thinking"
     if any(part.cache_control is not None for part in (body, *blocks, *(body.tools or ()))):
         yield "cache_control"
 
@@ -137,6 +100,11 @@ def _is_of_server(block: Block) -> bool:
     return block.type == "server_tool_use" or block.type.endswith("_tool_result")
 
 
+def _is_ours(block: Block) -> bool:
+    """Return whether this server wrote the thinking of a block, and nobody changed it."""
+    return is_signed(block.thinking or "", block.signature)
+
+
 def _turns(body: CountRequest) -> Iterator[tuple[str, str, str | list[Block]]]:
     """Iterate over path, role and content of the system prompt and of each message."""
     if body.system:
@@ -154,16 +122,17 @@ def _flatten(content: str | Sequence[Block] | Block | None) -> Iterator[Block]:
         yield from _flatten(block.content)
 
 
-def _add(conversation: _Conversation, role: str, path: str, block: Block) -> None:
+def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
     if role == "assistant" and _is_of_server(block):
         return
     _check(path, block, _ACCEPTED[role], f"of {role}")
     if block.type == "text":
-        conversation.turn_of(role).texts.append(ContentPart("text", block.text))
+        conversation.turn_of(role).add_text(block.text)
     elif block.type == "image":
         conversation.turn_of(role).texts.append(_image_part(f"{path}.source", block))
     elif block.type == "thinking":
-        conversation.turn_of(role).reasoning.append(block.thinking or "")
+        if _is_ours(block):
+            conversation.turn_of(role).reasoning.append(block.thinking or "")
     elif block.type in ("tool_use", "mcp_tool_use"):
         check_free(f"{path}.input", block.input)
         name = block.name or ""
@@ -172,7 +141,8 @@ def _add(conversation: _Conversation, role: str, path: str, block: Block) -> Non
         called = CalledFunction(name, block.input)
         conversation.turn_of(role).calls.append(ToolCall(called, block.id, "function"))
     elif block.type in ("tool_result", "mcp_tool_result"):
-        conversation.add_result(block, _text(f"{path}.content", block.content))
+        text = _text(f"{path}.content", block.content)
+        conversation.add_result(block.tool_use_id, f"Error: {text}" if block.is_error else text)
 
 
 def _text(path: str, content: str | list[Block] | Block | None) -> str:

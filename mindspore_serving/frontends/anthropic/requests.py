@@ -25,6 +25,7 @@ class Block(msgspec.Struct):
     type: str
     text: str | None = None
     thinking: str | None = None
+    signature: str | None = None
     id: str | None = None
     name: str | None = None
     server_name: str | None = None

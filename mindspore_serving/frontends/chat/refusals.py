@@ -72,7 +72,7 @@ class LanguageRefusals:
             return False
         if path.keys:
             try:
-                path.keys.find(fields.get(b"authorization"), fields.get(b"x-api-key"))
+                path.keys.find_in(fields)
             except ServingError:
                 return False
         return True

@@ -6,17 +6,13 @@ Knows no path and no protocol above HTTP: `SharedState.open_exchange` makes the 
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from mindspore_serving.core.buffers import BufferList, in_memory
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable
-from mindspore_serving.frontends.access import CLIENT_LEFT, Entry, ResponseCounter
-from mindspore_serving.frontends.http.body_pool import BodyPool
+from mindspore_serving.frontends.access import CLIENT_LEFT
 from mindspore_serving.frontends.http.exchange import (
     Exchange,
-    ExchangeOutput,
     Fields,
     Flow,
     RefusedExchange,
@@ -24,10 +20,10 @@ from mindspore_serving.frontends.http.exchange import (
     length_of,
 )
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
-from mindspore_serving.frontends.http.parser import READ_SIZE, RequestParser
-from mindspore_serving.frontends.http.unsent import UnsentAnswers
-from mindspore_serving.frontends.memory import Quota
-from mindspore_serving.frontends.spans import end_http
+from mindspore_serving.frontends.http.parser import RequestParser
+from mindspore_serving.frontends.http.shared import SharedState
+from mindspore_serving.frontends.http2.connection import Http2Connection
+from mindspore_serving.frontends.http2.frames import PREFACE
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _JSON = (
@@ -36,26 +32,6 @@ _JSON = (
 )
 _CHUNKED = (b"transfer-encoding", b"chunked")
 _MAX_DISCARDED = 16 << 20  # bytes read after an error, in addition to the size of a body
-
-
-@dataclass(slots=True)
-class SharedState:
-    """State that the connections of a server share.
-
-    While `is_stopping`, each answer is the last of its connection.
-    """
-
-    limits: ServerLimits
-    max_body: int  # bytes
-    open_exchange: Callable[[RequestHead, ExchangeOutput], Exchange]
-    memory: Quota
-    responses: ResponseCounter
-    unsent: UnsentAnswers
-    pool: BodyPool
-    connections: "set[HttpConnection]" = field(default_factory=set)
-    is_stopping: bool = False
-    # All connections share this buffer: its content is parsed before the loop reads again.
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 
 
 class HttpConnection(asyncio.BufferedProtocol):
@@ -76,6 +52,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = RequestParser(shared.limits, self._open)
         self._exchanges: deque[Exchange] = deque()  # unanswered; the first is started
+        self._is_new = True  # nothing was parsed
+        self._preface = b""  # the beginning of the connection preface of HTTP/2
         self._is_chunked = False  # the body of the answer
         self._is_discarding = False  # after an error: data are read, not parsed
         self._num_discarded = 0
@@ -103,7 +81,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.disconnect()
             if not exchange.is_cut:
                 exchange.status = CLIENT_LEFT
-            self._count(exchange)
+            self._shared.count(exchange)
         self._exchanges.clear()
         self._is_discarding = True
         self.flow.empty()
@@ -119,12 +97,43 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._discard(nbytes)
             return
         try:
+            if self._is_new and not self._is_http1(nbytes):
+                return
             if self._parser.buffer is None:
                 self._parser.feed(self._shared.buffer[:nbytes])
             else:
                 self._parser.fill(nbytes)
         except HeadRefusal as refusal:
             self._refuse(refusal)
+
+    def _is_http1(self, nbytes: int) -> bool:
+        """Return whether the first bytes are to be parsed.
+
+        HTTP/2 begins with its preface, over TLS too; its connection takes over then.
+        """
+        if self._shared.buffer[0] != PREFACE[0] and not self._preface:
+            self._is_new = False
+            return True
+        data = self._preface + self._shared.buffer[:nbytes]
+        if data[: len(PREFACE)] == PREFACE[: len(data)]:
+            self._preface = data
+            if len(data) >= len(PREFACE):
+                self._take_over(memoryview(data))
+            return False
+        self._is_new = False
+        if self._preface:
+            self._parser.feed(memoryview(self._preface))
+        return True
+
+    def _take_over(self, data: memoryview) -> None:
+        """Let a connection of HTTP/2 go on."""
+        self._shared.connections.discard(self)
+        other = Http2Connection(self._shared, self._on_closed)
+        self.transport.set_protocol(other)
+        other.connection_made(self.transport)
+        other.receive(data)
+        self._parser.close()
+        del self._parser
 
     def pause_writing(self) -> None:
         self.flow.fill()
@@ -191,7 +200,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _finished(self) -> None:
         """Remove the first exchange, whose answer is complete."""
         exchange = self._exchanges.popleft()
-        self._count(exchange)
+        self._shared.count(exchange)
         self._is_active = True
         if exchange.is_complete and exchange.keep_alive:
             if self._exchanges:  # no recursion: many can be answered at once
@@ -216,33 +225,12 @@ class HttpConnection(asyncio.BufferedProtocol):
             exchange.keep_alive = False
         self._exchanges.append(exchange)
         if self._shared.responses.is_logged:
-            exchange.entry = self._entry(head)
+            exchange.entry = self._shared.entry(self.describe("peername"), head)
         if last is None:
             exchange.start()
         else:
             self.flow.pause_reading()
         return exchange
-
-    def _entry(self, head: RequestHead | None = None) -> Entry:
-        """Return an entry of the access log; without a head, for data that is not HTTP."""
-        address = self.transport.get_extra_info("peername")
-        client = f"{address[0]}:{address[1]}" if address else "unix"
-        if head is None:
-            return Entry(client, "", "")
-        path = head.target.partition(b"?")[0].decode("latin-1")
-        length = head.fields.get(b"content-length", b"0")
-        num_received = int(length) if length.isdigit() else None
-        return Entry(client, head.method.decode("latin-1"), path, num_received)
-
-    def _count(self, exchange: Exchange) -> None:
-        if exchange.span is not None:
-            end_http(exchange.span, exchange.status, exchange.route_path())
-        entry = exchange.entry
-        if entry is None:
-            self._shared.responses.counts[exchange.protocol, exchange.status] += 1
-        else:
-            exchange.complete_entry(entry)
-            self._shared.responses.add(exchange.protocol, exchange.status, entry, exchange.num_sent)
 
     def _start_next(self) -> None:
         if self._exchanges:
@@ -266,7 +254,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             return
         refused = RefusedExchange(self, refusal)
         if self._shared.responses.is_logged:
-            refused.entry = self._entry()
+            refused.entry = self._shared.entry(self.describe("peername"))
         self._exchanges.append(refused)
         if len(self._exchanges) == 1:
             self._exchanges[0].start()

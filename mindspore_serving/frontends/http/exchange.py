@@ -25,17 +25,17 @@ class Flow:
         self._transport = transport
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._is_paused = False
+        self.is_paused = False
         self.is_full = False
 
     def pause_reading(self) -> None:
-        if not self._is_paused:
-            self._is_paused = True
+        if not self.is_paused:
+            self.is_paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if self._is_paused:
-            self._is_paused = False
+        if self.is_paused:
+            self.is_paused = False
             self._transport.resume_reading()
 
     def fill(self) -> None:

@@ -9,11 +9,12 @@ from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
-from mindspore_serving.frontends.http.connection import HttpConnection, SharedState
+from mindspore_serving.frontends.http.connection import HttpConnection
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
+from mindspore_serving.frontends.http.shared import SharedState
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import begin_http

@@ -1,5 +1,6 @@
 """Fields of llama.cpp's requests: refused, translated, ignored."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -49,13 +50,26 @@ def repetition_penalty(body: Any, _: ModelCard) -> float | None:
 @translation("logit_bias")
 def logit_bias(body: Any, card: ModelCard) -> dict[int, float] | None:
     """Add biases, from pairs of a token id and a number, or false to ban the token."""
-    biases = {
-        token_id: BANNED if bias is False else float(bias)
-        for token_id, bias in body.logit_bias or ()
-        if bias is not True
-    }
+    biases = {name: bias for name, bias in _biases(body) if isinstance(name, int)}
     check_tokens("logit_bias", biases, card)
     return biases or None
+
+
+@translation("logit_bias", "text_bias", to="text_bias")
+def text_bias(body: Any, _: ModelCard) -> dict[str, float] | None:
+    """Add biases to all tokens of a text, also from pairs that have it for the token id."""
+    biases = {name: bias for name, bias in _biases(body) if isinstance(name, str)}
+    return biases | (body.text_bias or {}) or None
+
+
+def _biases(body: Any) -> Iterator[tuple[int | str, float]]:
+    """Iterate over tokens or texts and their biases; a number in an object's key is a token."""
+    pairs = body.logit_bias or ()
+    if isinstance(pairs, dict):
+        pairs = ((int(name) if name.isdecimal() else name, bias) for name, bias in pairs.items())
+    for name, bias in pairs:
+        if bias is not True:
+            yield name, BANNED if bias is False else float(bias)
 
 
 @translation("grammar", "json_schema", to="grammar")
@@ -94,13 +108,12 @@ def files(body: Any, _: ModelCard) -> list[tuple[str, str]]:
 _REFUSED = (
     FieldRefusal("n_probs", "is not supported: use logprobs of /v1/completions"),
     FieldRefusal("n_cmpl", "is {}, expected 1: send several requests", lambda n: n != 1),
-    FieldRefusal("mirostat", "is {}, expected 0: use min_p or dry_multiplier"),
     FieldRefusal("dynatemp_range", "is {}, expected 0: use temperature"),
     FieldRefusal("lora", "is not supported: name the adapter as model"),
 )
-_TRANSLATED = (max_tokens, seed, stop, repetition_penalty, logit_bias, grammar)
+_TRANSLATED = (max_tokens, seed, stop, repetition_penalty, logit_bias, text_bias, grammar)
 _IGNORED = (
-    *("cache_prompt", "dynatemp_exponent", "id_slot", "min_keep", "mirostat_eta", "mirostat_tau"),
+    *("cache_prompt", "dynatemp_exponent", "id_slot", "min_keep"),
     *("n_cache_reuse", "n_discard", "n_indent", "n_keep", "post_sampling_probs"),
     *("return_progress", "samplers", "t_max_predict_ms", "t_max_prompt_ms", "timings_per_token"),
 )

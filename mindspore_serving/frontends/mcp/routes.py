@@ -50,8 +50,10 @@ async def answer(state: AppState, http: Request) -> Response:
     timeout = request_options_of(http).timeout
     server = _make_server(state, timeout)
     # One of the SDK's managers per request: it keeps nothing, and ends with the request.
-    one = manager(server, json_response=True, stateless=True, max_request_body_size=state.max_body)
-    return await while_connected(http, _exchange(one, http, body))
+    session = manager(
+        server, json_response=True, stateless=True, max_request_body_size=state.max_body
+    )
+    return await while_connected(http, _exchange(session, http, body))
 
 
 def _import_manager() -> Any:

@@ -53,15 +53,12 @@ def repetition_penalty(options: Any, _: ModelCard) -> float | None:
 OPTIONS = Fields(
     "ollama",
     refused=(
-        FieldRefusal(
-            "mirostat", "is {}, expected 0: Mirostat is not supported, use top_p or min_p"
-        ),
         FieldRefusal("tfs_z", "is {}, expected 1: use top_p or min_p", lambda value: value != 1),
     ),
     translated=(max_tokens, seed, stop, repetition_penalty),
     ignored=(
-        *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "mirostat_eta"),
-        *("mirostat_tau", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa"),
+        *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu"),
+        *("num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa"),
         *("penalize_newline", "use_mlock", "use_mmap", "vocab_only"),
     ),
 )

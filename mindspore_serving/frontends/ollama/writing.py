@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from mindspore_serving.core.llm_messages import Chunk, Event, Finished, ToolCallDelta
+from mindspore_serving.core.llm_messages import Chunk, Event, Finished
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
+from mindspore_serving.frontends.chat.whole_calls import WholeCall, WholeCalls
 from mindspore_serving.frontends.ollama.answers import (
     ChatAnswer,
     GenerateAnswer,
@@ -46,38 +47,6 @@ class OllamaPart:
         self.logprobs += other.logprobs
 
 
-class _Calls:
-    """Assembles tool calls, whose arguments Ollama sends as one object."""
-
-    def __init__(self) -> None:
-        self._name = ""
-        self._arguments: list[str] = []
-        self._num_made = 0
-
-    def take(self, delta: ToolCallDelta) -> list[Object]:
-        """Add a delta; where a call begins, return the one before it."""
-        if delta.name is None:
-            self._arguments.append(delta.arguments)
-            return []
-        call = self.finish()
-        self._name = delta.name
-        return call
-
-    def finish(self) -> list[Object]:
-        """Return the last call; none if its arguments were cut off."""
-        name, text = self._name, "".join(self._arguments) or "{}"
-        self._name, self._arguments = "", []
-        if not name:
-            return []
-        try:
-            arguments = msgspec.json.decode(text, type=Object)
-        except (msgspec.MsgspecError, RecursionError):
-            return []
-        function = {"index": self._num_made, "name": name, "arguments": arguments}
-        self._num_made += 1
-        return [{"id": f"call_{secrets.token_hex(6)}", "function": function}]
-
-
 class OllamaAnswerBuilder:
     """Builds the answer to a request that has just arrived."""
 
@@ -86,7 +55,8 @@ class OllamaAnswerBuilder:
         self._is_chat = is_chat
         self._began = time.monotonic_ns()
         self._started = self._first = 0
-        self._calls = _Calls()
+        self._calls = WholeCalls()
+        self._num_calls = 0
         self._reason = ""
 
     def start(self) -> None:
@@ -100,12 +70,18 @@ class OllamaAnswerBuilder:
         """
         self._first = self._first or time.monotonic_ns()
         reason = finish_reason(chunk)
-        calls = [call for delta in chunk.tool_calls for call in self._calls.take(delta)]
+        called = [call for delta in chunk.tool_calls for call in self._calls.take(delta)]
         if reason is not None:
             self._reason = "length" if reason == "length" else "stop"
-            calls += self._calls.finish()
+            called += self._calls.finish()
+        calls = [self._to_object(call) for call in called if call.arguments is not None]
         logprobs = to_chat_logprobs(chunk.tokens)["content"] if chunk.tokens else []
         return OllamaPart(chunk.text, chunk.reasoning, calls, logprobs)
+
+    def _to_object(self, call: WholeCall) -> Object:
+        function = {"index": self._num_calls, "name": call.name, "arguments": call.arguments}
+        self._num_calls += 1
+        return {"id": f"call_{secrets.token_hex(6)}", "function": function}
 
     def end(self, part: OllamaPart, finished: Finished) -> bytes:
         """Return the last part, or all of the answer, with counts, and times in nanoseconds.

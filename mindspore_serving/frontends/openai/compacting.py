@@ -16,6 +16,7 @@ from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Fields
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import find_generator
+from mindspore_serving.frontends.chat.opaque import encode_text
 from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai import chat
 from mindspore_serving.frontends.openai.answers import Compacted, OpenAIResponse
@@ -23,7 +24,6 @@ from mindspore_serving.frontends.openai.fields import CHAT
 from mindspore_serving.frontends.openai.requests import OpenAIChatRequest
 from mindspore_serving.frontends.openai.response_decoding import read
 from mindspore_serving.frontends.openai.response_input import (
-    encode_summary,
     to_items,
     to_messages,
 )
@@ -72,7 +72,7 @@ async def compact(state: AppState, http: Request, body: CompactRequest) -> Compa
     summary = {
         "id": f"cmp_{secrets.token_hex(16)}",
         "type": "compaction",
-        "encrypted_content": encode_summary(_text_of(response)),
+        "encrypted_content": encode_text(_text_of(response)),
     }
     output = [*(_to_user_message(item) for item in items if _is_user_message(item)), summary]
     return Compacted(response.id, "response.compaction", int(time.time()), output, response.usage)

@@ -3,7 +3,6 @@
 The reasoning, text and calls of one turn of the assistant are several items, and one message here.
 """
 
-from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +14,7 @@ from mindspore_serving.frontends.chat.messages import (
     ChatMessage,
     ContentPart,
 )
+from mindspore_serving.frontends.chat.opaque import decode_text
 from mindspore_serving.frontends.openai.response_calls import add_call, to_result
 from mindspore_serving.frontends.openai.response_decoding import read
 from mindspore_serving.frontends.openai.response_mcp import LIST, add_mcp_call
@@ -32,7 +32,6 @@ _FIRST = ("system", "developer")
 _OUTPUTS = {kind.output: kind for kind in CALLS.values()}
 _MCP = (MCP.item, LIST)
 _KINDS = ("message", *CALLS, *_OUTPUTS, *_MCP, "reasoning", "compaction", "item_reference")
-_SUMMARY = "ms1."  # prefix of a summary in base64, which is opaque to clients but not encrypted
 
 
 @dataclass(slots=True)
@@ -189,25 +188,24 @@ def _add_message(conversation: ResponseConversation, path: str, item: MessageIte
 
 
 def _add_reasoning(conversation: ResponseConversation, path: str, item: ReasoningItem) -> None:
-    """Add the reasoning's text, or else its summary; encrypted reasoning is left out."""
-    parts = item.content or item.summary or ()
-    text = "\n".join([part.text for part in parts if part.text])
+    """Add the reasoning's text, or what this server encoded of it, or else its summary."""
+    text = _joined(item.content) or decode_text(item.encrypted_content or "")
+    text = text or _joined(item.summary)
     if text:
         is_done = conversation.has_text or conversation.has_calls
         conversation.add_reasoning(path, text, is_done=is_done)
 
 
-def encode_summary(text: str) -> str:
-    """Encode a summary as the `encrypted_content` of a compaction item."""
-    return _SUMMARY + b64encode(text.encode()).decode()
+def _joined(parts: list[ContentPart] | None) -> str:
+    return "\n".join([part.text for part in parts or () if part.text])
 
 
 def _decode_summary(path: str, content: str) -> str:
-    try:
-        return b64decode(content.removeprefix(_SUMMARY).encode(), validate=True).decode()
-    except ValueError:
+    summary = decode_text(content)
+    if summary is None:
         problem = "is invalid, expected a summary made by /v1/responses/compact of this server"
-        raise InvalidField(path, problem) from None
+        raise InvalidField(path, problem)
+    return summary
 
 
 def _parts(content: str | list[ContentPart] | None) -> list[ContentPart]:

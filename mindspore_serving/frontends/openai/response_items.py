@@ -14,6 +14,7 @@ from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallD
 from mindspore_serving.frontends.chat.custom_tools import InputReader
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
 from mindspore_serving.frontends.chat.mcp_tools import McpListed, McpResult
+from mindspore_serving.frontends.chat.opaque import encode_text
 from mindspore_serving.frontends.openai.response_mcp import LIST, to_error
 from mindspore_serving.frontends.openai.response_tools import (
     CUSTOM,
@@ -47,11 +48,18 @@ class _Open:
 
 
 class ResponseOutput:
-    """Output items of one response; every method returns the events to send."""
+    """Output items of one response; every method returns the events to send.
 
-    def __init__(self, called: Mapping[str, CalledTool]) -> None:
+    `called` has the tools by the name of the function in the prompt; `encodes_reasoning` adds what
+    clients send back that keep no text of the reasoning.
+    """
+
+    def __init__(
+        self, called: Mapping[str, CalledTool], *, encodes_reasoning: bool = False
+    ) -> None:
         self.items: list[Object] = []
-        self._called = called  # by the name of the function in the prompt
+        self._encodes_reasoning = encodes_reasoning
+        self._called = called
         self._open: _Open | None = None
         self._running: deque[_Open] = deque()  # calls of MCP servers' tools without a result
 
@@ -187,6 +195,8 @@ class ResponseOutput:
         part = {**part, "text": text}
         if item["type"] == "reasoning":
             done = opened.event("reasoning_text.done", text=text)
+            if self._encodes_reasoning:
+                item["encrypted_content"] = encode_text(text)
         else:
             part["logprobs"] = opened.logprobs
             done = opened.event("output_text.done", text=text, logprobs=opened.logprobs)

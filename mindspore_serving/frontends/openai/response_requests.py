@@ -10,7 +10,8 @@ from mindspore_serving.frontends.chat.messages import ContentPart
 
 Object = dict[str, Any]
 
-LOGPROBS = "message.output_text.logprobs"  # the only value of `include` that has an effect
+LOGPROBS = "message.output_text.logprobs"  # values of `include` that have an effect
+ENCODED_REASONING = "reasoning.encrypted_content"
 
 
 class Format(msgspec.Struct, omit_defaults=True):
@@ -157,6 +158,7 @@ class ReasoningItem(msgspec.Struct):
 
     content: list[ContentPart] | None = None
     summary: list[ContentPart] | None = None
+    encrypted_content: str | None = None
 
 
 class CompactionItem(msgspec.Struct):

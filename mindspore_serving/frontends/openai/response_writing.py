@@ -16,7 +16,11 @@ from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
 from mindspore_serving.frontends.openai.response_items import ResponseOutput
 from mindspore_serving.frontends.openai.response_mcp import called_tools
-from mindspore_serving.frontends.openai.response_requests import ResponseRequest, name_of
+from mindspore_serving.frontends.openai.response_requests import (
+    ENCODED_REASONING,
+    ResponseRequest,
+    name_of,
+)
 from mindspore_serving.frontends.openai.response_tools import read_tools
 
 Object = dict[str, Any]
@@ -32,7 +36,10 @@ class ResponseBuilder:
         self._model = model
         self._name = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
-        self._output = ResponseOutput(read_tools(body.tools).called | called_tools(offered))
+        self._output = ResponseOutput(
+            read_tools(body.tools).called | called_tools(offered),
+            encodes_reasoning=ENCODED_REASONING in (body.include or ()),
+        )
         self._tokens: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
         self._status = "in_progress"
         self._completed = 0

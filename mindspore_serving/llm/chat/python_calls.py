@@ -1,6 +1,7 @@
-"""Incremental reader of LFM2's and Llama 4's tool calls in Python: `[f(x="a", n=1), g()]`.
+"""Incremental reader of tool calls in Python.
 
-Pure: arguments come out as JSON, each when it is complete.
+Those of LFM2 and Llama 4 are a list, `[f(x="a", n=1), g()]`, and ChatGLM3's a line with the name
+before a fence with `tool_call(x="a")`.  Pure: arguments come out as JSON, each when it is complete.
 """
 
 import ast
@@ -14,9 +15,11 @@ from mindspore_serving.llm.chat.json_reader import (
     Reading,
     UnexpectedChar,
     next_char,
+    read_marker,
 )
 
 _NAME_CHARS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+FENCE, CALL = "```python", "tool_call("
 _OPENING, _CLOSING = "([{", ")]}"
 _ERRORS = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
@@ -36,8 +39,27 @@ def read_list(char: str, begin: Callable[[str], object], emit: Callable[[str], N
 
 
 def _read_call(begin: Callable[[str], object], emit: Callable[[str], None]) -> Reading:
-    name = yield from _read_name((yield from next_char()), "(")
+    begin((yield from _read_name((yield from next_char()), "(")))
+    yield from _read_arguments(emit)
+
+
+def read_fenced(begin: Callable[[str], object], emit: Callable[[str], None]) -> Reading:
+    """Read a name on a line of its own, and the call in a fence after it."""
+    name, char = "", (yield)
+    while char in _NAME_CHARS and len(name) < MAX_NAME_CHARS:
+        name += char
+        char = yield
+    if not name or char != "\n":
+        raise UnexpectedChar
     begin(name)
+    yield from read_marker(FENCE, (yield from next_char()))
+    yield from read_marker(CALL, (yield from next_char()))
+    yield from _read_arguments(emit)
+    yield from read_marker("```", (yield from next_char()))
+
+
+def _read_arguments(emit: Callable[[str], None]) -> Reading:
+    """Read arguments and the ")" after them."""
     emit("{")
     keys: set[str] = set()
     char = yield from next_char()

@@ -11,6 +11,8 @@ from typing import Any
 
 from mindspore_serving.llm.chat.gemma_calls import CALL, QUOTE
 from mindspore_serving.llm.chat.parameter_types import types_of
+from mindspore_serving.llm.chat.python_calls import CALL as FENCED_CALL
+from mindspore_serving.llm.chat.python_calls import FENCE
 from mindspore_serving.llm.chat.tool_formats import NamedCall, ToolFormat, invalid_tools
 
 Functions = Sequence[tuple[str, Mapping[str, Any]]]  # names and schemas of arguments
@@ -22,6 +24,8 @@ _MAX_DEPTH = 5  # of nested objects and lists whose members a grammar names
 
 def section_rule(row: ToolFormat, max_more: int) -> list[str]:
     """Return the rule `inside`: what follows the first marker, with up to `max_more` + 1 calls."""
+    if row.syntax == "chatglm":  # the end token follows a call
+        return ["inside: call", "list: call"]
     if row.is_list or row.syntax == "python":
         first = "first" if row.syntax else '"[" SPACE call'
         more = f'(SPACE "," SPACE call){{0,{max_more}}}' if max_more else ""
@@ -43,6 +47,8 @@ def call_rules(row: ToolFormat, functions: Functions) -> list[str]:
         return [*rules, *_named(row.named, functions)]
     if row.syntax == "python":
         return [*rules, *_python(functions)]
+    if row.syntax == "chatglm":
+        return [*rules, *_fenced(functions)]
     return [*rules, *_gemma(functions)]
 
 
@@ -70,6 +76,15 @@ def _python(functions: Functions) -> Iterator[str]:
         _check_name(name, _PYTHON_NAME)
         yield f'call_{index}: {_text(f"{name}(")} a_{index}_0 ")"'
         yield f'first_{index}: {_text(f"[{name}(")} a_{index}_0 ")"'
+        yield from _members(f"a_{index}", "=", schema, _python_value)
+
+
+def _fenced(functions: Functions) -> Iterator[str]:
+    yield f"BEGIN: / ?{FENCE}\\n{re.escape(FENCED_CALL)}/"
+    for index, (name, schema) in enumerate(functions):
+        _check_name(name, _PYTHON_NAME)
+        line, end = _text(f"{name}\n"), _text(")\n```")
+        yield f"call_{index}: {line} BEGIN a_{index}_0 {end}"
         yield from _members(f"a_{index}", "=", schema, _python_value)
 
 

@@ -17,11 +17,12 @@ from mindspore_serving.llm.chat.json_reader import (
     read_until,
     without_partial_marker,
 )
-from mindspore_serving.llm.chat.parameter_types import to_json, types_of
+from mindspore_serving.llm.chat.parameter_types import ANY, to_json, types_of
 from mindspore_serving.llm.chat.tool_formats import Tags, ToolFormat
 
 Emit: TypeAlias = Callable[[str], None]
 Schema: TypeAlias = Mapping[str, Any]
+_TYPES = {"true": frozenset(("string",)), "false": frozenset((ANY,))}  # of a typed key
 
 
 def read_tagged(row: ToolFormat, begin: Callable[[str], Schema], emit: Emit) -> Reading:
@@ -58,11 +59,15 @@ def _read_call(
     keys: set[str] = set()
     while (yield from _read_opening(char, tags, row.end)):
         key = yield from read_until(tags.key[1])
+        types: frozenset[str] | None = None
+        if tags.is_typed:
+            key, _, word = key.partition('" string="')
+            types = _TYPES.get(word)
         if key in keys:
             raise UnexpectedChar
         emit(", " * bool(keys) + json.dumps(key, ensure_ascii=False) + ": ")
         keys.add(key)
-        yield from _read_argument(tags, _types_of(key, schema), emit)
+        yield from _read_argument(tags, types or _types_of(key, schema), emit)
         char = ""
     emit("}")
 

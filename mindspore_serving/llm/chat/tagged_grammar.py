@@ -1,4 +1,4 @@
-"""Grammar rules for tool calls whose arguments are tags: Qwen3-Coder's and GLM's.
+"""Grammar rules for tool calls whose arguments are tags: Qwen3-Coder's, GLM's, DeepSeek V3.2's.
 
 Parameters come in the order of the schema.  Strings have no quotes, so any text up to the next tag
 is one.  Of a schema's constraints on strings, `enum` is enforced; others are refused for a `strict`
@@ -49,6 +49,8 @@ def _name(tags: Tags, name: str) -> str:
 
 def _key(tags: Tags, key: str) -> str:
     shown = json.dumps(key, ensure_ascii=False)
+    if tags.is_typed:
+        return f"key_begin {shown}"
     line = json.dumps("\n") if tags.has_lines else ""
     value = "value_begin" if tags.value[0] else ""
     return f"key_begin {shown} key_end {line or 'LINE'} {value}".rstrip()
@@ -59,31 +61,40 @@ def _value(tags: Tags, rule: str, parameter: object, schema: Mapping[str, Any]) 
     types = types_of(parameter, schema)
     enum = parameter.get("enum") if isinstance(parameter, Mapping) else None
     line = f"{json.dumps(chr(10))} " * tags.has_lines
-    if not may_be_text(types):
+    as_text, as_json = ("is_text ", "is_json ") if tags.is_typed else ("", "")
+    may_be_json = not may_be_text(types) or (tags.is_typed and types != {"string"})
+    forms = [f"{as_json}json_{rule} {line}value_end LINE"] * may_be_json
+    if may_be_json:
         shared = {name: schema[name] for name in _SHARED if name in schema}
         inner = {**shared, **parameter} if isinstance(parameter, Mapping) else parameter
-        yield f"{rule}: json_{rule} {line}value_end LINE"
         yield f"json_{rule}: %json {json.dumps(inner)}"
-    elif isinstance(enum, list) and all(isinstance(value, str) for value in enum):
+    if isinstance(enum, list) and all(isinstance(value, str) for value in enum):
         texts = " | ".join(json.dumps(value, ensure_ascii=False) for value in enum)
-        yield f"{rule}: ({texts}) {line}value_end LINE"
-    else:
-        yield f"{rule}: text LINE"
+        forms = [f"{as_text}({texts}) {line}value_end LINE"]
+    elif may_be_text(types):
+        forms.append(f"{as_text}text LINE")
+    yield f"{rule}: {' | '.join(forms)}"
 
 
 def _markers(tags: Tags) -> list[str]:
     """Return a rule for each marker, so that special tokens match."""
-    begin = tags.value[0]
+    begin, key_end = tags.value[0], tags.key[1]
     end = json.dumps("\n" * tags.has_lines + tags.value[1])
     return [
         f"text[suffix={end}]: VALUE",
         "VALUE: /(?s:.*)/",
         "LINE: /\\n?/",
         f"key_begin: {json.dumps(tags.key[0])}",
-        f"key_end: {json.dumps(tags.key[1])}",
+        f"key_end: {json.dumps(key_end)}",
+        *[f"is_text: {_typed('true', key_end)}", f"is_json: {_typed('false', key_end)}"]
+        * tags.is_typed,
         *[f"value_begin: {json.dumps(begin)}"] * bool(begin),
         f"value_end: {json.dumps(tags.value[1])}",
     ]
+
+
+def _typed(word: str, key_end: str) -> str:
+    return json.dumps(f'" string="{word}{key_end}')
 
 
 def _check_name(name: str) -> None:

@@ -23,7 +23,7 @@ from mindspore_serving.llm.chat.json_reader import (
     without_partial_marker,
 )
 from mindspore_serving.llm.chat.named_calls import read_named, read_object
-from mindspore_serving.llm.chat.python_calls import read_list
+from mindspore_serving.llm.chat.python_calls import read_fenced, read_list
 from mindspore_serving.llm.chat.tagged_calls import Schema, read_tagged
 from mindspore_serving.llm.chat.tool_formats import TOOL_FORMATS, Tools, function_of
 
@@ -125,7 +125,7 @@ class CallReader:
         if self._is_start and self._format.is_bare:
             shown = text.lstrip()
             self._is_start = False
-            if shown[0] == ("[" if self._format.syntax else "{"):
+            if self._may_be_call(shown[0]):
                 self._begin(text[: len(text) - len(shown)], is_marked=False)
                 return shown
         index = text.find(begin) if begin else -1
@@ -155,6 +155,12 @@ class CallReader:
         if row.syntax:
             return self._with_callbacks(self._syntax())
         return self._listed() if row.is_list else self._objects()
+
+    def _may_be_call(self, char: str) -> bool:
+        """Return whether a call without a marker may begin with `char`."""
+        if self._format.syntax == "chatglm":
+            return char in _NAME_CHARS
+        return char == ("[" if self._format.syntax else "{")
 
     def _read(self, text: str) -> str:
         """Read characters of a call; return the text after it.
@@ -196,6 +202,9 @@ class CallReader:
         row = self._format
         if row.syntax == "gemma":
             yield from read_gemma_call(row.end, self._schema_of, self._add_arguments)
+            return
+        if row.syntax == "chatglm":
+            yield from read_fenced(self._schema_of, self._add_arguments)
             return
         yield from read_list((yield from next_char()), self._schema_of, self._add_arguments)
         if self._is_marked:

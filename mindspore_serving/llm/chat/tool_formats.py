@@ -20,7 +20,8 @@ Tools = Sequence[Mapping[str, Any]]
 class Tags:
     """Format of a call whose arguments are tags, with values that are not JSON strings.
 
-    A call is its name, then key and value of each argument, then the end.
+    A call is its name, then key and value of each argument, then the end.  Typed keys are followed
+    by `string="true"` before text, and `string="false"` before JSON.
     """
 
     name: tuple[str, str]  # texts before and after it; a newline may replace an empty one after it
@@ -28,6 +29,7 @@ class Tags:
     value: tuple[str, str]
     end: str = ""
     has_lines: bool = False  # values are on separate lines
+    is_typed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class ToolFormat:
         is_section: several calls are between `begin` and `end`.
         tags: format of calls whose arguments are tags.
         named: format of calls that are a name and JSON.
-        syntax: "python" for calls such as `[f(x="a")]`, "gemma" for `call:f{x:<|"|>a<|"|>}`.
+        syntax: "python" for calls such as `[f(x="a")]`, "gemma" for `call:f{x:<|"|>a<|"|>}`,
+            "chatglm" for a line with the name before a fence with `tool_call(x="a")`.
     """
 
     begin: str
@@ -83,6 +86,14 @@ class ToolFormat:
 _HERMES = ToolFormat("<tool_call>", "</tool_call>")
 _FUNCTION_TAGS = Tags(
     ("<function=", ">"), ("<parameter=", ">"), ("", "</parameter>"), "</function>", has_lines=True
+)
+_DSML = "｜DSML｜"  # DeepSeek's markup: text, though the vocabulary has it as one token
+_DSML_TAGS = Tags(
+    (f'<{_DSML}invoke name="', '">'),
+    (f'<{_DSML}parameter name="', '">'),
+    ("", f"</{_DSML}parameter>"),
+    f"</{_DSML}invoke>",
+    is_typed=True,
 )
 _DEEPSEEK = ToolFormat("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", is_section=True)
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -119,6 +130,12 @@ TOOL_FORMATS = {
         _DEEPSEEK,
         named=NamedCall((_DEEPSEEK_CALL[0],), (_DEEPSEEK_CALL[1],), (_DEEPSEEK_CALL[2],)),
     ),
+    "deepseek_v32": ToolFormat(
+        f"<{_DSML}function_calls>", f"</{_DSML}function_calls>", is_section=True, tags=_DSML_TAGS
+    ),
+    "deepseek_v4": ToolFormat(
+        f"<{_DSML}tool_calls>", f"</{_DSML}tool_calls>", is_section=True, tags=_DSML_TAGS
+    ),
     "kimi_k2": ToolFormat(
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
@@ -150,6 +167,7 @@ TOOL_FORMATS = {
     "llama4": ToolFormat(
         "<|python_start|>", "<|python_end|>", is_bare=True, is_section=True, syntax="python"
     ),
+    "chatglm3": ToolFormat("<|assistant|>", is_bare=True, is_section=True, syntax="chatglm"),
     "gemma4": ToolFormat("<|tool_call>", "<tool_call|>", syntax="gemma"),
     HARMONY: ToolFormat(""),  # channels: read and held by `harmony`
 }
@@ -164,6 +182,8 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<tool_call>", "arguments"), "hermes"),
     (("[TOOL_CALLS]",), "mistral"),
     (("<|action_start|>", "<|plugin|>"), "internlm"),
+    ((_DSML, "function_calls"), "deepseek_v32"),
+    ((_DSML, "tool_calls"), "deepseek_v4"),
     (("<｜tool▁calls▁begin｜>", "```json"), "deepseek_v3"),
     (("<｜tool▁calls▁begin｜>",), "deepseek_v31"),
     (("<|tool_calls_section_begin|>",), "kimi_k2"),
@@ -173,6 +193,7 @@ _SIGNS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("<|tool_call_start|>",), "lfm2"),
     (("<|tool_list_start|>",), "lfm2"),
     (("<|tool_call>", "<tool_call|>"), "gemma4"),
+    (("observation", "tool_call("), "chatglm3"),
     (("<|tool_call|>", "<|/tool_call|>"), "phi4"),
     (("functools",), "phi4_mini"),
     (("<|tool|>", "<|/tool|>", "message['tools']"), "phi4_mini"),

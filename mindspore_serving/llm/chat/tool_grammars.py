@@ -98,7 +98,8 @@ def _text(row: ToolFormat, functions: Sequence[Mapping[str, Any]]) -> str:
         return "TEXT: /(?s:.*)/"
     if row.syntax:
         names = "|".join(re.escape(item["name"]) for item in functions)
-        call = regex_literal(f"(?s:[ \\n]{{0,4}}\\[({names})\\(.*)")
+        begin = "(%s)\\n" if row.syntax == "chatglm" else r"[ \n]{0,4}\[(%s)\("
+        call = regex_literal(f"(?s:{begin % names}.*)")
         return f"TEXT: /(?s:.*)/ & ~{call}"
     names = "|".join(re.escape(json.dumps(item["name"], ensure_ascii=False)) for item in functions)
     call = regex_literal(f'(?s:[ \\n]{{0,4}}\\{{"name": ({names}), "{row.arguments}": .*)')
@@ -200,7 +201,7 @@ def _calls(tool_format: str, functions: Sequence[Mapping[str, Any]]) -> list[str
         return tagged_rules(row.tags, schemas, strict)
     if row.named is not None or row.syntax:
         schemas = [(function["name"], _schema(function)) for function in functions]
-        separator = "COMMA: /, ?/" if row.syntax == "python" else "COMMA: /,/"
+        separator = "COMMA: /,/" if row.syntax == "gemma" else "COMMA: /, ?/"
         return [*call_rules(row, schemas), *[separator] * bool(row.syntax)]
     key = row.arguments
     rules = ["call: " + " | ".join(f"call_{index}" for index in range(len(functions)))]

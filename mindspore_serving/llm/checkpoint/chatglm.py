@@ -32,7 +32,9 @@ _ROLES = """\
     {%- if role not in ('system', 'user', 'assistant', 'observation') %}
         {{- raise_exception('the role ' ~ role ~ ' is none of system, user, assistant, tool') }}
     {%- endif %}
-    {{- '<|' ~ role ~ '|>' ~ (message.metadata or '') ~ BREAK ~ message.content }}
+    {%- if message.content or not message.tool_calls %}
+        {{- '<|' ~ role ~ '|>' ~ (message.metadata or '') ~ BREAK ~ message.content }}
+    {%- endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"""
 _ROUNDS = """\
@@ -51,8 +53,32 @@ _ROUNDS = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '\\n\\n答：' }}{% endif %}"""
 CHATGLM2 = _ROUNDS
+# The system message of a chat with tools, and a call: the form that ChatGLM3 was trained on.
+_TOOLS = """\
+{%- if tools %}
+    {%- set system = messages[0].content if messages[0].role == 'system' else
+        'Answer the following questions as best as you can. '
+        'You have access to the following tools:' %}
+    {%- if messages[0].role == 'system' %}{%- set messages = messages[1:] %}{%- endif %}
+    {{- '<|system|>\\n ' ~ system ~ '\\n' }}
+    {{- tools | map(attribute='function') | list | tojson(indent=4) }}
+{%- endif %}
+"""
+_CALL = """\
+    {%- for call in message.tool_calls or [] %}
+        {{- '<|assistant|>' ~ call.function.name ~ '\\n ```python\\ntool_call(' }}
+        {%- for name, value in call.function.arguments.items() %}
+            {%- set shown = {true: 'True', false: 'False', none: 'None'} %}
+            {{- '' if loop.first else ', ' }}
+            {{- name ~ '=' ~ (shown[value] if value is boolean or value is none
+                              else value | tojson) }}
+        {%- endfor %}
+        {{- ')\\n```' }}
+    {%- endfor %}
+"""
 # With the space that SentencePiece puts before the text of each message.
-CHATGLM3 = "{{- '[gMASK]sop' }}\n" + _ROLES.replace("BREAK", "'\\n '")
+_CHATGLM3 = _ROLES.replace("BREAK", "'\\n '").replace("{%- endfor %}", _CALL + "{%- endfor %}", 1)
+CHATGLM3 = "{{- '[gMASK]sop' }}\n" + _TOOLS + _CHATGLM3
 GLM4 = "{{- '[gMASK]<sop>' }}\n" + _ROLES.replace("BREAK", "'\\n'")
 
 

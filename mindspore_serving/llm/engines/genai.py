@@ -31,7 +31,8 @@ _HALF = 2  # bytes of a number in the cache, at most
 _DEFAULT_MEMORY = 1 << 30
 _SAME = ("repetition_penalty", "frequency_penalty", "presence_penalty", "min_p", "top_p")
 _ABSENT = (
-    "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "logit_bias", "bad_words",
+    "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat",
+    "logit_bias", "bad_words",
     "allowed_token_ids", "prompt_logprobs", "thinking_token_budget",
 )  # fmt: skip
 _MAX_SEED = 2**63 - 1

@@ -31,7 +31,8 @@ _TRANSLATED: dict[str, Callable[[Any], Any]] = {
     "bad_words": lambda value: list(value) or None,
 }
 _ABSENT = (
-    "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "thinking_token_budget",
+    "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat",
+    "thinking_token_budget",
 )  # fmt: skip
 _MAX_SEED = 2**63 - 1
 

@@ -11,6 +11,14 @@ from mindspore_serving.aio import BackgroundLoop, within
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import FromRank
+from mindspore_serving.llm.parallel.msrun import (
+    JoinedProcess,
+    MsrunRole,
+    check_user,
+    connect,
+    pass_to,
+    read_role,
+)
 from mindspore_serving.process.channel import BlockingChannel
 from mindspore_serving.process.child import Child, Program
 from mindspore_serving.process.group import Group, ProcessMember
@@ -39,16 +47,36 @@ class RankProcess(ProcessMember):
         return "" if status == LOST_STATUS else super().describe_exit(status)
 
 
+class JoinedRank(ProcessMember):
+    """Process of one rank that msrun has started."""
+
+    def __init__(
+        self, role: MsrunRole, rank: int, peers: Mapping[int, socket.socket], memory: int
+    ) -> None:
+        """Pass it what `RankProcess` passes.  Raises OSError, and StartError without such a rank.
+
+        It has sockets to its `peers`, and the shared `memory`.
+        """
+        self.rank = rank
+        stream = connect(role, rank)
+        pass_to(stream, memory, peers)
+        channel = BlockingChannel[FromRank](stream, FromRank, CHANNEL_SECONDS)
+        super().__init__(f"rank {rank}", JoinedProcess(check_user(stream)), channel, messages)
+
+    def describe_exit(self, status: int) -> str:
+        return "has ended, see its log by msrun"
+
+
 class Ranks:
     """Group of ranks 1 and up, for the thread of rank 0, which has no event loop."""
 
     def __init__(self) -> None:
-        self.processes: list[RankProcess] = []
+        self.processes: list[RankProcess | JoinedRank] = []
         self._loop = BackgroundLoop()
         self._group = self._loop.run(_new_group())
         self._is_closed = False
 
-    def add(self, process: RankProcess) -> None:
+    def add(self, process: RankProcess | JoinedRank) -> None:
         """Add a rank, which lives and ends with the other ranks."""
         self.processes.append(process)
         self._loop.run(_add(self._group, process))
@@ -81,7 +109,7 @@ async def _new_group() -> Group:
     return Group()
 
 
-async def _add(group: Group, process: RankProcess) -> None:
+async def _add(group: Group, process: ProcessMember) -> None:
     group.add(process)
 
 
@@ -97,8 +125,9 @@ def connect_ranks(size: int) -> list[dict[int, socket.socket]]:
 def start_ranks(size: int) -> tuple[Links, Ranks]:
     """Return the links of this process, which is rank 0 of `size`, and the other ranks.
 
-    Raises OSError if they cannot be started; then none is left.
+    Raises OSError or StartError if they cannot be started, or joined; then none is left.
     """
+    role = read_role()
     with ExitStack() as passing, ExitStack() as failing:
         memory = create_memory(size)
         passing.callback(os.close, memory)
@@ -109,7 +138,8 @@ def start_ranks(size: int) -> tuple[Links, Ranks]:
         ranks = Ranks()
         failing.callback(ranks.close)
         for rank in range(1, size):
-            ranks.add(RankProcess(rank, sockets[rank], memory))
+            passed = rank, sockets[rank], memory
+            ranks.add(RankProcess(*passed) if role is None else JoinedRank(role, *passed))
         links = Links(0, sockets[0], memory)
         failing.pop_all()
         return links, ranks

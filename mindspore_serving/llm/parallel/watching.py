@@ -24,6 +24,7 @@ class WatchedThread:
 
     def __init__(self, links: Links) -> None:
         self._links = links
+        self.is_abandoned = False  # in a call that may never return
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="rank", daemon=True)
         self._thread.start()
@@ -41,6 +42,7 @@ class WatchedThread:
             while not wait([future], WATCH_SECONDS).done:
                 self._links.check()
         except RunnerLost:
+            self.is_abandoned = True
             # A thread that returns from a library while Python ends would abort the process.
             atexit.register(self._thread.join, ABANDONED_SECONDS)
             self.close()

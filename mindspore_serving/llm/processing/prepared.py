@@ -28,7 +28,7 @@ from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
 SMALL = 8192  # characters, and `_VALUE` for each value: prepared in a few milliseconds
-SMALL_BAD_WORDS = 1024  # characters: each word is tokenized twice, from the start of a text
+SMALL_BAD_WORDS = 1024  # characters, and of texts with a bias: each is tokenized, words twice
 _SIZE = 4  # bytes of a length
 _VALUE = 4  # characters that a value counts for, beside its own
 
@@ -132,7 +132,7 @@ def is_small(request: LLMRequest) -> bool:
         texts.append(request.prompt)
     if isinstance(request, Generate):
         texts += [request.suffix, request.files]
-        words = request.params.bad_words
+        words = [*request.params.bad_words, *request.params.text_bias]
         if words and _room(SMALL_BAD_WORDS, words) < 0:
             return False
     return _room(SMALL, texts) >= 0

@@ -38,6 +38,7 @@ from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt
 from mindspore_serving.llm.processing.infill import file_ids, infill_end_ids, infill_ids
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
+from mindspore_serving.llm.processing.text_bias import with_text_bias
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
     check_extent,
@@ -133,6 +134,7 @@ class Processor:
         if request.suffix is not None:
             ends = infill_end_ids(self._with_tokenizer())
             params = replace(params, stop_token_ids=[*params.stop_token_ids, *ends])
+        params = with_text_bias(params, self._tokenizer)
         words = params.bad_words
         bad_words_ids = self._tokenizer.encode_words(words) if self._tokenizer else None
         return PreparedPrompt(text, ids, params, answer_format, bad_words_ids, images)

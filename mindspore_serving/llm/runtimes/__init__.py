@@ -12,6 +12,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.options import check_encoder, check_runtime
 from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
+from mindspore_serving.llm.parallel.msrun import check_size
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_dedicated_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
@@ -28,6 +29,7 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     does not support.
     """
     check_runtime(config, runtime)
+    check_size(config.num_ranks)
     if config.num_ranks > 1:
         return open_ranks(directory, runtime, config, open_rank)
     opener: Open = _import(runtime, RUNTIMES[runtime].opens)

@@ -4,7 +4,7 @@ Plain arrays that a runtime copies to its device.  A step that does not fit the 
 is refused here, before anything is computed.  Knows no runtime.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -69,6 +69,20 @@ class Layout:
     uses_long_rope: Indices  # [tokens], as `DecoderInputs.uses_long_rope`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCache:
+    """Cache of another runner, with which a runner computes too.
+
+    `arrays` have the keys and values, "key_cache.0" and "value_cache.0" those of layer 0: bytes,
+    [num_blocks, heads, tokens, bytes of a row].  `check` raises when the runner is no longer
+    wanted; it is called between parts of its opening.
+    """
+
+    limits: RunnerLimits
+    arrays: Mapping[str, npt.NDArray[np.uint8]]
+    check: Callable[[], None]
 
 
 class LimitedRunner:

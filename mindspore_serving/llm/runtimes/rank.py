@@ -38,7 +38,12 @@ def main() -> int:
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
     links = Links(arguments.rank, peers, arguments.memory)
     os.close(arguments.memory)
-    control = BlockingChannel[ToRank](connect(arguments.channel), ToRank)
+    return compute(connect(arguments.channel), links)
+
+
+def compute(stream: socket.socket, links: Links) -> int:
+    """Compute what rank 0 sends over `stream` until it closes it; return the exit status."""
+    control = BlockingChannel[ToRank](stream, ToRank)
     try:
         control.send(hello(messages))
         _serve(control, links)

@@ -14,17 +14,17 @@ VARIABLE = "SERVING_WARM_UP_SECONDS"  # environment variable that lowers a runti
 
 
 def warm_up_within(
-    seconds: float, sizes: list[T], minimum: Callable[[int], int] = int
+    seconds: float, sizes: list[T], minimum: Callable[[int], int] = int, *, shows: bool = True
 ) -> Iterator[T]:
     """Iterate over the first of `sizes` and those that begin within `seconds` after it.
 
     The environment can lower `seconds`.  All ranks stop as soon as one has no time left, by
-    `minimum` of their numbers.
+    `minimum` of their numbers.  `shows` progress unless the model is in use meanwhile.
 
     Raises StartError if the environment's value is not a number.
     """
     seconds, deadline = min(seconds, _limit(seconds)), None
-    for size in progress(sizes, "warming up"):
+    for size in progress(sizes, "warming up") if shows else sizes:
         if deadline is not None and not minimum(time.monotonic() <= deadline):
             return
         yield size

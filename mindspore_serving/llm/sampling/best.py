@@ -23,7 +23,9 @@ def _num_best(row: SampleRow) -> int:
     params = row.params
     if params.logprobs is not None or params.top_n_sigma or row.has_edits():
         return 0
-    return 1 if is_greedy(params) else params.top_k
+    if is_greedy(params):
+        return 1
+    return 0 if params.mirostat else params.top_k
 
 
 def sample_best(best: BestLogits, rows: Sequence[SampleRow]) -> list[Sampled] | None:

@@ -62,7 +62,7 @@ def draw(logits: Logits, best: float, params: SamplingParams, uniform: float) ->
     elif share:
         uniform = (uniform - share) / (1 - share)
     if ids is None:
-        return _draw_in_two_steps(weights, uniform)
+        return draw_by_weight(weights, uniform)
     cumulative = weights.cumsum(dtype=np.float64)
     return int(ids[_find(cumulative, uniform * float(cumulative[-1]))])
 
@@ -84,9 +84,7 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
         logits = logits[ids]
     if lowest is not None:  # behind top_k with the same result: top_k sorts fewer values so
         logits[logits < lowest] = -np.inf
-    logits -= np.float32(best)
-    logits *= np.float32(1 / max(params.temperature, _MIN_TEMPERATURE))
-    weights = np.exp(logits, out=logits)  # the likeliest token's is 1
+    weights = scale(logits, best, params.temperature)
     if params.top_p < 1:
         weights *= nucleus(weights, params.top_p)
     if params.min_p > 0:
@@ -94,6 +92,13 @@ def weigh(logits: Logits, best: float, params: SamplingParams) -> tuple[Ids | No
     if params.typical_p < 1:
         weights *= typical(weights, params.typical_p)
     return ids, weights
+
+
+def scale(logits: Logits, best: float, temperature: float) -> Logits:
+    """Return weights in proportion to probabilities, in place of `logits`; the largest is 1."""
+    logits -= np.float32(best)
+    logits *= np.float32(1 / max(temperature, _MIN_TEMPERATURE))
+    return np.exp(logits, out=logits)
 
 
 def exclude_top(weights: Logits, threshold: float) -> None:
@@ -107,7 +112,7 @@ def exclude_top(weights: Logits, threshold: float) -> None:
         weights[top[top != kept]] = 0
 
 
-def _draw_in_two_steps(weights: Logits, uniform: float) -> int:
+def draw_by_weight(weights: Logits, uniform: float) -> int:
     """Return an index in proportion to the weights.
 
     It chooses a column of the weights as a table of `_NUM_COLUMNS`, then a row of it, so that only

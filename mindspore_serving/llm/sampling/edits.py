@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.sampling.dry import RepetitionPenalty
+from mindspore_serving.llm.sampling.mirostat import SurpriseLimit
 
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
@@ -53,17 +54,20 @@ class SampleRow:
     _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
     _dry: RepetitionPenalty | None = field(default=None, init=False, repr=False, compare=False)
+    surprise: SurpriseLimit | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._seen = _TokenCounts(self.prompt_ids)
+        self.surprise = SurpriseLimit(self.params) if self.params.mirostat else None
 
     def after(self, draft_tokens: Sequence[int]) -> "SampleRow":
-        """Return the row to sample from behind accepted `draft_tokens`; it shares the counts."""
+        """Return the row to sample from behind accepted `draft_tokens`; it shares the state."""
         position = self.position + len(draft_tokens)
         row = replace(
             self, output_ids=[*self.output_ids, *draft_tokens], position=position, mask=None
         )
         row._seen, row._allowed, row._dry = self._seen, self._allowed, self._dry
+        row.surprise = self.surprise
         return row
 
     def has_edits(self) -> bool:

@@ -72,8 +72,11 @@ def _sample_row(logits: Logits, row: SampleRow, best_id: int, uniforms: Uniforms
     if is_greedy(params):
         token_id = best_id
     else:
-        uniform = uniforms.at(row.seed, row.position)
-        token_id = draw(logits, float(logits[best_id]), params, uniform)
+        uniform, best = uniforms.at(row.seed, row.position), float(logits[best_id])
+        if row.surprise is None:
+            token_id = draw(logits, best, params, uniform)
+        else:
+            token_id = row.surprise.draw(logits, best, row.position, uniform)
     if params.logprobs is None:
         return Sampled(token_id)
     return Sampled(token_id, token_logprobs(unedited, token_id, params.logprobs))

@@ -24,6 +24,7 @@ _OURS = frozenset(SAMPLING) - {"prompt_logprobs"}  # no server sends these in a 
 _ONLY_OURS = frozenset({
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
+    "mirostat", "mirostat_tau", "mirostat_eta", "text_bias",
 })  # fmt: skip
 DIALECTS: Mapping[str, frozenset[str]] = {
     "openai": _STANDARD,

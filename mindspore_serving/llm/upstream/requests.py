@@ -88,6 +88,8 @@ def _changed(params: SamplingParams) -> Iterator[tuple[str, Any]]:
             continue
         if name.startswith("dry_") and not params.dry_multiplier:
             continue
+        if name.startswith("mirostat_") and not params.mirostat:
+            continue
         yield name, value
 
 

@@ -81,7 +81,7 @@ class LocalKeys:
         if self.is_open:
             return True
         try:
-            self.keys.find(fields.get(b"authorization"), fields.get(b"x-api-key"))
+            self.keys.find_in(fields)
         except Unauthorized:
             return False
         return True

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from mindspore_serving.core.llm_messages import Chunk, Refused, Tokenized, ToolChoice
-from tests.frontends.openai.serving import MAX_BODY, spoken, token
+from tests.frontends.openai.serving import CARD, MAX_BODY, spoken, token
 
 TOOLS = [
     {"name": name, "input_schema": {"type": "object", "properties": {}}} for name in ("look", "go")
@@ -62,13 +62,29 @@ def test_a_tools_result_is_a_text_blocks_or_nothing(web):
     assert [one["role"] for one in web.sent.messages[2:]] == ["tool"] * 3
 
 
-def test_thinking_goes_back_to_the_model_unless_redacted(web):
-    thinking = block("thinking", thinking="Hm.", signature="x")
+def test_thinking_goes_back_with_its_signature(web):
+    web.control.card = replace(CARD, reasoning_format="think")
+    web.says(*spoken("<think>", "Hm", ".", "</think>", "Hi"))
+    thinking, text = ask(web).json["content"]
+    assert (thinking["type"], thinking["thinking"]) == ("thinking", "Hm.")
     hidden = block("redacted_thinking", data="x")
-    turns = [*said(thinking, hidden, block("text", text="Hi"), role="assistant")]
-    assert ask(web, [*turns, {"role": "user", "content": "?"}]).status == 200
+    turns = [*said(thinking, hidden, text, role="assistant"), {"role": "user", "content": "?"}]
+    answer = ask(web, turns)
     expected = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}
-    assert web.sent.messages[1] == expected
+    assert (answer.status, web.sent.messages[1]) == (200, expected)
+    assert "x-ignored-fields" not in answer.headers
+
+
+@pytest.mark.parametrize("signature", [{}, {"signature": ""}, {"signature": "EqoBCkgIARABGAI="}])
+def test_thinking_of_another_server_is_left_out(signature, web):
+    thinking = block("thinking", thinking="Hm.", **signature)
+    use = block("tool_use", id="1", name="look", input={})
+    turns = said(thinking, use, role="assistant")
+    result = block("tool_result", tool_use_id="1", content="sun")
+    answer = ask(web, [*turns, {"role": "user", "content": [result]}], tools=TOOLS)
+    assert answer.status == 200
+    assert "reasoning_content" not in web.sent.messages[1]
+    assert answer.headers["x-ignored-fields"] == "messages.content.thinking"
 
 
 def test_sampling_has_anthropics_names_and_ours(web):

@@ -93,6 +93,7 @@ GIVEN = {
     list[str]: ["no"],
     list[int]: [5],
     dict[int, float]: {5: 1},
+    dict[str, float]: {"no": 1},
 }
 TRIED = ("openai", "tgi", "llm_serving")
 PLAIN = {  # sampling parameters that these protocols take as they are

@@ -33,7 +33,7 @@ def test_fields_that_are_known_or_knowingly_ignored_are_not_named() -> None:
 
 
 def test_unknown_fields_are_named_in_their_order() -> None:
-    assert find(messages=[], top_a=0.5, mirostat=2) == ("top_a", "mirostat")
+    assert find(messages=[], top_a=0.5, plugins=2) == ("top_a", "plugins")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_misspelt_or_foreign_name_is_refused_with_the_name_here(given: str, me
 @pytest.mark.parametrize(
     "name",
     [
-        *("models", "provider", "transforms", "reasoning", "top_a", "min_length", "mirostat"),
+        *("models", "provider", "transforms", "reasoning", "top_a", "min_length"),
         *("store", "metadata", "enable_thinking", "num_ctx", "cache_prompt", "use_beam_search"),
         *("top_k_return_sequences", "api_key", "options", "plugins", "route", "min_k", "stop_id"),
         *("early_stopping", "length_penalty", "prompt_logprobs", "return_token_ids", "documents"),

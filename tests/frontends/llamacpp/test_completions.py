@@ -95,6 +95,15 @@ def test_biases_are_pairs_and_false_bans_a_token(web: Web) -> None:
     assert web.sent.params.logit_bias == {5: 1.5, 6: -1e9}
 
 
+@pytest.mark.parametrize(
+    "given", [[["Hello", -1], [5, 2], ["x", False]], {"Hello": -1, "5": 2, "x": False}]
+)
+def test_biases_may_name_texts(web: Web, given: Any) -> None:
+    complete(web, logit_bias=given)
+    params = web.sent.params
+    assert (params.text_bias, params.logit_bias) == ({"Hello": -1.0, "x": -1e9}, {5: 2.0})
+
+
 def test_json_schema_constrains_the_answer(web: Web) -> None:
     complete(web, json_schema={"type": "integer"})
     assert (web.sent.grammar.kind, web.sent.grammar.source) == (

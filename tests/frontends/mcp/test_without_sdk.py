@@ -17,7 +17,7 @@ class State:
     models, max_body = Models(), MAX_BODY
 
 
-def test_a_server_without_the_sdk_says_what_installs_it(background, monkeypatch):
+def test_a_server_without_the_sdk_names_the_package(background, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcp", None)
     for name in [name for name in sys.modules if name.startswith("mcp.")]:
         monkeypatch.delitem(sys.modules, name)

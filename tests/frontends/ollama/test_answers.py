@@ -94,7 +94,8 @@ def test_options_are_translated(web):
     assert web.sent.params.repetition_penalty == 1.0
     assert chat(web, options={"num_predict": "5", "top_k": 3.0}).status == 200
     assert (web.sent.params.max_tokens, web.sent.params.top_k) == (5, 3)
-    assert chat(web, options={"mirostat": 0, "tfs_z": 1}).status == 200
+    assert chat(web, options={"mirostat": 2, "mirostat_tau": 3, "tfs_z": 1}).status == 200
+    assert (web.sent.params.mirostat, web.sent.params.mirostat_tau) == (2, 3.0)
 
 
 def test_long_inputs_are_shortened_only_on_request(web):
@@ -129,7 +130,7 @@ def test_a_model_without_a_chat_template_goes_on_with_the_prompt(web):
         ({"options": {"num_predict": 0}}, "options.num_predict is 0"),
         ({"options": {"top_k": "many"}}, "options.top_k is wrong"),
         ({"options": {"num_predic": 5}}, "did you mean options.num_predict?"),
-        ({"options": {"mirostat": 2}}, "options.mirostat is 2, expected 0"),
+        ({"options": {"mirostat": 3}}, "options.mirostat is 3, expected an int of 0 to 2"),
         ({"options": []}, "options is [], expected an object"),
         ({"format": "xml"}, 'format is "xml", expected "json" or a JSON schema'),
         ({"top_logprobs": 21}, "top_logprobs is 21, expected 0 to 20"),

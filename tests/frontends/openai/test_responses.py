@@ -441,6 +441,32 @@ def test_fields_without_a_meaning_here_are_taken(web):
     assert (found.status, found.json["store"]) == (200, True)
 
 
+def test_reasoning_goes_back_as_encoded_content(thinker):
+    """As Codex sends it: without the text of the reasoning."""
+    fields = {"include": ["reasoning.encrypted_content"], "store": False}
+    thinker.says(*spoken("<think>", "Hm", ".", "</think>", "Hi"))
+    item, message = respond(thinker, **fields).json["output"]
+    streamed = [data for _, data in events(respond(thinker, **fields, stream=True))]
+    done = [data["item"] for data in streamed if data["type"] == "response.output_item.done"]
+    assert done[0]["encrypted_content"] == item["encrypted_content"] != "Hm."
+    sent = {name: item[name] for name in ("type", "id", "summary", "encrypted_content")}
+    turns = [{"role": "user", "content": "a"}, sent, message, {"role": "user", "content": "b"}]
+    assert respond(thinker, turns).status == 200
+    expected = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm."}
+    assert thinker.sent.messages[1] == expected
+    assert "encrypted_content" not in respond(thinker).json["output"][0]
+
+
+@pytest.mark.parametrize("content", ["gAAAAABpZtK3", "ms1.?", "ms1./w==", None])
+@pytest.mark.parametrize("summary", [[], [{"type": "summary_text", "text": "In short."}]])
+def test_reasoning_that_another_server_encrypted_is_left_out(thinker, content, summary):
+    item = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": content}
+    turns = [{"role": "user", "content": "a"}, item, {"role": "user", "content": "b"}]
+    assert respond(thinker, turns).status == 200
+    texts = [one.get("reasoning_content") for one in thinker.sent.messages]
+    assert texts == [None, *[part["text"] for part in summary], None]
+
+
 # --- what is refused --------------------------------------------------------------------------
 
 FUNCTION = {"type": "function", "name": "f"}

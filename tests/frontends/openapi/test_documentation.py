@@ -10,6 +10,7 @@ from tests.e2e.harness import ROOT
 
 PAGES = (
     "anthropic",
+    "gemini",
     "language_models",
     "llamacpp",
     "llm_serving",

@@ -66,6 +66,23 @@ def listed(template: str, begin: str, end: str, name="name", arguments="argument
     )
 
 
+def dsml(section: str) -> Form:
+    def parameter(name: str, is_text: str, value: str) -> str:
+        return f'<｜DSML｜parameter name="{name}" string="{is_text}">{value}</｜DSML｜parameter>\n'
+
+    city, days = parameter("city", "true", "Paris"), parameter("days", "false", "2")
+    metric = parameter("metric", "false", "true")
+    invoke = '<｜DSML｜invoke name="%s">\n%s</｜DSML｜invoke>\n'
+    return Form(
+        "{% set dsml = '｜DSML｜' %}{{ '<' + dsml + '" + section + ">' }}",
+        f"<｜DSML｜{section}>\n",
+        invoke % ("get_weather", city + days + metric),
+        "",
+        invoke % ("get_time", ""),
+        f"</｜DSML｜{section}>",
+    )
+
+
 FORMS = {
     "deepseek_v3": Form(
         "'<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>' + tool['type'] + '```json'",
@@ -84,6 +101,8 @@ FORMS = {
         "<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜>",
         "<｜tool▁calls▁end｜>",
     ),
+    "deepseek_v32": dsml("function_calls"),
+    "deepseek_v4": dsml("tool_calls"),
     "kimi_k2": Form(
         "<|tool_calls_section_begin|>{% for call in calls %}<|tool_call_begin|>{{ call['id'] }}",
         "<|tool_calls_section_begin|>",
@@ -170,6 +189,7 @@ def language(request: pytest.FixtureRequest) -> Language:
     inner = byte_level()
     if request.param:
         inner.add_special_tokens([AddedToken(marker, normalized=False) for marker in MARKERS])
+        inner.add_tokens([AddedToken("｜DSML｜", normalized=False)])  # not special in V3.2 either
     tokenizer = Tokenizer(inner, {"eos_token": "</s>"})
     return tokenizer, GrammarCompiler(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
 
@@ -255,7 +275,9 @@ def test_optional_arguments_may_be_left_out(language: Language, name: str) -> No
     form = FORMS[name]
     text = form.single
     for part in (', "days": 2', ", days=2", ",days:2", '<parameter name="days">2</parameter>\n',
-                 "<parameter=days>\n2\n</parameter>\n"):  # fmt: skip
+                 "<parameter=days>\n2\n</parameter>\n",
+                 '<｜DSML｜parameter name="days" string="false">2'
+                 "</｜DSML｜parameter>\n"):  # fmt: skip
         text = text.replace(part, "")
     assert "days" not in text
     assert allows(language, tool_grammar(name, TOOLS, None, parallel=False), text)
@@ -265,6 +287,25 @@ def test_optional_arguments_may_be_left_out(language: Language, name: str) -> No
 def test_names_that_the_syntax_cannot_write_are_refused(name: str) -> None:
     with pytest.raises(InvalidField, match="cannot be written"):
         tool_grammar(name, [tool("say it", PLACE)], None, parallel=False)
+
+
+def test_typed_keys_decide_the_type_of_a_value(language: Language) -> None:
+    schema = {"type": "object", "properties": {"x": {}, "y": {"enum": ["a", "b"]}}}
+    begin, end = '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n', "</｜DSML｜invoke>\n"
+    grammar = tool_grammar("deepseek_v32", [tool("f", schema)], None, parallel=False)
+
+    def call(key: str, is_text: str, value: str) -> str:
+        parameter = f'<｜DSML｜parameter name="{key}" string="{is_text}">{value}'
+        return f"{begin}{parameter}</｜DSML｜parameter>\n{end}</｜DSML｜function_calls>"
+
+    for is_text, value in (("true", "5"), ("false", 5), ("true", 'a "b"\n</i>')):
+        text = call("x", is_text, str(value))
+        assert allows(language, grammar, text)
+        ((_, arguments),) = read(text, "deepseek_v32", tools=[tool("f", schema)])[2]
+        assert json.loads(arguments) == {"x": value}
+    assert allows(language, grammar, call("y", "true", "b"))
+    for wrong in (("y", "true", "c"), ("x", "false", "five"), ("y", "false", '"b"')):
+        assert not allows(language, grammar, call(*wrong))
 
 
 def test_values_of_python_calls_become_json() -> None:

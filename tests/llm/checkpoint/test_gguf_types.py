@@ -16,7 +16,7 @@ from mindspore_serving.llm.checkpoint.packing import unpack
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
-from mindspore_serving.llm.runtimes.openvino.options import capabilities
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from tests.llm.gguf_files import KINDS, add_tensor, dequantized, finish, random_blocks
 

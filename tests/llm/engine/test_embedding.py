@@ -21,11 +21,13 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
+from tests.llm.running import require
 
 pytestmark = pytest.mark.torch
 RUNTIMES = (
     "torch",
     "openvino",
+    "native",
     pytest.param("mindspore", marks=[pytest.mark.long, pytest.mark.mindspore]),
 )
 OPTIONS = {"dtype": "f32", "kv_cache_dtype": "f32", "block_size": 32, "kv_cache_memory": 2**22}
@@ -59,7 +61,7 @@ def reference(path: Path, prompt: tuple[int, ...]) -> np.ndarray:
 def test_embeddings_are_the_last_hidden_state_of_the_reference(
     directory: Path, name: str, runtime: str
 ) -> None:
-    pytest.importorskip(runtime)
+    require(runtime)
     path = built(name, directory)
     prompts = [(5,), *checkpoints.prompts(2)]
     with LLM(path, runtime, **OPTIONS) as llm:
@@ -89,7 +91,7 @@ def test_the_hidden_state_times_the_output_matrix_are_the_logits(
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_prompts_longer_than_a_step_are_embedded_in_pieces(directory: Path, runtime: str) -> None:
-    pytest.importorskip(runtime)
+    require(runtime)
     path = built("llama", directory)
     prompts = checkpoints.prompts(4)
     options = {**OPTIONS, "max_num_batched_tokens": 16, "max_num_seqs": 2}

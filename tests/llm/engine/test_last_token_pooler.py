@@ -40,6 +40,7 @@ SIZES = {
 RUNTIMES = (
     "openvino",
     "torch",
+    "native",
     pytest.param("mindspore", marks=[pytest.mark.long, pytest.mark.mindspore]),
 )
 EXACT = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}

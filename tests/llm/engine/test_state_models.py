@@ -20,7 +20,11 @@ from tests.llm import checkpoints
 from tests.llm.stepping import all_logits, relative_error
 
 pytestmark = pytest.mark.torch
-RUNTIMES = {"openvino": {"dtype": "f32"}, "torch": {"device": "cpu"}}
+RUNTIMES = {
+    "openvino": {"dtype": "f32"},
+    "torch": {"device": "cpu"},
+    "native": {"kv_cache_dtype": "f32"},
+}
 ROUNDING = 1e-5  # of the largest logit
 CROWDS = (  # model, runtime, and memory in which not all of a crowd have room at once
     ("lfm2", "openvino", 2**18),
@@ -28,6 +32,8 @@ CROWDS = (  # model, runtime, and memory in which not all of a crowd have room a
     ("qwen3-next", "torch", 180_000),
     ("falcon-h1", "openvino", 450_000),
     ("falcon-h1", "torch", 450_000),
+    ("lfm2", "native", 2**18),
+    ("falcon-h1", "native", 450_000),
 )
 
 

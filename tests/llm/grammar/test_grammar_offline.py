@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm import LLM, FinishReason, SamplingParams
 from tests.llm import checkpoints
+from tests.llm.running import require
 from tests.llm.schemas import COMPACT, fulfils
 
 
@@ -31,9 +32,9 @@ def directory(tmp_path_factory):
     return directory
 
 
-@pytest.fixture(params=["openvino", pytest.param("torch", marks=pytest.mark.torch)])
+@pytest.fixture(params=["openvino", "native", pytest.param("torch", marks=pytest.mark.torch)])
 def llm(request, directory):
-    pytest.importorskip(request.param)
+    require(request.param)
     options = {"max_model_len": 320, "block_size": 32, "kv_cache_memory": 2**22, "dtype": "f32"}
     options |= {"num_speculative_tokens": 2, "adaptive_speculation": False}
     with LLM(directory, request.param, **options) as llm:

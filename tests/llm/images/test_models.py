@@ -16,7 +16,9 @@ from tests.llm import seeing
 
 pytestmark = pytest.mark.torch
 
-RUNTIMES = ("openvino", "torch")
+RUNTIMES = ("openvino", "torch", "native")
+LONG = (pytest.mark.long,)
+BIDIRECTIONAL = ("openvino", "torch")
 COUNT = 16  # tokens of an answer
 GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
 ONE, TWO = seeing.image(1), seeing.image(2, 90, 30)
@@ -40,8 +42,8 @@ def references(directories):
 
 
 def config(runtime, **options):
-    memory = {"openvino": 8 << 20, "torch": 4 << 20}[runtime]
-    return {"dtype": "f32", "kv_cache_memory": memory, **options}
+    memory = {"openvino": 8 << 20}.get(runtime, 4 << 20)
+    return {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": memory, **options}
 
 
 def images(chat):
@@ -54,8 +56,15 @@ def ask(llm, *chats, count=COUNT):
     return [(one.prompt_token_ids, list(one.outputs[0].token_ids)) for one in found]
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("kind", seeing.KINDS)
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [
+        pytest.param(kind, runtime, marks=LONG * (runtime == "native" and kind != "llava"))
+        for kind in seeing.KINDS
+        for runtime in RUNTIMES
+        if kind != seeing.SEES_WHOLE or runtime in BIDIRECTIONAL
+    ],
+)
 def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
     opened = open_model(directories[kind], runtime, make_config(config(runtime)))
     try:
@@ -88,7 +97,7 @@ def test_prompts_with_and_without_images_are_cut_batched_and_preempted(
     path, reference = directories["smolvlm"], references["smolvlm"]
     # A step has room for a part of an image, and the cache not for all sequences.
     room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(runtime)}
-    with LLM(path, runtime, dtype="f32", **room) as llm:
+    with LLM(path, runtime, **{**config(runtime), **room}) as llm:
         found = ask(llm, *CHATS.values(), count=64)
         assert llm.stats().num_preemptions > 0
     for chat, (ids, tokens) in zip(CHATS.values(), found, strict=True):
@@ -96,10 +105,9 @@ def test_prompts_with_and_without_images_are_cut_batched_and_preempted(
 
 
 def small_cache(runtime):
-    block = {"openvino": 32, "torch": 8}[runtime]
-    size = 2 * 2 * 2 * 16 * 4 * block  # layers, keys and values, heads, features, bytes
-    blocks = {"openvino": 8, "torch": 30}[runtime]
-    return {"kv_cache_memory": size * blocks, "block_size": block}
+    size = 2 * 2 * 2 * 16 * 4 * block(runtime)  # layers, keys and values, heads, features, bytes
+    blocks = {"openvino": 8}.get(runtime, 30)
+    return {"kv_cache_memory": size * blocks, "block_size": block(runtime)}
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
@@ -117,7 +125,7 @@ def test_blocks_are_shared_by_prompts_with_the_same_images_alone(runtime, direct
         assert tokens == references["llava"].greedy(ids, images(chat), COUNT)
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("runtime", BIDIRECTIONAL)
 def test_a_bidirectional_image_is_computed_in_a_single_step(runtime, directories, references):
     """In steps with room for less than an image; in a later turn; and from a block of the cache on
     that ends within an image."""
@@ -138,7 +146,14 @@ def test_a_bidirectional_image_is_computed_in_a_single_step(runtime, directories
 
 
 def block(runtime):
-    return {"openvino": 32, "torch": 8}[runtime]
+    return {"openvino": 32}.get(runtime, 8)
+
+
+def test_bidirectional_images_are_refused_by_native(directories):
+    pytest.importorskip("numba")
+    options = make_config(config("native"))
+    with pytest.raises(StartError, match="see one another, .* max_images=0 to serve texts only"):
+        open_model(directories[seeing.SEES_WHOLE], "native", options)
 
 
 def test_an_image_is_computed_once(directories):
@@ -157,8 +172,8 @@ def test_an_image_is_computed_once(directories):
 
 @pytest.mark.parametrize("runtime", ["mindspore", "mindir", "toy"])
 def test_a_runtime_that_takes_no_images_is_refused_by_name(runtime, directories):
-    with pytest.raises(StartError, match=rf"runtime '{runtime}' takes no images, expected one of "
-                       r"openvino, torch; max_images=0 serves it for texts only"):  # fmt: skip
+    text = f"'{runtime}' takes no images, expected one of openvino, torch, native; max_images=0"
+    with pytest.raises(StartError, match=f"{text} serves it for texts only"):
         open_model(directories["llava"], runtime, make_config({}))
 
 

@@ -43,6 +43,7 @@ def ask(directory, runtime, cache, **options):
     [
         ("openvino", "f32"),
         ("openvino", "u8"),
+        ("native", "u8"),
         pytest.param("torch", "f32", marks=pytest.mark.torch),
         pytest.param("torch", "bf16", marks=pytest.mark.torch),
     ],

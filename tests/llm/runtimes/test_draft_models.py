@@ -12,7 +12,7 @@ from tests.llm import checkpoints, tokenizers_trained
 
 EXACT = {"dtype": "f32", "kv_cache_dtype": "f32", "block_size": 32, "max_model_len": 192}
 NUM_NEW = 24
-RUNTIMES = ["openvino", pytest.param("torch", marks=pytest.mark.torch)]
+RUNTIMES = ["openvino", "native", pytest.param("torch", marks=pytest.mark.torch)]
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,8 @@ from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
 from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
 from mindspore_serving.llm.runtimes.openvino.opening import build_model, open_runner
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import (
-    WITHOUT_VNNI,
-    capabilities,
-    options_from,
-)
+from mindspore_serving.llm.runtimes.openvino.options import WITHOUT_VNNI, options_from
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.repacking import can_join
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step
@@ -142,7 +139,8 @@ def test_joining_is_decided_under_an_isa_limit(limit: str) -> None:
     code = """
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.constants import MatrixForm
-from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.repacking import can_join
 options = options_from(EngineConfig(), capabilities())
 for form in (MatrixForm("int4"), MatrixForm("int4", 0, True), MatrixForm("int8")):

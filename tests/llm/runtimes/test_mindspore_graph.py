@@ -20,6 +20,7 @@ from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.layout import TokenSpan
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
 from mindspore_serving.llm.runtimes.mindspore import nodes, recording, runner
+from mindspore_serving.llm.runtimes.mindspore import weights as graph_weights
 from mindspore_serving.llm.runtimes.mindspore.best import BestChoices
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape, compile_graph
 from mindspore_serving.llm.runtimes.mindspore.inputs import (
@@ -137,6 +138,28 @@ def test_bfloat16_weights_are_loaded_bit_for_bit(directory: Path) -> None:
     assert set(dtypes) == {"BF16"}
     assert (parameter.dtype, parameter.shape) == (mindspore.bfloat16, shape)
     assert (parameter.asnumpy().view(np.uint16) == np.concatenate(bits)).all()
+
+
+def test_float16_weights_are_those_of_the_checkpoint(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_weights, "PIECE", 100)
+    source = checkpoints.build("qwen2", directory, dtype="bfloat16")
+    checkpoint, _, _ = open_definition(source, max_model_len=128)
+    weights = GraphWeights(checkpoint, "mindspore.float16")
+    attribute, _ = weights.matrix(("lm_head.weight",))
+    weights.load()
+    found = weights.parameters[attribute].asnumpy()
+    assert found.dtype == np.float16
+    assert (found == checkpoint.f32("lm_head.weight").astype(np.float16)).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8", "qint4x2"])
+def test_parameter_shares_the_memory_of_its_tensor(dtype: str) -> None:
+    tensor = mindspore.Tensor(np.ones((4, 6), np.int8), dtype=getattr(mindspore, dtype))
+    parameter = graph_weights._parameter("w0", tensor)
+    assert parameter.data_ptr() == tensor.data_ptr()
+    assert (parameter.name, parameter.shape, parameter.dtype) == ("w0", (4, 6), tensor.dtype)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.parallel.msrun import MsrunRole
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, cut_spec
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.mindir.library import mindspore
@@ -158,10 +159,15 @@ def test_ranks_refuse_unsupported_options(
         open_runner(path, "mindspore", EngineConfig(**options))
 
 
-def test_a_server_under_msrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MS_ROLE", "MS_WORKER")
+def test_ranks_keep_their_heartbeats_to_the_scheduler() -> None:
+    """Without them they disconnect once, which ended a rank on a busy machine by SIGSEGV."""
+    assert "MS_DISABLE_HEARTBEAT" not in cluster.cluster_variables(0, 2, 4000, 0)
+
+
+def test_ranks_of_msrun_share_every_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "read_role", lambda: MsrunRole(0, 4, "127.0.0.1", 8118))
     peers = SimpleNamespace(rank=0, size=2, minimum=lambda number: number)
-    with pytest.raises(StartError, match="as msrun sets it.* start it without msrun"):
+    with pytest.raises(StartError, match="connected 4 ranks, but tensor_parallel is 2: leave pipe"):
         cluster.connect(peers, 0)
 
 

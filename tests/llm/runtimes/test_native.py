@@ -17,14 +17,19 @@ from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.plan import PlanRecorder
 from mindspore_serving.llm.step import Row, Step
-from tests.llm import checkpoints
+from tests.llm import architectures, checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
 
 pytestmark = pytest.mark.torch
 CONFIG = EngineConfig(block_size=8, kv_cache_memory=2**20, kv_cache_dtype="f32")
-FAMILIES = (  # biases, Q/K norms, windows and softcap, ALiBi, learned positions, experts
-    "qwen2", "qwen3", "gemma2", "gemma3", "baichuan2-13b", "gpt2", "qwen3-moe",
+FAMILIES = (  # biases, Q/K norms, windows and softcap, ALiBi, learned positions, experts, states
+    "qwen2", "qwen3", "gemma2", "gemma3", "baichuan2-13b", "gpt2", "qwen3-moe", "lfm2-biased",
+    "qwen3_5", "falcon-h1-normed",
 )  # fmt: skip
+ALL = [
+    pytest.param(name, marks=[] if name in FAMILIES else [pytest.mark.long])
+    for name in (*checkpoints.ALL, *architectures.ALL)
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +39,13 @@ def llama(tmp_path_factory):
     )
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ALL)
 def test_logits_are_those_of_the_reference(name, tmp_path):
-    directory = checkpoints.build(name, tmp_path, **checkpoints.two_layers(name))
+    """A state is kept amid the prompt."""
+    shallow = checkpoints.two_layers(name) if name in checkpoints.ALL else {}
+    directory = checkpoints.build(name, tmp_path, **shallow)
     prompt = checkpoints.prompts(1, longest=45)[0]
-    logits = all_logits(open_runner(directory, "native", CONFIG), prompt)
+    logits = all_logits(open_runner(directory, "native", CONFIG), prompt, kept=20)
     expected = checkpoints.logits(directory, prompt)
     assert np.abs(logits - expected).max() < 1e-5 * max(10, np.abs(expected).max())
 
@@ -79,13 +86,6 @@ def test_logits_are_products_of_the_hidden_states(llama):
     assert hidden.shape == (3, runner.hidden_size)
     head = Checkpoint.open(llama).f32("lm_head.weight")
     np.testing.assert_allclose(hidden @ head.T, logits, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["lfm2", "mamba2"])
-def test_models_with_a_recurrent_state_are_refused(name, tmp_path):
-    directory = checkpoints.build(name, tmp_path)
-    with pytest.raises(StartError, match="recurrent state"):
-        open_runner(directory, "native", CONFIG)
 
 
 def test_heads_that_do_not_fit_are_refused():

@@ -7,9 +7,9 @@ import pytest
 
 from mindspore_serving.llm import LLM, SamplingParams
 from tests.llm import checkpoints
-from tests.llm.running import check_crowd
+from tests.llm.running import check_crowd, require
 
-NUM_NEW = {"openvino": 20, "torch": 20, "mindspore": 8}  # the last computes op by op, slowly
+NUM_NEW = {"openvino": 20, "torch": 20, "native": 20, "mindspore": 8}  # the last: op by op
 
 
 @pytest.fixture(scope="module")
@@ -23,11 +23,12 @@ def directory(tmp_path_factory):
     [
         "openvino",
         pytest.param("torch", marks=pytest.mark.torch),
+        pytest.param("native", marks=pytest.mark.torch),
         pytest.param("mindspore", marks=pytest.mark.mindspore),
     ],
 )
 def test_concurrent_requests_match_the_reference(directory, runtime, num_speculative_tokens):
-    pytest.importorskip(runtime)
+    require(runtime)
     options = {"dtype": "f32", "kv_cache_dtype": "f32", "block_size": 32}
     options["num_speculative_tokens"] = num_speculative_tokens
     check_crowd(directory, runtime, count=NUM_NEW[runtime], **options)

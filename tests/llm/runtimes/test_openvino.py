@@ -19,7 +19,8 @@ from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.openvino import attention as openvino_attention
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner, warm_up_sizes
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import Row, Step

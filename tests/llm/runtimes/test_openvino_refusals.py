@@ -128,7 +128,9 @@ def test_a_truncated_checkpoint_is_refused(directory, tmp_path):
 
 
 def test_unknown_runtime_error_lists_known_runtimes(directory):
-    with pytest.raises(StartError, match="openvino, torch, mindspore, mindir, native, agents, toy"):
+    with pytest.raises(
+        StartError, match="openvino, torch, mindspore, mindir, native, combined, agents, toy"
+    ):
         open_runner(directory, "tensorflow", CONFIG)
 
 

@@ -5,7 +5,10 @@ llama.cpp's names for their sizes.
 """
 
 from difflib import get_close_matches
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.decoding import FORMATS
@@ -17,6 +20,7 @@ from mindspore_serving.llm.descriptions.architecture import UNWEIGHTED, Architec
 from mindspore_serving.llm.descriptions.families import FAMILIES as DESCRIPTIONS
 from mindspore_serving.llm.descriptions.layer_kinds import FULL, SLIDING
 
+_TABLE, _HEAD = "token_embd.weight", "output.weight"
 WIDTH = "feed_forward_length"  # 0 for a layer without such a block
 OPTIONAL_SIZES = ("intermediate_size", "num_attention_heads")  # 0 if no layer has such a block
 ARCHITECTURE = "general.architecture"
@@ -146,6 +150,25 @@ def _flags(file: GgufFile, family: Family, name: str) -> dict[str, Any]:
 def types_of(file: GgufFile) -> str:
     """Return the types of the tensors, those of most bytes first: "Q4_K, Q6_K, F32"."""
     return ", ".join(_by_size(file))
+
+
+def decoded_bytes(file: GgufFile) -> int:
+    """Return the bytes of a file's tensors as `gguf.decoding` decodes them, with their scales.
+
+    Rows of an embedding that is not the output matrix too are read from the file.
+    """
+    total = 0
+    for name, tensor in file.tensors.items():
+        form = FORMATS.get(tensor.kind)
+        if name == _TABLE and _HEAD in file.tensors:
+            continue
+        if form is None:
+            total += tensor.rows.nbytes
+            continue
+        count = prod(tensor.shape)
+        scale_bytes = np.dtype(form.scale).itemsize + (4 if form.centre else 0)
+        total += count * form.bits // 8 + count // form.group * scale_bytes
+    return total
 
 
 def _by_size(file: GgufFile) -> list[str]:

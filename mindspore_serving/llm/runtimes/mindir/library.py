@@ -9,8 +9,9 @@ from mindspore_serving.errors import StartError
 
 mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
+from mindspore.common.np_dtype import bfloat16  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "mindspore", "mint", "ops", "soc_version", "use_device"]
+__all__ = ["ASCEND", "CPU", "bfloat16", "mindspore", "mint", "ops", "soc_version", "use_device"]
 
 CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
 

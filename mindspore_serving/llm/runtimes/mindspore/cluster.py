@@ -1,8 +1,8 @@
 """Communication of ranks by MindSpore: HCCL on Ascend, its own collectives between CPUs.
 
-Ranks that share layers meet through MindSpore's scheduler, a process that the first of them starts;
-those of each pipeline stage by themselves, as there is one group between CPUs.  MindSpore connects
-a process once and for all, so it can compute with the ranks that it met first alone.
+Ranks that share layers meet through MindSpore's scheduler, a process that the first of them starts,
+or msrun; those of each pipeline stage by themselves, as there is one group between CPUs.  MindSpore
+connects a process once and for all, so it can compute with the ranks that it met first alone.
 HCCL is not verified on hardware.
 """
 
@@ -14,13 +14,17 @@ from dataclasses import dataclass
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.parallel.group import RankGroup
+from mindspore_serving.llm.parallel.msrun import MsrunRole, read_role
 from mindspore_serving.process.child import Child, Program, exit_text
 
 MODULE = "mindspore_serving.llm.runtimes.mindspore.scheduler_process"
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 120  # for all ranks to connect
 POLL_SECONDS = 0.05
+SILENT_SECONDS = 300  # after which the scheduler misses the heartbeats of a rank
 NO_PORT = 1 << 16
+# Seconds between attempts; 3 to 5 by default.
+RETRIES = {"MS_RETRY_INTERVAL_LOWER": "1", "MS_RETRY_INTERVAL_UPPER": "1"}
 
 
 @dataclass(slots=True)
@@ -52,18 +56,38 @@ def connect(peers: RankGroup, device: int) -> None:
         )
     if port:
         return
-    if "MS_ROLE" in os.environ:
-        raise StartError(
-            f"MS_ROLE is {os.environ['MS_ROLE']!r}, as msrun sets it, but the server starts its "
-            "ranks itself: start it without msrun, and unset MS_ROLE"
-        )
+    role = read_role()
+    port = _meet_scheduler(peers, device) if role is None else _meet_scheduler_of(role, peers)
+    _connection.port = port  # also if it fails: MindSpore does not try twice
+    initialise()
+
+
+def _meet_scheduler(peers: RankGroup, device: int) -> int:
+    """Start the scheduler on rank 0; return its port, which the environment has now."""
+    port = NO_PORT
     if peers.rank == 0:
         port = find_port()
         _connection.scheduler = start_scheduler(peers.size, port)
-    port = peers.minimum(port or NO_PORT)
+    port = peers.minimum(port)
     os.environ.update(cluster_variables(peers.rank, peers.size, port, device))
-    _connection.port = port  # also if it fails: MindSpore does not try twice
-    initialise()
+    return port
+
+
+def _meet_scheduler_of(role: MsrunRole, peers: RankGroup) -> int:
+    """Wait until the scheduler that msrun has started listens; return its port."""
+    if role.size != peers.size:
+        raise StartError(
+            f"msrun has connected {role.size} ranks, but tensor_parallel is {peers.size}: leave "
+            "pipeline_parallel out, or start without msrun"
+        )
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while peers.rank == 0 and not _is_taken(role.port, role.host):
+        if time.monotonic() > deadline:
+            raise StartError(f"the scheduler of msrun does not listen at port {role.port}")
+        time.sleep(POLL_SECONDS)
+    peers.minimum(0)
+    os.environ.update(RETRIES | os.environ)
+    return role.port
 
 
 def start_scheduler(size: int, port: int) -> Child:
@@ -105,19 +129,20 @@ def cluster_variables(rank: int, size: int, port: int, device: int) -> dict[str,
         "MS_SCHED_HOST": HOST,
         "MS_SCHED_PORT": str(port),
         "MS_TOPO_TIMEOUT": str(CONNECT_SECONDS),
-        "MS_DISABLE_HEARTBEAT": "1",  # ours are faster
-        "MS_RETRY_INTERVAL_LOWER": "1",  # seconds between attempts; 3 to 5 by default
-        "MS_RETRY_INTERVAL_UPPER": "1",
+        # Ours are faster.  With MS_DISABLE_HEARTBEAT a rank disconnects while its thread may still
+        # be reading, which ends its process by SIGSEGV.
+        "MS_NODE_TIMEOUT": str(SILENT_SECONDS),
+        **RETRIES,
         "RANK_ID": str(rank),
         "RANK_SIZE": str(size),
         "DEVICE_ID": str(device),
     }
 
 
-def _is_taken(port: int) -> bool:
+def _is_taken(port: int, host: str = HOST) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind((HOST, port))
+            probe.bind((host, port))
         except OSError:
             return True
     return False

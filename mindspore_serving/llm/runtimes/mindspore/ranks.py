@@ -32,6 +32,7 @@ from mindspore_serving.llm.runtimes.mindspore.runner import (
 from mindspore_serving.llm.step import Step, Vectors
 
 T = TypeVar("T")
+_abandoned: list[PhaseGraphs | None] = []  # kept until the process ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,10 @@ class RankGraphRunner(GraphRunner):
         return self.embed(step) if embeds else self.run(step)
 
     def close(self) -> None:
+        if self._thread.is_abandoned:  # to free what it computes with would wait for it
+            _abandoned.append(self._graphs)
+            self._graphs = None
+            return
         super().close()
         self._thread.close()
 

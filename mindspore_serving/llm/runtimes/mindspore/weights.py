@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
-from mindspore_serving.llm.checkpoint.weights import Checkpoint, to_bf16
-from mindspore_serving.llm.runtimes.mindir.library import mindspore
+from mindspore_serving.llm.checkpoint.weights import Checkpoint, from_bf16, to_bf16
+from mindspore_serving.llm.runtimes.mindir.library import bfloat16, mindspore
 from mindspore_serving.llm.runtimes.mindspore.integers import (
     IntegerForm,
     Integers,
@@ -24,7 +24,9 @@ from mindspore_serving.llm.runtimes.mindspore.integers import (
 )
 
 F32: TypeAlias = npt.NDArray[np.float32]
-Values: TypeAlias = npt.NDArray[Any]  # float32, or uint16: bits of bfloat16
+Values: TypeAlias = npt.NDArray[Any]  # float32, float16, or uint16: bits of bfloat16
+
+PIECE = 1 << 20  # numbers that are float32 at once
 
 
 class GraphWeights:
@@ -121,9 +123,7 @@ class GraphWeights:
         while self._waiting:
             attributes, make_tensors = self._waiting.pop(0)
             for attribute, tensor in zip(attributes, make_tensors(), strict=True):
-                self.parameters[attribute] = mindspore.Parameter(
-                    tensor, name=attribute, requires_grad=False
-                )
+                self.parameters[attribute] = _parameter(attribute, tensor)
             self._checkpoint.release()
 
     def drop(self, name: str) -> None:
@@ -203,11 +203,21 @@ class GraphWeights:
         return matrices[0] if len(matrices) == 1 else np.concatenate(matrices)
 
     def _read(self, name: str) -> Values:
-        """Return a tensor as float32, or as bits of bfloat16 where weights have that dtype."""
-        if self.element_type != mindspore.bfloat16:
+        """Return a tensor in the dtype of weights, as bits if that is bfloat16."""
+        if self.element_type == mindspore.float32:
             return self._checkpoint.f32(name)
         dtype, _, bits = self._checkpoint.raw(name)
-        return bits if dtype == "BF16" else to_bf16(self._checkpoint.f32(name))
+        if self.element_type == mindspore.bfloat16:
+            return bits if dtype == "BF16" else to_bf16(self._checkpoint.f32(name))
+        if dtype == "F16":
+            return bits.view(np.float16)
+        if dtype != "BF16":
+            return self._checkpoint.f32(name).astype(np.float16)
+        halves = np.empty(bits.shape, np.float16)
+        flat, source = halves.reshape(-1), bits.reshape(-1)
+        for begin in range(0, source.size, PIECE):
+            flat[begin : begin + PIECE] = from_bf16(source[begin : begin + PIECE])
+        return halves
 
     def _made(self, key: str, make_array: Callable[[], Values], *, exact: bool = False) -> str:
         def tensors() -> list[Any]:
@@ -225,9 +235,16 @@ class GraphWeights:
         return [self._attributes[key] for key in keys]
 
     def _tensor(self, array: Values, *, exact: bool) -> Any:
-        """Return a tensor that shares the memory of `array`, unless its dtype changes."""
-        array = np.ascontiguousarray(array)
-        if array.dtype == np.uint16:
-            return mindspore.Tensor.from_numpy(array).view(mindspore.bfloat16)
-        value = mindspore.Tensor.from_numpy(array)
+        """Return a tensor of memory of its own, that of `array` if it is no view of a file."""
+        array = np.require(array, requirements=("C", "W"))  # files are mapped read-only
+        is_bits = array.dtype == np.uint16
+        value = mindspore.Tensor.from_numpy(array.view(bfloat16) if is_bits else array)
         return value if exact else value.astype(self.element_type)
+
+
+def _parameter(name: str, tensor: Any) -> Any:
+    """Return a parameter that shares the memory of `tensor`; its constructor would copy it."""
+    shape = (1,) * tensor.ndim
+    empty = mindspore.Tensor(np.zeros(shape, np.int8), dtype=tensor.dtype)
+    parameter = mindspore.Parameter(empty, name=name, requires_grad=False)
+    return parameter.set_data(tensor, slice_shape=True)

@@ -29,36 +29,38 @@ class PagedCache:
     def __init__(
         self, layers: Sequence[PlannedLayer], kind: CacheType, block_size: int, num_blocks: int
     ) -> None:
-        self._arrays: list[npt.NDArray[np.uint8]] = []
+        self.arrays: dict[str, npt.NDArray[np.uint8]] = {}  # keys and values, by OpenVINO's names
         rows = []
         for layer in layers:
             width = -(-row_bytes(kind, layer.head_dim) // 4) * 4  # rows of integers begin aligned
             shape = (num_blocks, layer.num_heads, block_size, width)
             pair = [in_pages(shape, np.uint8) for _ in range(2)]
-            self._arrays += pair
+            names = (f"{name}_cache.{layer.layer}" for name in ("key", "value"))
+            self.arrays.update(zip(names, pair, strict=True))
             addresses = (array.ctypes.data for array in pair)
             rows.append((*addresses, kind, block_size, layer.num_heads, layer.head_dim, width))
         self.table = np.array(rows, np.int64).reshape(len(rows), 7)
-        self.block_bytes = sum(array.nbytes for array in self._arrays) // num_blocks
+        self.block_bytes = sum(array.nbytes for array in self.arrays.values()) // num_blocks
 
     def copy(self, source: Indices, target: Indices) -> None:
         """Copy blocks `source` to `target`; all are read before any is written."""
-        for array in self._arrays:
+        for array in self.arrays.values():
             array[target] = array[source]
 
     def read(self, block: int) -> memoryview:
-        return memoryview(np.concatenate([array[block].reshape(-1) for array in self._arrays]))
+        parts = [array[block].reshape(-1) for array in self.arrays.values()]
+        return memoryview(np.concatenate(parts))
 
     def replace(self, block: int, content: memoryview) -> None:
         begin = 0
-        for array in self._arrays:
+        for array in self.arrays.values():
             end = begin + array[block].nbytes
             array[block].reshape(-1)[:] = content[begin:end]
             begin = end
 
     def release(self, blocks: Sequence[int]) -> None:
-        for array in self._arrays:
+        for array in self.arrays.values():
             release_rows(array, blocks)
 
     def clear(self) -> None:
-        self._arrays.clear()
+        self.arrays.clear()

@@ -31,6 +31,7 @@ class OpCode(IntEnum):
     EXPERT_PRODUCT = 15
     EXPERT_BIAS = 16
     ADAPT = 17
+    STATE = 18
 
 
 class Column(IntEnum):
@@ -110,6 +111,8 @@ class StepColumn(IntEnum):
     TABLE = 3  # index of its sequence's first block in the table of blocks
     USES_LONG_ROPE = 4
     ADAPTER = 5  # row of the table of adapters; 0 is none
+    STATE_READ = 6  # slot of its sequence's state before it; -1 is none
+    STATE_WRITE = 7
 
 
 class CacheType(IntEnum):

@@ -148,12 +148,7 @@ def unary(arena: int, op: Integers, rows: int) -> None:
         elif kind == _GELU_TANH:
             _gelu_tanh(x, out, width)
         elif kind == _GELU:
-            for i in range(width):
-                put(
-                    out,
-                    i,
-                    _HALF * get(x, i) * (_UNIT + np.float32(math.erf(get(x, i) * _ROOT_HALF))),
-                )
+            _gelu(x, out, width)
         elif kind == _RELU:
             for i in range(width):
                 put(out, i, max(get(x, i), _ZERO))

@@ -11,6 +11,7 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
     OUT,
     OUT_STRIDE,
     P2,
+    P6,
     WIDTH,
     A,
     Floats,
@@ -19,20 +20,22 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
 from mindspore_serving.llm.runtimes.native.memory import load_f32 as get
 from mindspore_serving.llm.runtimes.native.memory import store_f32 as put
 from mindspore_serving.llm.runtimes.native.products import Team, multiply, multiply_experts
+from mindspore_serving.llm.runtimes.native.states import execute_state
 
 _CODE, _OF_ROWS = int(Column.CODE), int(Column.OF_ROWS)
 _PRODUCT, _RMS_NORM, _LAYER_NORM, _ROPE_TABLES, _ROPE, _ATTENTION = map(int, list(OpCode)[:6])
 _UNARY, _BINARY, _GATHER, _COPY_HEADS, _QUERY_SCALE, _REDUCE = map(int, list(OpCode)[6:12])
 _SCALING, _BROADCAST, _ROUTE, _EXPERT_PRODUCT, _EXPERT_BIAS = map(int, list(OpCode)[12:17])
-_ADAPT = int(OpCode.ADAPT)
+_ADAPT, _STATE = map(int, list(OpCode)[17:])
 
 
 class PlanArrays(NamedTuple):
-    """Arrays of a plan, the caches of layers that it names by number, and the threads."""
+    """Arrays of a plan, caches of layers and states that it names by number, and the threads."""
 
     operations: Integers
     numbers: Floats
     layers: Integers
+    states: Integers
     team: Team
 
 
@@ -59,6 +62,8 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
                 attention.attend(memory, op, numbers, layer, task)
         elif code == _ADAPT:
             lora.adapt(memory, op, rows)
+        elif code == _STATE:
+            execute_state(planned.states[op[P6]], memory, op, numbers, rows)
         elif code in (_UNARY, _BINARY, _SCALING, _BROADCAST, _REDUCE, _RMS_NORM, _ROPE):
             _execute_rows(memory.arena, op, numbers, rows)
         else:

@@ -58,11 +58,18 @@ def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
     part = open_part(directory, config)
     checkpoint, spec = part.checkpoint, part.spec
     weights = NativeWeights(checkpoint)
+    has_images = spec.architecture.takes_images and config.max_images > 0
+    if has_images and spec.architecture.has_bidirectional_images:
+        raise StartError(
+            "tokens of an image see one another, and the native runtime computes a few tokens at a "
+            "time: use the openvino or the torch runtime, or set max_images=0 to serve texts only"
+        )
     adapters = AdapterTable()
     ops = NativeOps(
         weights,
         switches=bool(spec.rope.switch),
         adapters=adapters if config.has_adapters else None,
+        has_images=has_images,
     )
     logits = part.decoder(ops, spec, ops.inputs)
     if logits.width != spec.vocab_size:

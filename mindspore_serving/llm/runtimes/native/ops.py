@@ -9,6 +9,7 @@ import numpy as np
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Longer, Weight
+from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE
 from mindspore_serving.llm.runtimes.native.codes import Binary, Column, OpCode, RouteFlag, Scaling
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
@@ -18,7 +19,7 @@ from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 _OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
 _P1, _P4, _P5 = Column.P1, Column.P4, Column.P5
 
-POSITIONS, ROWS, USES_LONG_ROPE = "positions", "rows", "uses_long_rope"
+POSITIONS, ROWS, USES_LONG_ROPE, FEATURES = "positions", "rows", "uses_long_rope", "features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,14 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class ImageFeatures:
+    """Tensors written before a pass: vectors of images or 0, and factors 0 or 1 of embeddings."""
+
+    vectors: Node
+    kept: Node
+
+
+@dataclass(frozen=True, slots=True)
 class PlannedLayer:
     """Cache of a layer's keys and values."""
 
@@ -49,20 +58,28 @@ class PlannedLayer:
 class NativeOps(PlannedOps):
     """`Ops` that record a plan; the handle of a weight is its name.
 
-    With `adapters`, LoRA adapters may change every weight that is multiplied or looked up.
+    With `adapters`, LoRA adapters may change every weight that is multiplied or looked up; with
+    `has_images`, image features replace embeddings.
     """
 
     def __init__(
-        self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None
-    ) -> None:
+        self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None,
+        has_images: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.lookups: list[Lookup] = []
         self.layers: list[PlannedLayer] = []
+        self.states: list[int] = []  # numbers of a state, of each operation that has one
+        self.image_features: ImageFeatures | None = None
         self.last_hidden: Node | None = None
         self._weights = weights
         self._adapters = adapters
         self.inputs = DecoderInputs(
-            TokenIds(2**31), POSITIONS, ROWS, uses_long_rope=USES_LONG_ROPE if switches else None
+            TokenIds(2**31),
+            POSITIONS,
+            ROWS,
+            uses_long_rope=USES_LONG_ROPE if switches else None,
+            features=FEATURES if has_images else None,
         )
 
     def weight(self, name: str) -> Weight:
@@ -84,6 +101,11 @@ class NativeOps(PlannedOps):
         if self._adapters is not None:
             self._adapters.add_use(TABLE, table, (shape[0], shape[1]))
         return target
+
+    def replace_rows(self, x: Node, indices: str, rows: str) -> Node:
+        vectors, kept = (self.recorder.tensor(n, is_kept=True) for n in (x.width, 1))
+        self.image_features = ImageFeatures(vectors, kept)
+        return self.add(self.mul(x, kept), vectors)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         number, width = self._weights.matrix(weight, x.width)
@@ -187,6 +209,62 @@ class NativeOps(PlannedOps):
             p1=v.stride, p2=self.layers.index(planned), p3=spec.window,
         )  # fmt: skip
         return out
+
+    # States
+
+    def convolution(self, layer: int, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
+        taps = self._weights.shape(weight)[-1]
+        values = self._weights.vector(weight, x.width * taps).reshape(x.width, taps).T
+        tensors = {_OUT: self._like(x), _A: x, _B: self.recorder.constant(values)}
+        if bias is not None:
+            tensors[_P2] = self.recorder.constant(self._weights.vector(bias, x.width))
+        self._add_state(tensors, x.width * taps, p0=taps, p1=0)
+        return tensors[_OUT]
+
+    def delta_rule(
+        self, layer: int, qkv: tuple[Node, Node, Node], alpha: Node, beta: Node, rule: DeltaRule
+    ) -> Node:
+        vectors = (rule.a_log, rule.dt_bias, None)
+        return self._recurrence((*qkv, alpha, beta), vectors, rule.heads, (-math.inf, math.inf))
+
+    def selective_scan(
+        self, layer: int, xbc: tuple[Node, Node, Node], step: Node, scan: SelectiveScan
+    ) -> Node:
+        x, b, c = xbc
+        vectors = (scan.a_log, scan.dt_bias, scan.skip)
+        return self._recurrence((c, b, x, step), vectors, scan.heads, scan.limits)
+
+    def _recurrence(
+        self, parts: Sequence[Node], names: tuple[Weight, Weight, Weight | None], heads: Heads,
+        limits: tuple[float, float],
+    ) -> Node:  # fmt: skip
+        """Record a rule of states: the delta rule if `parts` has logits of its factors."""
+        count = heads.value_heads
+        widths = (heads.keys, heads.keys, heads.values, count, count)
+        for x, width in zip(parts, widths, strict=False):
+            expect(x, width, f"{count} heads of states")
+        log_rate, bias, skip = (
+            self._weights.vector(name, count) if name else np.zeros(count, np.float32)
+            for name in names
+        )
+        joined = self.join_heads(parts, 1, sum(x.width for x in parts))
+        out = self.recorder.tensor(heads.values, of_rows=joined.of_rows)
+        constant = self.recorder.constant(np.concatenate([-np.exp(log_rate), bias, skip]))
+        scratch = self.recorder.tensor(2 * heads.key_dim)
+        self._add_state(
+            {_OUT: out, _A: joined, _B: constant, _P5: scratch},
+            count * heads.value_dim * heads.key_dim, limits, p0=heads.key_heads, p1=count,
+            p2=heads.key_dim, p3=int(len(parts) == 5),
+        )  # fmt: skip
+        return out
+
+    def _add_state(
+        self, tensors: dict[Column, Node], size: int,
+        numbers: Sequence[float] = (), **parameters: int,
+    ) -> None:  # fmt: skip
+        """Record an operation that has a state of `size` numbers."""
+        self.recorder.add(OpCode.STATE, tensors, numbers, p6=len(self.states), **parameters)
+        self.states.append(size)
 
     def gather_rows(self, x: Node, rows: str) -> Node:
         out = self.recorder.tensor(x.width, of_rows=True)

@@ -25,9 +25,10 @@ from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import Lookup, NativeOps, TokenIds
 from mindspore_serving.llm.runtimes.native.plan import ArenaTensor, NativePlan
 from mindspore_serving.llm.runtimes.native.products import Products, Team
+from mindspore_serving.llm.runtimes.native.states import StateTables
 from mindspore_serving.llm.runtimes.native.threads import KernelThreads
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
-from mindspore_serving.llm.step import Logits, Step, Vectors
+from mindspore_serving.llm.step import Features, Logits, Step, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +56,15 @@ class NativeRunner(LimitedRunner):
         self._model: PlannedModel | None = model
         layers, block_size = model.ops.layers, limits.block_size
         self._cache = PagedCache(layers, cache_type, block_size, limits.num_blocks)
+        self.arrays = self._cache.arrays
         self._products = Products(model.plan, model.weights.matrices)
         self._threads = KernelThreads(num_threads)
         self._end_threads = finalize(self, self._threads.close)  # their memory outlives them
+        self._states = StateTables(model.ops.states, limits.num_slots)
         team = Team(self._threads.run_address, self._threads.arguments.ctypes.data)
         operations, numbers = model.plan.operations, model.plan.numbers
-        self._planned = PlanArrays(operations, numbers, self._cache.table, team)
+        tables = (self._cache.table, self._states.addresses)
+        self._planned = PlanArrays(operations, numbers, *tables, team)
         self._scores = np.zeros(limits.max_model_len, np.float32)
         self.block_bytes = self._cache.block_bytes
         self.block_format = f"native 1 {cache_type.name} {block_size} {layers}"
@@ -102,6 +106,7 @@ class NativeRunner(LimitedRunner):
             self._model.adapters.clear()
         self._model = None
         self._cache.clear()
+        self._states.clear()
 
     def _open(self) -> PlannedModel:
         if self._model is None:
@@ -115,9 +120,13 @@ class NativeRunner(LimitedRunner):
             source, target = np.array(step.copies, np.int64).T
             self._cache.copy(source, target)
         rows, blocks = _step_rows(layout, self.block_size, model.adapters)
+        if self.num_slots:
+            slots = self._states.columns(layout)
+            rows[:, StepColumn.STATE_READ], rows[:, StepColumn.STATE_WRITE] = slots
         passes = list(_passes(layout))
         parts = []
         for begin, end, gathered in passes:
+            _write_features(model, layout.features, begin, end)
             self._pass(model, layout.token_ids[begin:end], rows[begin:end], (blocks, gathered))
             part = _view(model.plan, output, len(gathered))
             parts.append(part if len(passes) == 1 else part.copy())
@@ -139,6 +148,19 @@ class NativeRunner(LimitedRunner):
         addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
         execute(self._planned, Memory(*addresses, rows, *rest, model.adapters.table), len(ids))
         self._threads.adapt()
+
+
+def _write_features(model: PlannedModel, features: Features | None, begin: int, end: int) -> None:
+    """Write the image features of a pass's tokens, in a model that takes them."""
+    planned = model.ops.image_features
+    if planned is None:
+        return
+    vectors, kept = (_view(model.plan, x, end - begin) for x in (planned.vectors, planned.kept))
+    vectors[:], kept[:] = 0, 1
+    if features is not None:
+        chosen = (begin <= features.positions) & (features.positions < end)
+        rows = features.positions[chosen] - begin
+        vectors[rows], kept[rows] = features.vectors[chosen], 0
 
 
 def _view(plan: NativePlan, tensor: ArenaTensor, count: int) -> Vectors:

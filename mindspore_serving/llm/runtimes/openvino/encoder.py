@@ -25,7 +25,8 @@ from mindspore_serving.llm.runtimes.openvino.fusion import computes_integers_as_
 from mindspore_serving.llm.runtimes.openvino.nodes import features
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
-from mindspore_serving.llm.runtimes.openvino.options import capabilities, options_from
+from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.runtimes.warming import warm_up_within
 from mindspore_serving.llm.step import Vectors

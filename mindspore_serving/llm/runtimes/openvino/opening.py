@@ -21,6 +21,7 @@ from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence
+from mindspore_serving.llm.runtimes.layout import SharedCache
 from mindspore_serving.llm.runtimes.openvino.attention import check_paged_attention
 from mindspore_serving.llm.runtimes.openvino.fusion import (
     computes_integers_as_floats,
@@ -32,10 +33,10 @@ from mindspore_serving.llm.runtimes.openvino.fusion import (
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.options import (
     PluginOptions,
-    capabilities,
     options_from,
     with_f32_states,
 )
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.ranks import OpenVINORankOps, RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import can_join, packed_once, packing_order
 from mindspore_serving.llm.runtimes.openvino.runner import OpenVINORunner
@@ -59,6 +60,14 @@ def open_runner(
     return _open(open_part(directory, config), config, properties)
 
 
+def open_shared(directory: str | Path, config: EngineConfig, shared: SharedCache) -> OpenVINORunner:
+    """Open the model as `open_runner`, to compute with the cache of another runner.
+
+    Raises StartError if the two have caches of different forms.
+    """
+    return _open(open_part(directory, config), config, shared=shared)
+
+
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVINORunner:
     """Open the part of the model that this rank of `grid` holds, as `open_runner`."""
     config = rank_options(config)
@@ -79,14 +88,16 @@ def _check_floats(part: RankPart, config: EngineConfig) -> None:
 
 
 def _open(
-    part: RankPart, config: EngineConfig, properties: Mapping[str, Any] | None = None
-) -> OpenVINORunner:
+    part: RankPart, config: EngineConfig, properties: Mapping[str, Any] | None = None,
+    shared: SharedCache | None = None,
+) -> OpenVINORunner:  # fmt: skip
     checkpoint, spec = part.checkpoint, part.spec
     options = _checked_options(part, config)
     # With dtype f32, weights quantised by other tools are computed without rounding their inputs.
     is_foreign = quantization_of(checkpoint.config).get("quant_method") not in (None, OURS)
     is_exact = is_foreign and config.dtype == "f32"
     weights = _weights(part, config, options, is_exact=is_exact)
+    weights.check = weights.check if shared is None else shared.check
     sums = None if part.exchange is None else RankSums(part.exchange)
     ops = _ops_of(part, config, weights, sums)
     model = build_model(ops, part)
@@ -96,7 +107,7 @@ def _open(
     compiled = _compiled(model, weights, options, is_exact=is_exact, overrides=properties or {})
     base = BaseModel(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
     changes = read_changes(config, base)
-    runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums)
+    runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums, shared=shared)
     if not plugin_fuses_mlp():
         checkpoint.release()  # the plugin computes with its own copy; rows are read again
     for adapter, change in changes.items():

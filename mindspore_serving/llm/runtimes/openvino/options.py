@@ -1,16 +1,12 @@
 """Engine options as properties of OpenVINO's CPU plugin: precision, cache type, threads.
 
-Decided from the options and the processor's capabilities; compiles nothing.
+Decided from the options and the processor's capabilities; imports no OpenVINO and compiles nothing.
 """
 
 import os
-import platform
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
-
-import openvino as ov
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
@@ -26,10 +22,7 @@ CACHE_PRECISIONS = {
     ("f32", "f16"): "f16",
     ("f32", "u8"): "u8",
 }
-# Beginnings of lines of /proc/cpuinfo that tell processors apart, on x86 and Arm.
-PROCESSOR_LINES = ("vendor", "cpu family", "model", "stepping", "flags", "CPU ", "Features")
 WITHOUT_VNNI = ("SSE41", "AVX", "AVX2")  # ISA limits with which the plugin's integer kernels fail
-WITH_BF16 = ("BF16", "FP16", "AMX", "AVX10", "VNNI_2")  # parts of ISA names that include bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +61,6 @@ class PluginOptions:
             is_limited = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper() in WITHOUT_VNNI
             properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0" if is_exact or is_limited else size
         return properties
-
-
-def capabilities(num_threads: int | None = None) -> list[str]:
-    """Return the plugin's OPTIMIZATION_CAPABILITIES with `num_threads`; None: one thread per core.
-
-    The plugin reports BF16 even where its kernels fail, so it is left out here if
-    ONEDNN_MAX_CPU_ISA forbids them, or with one thread, among which a fused block cannot be divided
-    (SIGFPE).
-    """
-    reported: list[str] = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    isa_limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
-    is_allowed = isa_limit in ("", "ALL", "DEFAULT") or any(kind in isa_limit for kind in WITH_BF16)
-    cores = len(os.sched_getaffinity(0))
-    has_kernels = is_allowed and min(num_threads or cores, cores) > 1
-    return [capability for capability in reported if capability != "BF16" or has_kernels]
-
-
-def plugin_identity() -> tuple[str, ...]:
-    """Return all that the choice of kernels depends on, besides properties and shapes."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        lines = [platform.processor()]
-    processor = [line for line in lines if line.startswith(PROCESSOR_LINES)] or lines
-    cores = str(len(os.sched_getaffinity(0)))
-    isa_limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "")
-    return (ov.get_version(), platform.machine(), isa_limit, cores, *processor)
 
 
 def options_from(config: EngineConfig, capabilities: Collection[str]) -> PluginOptions:

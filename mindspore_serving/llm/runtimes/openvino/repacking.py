@@ -31,7 +31,8 @@ from mindspore_serving.llm.runtimes.openvino.constants import (
     MatrixForm,
 )
 from mindspore_serving.llm.runtimes.openvino.fusion import plugin_fuses_mlp
-from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, plugin_identity
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions
+from mindspore_serving.llm.runtimes.openvino.processor import plugin_identity
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.runtimes.pages import release_pages
 

@@ -1,6 +1,6 @@
 """Runner of a compiled graph with its cache; `opening` builds the graph."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any, TypeVar
@@ -9,19 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence, runner_limits
-from mindspore_serving.llm.runtimes.layout import RunnerLimits
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, SharedCache
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
 from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
-from mindspore_serving.llm.runtimes.openvino.options import capabilities
+from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.ranks import RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import releasing
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
@@ -53,6 +53,7 @@ class OpenVINORunner:
         *,
         base: BaseModel | None = None,
         sums: RankSums | None = None,
+        shared: SharedCache | None = None,
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
@@ -75,23 +76,32 @@ class OpenVINORunner:
             self._loaded = LoadedAdapters(self._requests, base.shapes, weights.precision)
         longest = longest_sequence(config, spec)
         self._allocate(RunnerLimits(BLOCK_SIZE, 1, spec.vocab_size, longest))
+        self._check = weights.check
+        self._check()
         self._pack(weights)
         release_pages(weights.constants.to_release)
-        self._warm_up(
-            config, packs_again=not weights.constants.release_order
-        )  # every token is in one block, as results are not used
+        sizes = warm_up_sizes(
+            config, self.max_model_len, packs_again=not weights.constants.release_order
+        )
+        self._warm_up(sizes, shows=shared is None)
         compiled.release_memory()
         trim()
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
         self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
         self.block_format += " ".join(cache.form for cache in self._caches)
-        # Only now are the weights packed, so that free memory is known.
-        limits = runner_limits(config, spec, self.block_bytes, read_main_memory(), part.size)
-        limits = limits.agreed(part.minimum)
-        self._allocate(limits)
+        if shared is None:
+            # Only now are the weights packed, so that free memory is known.
+            limits = runner_limits(config, spec, self.block_bytes, read_main_memory(), part.size)
+            limits = limits.agreed(part.minimum)
+            self._allocate(limits)
+            self._compute_first()
+            trim()
+        else:
+            limits = shared.limits
+            for cache in self._caches:
+                cache.share(self._requests, shared.arrays)
+            self._feed(limits)
         self.cache_memory = replace(limits.memory, can_release=True)
-        self._compute_first()
-        trim()
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does.  The result is overwritten by the next step."""
@@ -174,13 +184,16 @@ class OpenVINORunner:
         self._loaded = None
 
     def _allocate(self, limits: RunnerLimits) -> None:
-        self.num_blocks = limits.num_blocks
-        self.max_model_len = limits.max_model_len
-        self.num_slots = limits.num_slots
         for cache in self._caches:
             cache.allocate(self._requests, limits.num_blocks)
         for state in self._states:
             state.allocate(self._requests, limits.num_slots + EXTRA_SLOTS)
+        self._feed(limits)
+
+    def _feed(self, limits: RunnerLimits) -> None:
+        self.num_blocks = limits.num_blocks
+        self.max_model_len = limits.max_model_len
+        self.num_slots = limits.num_slots
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
@@ -199,11 +212,12 @@ class OpenVINORunner:
     def _compute_first(self) -> None:
         self.run(Step((Row([0], 0, [0], 1),)))
 
-    def _warm_up(self, config: EngineConfig, *, packs_again: bool) -> None:
+    def _warm_up(self, sizes: list[tuple[int, int]], *, shows: bool) -> None:
         """Run the first pass of each size, which compiles kernels for it."""
-        sizes = warm_up_sizes(config, self.max_model_len, packs_again=packs_again)
-        for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, self._part.minimum):
-            blocks = [0] * -(-length // BLOCK_SIZE)
+        minimum = self._part.minimum
+        for num_rows, length in warm_up_within(WARM_UP_SECONDS, sizes, minimum, shows=shows):
+            self._check()
+            blocks = [0] * -(-length // BLOCK_SIZE)  # one for all, as results are not used
             self.run(Step(tuple(Row([0] * length, 0, blocks, 1) for _ in range(num_rows))))
 
 
@@ -251,7 +265,18 @@ class _Cache:
 
         Memory of other arrays that was released is not used again for them.
         """
-        shape = (num_blocks, *self._block_shape)
-        self.array = in_pages(shape, self._bits)
+        self._set(requests, in_pages((num_blocks, *self._block_shape), self._bits))
+
+    def share(self, requests: Sequence[Any], arrays: Mapping[str, npt.NDArray[np.uint8]]) -> None:
+        """Use the array of this name.  Raises StartError if it has another form."""
+        array = arrays.get(self.name)
+        form = "no such cache" if array is None else f"bytes {array.shape[1:]}"
+        *outer, width = self._block_shape
+        if array is None or array.shape[1:] != (*outer, width * self._type.size):
+            raise StartError(f"openvino needs {self.form}, but the other runtime has {form}")
+        self._set(requests, array.view(self._bits))
+
+    def _set(self, requests: Sequence[Any], array: npt.NDArray[Any]) -> None:
+        self.array = array
         for request in requests:
-            request.set_tensor(self.name, ov.Tensor(self.array, ov.Shape(list(shape)), self._type))
+            request.set_tensor(self.name, ov.Tensor(array, ov.Shape(list(array.shape)), self._type))

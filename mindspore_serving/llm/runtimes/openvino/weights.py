@@ -62,6 +62,7 @@ class OpenVINOWeights:
         self._joins = joins
         self._min_weights_with_minimums = min_weights_with_minimums
         self.precision = precision
+        self.check = _nothing  # called before a constant is made; may raise
         self._bits = bits
         self._is_exact = is_exact
         self._made: dict[tuple[str, str], Node] = {}
@@ -169,6 +170,7 @@ class OpenVINOWeights:
 
     def _once(self, use: str, name: str, make: Callable[[], Node]) -> Node:
         if (use, name) not in self._made:
+            self.check()
             self._made[use, name] = make()
         return self._made[use, name]
 
@@ -265,6 +267,10 @@ class OpenVINOWeights:
         floats = self._checkpoint.f32(name)
         bits = floats if self.precision == "f32" else to_bf16(floats)
         return self.constants.of(bits, floats.shape, TYPES[self.precision.upper()])
+
+
+def _nothing() -> None:
+    return
 
 
 def _floats(stored: Node) -> Node:

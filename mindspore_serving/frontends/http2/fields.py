@@ -1,0 +1,177 @@
+"""Fields of requests and answers, compressed by HPACK (RFC 7541), and the rules for a request's.
+
+Answers are written without a table: each field is a literal, with the index of its name where the
+static table has it.  That needs no state, and their fields differ anyway.
+"""
+
+import re
+from collections.abc import Iterable
+
+import hpack
+
+from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
+from mindspore_serving.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
+
+NO_TABLE = b"\x20"  # the first field block of a connection: answers use no dynamic table
+_CACHED_BLOCKS, _CACHED_SIZE = 64, 1024  # of a connection; bytes of each
+_FIELD_OVERHEAD = 32  # bytes that a field counts more, by RFC 9113, 6.5.2
+_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+_OF_CONNECTION = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
+_BAD_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
+_BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
+_STATUS = {
+    status: bytes([0x88 + i]) for i, status in enumerate((200, 204, 206, 304, 400, 404, 500))
+}
+_NAMES = {  # indices of the static table
+    name: bytes([0x0F, index - 15])
+    for name, index in (
+        (b"cache-control", 24),
+        (b"content-encoding", 26),
+        (b"content-length", 28),
+        (b"content-type", 31),
+        (b"etag", 34),
+        (b"retry-after", 53),
+        (b"set-cookie", 55),
+        (b"vary", 59),
+        (b"www-authenticate", 61),
+    )
+}
+
+
+class FieldReader:
+    """Decodes the field blocks of a connection, within its limits.
+
+    A block that leaves the table of the compression as it is decodes to the same fields until
+    another block changes the table: requests of a busy client cost one look-up.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._max_head, self._max_headers = limits.max_head, limits.max_headers
+        # Names count for more than in `max_head`: a head over that has its own answer, 431.
+        max_size = 2 * limits.max_head + _FIELD_OVERHEAD * limits.max_headers
+        self._decoder = hpack.Decoder(max_header_list_size=max_size)
+        self._heads: dict[bytes, RequestHead] = {}
+
+    def read_head(self, block: bytes) -> RequestHead:
+        """Return the head of a request, which may be shared with others: it is not changed.
+
+        Raises StreamFault for fields that are no request, HeadRefusal over a limit, and
+        ConnectionFault.
+        """
+        head = self._heads.get(block)
+        if head is None:
+            fields, is_repeatable = self._decode(block)
+            head = self._to_head(fields)
+            if is_repeatable and len(self._heads) < _CACHED_BLOCKS and len(block) <= _CACHED_SIZE:
+                self._heads[block] = head
+        return head
+
+    def read_trailers(self, block: bytes) -> bool:
+        """Decode a block that is no request, and return whether trailers may have its fields.
+
+        The table of later blocks may need it.  Raises ConnectionFault.
+        """
+        fields, _ = self._decode(block)
+        return not any(name.startswith(b":") for name, _ in fields)
+
+    def _decode(self, block: bytes) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Return the fields of a block, and whether it left the table as it was."""
+        table = self._decoder.header_table
+        entries = table.dynamic_entries
+        newest, num_entries, size = entries[0] if entries else None, len(entries), table.maxsize
+        try:
+            fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
+        except hpack.OversizedHeaderListError:
+            text = f"the headers are bigger than {self._max_head} bytes"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text) from None
+        except hpack.HPACKError as error:
+            text = f"the headers cannot be decompressed: {error}"
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, text) from None
+        is_same = (entries[0] if entries else None) is newest  # a new entry is another object
+        is_same = is_same and (len(entries), table.maxsize) == (num_entries, size)
+        if not is_same:
+            self._heads.clear()
+        return fields, is_same
+
+    def _to_head(self, fields: list[tuple[bytes, bytes]]) -> RequestHead:
+        pseudo: dict[bytes, bytes] = {}
+        headers: list[tuple[bytes, bytes]] = []
+        for name, value in fields:
+            if name in _PSEUDO and name not in pseudo and not headers:
+                pseudo[name] = value
+            else:
+                _check(name, value)
+                headers.append((name, value))
+        if {b":method", b":scheme", b":path"} - pseudo.keys() or not pseudo[b":path"]:
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "a request has no method, scheme or path")
+        if any(_BAD_VALUE.search(value) for value in pseudo.values()):
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "a pseudo-header has a forbidden character")
+        return self._head_of(pseudo, headers)
+
+    def _head_of(
+        self, pseudo: dict[bytes, bytes], headers: list[tuple[bytes, bytes]]
+    ) -> RequestHead:
+        names = [name for name, _ in headers]
+        if b":authority" in pseudo and b"host" not in names:
+            headers.insert(0, (b"host", pseudo[b":authority"]))
+        if names.count(b"cookie") > 1:  # it may be cut into several fields
+            cookies = [value for name, value in headers if name == b"cookie"]
+            headers = [pair for pair in headers if pair[0] != b"cookie"]
+            headers.append((b"cookie", b"; ".join(cookies)))
+        method, target = pseudo[b":method"], pseudo[b":path"]
+        by_name = dict(headers)
+        length = by_name.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 19 or names.count(b"content-length") > 1:
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "content-length is not a number")
+        head = RequestHead(method, target, "2", headers, by_name, keep_alive=True)
+        if head.size > self._max_head:
+            text = f"The headers are bigger than {self._max_head} bytes"
+            raise HeadRefusal(431, f"{text}; --limit max_head=BYTES of the server sets it.")
+        if len(headers) > self._max_headers:
+            text = f"The number of headers is over {self._max_headers}"
+            raise HeadRefusal(431, f"{text}; --limit max_headers=NUMBER of the server sets it.")
+        if method == b"CONNECT":
+            raise HeadRefusal(400, "CONNECT is not supported: this is not a proxy.")
+        return head
+
+
+def _check(name: bytes, value: bytes) -> None:
+    if not name or _BAD_NAME.search(name):
+        raise StreamFault(ErrorCode.PROTOCOL_ERROR, f"the header {name[:50]!r} is not allowed here")
+    if _BAD_VALUE.search(value):
+        raise StreamFault(
+            ErrorCode.PROTOCOL_ERROR, f"the header {name!r} has a forbidden character"
+        )
+    if name in _OF_CONNECTION or (name == b"te" and value.lower() != b"trailers"):
+        raise StreamFault(ErrorCode.PROTOCOL_ERROR, f"HTTP/2 has no header {name.decode()}")
+
+
+def _length(number: int, prefix: int) -> bytes:
+    """Return an integer with a prefix of `prefix` bits (RFC 7541, 5.1)."""
+    limit = (1 << prefix) - 1
+    if number < limit:
+        return bytes((number,))
+    parts, number = [limit], number - limit
+    while number >= 0x80:
+        parts.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes((*parts, number))
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return a field as a literal that no table keeps."""
+    start = _NAMES.get(name)
+    if start is None:
+        name = name.lower()
+        start = b"\0" + _length(len(name), 7) + name
+    return start + _length(len(value), 7) + value
+
+
+def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the field block of an answer's head; fields that HTTP/2 does not have are left out."""
+    block = [_STATUS.get(status) or b"\x08\x03%d" % status]
+    block += [literal(name, value) for name, value in headers if name not in _OF_CONNECTION]
+    return b"".join(block)

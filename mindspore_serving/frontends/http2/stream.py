@@ -1,0 +1,260 @@
+"""A stream: the body of its request, its answer, and both windows of its flow control."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from mindspore_serving.core.buffers import Buffer, BufferList, in_memory
+from mindspore_serving.frontends.http.body_pool import BodyPool
+from mindspore_serving.frontends.http.exchange import (
+    Exchange,
+    Fields,
+    Flow,
+    RefusedExchange,
+    length_of,
+)
+from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
+from mindspore_serving.frontends.http.parser import LARGE_BODY
+from mindspore_serving.frontends.http2.fields import encode_head, literal
+from mindspore_serving.frontends.http2.frames import ErrorCode, StreamFault
+from mindspore_serving.frontends.memory import Allowance
+from mindspore_serving.frontends.request_id import NAME
+
+RECEIVE_WINDOW = 1 << 20  # bytes of a stream that the client may send ahead
+HIGH_WATER = 64 << 10  # unsent bytes of an answer beyond which its exchange waits
+_CONTINUE = b"\x08\x03100"
+_JSON = encode_head(200, [(b"content-type", b"application/json")])
+
+
+class StreamConnection(Protocol):
+    """A connection, as its streams see it."""
+
+    memory: Allowance
+    pool: BodyPool
+
+    def describe(self, name: str) -> Any:
+        """Return a fact about the transport."""
+        ...
+
+    def send_fields(self, stream: "Http2Stream", block: bytes) -> None:
+        """Write a field block of the answer."""
+        ...
+
+    def send_pending(self, stream: "Http2Stream") -> None:
+        """Write what the windows allow of the stream's pending data."""
+        ...
+
+    def give_credit(self, stream: "Http2Stream", amount: int) -> None:
+        """Let the client send more of the request's body."""
+        ...
+
+    def finish(self, stream: "Http2Stream") -> None:
+        """End the exchange of a stream, and the stream once its pending data is sent."""
+        ...
+
+    def reset(self, stream: "Http2Stream", code: ErrorCode) -> None:
+        """End a stream at once."""
+        ...
+
+
+class StreamFlow(Flow):
+    """Flow control of a stream; while reading is paused, the client gets no credit back."""
+
+    def __init__(self) -> None:
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self.is_full = self.is_paused = False
+
+    def pause_reading(self) -> None:
+        self.is_paused = True
+
+    def resume_reading(self) -> None:
+        self.is_paused = False
+
+
+class Http2Stream:
+    """A stream of a connection; the output of one exchange."""
+
+    __slots__ = (
+        "_buffer",
+        "_connection",
+        "_credit",
+        "_expected",
+        "_num_received",
+        "ends",
+        "exchange",
+        "flow",
+        "has_ended",
+        "id",
+        "is_closed",
+        "has_head",
+        "memory",
+        "num_discarded",
+        "num_pending",
+        "pending",
+        "pool",
+        "receive_window",
+        "seen_at",
+        "send_window",
+    )
+
+    def __init__(
+        self, connection: StreamConnection, number: int, head: RequestHead, send_window: int
+    ) -> None:
+        self._connection = connection
+        self.id = number
+        self.memory, self.pool = connection.memory, connection.pool
+        self.flow: Flow = StreamFlow()
+        self.exchange: Exchange | None = None  # until its answer is whole
+        self.send_window, self.receive_window = send_window, RECEIVE_WINDOW
+        self.pending: deque[memoryview] = deque()  # parts of the answer's body
+        self.num_pending = 0  # bytes of them
+        self.ends = False  # the answer is whole: its last frame ends the stream
+        self.is_closed = False  # its last frame is written, or it was reset
+        self.has_ended = False  # the request is whole
+        self.seen_at: float | None = None  # when the connection's sweep first met it
+        self._credit = 0  # bytes received that the client has not been given back
+        self.has_head = False  # a head of the answer is written
+        self.num_discarded = 0  # bytes of the body after the answer
+        self._num_received = 0
+        length = head.fields.get(b"content-length")
+        self._expected = None if length is None else int(length)
+        self._buffer: memoryview | None = None
+
+    # --- the request, by the connection ---
+
+    def start(self, exchange: Exchange) -> None:
+        """Start the exchange."""
+        self.exchange, size = exchange, self._expected
+        if size is not None and size >= LARGE_BODY:
+            self._buffer = exchange.body_buffer(size)
+        exchange.start()
+
+    def receive(self, data: memoryview, size: int) -> None:
+        """Take a part of the body, which counts as `size` bytes in its window.
+
+        Raises StreamFault if the body is longer than its content-length.
+        """
+        self._num_received += len(data)
+        if self._expected is not None and self._num_received > self._expected:
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "the body is longer than content-length")
+        exchange, buffer = self.exchange, self._buffer
+        if exchange is None:
+            self.num_discarded += size
+        elif buffer is None:
+            exchange.feed(bytes(data))
+        else:
+            buffer[: len(data)] = data
+            self._buffer = buffer[len(data) :] if exchange.filled(len(data)) else None
+        self._count(size)
+
+    def _count(self, amount: int) -> None:
+        """Count received bytes, and give credit for them unless reading is paused."""
+        self._credit += amount
+        is_over = self.flow.is_paused or self.has_ended
+        if self._credit >= RECEIVE_WINDOW // 2 and not is_over:
+            amount, self._credit = self._credit, 0
+            self._connection.give_credit(self, amount)
+
+    def end(self) -> None:
+        """Note the end of the request.  Raises StreamFault if it is cut."""
+        self.has_ended = True
+        if self._expected is not None and self._num_received < self._expected:
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "the body is shorter than content-length")
+        self._buffer = None
+        if self.exchange is not None:
+            self.exchange.end()
+
+    def refuse(self, refusal: HeadRefusal) -> None:
+        """Answer the request with `refusal` in place of its exchange."""
+        if self.exchange is not None:
+            self.exchange.disconnect()
+            refused = RefusedExchange(self, refusal)
+            refused.entry, self.exchange = self.exchange.entry, refused
+            refused.start()
+
+    # --- the answer, by the exchange ---
+
+    def describe(self, name: str) -> Any:
+        return self._connection.describe(name)
+
+    def resume_reading(self) -> None:
+        self.flow.resume_reading()
+        self._count(0)
+
+    def replace(self, first: Exchange, other: Exchange) -> None:
+        assert self.exchange is first
+        self.exchange = other
+
+    def send_continue(self) -> None:
+        self._connection.send_fields(self, _CONTINUE)
+
+    def answer_json(self, request_id: bytes, body: bytes) -> None:
+        self._answer(_JSON + literal(NAME, request_id) + literal(*length_of(body)), (body,))
+
+    def answer(
+        self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
+    ) -> None:
+        block = encode_head(status, (*headers, length_of(body)))
+        self._answer(
+            block, map(in_memory, body.buffers) if isinstance(body, BufferList) else (body,)
+        )
+
+    def _answer(self, block: bytes, parts: Iterable[Buffer]) -> None:
+        if not self.is_closed:
+            self._begin(block)
+            for part in parts:
+                self._put(part)
+            self.finish()
+
+    def begin(self, status: int, headers: Fields, *, keep_alive: bool, is_chunked: bool) -> None:
+        if not self.is_closed:
+            self._begin(encode_head(status, headers))
+
+    def _begin(self, block: bytes) -> None:
+        self.has_head = True
+        self._connection.send_fields(self, block)
+
+    def write(self, body: bytes) -> None:
+        if not self.is_closed:
+            self._put(body)
+            self._connection.send_pending(self)
+
+    def _put(self, body: Buffer) -> None:
+        if body:
+            view = memoryview(body).cast("B")
+            self.pending.append(view)
+            self.num_pending += len(view)
+
+    def finish(self) -> None:
+        if not self.is_closed:
+            self.ends = True
+            self._connection.finish(self)
+
+    def close(self) -> None:
+        self._connection.reset(self, ErrorCode.INTERNAL_ERROR)
+
+    def abort(self) -> None:
+        self._connection.reset(self, ErrorCode.CANCEL)
+
+    # --- the answer, by the connection ---
+
+    def take_pending(self, size: int) -> memoryview:
+        """Remove and return at most `size` bytes of the pending data."""
+        part = self.pending[0]
+        if len(part) > size:
+            self.pending[0] = part[size:]
+            part = part[:size]
+        else:
+            self.pending.popleft()
+        self.num_pending -= len(part)
+        return part
+
+    def drop(self) -> None:
+        """Forget the answer; what is written to it has no effect."""
+        self.is_closed = True
+        self.pending.clear()
+        self.num_pending = 0
+        self._buffer = None
+        self.flow.empty()

@@ -1,0 +1,1 @@
+"""Runtime of two: native from the start, and OpenVINO for larger steps once it is packed."""

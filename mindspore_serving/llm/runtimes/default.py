@@ -1,0 +1,105 @@
+"""Choice of the runtime "auto": "combined" for quantised GGUF files, else "openvino".
+
+Each reason against "combined" is a function of `REASONS`; the first that applies is logged.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+from mindspore_serving import log
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.catalog import AUTO, COMBINED, OPENVINO, RUNTIMES
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.llm.options import check_runtime
+from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS, Activations
+
+ONLY_COMBINED = ("memory", "deterministic")  # options that "openvino" does not have
+_LIBRARIES = ("numba", "llvmlite")
+_TABLE = "token_embd.weight"  # whose rows are read, in any type
+
+
+def choose_runtime(directory: Path, runtime: str, config: EngineConfig) -> str:
+    """Return `runtime`, or what "auto" stands for with the model in `directory`.
+
+    Raises StartError for an option that only "combined" has, if there is a reason against it.
+    """
+    if runtime != AUTO:
+        return runtime
+    reason = reason_against(directory, config)
+    if not reason:
+        return COMBINED
+    for name in filter(config.is_set, ONLY_COMBINED):
+        able = (each for each in RUNTIMES if OPTIONS[name].name_in(each) and each != COMBINED)
+        raise StartError(
+            f"{name} is {getattr(config, name)!r}, which the runtime {COMBINED!r} has, but "
+            f"{reason}: leave it out, or choose the runtime {' or '.join(able)}"
+        )
+    log_default(directory, reason)
+    return OPENVINO
+
+
+def log_default(directory: Path, reason: str) -> None:
+    """Log why "auto" is "openvino" here."""
+    log.info("%s: runtime openvino, and not combined: %s", directory.name, reason)
+
+
+def reason_against(directory: Path, config: EngineConfig) -> str:
+    """Return why "auto" is not "combined" for this model; "" if it is."""
+    return next(filter(None, (each(directory, config) for each in REASONS)), "")
+
+
+def _no_gguf(directory: Path, config: EngineConfig) -> str:
+    return "" if is_gguf(directory) else "the model is no GGUF file"
+
+
+def _option(directory: Path, config: EngineConfig) -> str:
+    try:
+        check_runtime(config, COMBINED)
+    except StartError as error:
+        return str(error)
+    return ""
+
+
+def _exact(directory: Path, config: EngineConfig) -> str:
+    is_exact = config.dtype == "f32"
+    return "dtype is 'f32', but native kernels round activations to int8" if is_exact else ""
+
+
+def _draft(directory: Path, config: EngineConfig) -> str:
+    return "" if config.draft is None else "there is a draft model"
+
+
+def _library(directory: Path, config: EngineConfig) -> str:
+    missing = [name for name in _LIBRARIES if find_spec(name) is None]
+    return f"{' and '.join(missing)} is not installed" if missing else ""
+
+
+def _floats(directory: Path, config: EngineConfig) -> str:
+    kinds = {tensor.kind for tensor in open_gguf(directory).tensors.values()}
+    floats = {name for name, row in FORMATS.items() if row.activations == Activations.FLOAT}
+    return "" if kinds - floats else "its weights are not quantised"
+
+
+def _blocks(directory: Path, config: EngineConfig) -> str:
+    tensors = open_gguf(directory).tensors.items()
+    kinds = {each.kind for name, each in tensors if len(each.shape) > 1 and name != _TABLE}
+    unknown = sorted(kinds - set(FORMATS))
+    return f"native kernels do not read blocks of {', '.join(unknown)}" if unknown else ""
+
+
+def _instructions(directory: Path, config: EngineConfig) -> str:
+    from mindspore_serving.llm.runtimes.native.kernels.compiler import instruction_set
+
+    try:
+        instruction_set()
+    except StartError as error:
+        return str(error)
+    return ""
+
+
+REASONS: tuple[Callable[[Path, EngineConfig], str], ...] = (
+    _no_gguf, _option, _exact, _draft, _library, _floats, _blocks, _instructions,
+)  # fmt: skip
