@@ -5,15 +5,15 @@ Everything here runs on the event loop of `McpServers`.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import anyio
 import msgspec
 from jsonschema import Draft202012Validator, SchemaError
-from mcp import Client
-from mcp_types import Implementation
+from mcp import Client, MCPError
+from mcp_types import CONNECTION_CLOSED, INVALID_REQUEST, Implementation
 from pydantic import ValidationError
 
 from mindspore_serving import __version__, log
@@ -30,6 +30,7 @@ MAX_SCHEMA = 1 << 16  # bytes of the input schema of a tool
 MAX_CALLS = 32  # of one server at a time
 FRESH = 60.0  # seconds for which a list of tools is kept
 START = 30.0  # seconds within which a server must answer first
+_OF_CONNECTION = (INVALID_REQUEST, CONNECTION_CLOSED)  # codes of a session that has ended
 _MAX_TEXT = 1 << 12  # characters of names, descriptions and errors
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class McpConnection:
         self._process = StdioTransport(self._config, self._open_log(), self._ended.set)
         return self._process.connect()
 
-    async def _asked(self, work: Any) -> Any:
+    async def _asked(self, work: Awaitable[T]) -> T:
         """Return the result of a request, within the timeout of the server."""
         began, seconds = time.monotonic(), self._config.timeout_seconds
         try:
@@ -156,10 +157,10 @@ class McpConnection:
         except ServingError:
             raise
         except Exception as error:
-            problem = _reason(error)
-            if self._process is None or self._process.problem:
+            problem = (self._process and self._process.problem) or _reason(error)
+            is_answer = isinstance(error, MCPError) and error.code not in _OF_CONNECTION
+            if self._process is None and not is_answer:
                 self._end(problem)
-                problem = (self._process and self._process.problem) or problem
             raise self._failed(problem) from None
 
     def _end(self, problem: str) -> None:
