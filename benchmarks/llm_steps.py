@@ -19,7 +19,7 @@ import numpy as np
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.step import Row, StateSlots, Step
 
 REPEATS = 3
 
@@ -50,9 +50,13 @@ def decoding(runner: Any, streams: int, context: int) -> Step:
     count = context // runner.block_size + 1
     return Step(
         tuple(
-            Row([5 + i], context - 1, range(i * count, (i + 1) * count), 1) for i in range(streams)
+            Row(
+                [5 + i], context - 1, range(i * count, (i + 1) * count), 1,
+                state=StateSlots(i, i) if runner.num_slots else None,
+            )
+            for i in range(streams)
         )
-    )
+    )  # fmt: skip
 
 
 def milliseconds(runner: Any, step: Step) -> float:

@@ -24,7 +24,6 @@ from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler, ins
 from mindspore_serving.llm.runtimes.native.kernels.emitter import I64, U64, Emitter
 from mindspore_serving.llm.runtimes.native.kernels.formats import (
     FORMATS,
-    ActivationLayout,
     Activations,
     BlockMatrix,
     KernelFormat,
@@ -45,6 +44,7 @@ from mindspore_serving.llm.runtimes.native.threads import (
 
 ROWS, COLUMNS = 5632, 2048
 BYTES = 2**28  # of all matrices
+LINE = 64  # bytes of a cache line
 READ = 2**17  # bytes of a chunk that is only read
 PASSES = 60
 BUSY = "while True: pass"
@@ -113,11 +113,18 @@ def weights_of(format_: KernelFormat, tokens: int) -> Weights:
     kind = format_.activations
     if kind == Activations.FLOAT:
         return Weights(matrices, x, out)
-    rounded = np.zeros((tokens, ActivationLayout.of(COLUMNS, kind).stride), np.uint8)
+    rounded = _aligned((tokens, kind.row_bytes(COLUMNS)))
     arguments = quantise_arguments(x.ctypes.data, x.strides[0], rounded.ctypes.data, COLUMNS, kind)
     threads = KernelThreads(1)
     threads.run(KernelPlan([(quantise_address(kind), tokens, arguments)]))
     return Weights(matrices, rounded, out)
+
+
+def _aligned(shape: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Return zeros that begin at a cache line, as those of the runtime do."""
+    memory = np.zeros(shape[0] * shape[1] + LINE, np.uint8)
+    begin = -memory.ctypes.data % LINE
+    return memory[begin : begin + shape[0] * shape[1]].reshape(shape)
 
 
 def measure(weights: Weights, tokens: int, num_threads: int) -> str:

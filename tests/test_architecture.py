@@ -40,7 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"catalog", "step", "progress", "descriptions", "visible_devices"}),
+    frozenset({"catalog", "draft_options", "step", "progress", "descriptions", "visible_devices"}),
     frozenset({"config"}),
     frozenset({"options", "vllm_options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),
@@ -223,6 +223,7 @@ def test_child_processes_are_started_in_a_single_module() -> None:
     assert offenders(sources(), lambda _, tree: spawns(tree)).keys() == {
         "process/child.py",
         "process/interpreter.py",  # asks another interpreter for its packages
+        "process/command.py",  # becomes an MCP server
         "process/tool.py",  # npu-smi
         "cli/launch.py",  # becomes a coding agent
         "cluster/environment.py",  # pip and uv

@@ -9,6 +9,7 @@ import yaml
 from mindspore_serving.cli.config_file import FIELDS, PATH, SERVABLES, is_path, schema
 from mindspore_serving.cli.tool_settings import ConfigSettings
 from mindspore_serving.core.params import OptionRow
+from mindspore_serving.frontends.state.dialects import redacted
 from mindspore_serving.hub.reference import parse_reference
 
 HIDDEN_KEY = "***"
@@ -45,6 +46,8 @@ def _shown(row: OptionRow, value: Any) -> Any:
         return None
     if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
+    if row.name == "state_directory":
+        value = redacted(value)
     if value and is_path(row, value):
         return _absolute(value)
     if row.item_type == "scalar" and isinstance(value, tuple):

@@ -44,8 +44,13 @@ _Loader.add_implicit_resolver(  # YAML 1.1 takes 1e3 for text
 
 
 def is_path(row: OptionRow, value: Any) -> bool:
-    """Return whether a value is a path, relative to its file; "python" may be a name instead."""
-    return row.is_path and bool(value) and (row.name != "python" or os.sep in value)
+    """Return whether a value is a path, relative to its file, not a URL; "python" may be a name."""
+    return (
+        row.is_path
+        and bool(value)
+        and (row.name != "python" or os.sep in value)
+        and "://" not in value
+    )
 
 
 def schema() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
@@ -48,8 +49,10 @@ def run(settings: ServeSettings) -> int:
         from mindspore_serving.llm.runtimes import joined_rank
 
         return joined_rank.run(role)
-    with msrun.attached(role):  # msrun starts no rank again
-        return _serve(settings.with_all(restart_policy="never"))
+    never: dict[str, Any] = {"restart_policy": "never"}  # msrun starts no rank again
+    servables = tuple({**servable, **never} for servable in settings.servables)
+    with msrun.attached(role):
+        return _serve(replace(settings, servables=servables, **never))
 
 
 def _serve(settings: ServeSettings) -> int:

@@ -112,13 +112,9 @@ class ServableSettings(ServableOptions):
         page="language_models.md#options",
     )
     max_model_len: int = _language(
-        0,
-        "max tokens of a prompt with its completion",
-        default_text="0, the model's",
-        at_least=0,
-        unit="tokens",
-        is_common=True,
-    )
+        0, "max tokens of a prompt with its completion",
+        default_text="0, the model's", at_least=0, unit="tokens", is_common=True,
+    )  # fmt: skip
     prefix_cache_dir: str = _language(
         "",
         "keep cached prompts in this directory, so that they survive a restart",
@@ -140,11 +136,9 @@ class ServableSettings(ServableOptions):
         page="prefix_cache.md#pinned-prompts",
     )
     memory: str = _language(
-        "auto",
-        "low: keep no copy of weights beside the mapped file, a quantised GGUF file",
-        choices=("auto", "low"),
-        page="llm.md#runtimes",
-    )
+        "auto", "low: keep no copy of weights beside the mapped file, a quantised GGUF file",
+        choices=("auto", "low"), page="llm.md#runtimes",
+    )  # fmt: skip
     deterministic: bool = _language(
         False,
         "make answers the same to the bit in any batch; needs --runtime torch or a quantised GGUF",
@@ -396,8 +390,3 @@ class ServeSettings(ServerSettings, ServableSettings):
             yield self
         for servable in self.servables:
             yield replace(self, **{"servables": (), "paths": (), "upstream": "", **servable})
-
-    def with_all(self, **options: Any) -> "ServeSettings":
-        """Return settings with the same `options` of every servable, also of the file."""
-        servables = tuple({**servable, **options} for servable in self.servables)
-        return replace(self, servables=servables, **options)

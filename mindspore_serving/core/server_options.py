@@ -40,8 +40,8 @@ class ServerOptions:
     grpc_library: str = _ports(
         "grpcio",
         "library of the gRPC server",
-        details="pygrpc-native is several times as fast, but has no TLS and few limits",
-        choices=("grpcio", "pygrpc-native"),
+        details="http2 is this server's own HTTP/2, which is several times as fast",
+        choices=("grpcio", "http2"),
         page="deploy.md",
     )
     use_status_codes: bool = _ports(
@@ -121,12 +121,15 @@ class ServerOptions:
     )
     state_directory: str = param(
         "",
-        "directory for files, batches and stored responses, which then survive the server",
-        details="It is created if it does not exist, and has one server at a time. Without it, "
-        "there are no files and batches, and responses are stored in memory",
+        "directory or postgresql:// URL for files, batches and stored responses, which then "
+        "survive the server",
+        details="A directory is created if it does not exist, and has one server at a time; a "
+        "database has several. Without it, there are no files and batches, and responses are "
+        "stored in memory",
         group="state",
-        metavar="DIRECTORY",
+        metavar="DIRECTORY|URL",
         is_path=True,
+        is_secret=True,
         serve="state",
         page="batches.md",
     )

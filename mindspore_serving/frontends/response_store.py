@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from mindspore_serving.core.language_limits import LanguageLimits
+from mindspore_serving.frontends.state.claims import CLAIM_SECONDS
 from mindspore_serving.frontends.state.database import Database, PageRequest, Piece, Record
 from mindspore_serving.frontends.state.store import StateStore, expiry
 
@@ -70,6 +71,10 @@ class ResponseStore:
         record = Record(name, KIND, owner, now, response.body, expires, is_open=is_open)
 
         def add(database: Database) -> None:
+            if is_open:
+                database.claim(name, self._store.holder, CLAIM_SECONDS)
+            else:
+                database.release(name, self._store.holder)
             database.remove(name)
             database.add(record, response.to_pieces())
             keep_limits(database, KIND, owner, limits)
@@ -96,15 +101,23 @@ class ResponseStore:
         """Remove a response that exists."""
         await self._store.run(lambda database: database.remove(name))
 
+    def renew(self, name: str) -> None:
+        """Claim an unfinished response for longer."""
+        self._store.post(lambda db: db.claim(name, self._store.holder, CLAIM_SECONDS))
+
     def fail_interrupted(self) -> None:
-        """Let the responses that an earlier server was computing be failed."""
+        """Let the responses be failed that a server was computing which has ended."""
+        sweeper = f"sweeper of {self._store.holder}"
 
         def fail(database: Database) -> None:
             for record in database.list_open((KIND,)):
+                if not database.claim(record.id, sweeper, 0):
+                    continue  # a server computes it
                 body: dict[str, Any] = msgspec.json.decode(record.body)
                 error = {"code": "server_error", "message": "the server ended before the response"}
                 body |= {"status": "failed", "error": error}
                 database.replace(record.id, _encode(body), is_open=False)
+                database.release(record.id, sweeper)
 
         self._store.post(fail)
 

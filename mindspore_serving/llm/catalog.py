@@ -21,17 +21,18 @@ class Runtime:
     """Functions of a runtime, as "module:function"; modules of `llm.runtimes` begin with a dot.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of a model.  `accepts` has the values of options of which it takes only
-    some, `devices` its names for device types of servables; without one, it computes on CPUs only.
-    The flags say whether it takes images, whether quantised weights stay integers (on
-    every device, or on the one of `keeps_integers_on`), whether the cache of latent attention has
-    latent vectors, and whether its ranks are started by another program: such a runtime cannot be
-    chosen by `serve --runtime`.
+    cannot compute a part of a model, `opens_head` if no prediction head.  `accepts` has the values
+    of options of which it takes only some, `devices` its names for device types of servables;
+    without one, it computes on CPUs only.  The flags say whether it takes images, whether quantised
+    weights stay integers (on every device, or on the one of `keeps_integers_on`), whether the cache
+    of latent attention has latent vectors, and whether its ranks are started by another program:
+    such a runtime cannot be chosen by `serve --runtime`.
     """
 
     opens: str
     opens_encoder: str = ""
     opens_rank: str = ""
+    opens_head: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": "cpu"})
     takes_images: bool = False
@@ -53,6 +54,7 @@ RUNTIMES: dict[str, Runtime] = {
         ".openvino.opening:open_runner",
         ".openvino.encoder:open_encoder",
         ".openvino.opening:open_rank",
+        ".openvino.opening:open_head",
         accepts={
             "device": ("auto", "cpu"),
             "block_size": (32,),
@@ -67,6 +69,7 @@ RUNTIMES: dict[str, Runtime] = {
         ".torch.opening:open_runner",
         ".torch.encoder:open_encoder",
         ".torch.opening:open_rank",
+        ".torch.opening:open_head",
         accepts={
             "dtype": ("auto", "f32", "f16", "bf16"),
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16"),

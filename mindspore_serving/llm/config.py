@@ -13,11 +13,13 @@ from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.draft_options import check_draft
 
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
+LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
 _MAX_RANKS = 64
 
@@ -125,7 +127,7 @@ class EngineConfig:
         "auto",
         "'low': keep no copy of weights beside the mapped file, so prompts are slower; runtimes "
         "'combined' and 'native'",
-        choices=("auto", "low"),
+        choices=("auto", LOW_MEMORY),
         runtimes=("combined", "native"),
     )
     tensor_parallel: int = _option(
@@ -195,8 +197,7 @@ class EngineConfig:
     num_speculative_tokens: int | None = _option(
         None,
         "maximum number of draft tokens of a sequence, taken from earlier text and verified in "
-        "one step; 0: none; None: 16, but 0 where layers keep a state, which rejected tokens "
-        "would spoil",
+        "one step; 0: none; None: 16",
         at_least=0,
         at_most=64,
         engines=("llama.cpp",),
@@ -207,6 +208,14 @@ class EngineConfig:
         "computes on the same runtime, without adapters. `kv_cache_memory` is that of both "
         "models together. Not for models with layers that keep a state, and not with ranks.",
         runtimes={name for name, row in RUNTIMES.items() if not row.has_running_ranks},
+        has_encoders=False,
+    )
+    mtp: bool = _option(
+        False,
+        "draft tokens by the checkpoint's prediction head (multi-token prediction: DeepSeek V3, "
+        "GLM-4.5, Qwen3-Next, Qwen3.5), where earlier text has no better ones. Not with a draft "
+        "model, and not with ranks.",
+        runtimes={name for name, row in RUNTIMES.items() if row.opens_head},
         has_encoders=False,
     )
     adaptive_speculation: bool = _option(
@@ -323,7 +332,7 @@ class EngineConfig:
             row.check(getattr(self, name))
         _check_prefix_cache(self)
         _check_adapters(self)
-        _check_draft(self)
+        check_draft(self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
@@ -346,29 +355,14 @@ class EngineConfig:
     @property
     def requests_speculation(self) -> bool:
         """True if the operator has asked for draft tokens wherever they are possible."""
-        return bool(self.num_speculative_tokens or self.draft)
+        return bool(self.num_speculative_tokens or self.draft or self.mtp)
 
-    def max_draft_tokens(self, *, has_states: bool) -> int:
-        """Return the maximum number of draft tokens of a sequence in a step, for such layers."""
+    @property
+    def max_draft_tokens(self) -> int:
+        """Maximum number of draft tokens of a sequence in a step."""
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
-        return 0 if has_states else _MAX_DRAFT_TOKENS
-
-
-def _check_draft(config: EngineConfig) -> None:
-    if config.draft is None:
-        return
-    if not isinstance(config.draft, str | Path) or not str(config.draft):
-        raise InvalidInputs(f"draft is {config.draft!r}, expected a directory or a GGUF file")
-    reasons = {
-        "num_speculative_tokens=0, which allows no drafts": config.num_speculative_tokens == 0,
-        "tensor_parallel or pipeline_parallel, whose ranks share one model": config.num_ranks > 1,
-    }
-    for reason, applies in reasons.items():
-        if applies:
-            raise InvalidInputs(
-                f"draft is {str(config.draft)!r}, which excludes {reason}: leave out either"
-            )
+        return _MAX_DRAFT_TOKENS
 
 
 def _check_adapters(config: EngineConfig) -> None:

@@ -180,6 +180,7 @@ class OpenedModel:
         if self.runtime not in RUNTIMES:
             return f"{name}: engine {runtime}; {self.engine.describe()}"
         draft = f"; draft model {Path(self.config.draft).name}" if self.config.draft else ""
+        draft += "; prediction head" if self.config.mtp else ""
         return f"{name}: runtime {runtime}; {self.engine.describe(self._weights())}{draft}"
 
     def _weights(self) -> str:

@@ -160,6 +160,26 @@ class Runner(Protocol):
     def close(self) -> None: ...
 
 
+class HiddenRunner(Runner, Protocol):
+    """A runner that keeps the hidden states of its last step."""
+
+    def hidden_states(self) -> Vectors:
+        """Return float32 [n, hidden_size], which the next step may overwrite.
+
+        With the option `mtp` they are the final normalised ones of all tokens; those of a
+        prediction head are of the tokens with logits.
+        """
+        ...
+
+
+class HeadRunner(HiddenRunner, Protocol):
+    """A prediction head: its tokens follow those whose hidden states it gets."""
+
+    def compute(self, step: Step, hidden_states: Vectors | None = None) -> Logits:
+        """Compute `step` as `run` does, with `hidden_states` of all tokens."""
+        ...
+
+
 class EmbeddingRunner(Runner, Protocol):
     """A runner that also returns what the logits are computed from."""
 

@@ -20,7 +20,7 @@ _TYPES = {"command": ("stdio",), "url": ("http", "streamable-http", "streamable_
 class McpServerConfig(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
 ):
-    """One MCP server: a `command` that speaks on its standard streams, or a `url`.
+    """An MCP server: a `command` that speaks on its standard streams, or a `url`.
 
     Only `allowed_tools` are offered, all if it is None.  A call takes at most `timeout_seconds`,
     and the model reads at most `max_output_bytes` of its result.

@@ -1,4 +1,4 @@
-"""One MCP server: opened when it is needed, opened again with growing delays after it failed.
+"""The connection to an MCP server, opened when it is needed, and again after growing delays.
 
 Everything here runs on the event loop of `McpServers`.
 """
@@ -63,7 +63,7 @@ class McpConnection:
         Raises UpstreamFailed if the server fails, or what it lists cannot be used.
         """
         if time.monotonic() - self._listed_at > FRESH or not self._is_open:
-            listed = await self._asked(self._list(await self._client()))
+            listed = await self._answered(self._list(await self._client()))
             self._tools, self._listed_at = self._checked(listed), time.monotonic()
         return self._tools
 
@@ -78,7 +78,7 @@ class McpConnection:
         self._num_calls += 1
         try:
             client = await self._client()
-            result = await self._asked(client.call_tool(name, arguments))
+            result = await self._answered(client.call_tool(name, arguments))
         finally:
             self._num_calls -= 1
         return self._cut(_to_text(result)), bool(result.is_error)
@@ -142,7 +142,7 @@ class McpConnection:
         self._process = StdioTransport(self._config, self._open_log(), self._ended.set)
         return self._process.connect()
 
-    async def _asked(self, work: Awaitable[T]) -> T:
+    async def _answered(self, work: Awaitable[T]) -> T:
         """Return the result of a request, within the timeout of the server."""
         began, seconds = time.monotonic(), self._config.timeout_seconds
         try:

@@ -29,7 +29,7 @@ class McpServers:
     def __init__(
         self, configs: Mapping[str, McpServerConfig], open_log: Callable[[str], ChildLog]
     ) -> None:
-        """Raises StartError if the SDK is not installed."""
+        """Prepare connections; raises StartError if the SDK is not installed."""
         try:
             from mindspore_serving.mcp import connection
         except ModuleNotFoundError as error:

@@ -32,7 +32,7 @@ def to_program(
 
 
 def main() -> None:
-    """Become the program, with the channel as standard input and output."""
+    """Replace this process by the program, whose standard input and output are the channel."""
     words, _, address = tie_to_parent(sys.argv[1:])
     command, names, directory = json.loads(words)
     channel = int(address.removeprefix("fd:"))

@@ -67,7 +67,7 @@ async def run_batch(serving: Serving, job: OfflineJob, on_progress: Progress) ->
     If the state of the same file is there, those with a result do not run again.  Raises
     InvalidInputs if a file cannot be read or written, ServingError if the models end.
     """
-    _, router = serving.open_routes(job.options, {KIND: OfflineLines()}, priority=0)
+    _, router = await serving.open_routes(job.options, {KIND: OfflineLines()}, priority=0)
     assert serving.batches is not None
     assert serving.store is not None
     runner, store = serving.batches, serving.store

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.cluster.local import LocalLauncher, log_path
+from mindspore_serving.cluster.local import LocalLauncher, open_mcp_log
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment, RefusedServable
 from mindspore_serving.core.llm_messages import BACKGROUND
@@ -31,7 +31,7 @@ from mindspore_serving.frontends.chat.refusals import LanguageRefusals
 from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.health import HealthService
-from mindspore_serving.frontends.grpc.native import NativeGrpcServer
+from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
 from mindspore_serving.frontends.grpc.reflection import ReflectionService
 from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
@@ -43,6 +43,7 @@ from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_log import RequestLog
+from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
@@ -55,7 +56,6 @@ from mindspore_serving.master.master import Master
 from mindspore_serving.mcp.config import read_config
 from mindspore_serving.mcp.servers import McpServers
 from mindspore_serving.metrics.exposition import Page
-from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.client_models import MasterClientModels
 from mindspore_serving.server.front_ends import FrontEndOptions
@@ -93,7 +93,7 @@ class Serving:
         )
         self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
-        self._grpc: GrpcServer | NativeGrpcServer | None = None
+        self._grpc: GrpcServer | Http2GrpcServer | None = None
         self._http: HttpServer | FrontEndPool | None = None
         self._pool: FrontEndPool | None = None
         self._directory = ExitStack()  # of the socket to which front ends connect
@@ -198,14 +198,11 @@ class Serving:
             await self._start_grpc_processes(options, handlers, closing, unsent)
             return
         limits, responses = options.limits, self._responses
-        server: GrpcServer | NativeGrpcServer
+        server: GrpcServer | Http2GrpcServer
         if options.grpc_library == "grpcio":
             server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
         else:
-            fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(
-                where, handlers, limits, closing, responses, fast=fast, unsent=unsent
-            )
+            server = Http2GrpcServer(where, handlers, limits, closing, responses)
         await server.start(max_message, tls)
         self._grpc = server
 
@@ -241,7 +238,7 @@ class Serving:
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-        v2, router = self.open_routes(options)
+        v2, router = await self.open_routes(options)
         app = guarded(router, keys, origins)
         if options.front_ends > 1:
             pool = await self._front_ends(options.front_ends)
@@ -260,7 +257,7 @@ class Serving:
             self.batches.start(router)
         self._tasks.append(asyncio.create_task(self._master.control.past.follow()))
 
-    def open_routes(
+    async def open_routes(
         self,
         options: FrontEndOptions,
         lines: Mapping[str, LineFormat] = protocols.LINES,
@@ -270,13 +267,16 @@ class Serving:
 
         `lines` and `priority` are those of batches.  Raises StartError.
         """
-        store = self.store = StateStore(options.state_directory)
+        store = await on_thread("state", StateStore, options.state_directory)
+        self.store = store
         if store.is_durable:
             limits = options.language_limits
-            self.batches = BatchRunner(store, lines, limits, priority=priority)
+            sweep = ResponseStore(store).fail_interrupted if store.is_shared else lambda: None
+            self.batches = BatchRunner(store, lines, limits, priority=priority, sweep=sweep)
         if options.mcp_config:
-            self._mcp = McpServers(read_config(options.mcp_config), _open_mcp_log)
-        state = replace(self._app_state(options), store=store, batches=self.batches, mcp=self._mcp)
+            self._mcp = McpServers(read_config(options.mcp_config), open_mcp_log)
+        state = self._app_state(options)
+        state = replace(state, store=store, batches=self.batches, mcp=self._mcp)
         state.responses.fail_interrupted()
         v2 = self._v2(state, options)
         has_keys = bool(options.api_keys or options.key_file is not None)
@@ -388,9 +388,3 @@ class Serving:
         memory = self._memory if options.client_shared_memory else SharedMemory()
         models, traces = V2Models(state.control, state.models), self._master.traces
         return V2(state, models, memory, options.limits, traces)
-
-
-def _open_mcp_log(name: str) -> ChildLog:
-    """Open the log of the process of an MCP server."""
-    plain = "".join(letter if letter.isalnum() else "_" for letter in name)
-    return ChildLog(log_path(f"log_mcp_{plain}"))

@@ -299,3 +299,11 @@ def test_paths_of_draft_models_are_relative_to_their_source(read, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     settings = ServeSettings(paths=["model"], draft="small.gguf")
     assert llm_options(settings) == {"draft": str(tmp_path / "small.gguf")}
+
+
+def test_a_url_of_the_state_is_no_path_and_its_password_is_hidden(read):
+    url = "postgresql://anna:secret@db/state?sslmode=require"
+    assert read(f"state: {url}") == {"state_directory": url}
+    shown = config.effective(ConfigSettings(paths=[], state_directory=url))
+    assert shown["state"] == "postgresql://db/state"
+    assert "secret" not in repr(ConfigSettings(paths=[], state_directory=url))

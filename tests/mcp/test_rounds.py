@@ -124,7 +124,7 @@ def test_a_request_has_a_limited_number_of_calls(agent):
         ({"allowed_tools": ["ad"]}, "did you mean 'add'?"),
     ],
 )
-def test_a_request_cannot_choose_what_is_connected_to(agent, change, text):
+def test_a_response_cannot_choose_the_server_of_a_name(agent, change, text):
     answer = respond(agent, tools=[{**TOOLS, **change}])
     assert answer.status == 400
     assert text in answer.error["message"]
@@ -201,7 +201,7 @@ def test_messages_stream_mcp_blocks(agent):
         ),
     ],
 )
-def test_a_message_cannot_choose_what_is_connected_to(agent, fields, text):
+def test_a_message_cannot_choose_the_server_of_a_name(agent, fields, text):
     answer = message(agent, **fields)
     assert answer.status == 400
     assert text in answer.error["message"]

@@ -29,7 +29,7 @@ RoundEvent: TypeAlias = Event | McpListed | McpResult
 
 @dataclass(slots=True)
 class _Round:
-    """What the model wrote in a round."""
+    """Output of the model in a round."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -95,18 +95,18 @@ class McpGeneration:
                     continue
                 if isinstance(event, Chunk):
                     written.take(event)
-                    if event.finish_reason == "tool_calls" and self._own(written):
+                    if event.finish_reason == "tool_calls" and self._mcp_calls(written):
                         last = event
                         event = msgspec.structs.replace(event, finish_reason=None)
                 yield event
-            own = self._own(written) if last is not None else []
-            results = await self._offered.call_all(own) if own else []
+            calls = self._mcp_calls(written) if last is not None else []
+            results = await self._offered.call_all(calls) if calls else []
             for result in results:
                 yield result
-            has_others = len(own) < len(written.calls)
-            if last is None or has_others or not self._has_room(finished):
+            is_mixed = len(calls) < len(written.calls)
+            if last is None or is_mixed or not self._has_room(finished):
                 if last is not None:
-                    yield Chunk(0, "", (), finish_reason="tool_calls" if has_others else "length")
+                    yield Chunk(0, "", (), finish_reason="tool_calls" if is_mixed else "length")
                 yield _sum(finished)
                 return
             await self._continue(written.to_messages(results), finished[-1])
@@ -121,7 +121,7 @@ class McpGeneration:
     def __exit__(self, *error: object) -> None:
         self.cancel()
 
-    def _own(self, written: _Round) -> list[tuple[str, str]]:
+    def _mcp_calls(self, written: _Round) -> list[tuple[str, str]]:
         """Return functions and arguments of the calls of MCP servers' tools."""
         tools = self._offered.tools
         return [(name, "".join(parts)) for name, parts in written.calls if name in tools]

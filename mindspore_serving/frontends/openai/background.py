@@ -19,6 +19,7 @@ from mindspore_serving.frontends.keys import owner_of
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
 from mindspore_serving.frontends.openai.response_writing import ResponseBuilder
 from mindspore_serving.frontends.response_store import StoredResponse, to_stored
+from mindspore_serving.frontends.state.claims import RENEWAL_SECONDS
 
 MAX_RUNNING = 64  # responses in the background per API key
 _END = b"\n\n"  # of an event
@@ -97,8 +98,14 @@ def start(
     stored = to_stored(first, first.output, response.items)
     state.responses.add(owner, name, stored, limits, is_open=True)
 
+    async def renew() -> None:
+        while state.store.is_shared:
+            await asyncio.sleep(RENEWAL_SECONDS)
+            state.responses.renew(name)
+
     async def run() -> None:
         status = "cancelled"
+        renewing = asyncio.create_task(renew())
         try:
             with stack:
                 async for data in events:
@@ -108,6 +115,7 @@ def start(
             status = "failed"
             log.error("a background response failed", exc_info=True)
         finally:
+            renewing.cancel()
             state.responses.add(owner, name, response.end(status), limits)
             running.pop((owner, name), None)
 

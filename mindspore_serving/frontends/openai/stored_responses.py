@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from mindspore_serving.errors import InvalidField, NoRoute
+from mindspore_serving.errors import Conflict, InvalidField, NoRoute
 from mindspore_serving.frontends import keys
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import check_values
@@ -31,6 +31,8 @@ async def get_stored(state: AppState, http: Request) -> Response:
     """Return a stored response."""
     stored, running = await find(state, http), background.find(state, http)
     if http.query_params.get("stream") == "true":
+        if running is None:
+            _check_ended(stored)
         events = background.resume(running, stored, background.starting_after(http))
         return EventStream(events)
     if running is not None:
@@ -42,6 +44,7 @@ async def delete(state: AppState, http: Request) -> Deleted:
     """Delete a stored response."""
     await find(state, http)
     await background.stop(state, http)
+    _check_ended(await find(state, http))
     await state.responses.remove(_name(http))
     return Deleted(_name(http))
 
@@ -64,7 +67,17 @@ async def cancel(state: AppState, http: Request) -> Response:
     stored = await find(state, http)
     if not msgspec.json.decode(stored.body, type=_Background).background:
         raise InvalidField("", text="only background responses can be cancelled")
+    _check_ended(stored)
     return Response(stored.body, media_type="application/json")
+
+
+def _check_ended(stored: StoredResponse) -> None:
+    """Raise Conflict if a response, which does not run here, runs at another server."""
+    if msgspec.json.decode(stored.body, type=_Background).status in ("queued", "in_progress"):
+        raise Conflict(
+            "another server of the same state computes this response: stream, cancel or delete it "
+            "there, or wait for its end"
+        )
 
 
 def is_stored_response(_: AppState, scope: Scope) -> bool:
@@ -130,6 +143,7 @@ def _name(http: Request) -> str:
 
 class _Background(msgspec.Struct):
     background: bool = False
+    status: str = ""
 
 
 class _Named(msgspec.Struct):

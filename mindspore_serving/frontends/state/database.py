@@ -1,29 +1,17 @@
-"""Records and their pieces in SQLite.
+"""Records and their pieces in a database, SQLite or PostgreSQL.
 
 A record is a JSON body with a kind and an owner; its pieces are numbered bytes, such as the parts
 of a file, the lines of a batch or the items of a response.  Knows no protocol, no limit and no
 clock.  Blocking: `StateStore` calls it on a thread of its own.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
-VERSION = 1  # of the tables
-_SCHEMA = """
-CREATE TABLE records (
-    sequence INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, kind TEXT NOT NULL,
-    owner TEXT NOT NULL, created INTEGER NOT NULL, expires INTEGER, size INTEGER NOT NULL,
-    is_open INTEGER NOT NULL, body BLOB NOT NULL);
-CREATE INDEX records_of_owner ON records (owner, kind, sequence);
-CREATE INDEX open_records ON records (kind) WHERE is_open;
-CREATE INDEX expiring_records ON records (expires) WHERE expires IS NOT NULL;
-CREATE TABLE pieces (
-    record TEXT NOT NULL, number INTEGER NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL,
-    PRIMARY KEY (record, number));
-CREATE INDEX pieces_by_key ON pieces (record, key, number);
-"""
+from mindspore_serving.frontends.state.dialects import SQLITE, SqlDialect
+
 _COLUMNS = "id, kind, owner, created, expires, size, is_open, body"
 
 
@@ -63,58 +51,109 @@ class PageRequest:
 
 
 class Database:
-    """The tables in the file `path`, ":memory:" for none.  Raises sqlite3.Error."""
+    """The tables of `where`: a file of SQLite, ":memory:" for none, or a URL of PostgreSQL.
 
-    def __init__(self, path: str) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        execute = self._connection.execute
-        self.version = execute("PRAGMA user_version").fetchone()[0]
-        if self.version == 0:
-            execute("PRAGMA auto_vacuum = INCREMENTAL")
-            self._connection.executescript(f"{_SCHEMA} PRAGMA user_version = {VERSION};")
-            self.version = VERSION
-        execute("PRAGMA journal_mode = WAL")
-        execute("PRAGMA synchronous = NORMAL")
+    Raises `dialect.error`.
+    """
+
+    def __init__(self, where: str, dialect: SqlDialect = SQLITE) -> None:
+        self.dialect = dialect
+        self._where = where
+        self._connection = dialect.connect(where)
+        self.version: int = self._execute(dialect.version).fetchone()[0]
 
     def close(self) -> None:
         self._connection.close()
 
-    def limit_pages(self, count: int) -> None:
-        """Let the file have at most `count` pages."""
-        self._connection.execute(f"PRAGMA max_page_count = {count}")
+    def limit_pages(self, count: int | None) -> int:
+        """Let the file of SQLite have at most `count` pages, if it is set; return the limit."""
+        value = "" if count is None else f" = {count}"
+        limit: int = self._execute(f"PRAGMA max_page_count{value}").fetchone()[0]
+        return limit
+
+    def compact(self) -> None:
+        """Write SQLite's log into its file, and give free pages back to the file system."""
+        self.shrink()
+        self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Hold a transaction, which is undone if the block raises."""
-        self._connection.execute("BEGIN IMMEDIATE")
+        self._begin()
         try:
             yield
-            self._connection.execute("COMMIT")
+            self._execute("COMMIT")
         except BaseException:
-            if self._connection.in_transaction:  # SQLite undoes some itself
-                self._connection.execute("ROLLBACK")
+            with suppress(*self.dialect.lost):  # the connection may be what failed
+                if self.dialect.in_transaction(self._connection):  # SQLite undoes some itself
+                    self._execute("ROLLBACK")
             raise
+
+    def _begin(self) -> None:
+        """Begin a transaction; a connection that was lost since the last one is made again."""
+        try:
+            self._lock()
+        except self.dialect.lost:
+            with suppress(*self.dialect.lost):
+                self._connection.close()
+            self._connection = self.dialect.connect(self._where)
+            self._lock()
+
+    def _lock(self) -> None:
+        for statement in self.dialect.lock:
+            self._execute(statement)
+
+    def _execute(self, statement: str, values: Sequence[object] = ()) -> Any:
+        """Run a statement, with a question mark for each value; return its cursor."""
+        return self._connection.execute(statement.replace("?", self.dialect.mark), values)
+
+    # --- claims ----------------------------------------------------------------------------------
+
+    def claim(self, name: str, holder: str, seconds: int) -> bool:
+        """Claim a piece of work for a server, for `seconds` from now; renew a claim that it has.
+
+        Returns False if another server has claimed it.  A database of one server has no claims.
+        """
+        if not self.dialect.is_shared:
+            return True
+        now = self.dialect.now
+        rows = self._execute(
+            f"INSERT INTO claims VALUES (?, ?, {now} + ?) ON CONFLICT (name) DO UPDATE "
+            "SET holder = excluded.holder, until = excluded.until "
+            f"WHERE claims.holder = excluded.holder OR claims.until < {now}",
+            (name, holder, seconds),
+        )
+        return bool(rows.rowcount)
+
+    def release(self, name: str, holder: str) -> None:
+        """Release what `claim` claimed."""
+        if self.dialect.is_shared:
+            self._execute("DELETE FROM claims WHERE name = ? AND holder = ?", (name, holder))
 
     # --- records ---------------------------------------------------------------------------------
 
     def add(self, record: Record, pieces: Iterable[Piece] = ()) -> None:
         """Add a record with a new id."""
-        self._connection.execute(
+        self._execute(
             f"INSERT INTO records ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 record.id, record.kind, record.owner, record.created, record.expires,
-                len(record.body), record.is_open, record.body,
+                len(record.body), int(record.is_open), record.body,
             ),
         )  # fmt: skip
         self.add_pieces(record.id, pieces)
 
     def find(self, kind: str, owner: str, name: str) -> Record | None:
         """Return the record of `owner` with the id `name`."""
+        if "\0" in name:  # which PostgreSQL refuses
+            return None
         rows = self._select("kind = ? AND owner = ? AND id = ?", (kind, owner, name))
         return rows[0] if rows else None
 
     def page(self, kind: str, owner: str, page: PageRequest) -> Sequence[Record]:
         """Return records of `owner` by age, the newest first unless `page` is ascending."""
+        if "\0" in page.after:
+            return []
         sign, order = (">", "ASC") if page.is_ascending else ("<", "DESC")
         where, values = "owner = ? AND kind = ?", [owner, kind]
         if page.after:
@@ -125,38 +164,37 @@ class Database:
     def list_open(self, kinds: Sequence[str]) -> Sequence[Record]:
         """Return the unfinished records of all owners, the oldest first."""
         marks = ", ".join("?" * len(kinds))
-        return self._select(f"kind IN ({marks}) AND is_open ORDER BY sequence", kinds)
+        return self._select(f"kind IN ({marks}) AND is_open <> 0 ORDER BY sequence", kinds)
 
     def replace(self, name: str, body: bytes, *, is_open: bool) -> None:
         """Replace the body of the record `name`."""
-        self._connection.execute(
+        self._execute(
             "UPDATE records SET size = size + ? - length(body), body = ?, is_open = ? WHERE id = ?",
-            (len(body), body, is_open, name),
+            (len(body), body, int(is_open), name),
         )
 
     def set_expiry(self, name: str, expires: int | None) -> None:
         """Let the record `name` end at `expires`."""
-        self._connection.execute("UPDATE records SET expires = ? WHERE id = ?", (expires, name))
+        self._execute("UPDATE records SET expires = ? WHERE id = ?", (expires, name))
 
     def renew(self, name: str, expires: int | None) -> None:
         """Let the record `name` be the newest of its kind, and end at `expires`."""
-        self._connection.execute(
-            "UPDATE records SET sequence = (SELECT max(sequence) + 1 FROM records), expires = ? "
-            "WHERE id = ?",
+        self._execute(
+            f"UPDATE records SET sequence = {self.dialect.next_sequence}, expires = ? WHERE id = ?",
             (expires, name),
         )
 
     def remove(self, *names: str) -> None:
         """Remove records and their pieces."""
         for name in names:
-            self._connection.execute("DELETE FROM pieces WHERE record = ?", (name,))
-            self._connection.execute("DELETE FROM records WHERE id = ?", (name,))
+            self._execute("DELETE FROM pieces WHERE record = ?", (name,))
+            self._execute("DELETE FROM records WHERE id = ?", (name,))
 
     def usage(self, owner: str, kinds: Sequence[str]) -> tuple[int, int]:
         """Return the number of records of `owner` of these kinds, and their bytes."""
         marks = ", ".join("?" * len(kinds))
-        count, size = self._connection.execute(
-            "SELECT count(*), coalesce(sum(size), 0) FROM records "
+        count, size = self._execute(
+            "SELECT count(*), CAST(coalesce(sum(size), 0) AS BIGINT) FROM records "
             f"WHERE owner = ? AND kind IN ({marks})",
             (owner, *kinds),
         ).fetchone()
@@ -164,18 +202,21 @@ class Database:
 
     def expire(self, now: int) -> int:
         """Remove records whose time is over, but no unfinished ones; return their number."""
-        rows = self._connection.execute(
-            "SELECT id FROM records WHERE expires <= ? AND NOT is_open LIMIT 100", (now,)
+        rows = self._execute(
+            "SELECT id FROM records WHERE expires <= ? AND is_open = 0 LIMIT 100", (now,)
         ).fetchall()
         self.remove(*(name for (name,) in rows))
+        if self.dialect.is_shared:
+            self._execute(f"DELETE FROM claims WHERE until < {self.dialect.now} - 3600")
         return len(rows)
 
     def shrink(self) -> None:
         """Give free pages back to the file system, outside of a transaction."""
-        self._connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
+        if self.dialect.shrink:
+            self._execute(self.dialect.shrink).fetchall()
 
     def _select(self, where: str, values: Sequence[object]) -> list[Record]:
-        rows = self._connection.execute(f"SELECT {_COLUMNS} FROM records WHERE {where}", values)
+        rows = self._execute(f"SELECT {_COLUMNS} FROM records WHERE {where}", values)
         return [
             Record(name, kind, owner, created, body, expires, size, bool(is_open))
             for name, kind, owner, created, expires, size, is_open, body in rows
@@ -186,12 +227,13 @@ class Database:
     def add_pieces(self, name: str, pieces: Iterable[Piece]) -> None:
         """Add pieces with new numbers to the record `name`."""
         rows = [(name, piece.number, piece.key, piece.data) for piece in pieces]
-        self._connection.executemany("INSERT INTO pieces VALUES (?, ?, ?, ?)", rows)
+        insert = "INSERT INTO pieces VALUES (?, ?, ?, ?)".replace("?", self.dialect.mark)
+        self._connection.cursor().executemany(insert, rows)
         self._resize(name, sum(len(row[3]) for row in rows))
 
     def remove_piece(self, name: str, number: int) -> bool:
         """Remove a piece; return whether it was there."""
-        rows = self._connection.execute(
+        rows = self._execute(
             "DELETE FROM pieces WHERE record = ? AND number = ? RETURNING length(data)",
             (name, number),
         ).fetchall()
@@ -200,12 +242,12 @@ class Database:
 
     def clear_pieces(self, name: str) -> None:
         """Remove all pieces of the record `name`."""
-        self._connection.execute("DELETE FROM pieces WHERE record = ?", (name,))
-        self._connection.execute("UPDATE records SET size = length(body) WHERE id = ?", (name,))
+        self._execute("DELETE FROM pieces WHERE record = ?", (name,))
+        self._execute("UPDATE records SET size = length(body) WHERE id = ?", (name,))
 
     def pieces(self, name: str, after: int = -1, max_bytes: int = 1 << 20) -> Sequence[Piece]:
         """Return pieces whose number is over `after`, in order, until they have `max_bytes`."""
-        rows = self._connection.execute(
+        rows = self._execute(
             "SELECT number, data, key FROM pieces WHERE record = ? AND number > ? ORDER BY number",
             (name, after),
         )
@@ -219,7 +261,7 @@ class Database:
 
     def find_piece(self, name: str, key: bytes) -> Piece | None:
         """Return the first piece of the record `name` with this key."""
-        row = self._connection.execute(
+        row = self._execute(
             "SELECT number, data, key FROM pieces WHERE record = ? AND key = ? ORDER BY number",
             (name, key),
         ).fetchone()
@@ -228,13 +270,13 @@ class Database:
     def next_number(self, name: str) -> int:
         """Return the number behind the last piece of the record `name`."""
         query = "SELECT coalesce(max(number) + 1, 0) FROM pieces WHERE record = ?"
-        number: int = self._connection.execute(query, (name,)).fetchone()[0]
+        number: int = self._execute(query, (name,)).fetchone()[0]
         return number
 
     def pieces_by_key(self, name: str, after: Piece | None, limit: int) -> Sequence[Piece]:
         """Return pieces behind `after`, in order of key and number."""
         key, number = (after.key, after.number) if after else (b"", -1)
-        rows = self._connection.execute(
+        rows = self._execute(
             "SELECT number, data, key FROM pieces WHERE record = ? AND (key, number) > (?, ?) "
             "ORDER BY key, number LIMIT ?",
             (name, key, number, limit),
@@ -242,4 +284,4 @@ class Database:
         return [Piece(*row) for row in rows]
 
     def _resize(self, name: str, change: int) -> None:
-        self._connection.execute("UPDATE records SET size = size + ? WHERE id = ?", (change, name))
+        self._execute("UPDATE records SET size = size + ? WHERE id = ?", (change, name))

@@ -7,6 +7,7 @@ without a result run again.  Knows no protocol.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from starlette.types import ASGIApp
@@ -26,9 +27,10 @@ from mindspore_serving.frontends.state.batch import (
 )
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
 from mindspore_serving.frontends.state.calls import run_line
+from mindspore_serving.frontends.state.claims import run_claimed
 from mindspore_serving.frontends.state.database import Piece
 from mindspore_serving.frontends.state.reading_lines import read_lines
-from mindspore_serving.frontends.state.store import StateStore, StorageFull
+from mindspore_serving.frontends.state.store import StateLost, StateStore, StorageFull
 
 _NUM_READ = 64  # lines
 _NUM_SHOWN = 100  # batches
@@ -38,6 +40,7 @@ _CODES = (
     (InvalidInputs, "invalid_file"),
 )
 _SWEEP_SECONDS = 600.0  # between removals of what has expired
+_SHARED_SWEEP_SECONDS = 5.0  # the same, where other servers may have added or left batches
 
 
 class BatchRunner:
@@ -55,9 +58,13 @@ class BatchRunner:
         now: Callable[[], float] = time.time,
         *,
         priority: int = BACKGROUND,
+        sweep: Callable[[], object] = lambda: None,
     ) -> None:
-        """Create a runner of requests of this `priority`; `now` returns seconds since 1970."""
-        self._priority = priority
+        """Create a runner of requests of this `priority`; `now` returns seconds since 1970.
+
+        `sweep` is called when what has expired is removed.
+        """
+        self._priority, self._sweep = priority, sweep
         self._store, self._formats, self._limits, self._now = store, formats, limits, now
         self._app: ASGIApp | None = None
         self._slots = asyncio.Semaphore(limits.max_batch_running)
@@ -121,9 +128,11 @@ class BatchRunner:
                         task = asyncio.create_task(self._run_owner(batch.owner))
                         self._owners[batch.owner] = task
                 await self._store.expire()
+                self._sweep()
             except ServingError as error:
                 log.error("batches could not be read: %s", error)
-            await is_set_within(_SWEEP_SECONDS, self._changed)
+            shared = self._store.is_shared
+            await is_set_within(_SHARED_SWEEP_SECONDS if shared else _SWEEP_SECONDS, self._changed)
 
     async def _unfinished(self, owner: str | None = None) -> list[Batch]:
         records = await self._store.run(lambda database: database.list_open(KINDS))
@@ -131,15 +140,34 @@ class BatchRunner:
         return [batch for batch in batches if batch.id not in self._failed]
 
     async def _run_owner(self, owner: str) -> None:
-        """Run the batches of `owner`, the oldest first, until there are no more."""
+        """Run the batches of `owner`, unless another server does."""
+        is_done = False
         try:
-            while batches := await self._unfinished(owner):
-                await self._run_batch(batches[0])
+            is_done = await run_claimed(
+                self._store,
+                f"batches of {owner}",
+                partial(self._run_batches, owner),
+                self._stop_cancelled,
+            )
+        except StateLost as error:
+            log.error("batches wait for the database: %s", error)
         except Exception:
             log.error("a batch failed", exc_info=True)
         finally:
             del self._owners[owner]
-        self._changed.set()
+        if is_done:
+            self._changed.set()
+
+    async def _run_batches(self, owner: str) -> None:
+        """Run the batches of `owner`, the oldest first, until there are no more."""
+        while batches := await self._unfinished(owner):
+            await self._run_batch(batches[0])
+
+    async def _stop_cancelled(self) -> None:
+        """Stop the batches here that were cancelled by another server."""
+        for batch in await self._unfinished():
+            if batch.status == "cancelling" and batch.id in self._stops:
+                self._stops[batch.id].set()
 
     async def _run_batch(self, batch: Batch) -> None:
         stop = self._stops[batch.id] = asyncio.Event()
@@ -150,6 +178,8 @@ class BatchRunner:
             if writer.batch.status == "in_progress":
                 await self._run_lines(writer, stop)
             await writer.finish()
+        except StateLost:
+            raise  # it goes on when the database is there again
         except ServingError as error:
             code = next((name for kind, name in _CODES if isinstance(error, kind)), "server_error")
             await self._fail(writer, BatchProblem(code, str(error)))

@@ -1,61 +1,99 @@
 """The database of one server, on a thread of its own, so that the event loop never waits for disk.
 
 Without a directory it is in memory, and ends with the server.  A directory has one server at a
-time.
+time; a database of PostgreSQL has several.
 """
 
 import asyncio
 import fcntl
 import os
-import sqlite3
+import secrets
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from mindspore_serving import log
 from mindspore_serving.aio import function_thread, on_thread
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.errors import Overloaded, ServingError, StartError, reason
-from mindspore_serving.frontends.state.database import VERSION, Database
+from mindspore_serving.frontends.state.database import Database
+from mindspore_serving.frontends.state.dialects import (
+    SQLITE,
+    VERSION,
+    is_url,
+    postgres,
+    redacted,
+)
+from mindspore_serving.frontends.state.reserve import DiskReserve
 
 T = TypeVar("T")
 
 DAY = 86_400  # seconds
 _THREAD = "state"
 FILE, LOCK = "state.sqlite3", "lock"
-_FULL = "database or disk is full"
 
 
 class StorageFull(Overloaded):
     """No room on the disk of the state's directory."""
 
 
+class StateLost(ServingError):
+    """No connection to the database of several servers, for now."""
+
+
 class StateStore:
     """Runs work on the database, one piece at a time, in the order of the calls.
 
-    Raises StartError if `directory` cannot be used, or another server uses it.
+    `where` is a directory, a URL of PostgreSQL, or "" for memory.  Raises StartError if it cannot
+    be used, or another server uses the directory.
     """
 
-    def __init__(self, directory: str = "") -> None:
-        self.directory = directory
+    def __init__(self, where: str = "") -> None:
+        self.where = redacted(where)
+        self.holder = secrets.token_hex(8)  # of claims
+        self._dialect = postgres() if is_url(where) else SQLITE
         self._closing = ExitStack()
         self._is_closed = False
         self._database: Database | None = None  # in memory: opened at the first use
-        if directory:
+        self._reserve: DiskReserve | None = None
+        if where:
             try:
-                self._database = self._open(directory)
-            except (OSError, sqlite3.Error) as error:
+                self._database = self._open(where)
+            except (OSError, self._dialect.error) as error:
                 self._closing.close()
-                text = f"the directory of --state {directory!r} cannot be used: {reason(error)}"
+                text = f"the state of --state {self.where!r} cannot be used: {reason(error)}"
                 raise StartError(f"Serving Error: {text}") from None
 
     @property
     def is_durable(self) -> bool:
         """True if records survive the server."""
-        return bool(self.directory)
+        return bool(self.where)
 
-    def _open(self, directory: str) -> Database:
+    @property
+    def is_shared(self) -> bool:
+        """True if other servers may use the same database."""
+        return self._dialect.is_shared
+
+    def _open(self, where: str) -> Database:
+        if not self.is_shared:
+            where = self._lock(where)
+            self._reserve = DiskReserve(os.path.dirname(where))
+        database = Database(where, self._dialect)
+        if database.version != VERSION:
+            database.close()
+            text = f"{redacted(where)} has version {database.version}, expected {VERSION}"
+            raise OSError(f"{text}: another version of this package wrote it")
+        if self._reserve is not None:
+            try:
+                self._reserve.make()
+            except OSError as error:
+                log.warning("state can only be removed, not added: %s", reason(error))
+                self._reserve.spend(database)
+        return database
+
+    def _lock(self, directory: str) -> str:
+        """Let only this server use a directory; return the path of the file in it."""
         os.makedirs(directory, mode=0o700, exist_ok=True)
         lock = os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._closing.callback(os.close, lock)
@@ -66,12 +104,7 @@ class StateStore:
             raise OSError(text) from None
         path = os.path.join(directory, FILE)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))  # only this user reads it
-        database = Database(path)
-        if database.version != VERSION:
-            database.close()
-            text = f"{path} has version {database.version}, expected {VERSION}"
-            raise OSError(f"{text}: another version of this package wrote it")
-        return database
+        return path
 
     async def run(self, work: Callable[[Database], T]) -> T:
         """Return the result of `work`, which runs in one transaction.
@@ -104,22 +137,39 @@ class StateStore:
 
     def _close(self) -> None:
         if self._database is not None:
-            self._database.close()
+            with suppress(self._dialect.error):
+                self._database.close()
         self._closing.close()
 
     def _run(self, work: Callable[[Database], T]) -> T:
         try:
             if self._database is None:
                 self._database = Database(":memory:")
-            with self._database.transaction():
-                return work(self._database)
-        except sqlite3.Error as error:
-            if _FULL in str(error):
-                where = self.directory or "memory"
+            return self._transact(self._database, work)
+        except self._dialect.error as error:
+            where = self.where or "memory"
+            if self._dialect.is_full(error):
                 text = f"there is no room for more state in {where}: remove files, or make room"
                 raise StorageFull(text) from None
-            log.error("the database of %r failed", self.directory, exc_info=True)
-            raise ServingError("the state of the server could not be read or written") from error
+            log.error("the database of %r failed", where, exc_info=True)
+            kind = StateLost if isinstance(error, self._dialect.lost) else ServingError
+            raise kind("the state of the server could not be read or written") from error
+
+    def _transact(self, database: Database, work: Callable[[Database], T]) -> T:
+        """Run `work`; on a full disk again with the reserve, which lets removals succeed."""
+        reserve = self._reserve
+        try:
+            with database.transaction():
+                result = work(database)
+        except self._dialect.error as error:
+            if reserve is None or reserve.is_spent or not self._dialect.is_full(error):
+                raise
+            reserve.spend(database)
+            with database.transaction():
+                result = work(database)
+        if reserve is not None and reserve.is_spent:
+            reserve.fill(database)
+        return result
 
 
 def expiry(limits: LanguageLimits, now: float) -> int:

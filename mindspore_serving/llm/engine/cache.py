@@ -85,7 +85,7 @@ class SequenceCache:
         write).
         """
         blocks = sequence.blocks
-        index = sequence.num_computed // self.block_size
+        index = (len(sequence.tokens) - 1) // self.block_size
         block = self.pool.allocate()
         if index == len(blocks):
             blocks.append(block)
@@ -99,6 +99,7 @@ class SequenceCache:
         """Return up to `limit` draft tokens of `sequence`, as far as blocks have room for them."""
         length = len(sequence.tokens)
         count = max(0, min(len(sequence.draft), limit, sequence.room))
+        count = self.states.fit_draft(sequence, count)
         if self._rope_switch and not sequence.uses_long_rope:
             count = min(count, self._rope_switch - length)
         blocks = sequence.blocks

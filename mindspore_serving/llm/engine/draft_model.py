@@ -9,25 +9,16 @@ drafted for longest frees its blocks; they are recomputed when it is drafted aga
 The model knows neither sampling nor grammars nor adapters: it drafts the likeliest tokens.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from math import exp, log
-from typing import TypeAlias, cast
+from typing import cast
 
-from mindspore_serving import log as logs
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine.acceptance import ModelAcceptance
 from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.draft_source import Clock, DraftSource
 from mindspore_serving.llm.engine.sequence import Sequence, SequenceStatus
 from mindspore_serving.llm.sampling.best import likeliest_below
 from mindspore_serving.llm.step import ChoosingRunner, Row, Runner, Step
-
-Clock: TypeAlias = Callable[[], float]
-"""Returns seconds."""
-
-_TRIAL_SHARE = 0.01  # of the time, for draft tokens that do not seem to be worth their cost
-_PRIOR_COST = 0.2  # of a pass, relative to a step of the large model
-_RATE = 0.1  # part of an error that is corrected at once, after the first comparisons
 
 
 @dataclass(slots=True)
@@ -55,34 +46,23 @@ class _Progress:
         self.num_seen = min(seen, len(tokens) - 1)  # the logits of the last token are needed
 
 
-class DraftModel:
-    """Draft tokens for sequences of a model with a vocabulary of `vocab_size` tokens.
+class DraftModel(DraftSource):
+    """Draft tokens for sequences of a model with a vocabulary of `vocab_size` tokens."""
 
-    `seconds` is how long the last `propose` took, by `clock`; `cost` is a pass relative to a step
-    of the large model with as many rows; `rate` is the acceptance rate in all sequences.
-    """
+    name = "draft model"
 
     def __init__(self, runner: Runner, config: EngineConfig, vocab_size: int, clock: Clock) -> None:
-        self.rate = ModelAcceptance()
-        self.cost = _PRIOR_COST
-        self.seconds = 0.0
-        self._runner = runner
+        super().__init__(runner, clock)
         self._longest = runner.rope_switch or runner.max_model_len
         self._vocab_size = min(vocab_size, runner.vocab_size)
         self._max_tokens = config.max_num_batched_tokens
         self._shares = config.enable_prefix_caching
-        self._clock = clock
         self._pool = BlockPool(runner.num_blocks)
         self._progress: dict[Sequence, _Progress] = {}  # the last used one comes last
-        self._is_lost = False
-        self._spent = 0.0  # seconds since tokens were drafted
-        self._trial_debt = 0.0  # seconds of trials that exceed `_TRIAL_SHARE` so far
-        self._num_compared = 0
-        self._passes: tuple[int, float] | None = None  # rows and seconds of a pass
 
     def max_draft_tokens(self, sequence: Sequence) -> int:
         """Return the maximum number of tokens that the model can draft for `sequence`."""
-        if self._is_lost or sequence.images is not None:
+        if self.is_lost or sequence.images is not None:
             return 0
         return max(0, self._longest - len(sequence.tokens) + 1)
 
@@ -90,11 +70,6 @@ class DraftModel:
         """Return how many tokens of `sequence` the model has not computed, as far as is known."""
         progress = self._progress.get(sequence)
         return len(sequence.tokens) - (progress.num_seen if progress else 0)
-
-    @property
-    def may_try(self) -> bool:
-        """True if there is time to find out whether draft tokens are worth their cost now."""
-        return self._trial_debt <= 0
 
     def propose(self, requested: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
         """Return for each sequence at least one draft token, and up to as many as `requested` says.
@@ -106,43 +81,15 @@ class DraftModel:
             for sequence in self._progress
             if sequence.status in (SequenceStatus.FINISHED, SequenceStatus.ABORTED)
         )
-        self.seconds, self._passes = 0.0, None
-        if not requested:
-            return {}
-        began = self._clock()
-        try:
-            drafts = self._draft(requested)
-        except Exception as error:  # draft tokens change no answer, so the answers go on
-            logs.error("the draft model failed and is no longer used: %s", error, exc_info=True)
-            self._is_lost, drafts = True, {}
+        drafts = super().propose(requested)
+        if self.is_lost:
             self._free(self._progress)
-        self.seconds = self._clock() - began
-        self._spent += self.seconds
-        if drafts:
-            self._trial_debt, self._spent = self._spent, 0.0
         return drafts
 
-    def observe(self, seconds: float, plain: Callable[[int], float] | None) -> None:
-        """Learn from a step of the large model that took `seconds`.
-
-        `plain(n)` is the time of one with n rows; None if it is not known.
-        """
-        self._trial_debt -= _TRIAL_SHARE * seconds
-        if plain is None or self._passes is None:
-            return
-        rows, seconds_of_pass = self._passes
-        if min(seconds_of_pass, plain(rows)) > 0:
-            self._num_compared += 1
-            error = log(seconds_of_pass / plain(rows)) - log(self.cost)
-            self.cost *= exp(max(_RATE, 1 / self._num_compared) * error)
-
-    def close(self) -> None:
-        self._runner.close()
-
     def _draft(self, requested: Mapping[Sequence, int]) -> dict[Sequence, list[int]]:
-        began = self._clock()
+        began = self.clock()
         drafts, num_tokens = self._catch_up(requested)
-        caught_up, deepest = self._clock(), max(map(requested.__getitem__, drafts), default=0)
+        caught_up, deepest = self.clock(), max(map(requested.__getitem__, drafts), default=0)
         for depth in range(1, deepest):
             unfinished = [sequence for sequence in drafts if requested[sequence] > depth]
             rows = [self._next_row(sequence, drafts[sequence]) for sequence in unfinished]
@@ -151,9 +98,9 @@ class DraftModel:
             progress = self._progress[sequence]
             progress.length, progress.draft_tokens = len(sequence.tokens), draft_tokens
         if drafts and num_tokens <= 2 * len(drafts):  # the first pass was like the other passes
-            self._passes = len(drafts), (self._clock() - began) / deepest
+            self.passes = len(drafts), (self.clock() - began) / deepest
         elif deepest > 1:
-            self._passes = len(drafts), (self._clock() - caught_up) / (deepest - 1)
+            self.passes = len(drafts), (self.clock() - caught_up) / (deepest - 1)
         return drafts
 
     def _catch_up(self, requested: Mapping[Sequence, int]) -> tuple[dict[Sequence, list[int]], int]:
@@ -205,18 +152,18 @@ class DraftModel:
         if not rows:
             return
         step = Step(tuple(rows))
-        can_choose: bool = getattr(self._runner, "max_best", 0) > 0
+        can_choose: bool = getattr(self.runner, "max_best", 0) > 0
         if can_choose and draft_tokens:
-            best = cast(ChoosingRunner, self._runner).run_best(step, 1)
+            best = cast(ChoosingRunner, self.runner).run_best(step, 1)
             likeliest = likeliest_below(best, self._vocab_size)
         else:
-            likeliest = self._runner.run(step)[:, : self._vocab_size].argmax(axis=1).tolist()
+            likeliest = self.runner.run(step)[:, : self._vocab_size].argmax(axis=1).tolist()
         for draft, token in zip(draft_tokens, likeliest, strict=True):
             draft.append(token)
 
     def _begin(self, sequence: Sequence) -> _Progress:
         """Return the progress of a new sequence, sharing the cached blocks of its prefix."""
-        size, blocks = self._runner.block_size, list[int]()
+        size, blocks = self.runner.block_size, list[int]()
         if self._shares:
             count = (len(sequence.tokens) - 1) // size
             blocks = self._pool.find(sequence.hash_blocks(count, size))
@@ -228,7 +175,7 @@ class DraftModel:
 
         Returns False if there are too few.
         """
-        missing = -(-num_tokens // self._runner.block_size) - len(progress.blocks)
+        missing = -(-num_tokens // self.runner.block_size) - len(progress.blocks)
         while self._pool.num_free < missing:
             victim = next((sequence for sequence in self._progress if sequence not in kept), None)
             if victim is None:
@@ -241,9 +188,9 @@ class DraftModel:
         """Record that the first `num_seen` tokens are computed, and share the full blocks."""
         progress = self._progress[sequence]
         progress.num_seen = num_seen
-        full = num_seen // self._runner.block_size
+        full = num_seen // self.runner.block_size
         if self._shares and full > progress.num_registered:
-            hashes = sequence.hash_blocks(full, self._runner.block_size)
+            hashes = sequence.hash_blocks(full, self.runner.block_size)
             for index in range(progress.num_registered, full):
                 self._pool.register(progress.blocks[index], hashes[index])
             progress.num_registered = full

@@ -44,7 +44,8 @@ class Engine:
 
     Args:
         runner: computes the steps; the engine closes it.
-        draft: computes draft tokens; the engine closes it.  None if there is no draft model.
+        draft: a draft model, or the prediction head of `runner` if `config.mtp`; the engine closes
+            it.  None if there is neither.
         tokenizer: None if only tokens are requested: texts are "" and stop strings are refused.
         config: the operator's options.
         eos_ids: the model's end tokens.
@@ -223,7 +224,7 @@ class Engine:
         except Exception as error:  # whatever a runtime raises must not end the other requests
             return outputs + self._fail(scheduled, error)
         outputs += self._write(scheduled, batch.counts, sampled, forks)
-        self._speculation.observe(scheduled.step, self._clock() - began)
+        self._speculation.observe(scheduled, self._clock() - began)
         return outputs
 
     def stats(self) -> EngineStats:

@@ -152,10 +152,14 @@ class Scheduler:
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             if tokens:
-                sequence.num_computed = len(sequence.tokens) + len(tokens) - 1
+                known = len(sequence.tokens)
                 sequence.tokens += tokens
-                sequence.logits_from = sequence.num_computed
+                sequence.logits_from = len(sequence.tokens) - 1
                 sequence.draft = []
+                is_rejected = sequence.logits_from < row.start + len(row.tokens)
+                sequence.num_replayed = len(tokens) - 1 if row.state and is_rejected else 0
+                sequence.num_computed = sequence.logits_from - sequence.num_replayed
+                assert sequence.num_computed >= known
             else:
                 end = min(row.start + len(row.tokens), len(sequence.tokens))
                 sequence.num_computed = end
@@ -180,10 +184,11 @@ class Scheduler:
         while position < len(sequences) and plan.budget > 0:
             sequence = sequences[position]
             position += 1
-            start = sequence.num_computed
             if not sequence.is_decoding or sequence.status is not SequenceStatus.RUNNING:
                 continue
-            blocks, index = sequence.blocks, start // block_size
+            if sequence.num_left > plan.budget:
+                break
+            blocks, index = sequence.blocks, (len(sequence.tokens) - 1) // block_size
             # A block that a fork shares as well must not be written: it is copied first.
             has_room = index < len(blocks) and users[blocks[index]] == 1
             if not has_room and not self._make_room(sequence, plan):
@@ -191,15 +196,15 @@ class Scheduler:
             if sequence.draft:
                 draft_tokens = self.cache.fit_draft(sequence, num_draft_tokens)
                 num_draft_tokens -= len(draft_tokens)
-                plan.add(sequence, [sequence.tokens[-1], *draft_tokens])
+                plan.add(sequence, [*sequence.tokens[sequence.num_computed :], *draft_tokens])
             else:
-                plan.add(sequence, sequence.tokens[-1:])
+                plan.add(sequence, sequence.tokens[sequence.num_computed :])
 
     def _schedule_prompts(
         self, plan: StepPlan, sequences: list[Sequence], waiting: list[Sequence]
     ) -> None:
         """Add chunks of the prompts of running `sequences`, and of those that it admits."""
-        running = [sequence for sequence in sequences if sequence.num_left > 1]
+        running = [sequence for sequence in sequences if not sequence.is_decoding]
         num_admittable = self.cache.max_running - len(sequences)
         if not waiting or plan.budget <= 0 or num_admittable <= 0:
             share_budget(running, running, plan, lambda sequence: True)
@@ -246,7 +251,7 @@ class Scheduler:
         `sequence`.
         """
         pool, blocks = self.pool, sequence.blocks
-        index = sequence.num_computed // self._block_size
+        index = (len(sequence.tokens) - 1) // self._block_size
         while pool.num_free == 0:
             victim = self.running[-1]
             self._preempt(victim)
@@ -264,7 +269,7 @@ class Scheduler:
     def _restart(self, sequence: Sequence) -> None:
         remove(self.running, sequence)
         self.cache.release(sequence)
-        sequence.num_computed = sequence.num_registered = 0
+        sequence.num_computed = sequence.num_registered = sequence.num_replayed = 0
         sequence.draft = []
         self.add(sequence)
 

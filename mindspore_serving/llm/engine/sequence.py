@@ -47,6 +47,7 @@ class Sequence:
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
     images: PromptImages | None = None
     num_computed: int = 0
+    num_replayed: int = 0  # accepted draft tokens that are computed again, as others were rejected
     num_cached: int = -1  # tokens found in the cache when it was first admitted; -1: not yet
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of full blocks, as far as was needed
@@ -75,8 +76,8 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """True if only its last token is not computed."""
-        return len(self.tokens) - self.num_computed == 1
+        """True if only its last token is not computed, or the state before some tokens is read."""
+        return len(self.tokens) - self.num_computed - self.num_replayed == 1
 
     @property
     def room(self) -> int:

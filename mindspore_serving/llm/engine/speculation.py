@@ -16,18 +16,20 @@ the answer.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.acceptance import MatchAcceptance, ModelAcceptance, plan_drafts
-from mindspore_serving.llm.engine.draft_model import Clock, DraftModel
-from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.draft_model import DraftModel
+from mindspore_serving.llm.engine.draft_source import Clock, DraftSource
+from mindspore_serving.llm.engine.prediction_head import PredictionHead
+from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.step_cost import SIZES, StepCost
 from mindspore_serving.llm.engine.suffix_drafter import RecentAnswers, Scope, SuffixDrafter
 from mindspore_serving.llm.engine.suffix_index import NO_DRAFT, Draft
 from mindspore_serving.llm.grammar.state import GrammarState
-from mindspore_serving.llm.step import Runner, Step
+from mindspore_serving.llm.step import HeadRunner, HiddenRunner, Runner
 
 _NUM_TRIED = 4  # draft tokens of a draft model, to find out how good it is now
 
@@ -118,17 +120,20 @@ class Speculation:
 
     Args:
         runner: verifies the draft tokens.
-        draft: a draft model, timed by `clock`; None if there is none.
+        draft: a draft model or prediction head, timed by `clock`; None if there is none.
     """
 
     def __init__(
         self, config: EngineConfig, runner: Runner, draft: Runner | None, clock: Clock
     ) -> None:
-        self.limit = config.max_draft_tokens(has_states=runner.num_slots > 0)
+        self.limit = config.max_draft_tokens
         self.num_draft_tokens = self.num_accepted = 0
         self._config = config
-        self._model: DraftModel | None = None
-        if draft is not None:
+        self._model: DraftSource | None = None
+        if draft is not None and config.mtp:
+            head, model = cast(HeadRunner, draft), cast(HiddenRunner, runner)
+            self._model = PredictionHead(head, model, clock)
+        elif draft is not None:
             self._model = DraftModel(draft, config, runner.vocab_size, clock)
         self._recent = RecentAnswers(config)
         self._cost = StepCost()
@@ -176,7 +181,7 @@ class Speculation:
         for sequence in running:
             if not sequence.is_decoding:
                 continue
-            num_rows += 1
+            num_rows += sequence.num_left
             answer = answers[sequence]
             state = answer.draft_state
             candidate = state and self._find_candidate(sequence, state, answer.grammar)
@@ -195,12 +200,13 @@ class Speculation:
         for candidate in candidates:
             candidate.set_draft(proposed.get(candidate.sequence, []))
 
-    def observe(self, step: Step, seconds: float) -> None:
+    def observe(self, scheduled: Scheduled, seconds: float) -> None:
         """Learn from a step that took `seconds`, from drafting to the last token."""
+        step = scheduled.step
         seconds -= self._model.seconds if self._model else 0.0
         is_alike = not step.copies
         for row in step.rows:
-            if row.num_logits != len(row.tokens):
+            if len(row.tokens) - row.num_logits > (self.limit if row.state else 0):
                 is_alike = False
         if is_alike:
             self._cost.observe(step.num_tokens, seconds)
@@ -208,6 +214,7 @@ class Speculation:
             self._cost.interrupt(step.num_tokens)
         if self._model is not None:
             unit = seconds / self._cost.estimate(step.num_tokens)
+            self._model.follow(scheduled)
             self._model.observe(
                 seconds, (lambda n: unit * self._cost.estimate(n)) if is_alike else None
             )

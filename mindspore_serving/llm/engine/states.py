@@ -1,9 +1,12 @@
 """Slots for the state of a sequence, in models that remember more than keys and values.
 
 A slot holds the whole state of a sequence after some token, so it is overwritten as the text goes
-on, where blocks only fill.  States at the end of blocks are kept as snapshots, registered under the
-block's hash: such a slot is never written again, and its sequence continues in another slot.  A
-prompt with the same prefix shares keys and values up to the last block whose state is kept.
+on, where blocks only fill.  A step with draft tokens writes two slots: the state before the draft
+tokens, and that behind the last.  If some are rejected, the sequence continues from the former, and
+the next step computes the accepted ones again.  States at the end of blocks are kept as snapshots,
+registered under the block's hash: such a slot is never written again, and its sequence continues in
+another slot.  A prompt with the same prefix shares keys and values up to the last block whose state
+is kept.
 
 Integers and hashes only: the contents belong to the runner.
 """
@@ -28,6 +31,9 @@ class NoStates:
     def share(self, parent: Sequence, child: Sequence) -> None: ...
 
     def assign(self, sequence: Sequence, num_new: int) -> None: ...
+
+    def fit_draft(self, sequence: Sequence, count: int) -> int:
+        return count
 
     def keep_snapshots(self, scheduled: Scheduled) -> None: ...
 
@@ -84,6 +90,9 @@ class StatePool:
         if read < 0 or pool.users[read] > 1 or pool.is_registered(read):
             write = pool.allocate()
             slots.append(write)
+        if num_new > sequence.num_left:
+            slots.append(pool.allocate())
+            return StateSlots(read, slots[-1], write, sequence.num_left)
         end = sequence.num_computed + num_new
         kept = (end - 1) // self._block_size * self._block_size - sequence.num_computed
         if not self._keeps_snapshots or kept <= 0 or pool.num_free <= self.max_running:
@@ -91,6 +100,18 @@ class StatePool:
         # The snapshot may overwrite the slot that is read; the last state gets a new slot.
         slots.append(pool.allocate())
         return StateSlots(read, slots[-1], write, kept)
+
+    def fit_draft(self, sequence: Sequence, count: int) -> int:
+        """Return how many of `count` draft tokens leave states that have slots.
+
+        They end at the end of a block at the latest, as the state there is kept.
+        """
+        read = sequence.slots[0]
+        is_shared = self.pool.users[read] > 1 or self.pool.is_registered(read)
+        if is_shared and self.pool.num_free <= self.max_running:
+            return 0
+        rest = -len(sequence.tokens) % self._block_size or self._block_size
+        return min(count, rest) if self._keeps_snapshots else count
 
     def keep_snapshots(self, scheduled: Scheduled) -> None:
         """Keep the states that the computed step `scheduled` left at the end of blocks."""
@@ -113,15 +134,18 @@ class StatePool:
         """Register the states that the step left in slots, and free the slots no longer needed."""
         state = row.state
         assert state is not None
-        if state.snapshot >= 0:
+        is_complete = sequence.num_computed == row.start + len(row.tokens)
+        slot = state.write if is_complete else state.snapshot
+        is_draft = row.num_logits == len(row.tokens) - state.kept + 1
+        if state.snapshot not in (-1, slot) and not is_draft:
             self._keep(sequence, state.snapshot, row.start + state.kept)
         if self._keeps_snapshots and sequence.num_computed % self._block_size == 0:
-            digest = self._keep(sequence, state.write, sequence.num_computed)
-            if len(row.tokens) == 1:  # while decoding, one snapshot per sequence is enough
+            digest = self._keep(sequence, slot, sequence.num_computed)
+            if len(row.tokens) == 1 or is_draft:  # one snapshot per decoding sequence is enough
                 self.pool.drop(sequence.kept)
-                sequence.kept = digest if self.pool.is_registered(state.write) else b""
-        self.pool.free([slot for slot in sequence.slots if slot != state.write])
-        sequence.slots = [state.write]
+                sequence.kept = digest if self.pool.is_registered(slot) else b""
+        self.pool.free([other for other in sequence.slots if other != slot])
+        sequence.slots = [slot]
 
     def _keep(self, sequence: Sequence, slot: int, length: int) -> bytes:
         digest = sequence.hash_blocks(length // self._block_size, self._block_size)[-1]

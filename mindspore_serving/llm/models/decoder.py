@@ -13,6 +13,14 @@ from mindspore_serving.llm.models.layer import Layer, layer_input_update, layer_
 from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import distance_rows
+from mindspore_serving.llm.models.prediction import (
+    EMBEDDING_NORM,
+    HEAD,
+    HIDDEN_NORM,
+    NORM,
+    PREDICTORS,
+    PROJECTION,
+)
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.states import recurrence
 
@@ -27,10 +35,40 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     names, x = spec.architecture.names, _run(ops, spec, inputs)
     if not spec.is_last:
         return x
+    if spec.keeps_hidden:
+        x = ops.gather_rows(ops.hidden(norm(ops, spec, x, names.norm)), inputs.rows)
+    else:
+        x = ops.hidden(norm(ops, spec, ops.gather_rows(x, inputs.rows), names.norm))
+    return _logits(ops, spec, x, names.embedding if spec.tied_embeddings else names.head)
+
+
+def predictor(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+    """Return the logits of a prediction head, [num_logits, vocab]: of the tokens after the next.
+
+    `inputs.hidden` are the model's hidden states of all tokens, or the head's own; `token_ids` are
+    the tokens after these.  `spec` and the names of tensors are those of `prediction`.
+    """
+    names, index = spec.architecture.names, spec.layers.start
+    prefix, form = f"{names.layers}.{index}.", PREDICTORS[spec.architecture_name]
+    x = _embed(ops, spec, inputs)
+    parts = [
+        norm(ops, spec, x, f"{prefix}{EMBEDDING_NORM}"),
+        norm(ops, spec, inputs.hidden, f"{prefix}{HIDDEN_NORM}"),
+    ]
+    joined = ops.join_heads(parts[:: -1 if form.hidden_first else 1], 1, 2 * spec.hidden_size)
+    x = ops.linear(joined, ops.weight(f"{prefix}{PROJECTION}.{names.matrix}"))
+    x = _block(Layer(ops, spec, index), x, AttentionContext.of(ops, spec, inputs))
     x = ops.gather_rows(x, inputs.rows)
-    x = ops.hidden(norm(ops, spec, x, names.norm))
-    head = names.embedding if spec.tied_embeddings else names.head
-    bias = ops.weight(f"{names.head}.bias") if spec.head_bias else None
+    normed = norm(ops, spec, x, f"{prefix}{NORM}")
+    ops.hidden(normed if form.chains_normed else x)
+    head = f"{prefix}{HEAD}"
+    if not ops.has_weight(f"{head}.weight"):
+        head = names.embedding if spec.tied_embeddings else names.head
+    return _logits(ops, spec, normed, head)
+
+
+def _logits(ops: Ops, spec: ModelSpec, x: Tensor, head: str) -> Tensor:
+    bias = ops.weight(f"{spec.architecture.names.head}.bias") if spec.head_bias else None
     logits = ops.logits(scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
     return ops.softcap(logits, spec.logit_softcap) if spec.logit_softcap else logits
 

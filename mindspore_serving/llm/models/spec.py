@@ -49,6 +49,7 @@ class ModelSpec:
         windows: per layer, number of tokens it attends to, with the current one; 0 is all.
         rotated: whether a layer rotates queries and keys by their positions.
         activation: name in config.json.
+        keeps_hidden: whether the hidden states of all tokens are a result, for a prediction head.
     """
 
     architecture_name: str
@@ -90,6 +91,7 @@ class ModelSpec:
     mixture: Mixture | None
     latent: Latent | None
     state: LayerState | None
+    keeps_hidden: bool = False
 
     @property
     def attention_layers(self) -> tuple[int, ...]:

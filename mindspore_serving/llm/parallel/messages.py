@@ -23,13 +23,15 @@ class LoadRank(Message, frozen=True, tag=10):
 class Compute(Message, frozen=True, tag=11):
     """A step to compute, for logits or for vectors.
 
-    A row is (tokens, start, blocks, num_logits, adapter, uses_long_rope).
+    A row is (tokens, start, blocks, num_logits, adapter, uses_long_rope).  With `best` rank 0 reads
+    as many of the best logits of each row, not all.
     """
 
     number: int
     rows: list[tuple[list[int], int, list[int], int, int, bool]]
     copies: list[tuple[int, int]]
     embeds: bool
+    best: int = 0
 
     def step(self) -> Step:
         """Return the step."""
@@ -76,10 +78,10 @@ FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 
 
-def compute(number: int, step: Step, *, embeds: bool) -> Compute:
+def compute(number: int, step: Step, *, embeds: bool = False, best: int = 0) -> Compute:
     """Return the message for `step`."""
     rows = [
         (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.uses_long_rope)
         for r in step.rows
     ]
-    return Compute(number, rows, list(step.copies), embeds)
+    return Compute(number, rows, list(step.copies), embeds, best)

@@ -12,7 +12,10 @@ from mindspore_serving.llm.checkpoint.quantized.methods import SCALED, quantizat
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import Decoder
+from mindspore_serving.llm.models.decoder import predictor
+from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.models.prediction import find_head, head_spec
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import Grid
@@ -57,6 +60,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
     if config.expert_parallel:
         check_experts(spec, config.tensor_parallel)
+    if config.mtp:
+        spec = replace(spec, keeps_hidden=True)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
     if spec.architecture.takes_images and config.max_images:
@@ -74,6 +79,15 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
         part = cut_spec(part, peers.size)
     return RankPart(part, decoder, checkpoint, grid, exchange)
+
+
+def open_head_part(directory: str | Path, config: EngineConfig) -> RankPart:
+    """Return the prediction head of the model in `directory`.
+
+    Raises StartError if it has none, or one that is not known.
+    """
+    _, spec, _ = open_definition(directory, max_model_len=config.max_model_len)
+    return RankPart(head_spec(spec), predictor, find_head(open_converted(directory), spec))
 
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:

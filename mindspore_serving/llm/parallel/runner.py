@@ -7,25 +7,37 @@ exchanged.  Any other failure of one rank ends all of them.
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar, cast
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, compute
 from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
-from mindspore_serving.llm.step import EmbeddingRunner, Logits, RunnerLost, Step, Vectors
+from mindspore_serving.llm.step import (
+    BestLogits,
+    ChoosingRunner,
+    EmbeddingRunner,
+    Logits,
+    RunnerLost,
+    Step,
+    Vectors,
+)
 from mindspore_serving.process.channel import encode
 
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
 LOAD_PATIENCE = 120.0  # the same while it loads: reading from a slow disk stops the heartbeats
 
+T = TypeVar("T")
 OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], EmbeddingRunner]
 """Opens the part of a model that the rank with these links holds."""
 
 
 class ParallelRunner:
-    """An `EmbeddingRunner` over `local`, the runner of rank 0, and the other ranks."""
+    """An `EmbeddingRunner` over `local`, the runner of rank 0, and the other ranks.
+
+    It is a `ChoosingRunner` if `local` is one.
+    """
 
     def __init__(self, local: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
         self.block_size = local.block_size
@@ -37,6 +49,7 @@ class ParallelRunner:
         self.hidden_size = local.hidden_size
         self.rope_switch = local.rope_switch
         self.cache_memory = local.cache_memory
+        self.max_best: int = getattr(local, "max_best", 0)
         self._local = local
         self._links = links
         self._ranks = ranks
@@ -44,10 +57,14 @@ class ParallelRunner:
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
-        return self._run_on_all(step, self._local.run, embeds=False)
+        return self._run_on_all(step, self._local.run)
 
     def embed(self, step: Step) -> Vectors:
         return self._run_on_all(step, self._local.embed, embeds=True)
+
+    def run_best(self, step: Step, count: int) -> BestLogits:
+        local = cast(ChoosingRunner, self._local)
+        return self._run_on_all(step, lambda step: local.run_best(step, count), best=count)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._send_to_ranks(ReleaseBlocks(list(blocks)))
@@ -60,23 +77,20 @@ class ParallelRunner:
         self._local.close()
 
     def _run_on_all(
-        self, step: Step, compute_local: Callable[[Step], Logits], *, embeds: bool
-    ) -> Logits:
+        self, step: Step, compute_local: Callable[[Step], T], *, embeds: bool = False, best: int = 0
+    ) -> T:
         if self._lost is not None:
             raise self._lost
         try:
-            self._send(step, embeds=embeds)
+            self._num_steps += 1
+            self._links.begin(self._num_steps)
+            self._send_to_ranks(compute(self._num_steps, step, embeds=embeds, best=best))
             return compute_local(step)
         except Exception as error:
             is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
             if is_refused and not self._links.has_exchanged:
                 raise  # the other ranks refuse the step as well
             raise self._lose(str(error)) from error
-
-    def _send(self, step: Step, *, embeds: bool) -> None:
-        self._num_steps += 1
-        self._links.begin(self._num_steps)
-        self._send_to_ranks(compute(self._num_steps, step, embeds=embeds))
 
     def _send_to_ranks(self, message: Compute | ReleaseBlocks) -> None:
         frame = encode(message)

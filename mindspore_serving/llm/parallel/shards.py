@@ -3,7 +3,7 @@
 Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; the
 matrices behind them are cut by inputs, so that the ranks' results add up (Shoeybi et al.,
 "Megatron-LM", 2019).  A bias that is added after the sum stays on rank 0.  Uncut tensors (norms,
-routers) are on every rank.
+routers, what makes the vectors of latent attention) are on every rank.
 
 Tensors stay views of the mapped file: a rank reads the pages of its part.  Knows no runtime and no
 process.
@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import Packed, is_packed
+from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
 from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 from mindspore_serving.llm.descriptions.architecture import Experts
 from mindspore_serving.llm.descriptions.families import FAMILIES
@@ -25,6 +27,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
+SHARED = ("gate_proj", "up_proj", "down_proj")  # matrices of an expert that computes every token
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,32 @@ class Shard:
             return self.of(count)
         head = count * self.rank // self.size
         return Range(head, head + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Part of a tensor: `ranges` of its rows, axis 0, or one range of its columns."""
+
+    ranges: list[Range]
+    axis: int
+
+    @property
+    def indices(self) -> "slice | npt.NDArray[np.intp]":
+        if len(self.ranges) == 1:
+            return slice(self.ranges[0].begin, self.ranges[0].end)
+        indices: npt.NDArray[np.intp] = np.concatenate(
+            [np.arange(each.begin, each.end) for each in self.ranges]
+        )
+        return indices
+
+    def shape_of(self, whole: tuple[int, ...]) -> tuple[int, ...]:
+        count = sum(each.count for each in self.ranges)
+        return whole[: self.axis] + (count,) + whole[self.axis + 1 :]
+
+    def part_of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the part of an array, a view if it is one range."""
+        part: npt.NDArray[Any] = array[self.indices] if self.axis == 0 else array[:, self.indices]
+        return part
 
 
 def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
@@ -115,7 +144,7 @@ def check_experts(spec: ModelSpec, size: int) -> None:
 class ShardedCheckpoint(Checkpoint):
     """Part of a checkpoint that one rank holds, under the names of the uncut tensors.
 
-    `spec` is the whole model's.  Quantised matrices are cut when they are floats.  Without
+    `spec` is the whole model's.  Quantised matrices are cut as integers or as floats.  Without
     `splits_experts` all experts remain whole, of which the rank reads some.
     """
 
@@ -130,9 +159,10 @@ class ShardedCheckpoint(Checkpoint):
         experts = spec.architecture.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
-        self._expert_outputs = (gate, up)
+        shared = [f"{experts.shared}.{leaf}" for leaf in SHARED] if experts.shared else []
+        self._even_outputs = (gate, up, *shared[:2])
         self._whole = () if splits_experts else (gate, up, down)
-        self._inputs = (self._names.output, self._names.down, down)
+        self._inputs = (self._names.output, self._names.down, down, *shared[2:])
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
         dtype, shape, bits = super().raw(name)
@@ -142,23 +172,64 @@ class ShardedCheckpoint(Checkpoint):
         return dtype, part.shape, part
 
     def f32(self, name: str) -> npt.NDArray[np.float32]:
-        whole = super().f32(name)
-        return whole if self.stored(name).dtype in FLOATS else self._part(name, whole)
+        stored = self.stored(name)
+        if stored.dtype in FLOATS:
+            return super().f32(name)
+        return self._part(name, Checkpoint.of(self).f32(name))
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        stored = self.stored(name)
+        if stored.dtype in FLOATS or is_packed(stored.dtype):
+            return super().shape(name)
+        cut = self._cut(name, stored.shape)
+        return stored.shape if cut is None else cut.shape_of(stored.shape)
+
+    def packed(self, name: str) -> Packed | None:
+        """Return the integers of this rank's part.  Raises StartError if it would split a group."""
+        whole = super().packed(name)
+        cut = None if whole is None else self._cut(name, whole.shape)
+        if whole is None or cut is None:
+            return whole
+        if cut.axis == 0:
+            return whole.rows(cut.indices)
+        return _columns_of(whole, cut.ranges[0], name)
+
+    def input_rounding(self, name: str) -> StaticInputs | str:
+        """Return the rounding of this rank's inputs; the bias behind a sum is that of rank 0."""
+        whole = super().input_rounding(name)
+        cut = self._cut(name, whole.values.shape) if isinstance(whole, StaticInputs) else None
+        if not isinstance(whole, StaticInputs) or cut is None:
+            return whole
+        if cut.axis == 0:
+            return whole.rows(cut.indices)
+        return whole.columns(cut.indices, has_bias=self._shard.rank == 0)
 
     def _part(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        module, _, kind = name.rpartition(".")
-        if module in (self._names.embedding, self._names.head):
+        if self._is_bias_of_sum(name):
+            return bits if self._shard.rank == 0 else np.zeros_like(bits)
+        cut = self._cut(name, bits.shape)
+        return bits if cut is None else cut.part_of(bits)
+
+    def _module(self, name: str) -> str:
+        return _EXPERT.sub(".", self._layer.sub("", name.rpartition(".")[0]))
+
+    def _is_bias_of_sum(self, name: str) -> bool:
+        return self._module(name) in self._inputs and not name.endswith(".weight")
+
+    def _cut(self, name: str, shape: tuple[int, ...]) -> Cut | None:
+        """Return the cut of a tensor, None if the rank has all of it."""
+        if name.rpartition(".")[0] in (self._names.embedding, self._names.head):
             count = self._spec.vocab_size
-            return _rows(name, bits, [self._shard.of(count)], count)
-        module = _EXPERT.sub(".", self._layer.sub("", module))
+            return _rows(name, shape, [self._shard.of(count)], count)
+        module = self._module(name)
         if module in self._whole:
-            return bits
+            return None
         if module in self._inputs:
-            return self._columns(name, bits) if kind == "weight" else self._bias(bits)
-        if module in self._expert_outputs:
-            return _rows(name, bits, [self._even(name, len(bits))], len(bits))
+            return Cut([self._even(name, shape[-1])], axis=1)
+        if module in self._even_outputs:
+            return _rows(name, shape, [self._even(name, shape[0])], shape[0])
         ranges = self._outputs(module)
-        return _rows(name, bits, *ranges) if ranges else bits
+        return _rows(name, shape, *ranges) if ranges else None
 
     def _outputs(self, module: str) -> tuple[list[Range], int] | None:
         """Return the rows of a matrix that is cut by outputs, and its number of rows uncut."""
@@ -167,9 +238,12 @@ class ShardedCheckpoint(Checkpoint):
         kv = self._shard.kv_heads(spec.num_kv_heads)
         features = self._shard.of(spec.intermediate_size)
         parts = [_scaled(part, spec.head_dim) for part in (heads, kv, kv)]
+        expanded = spec.latent.plain + spec.latent.value if spec.latent else 0
         for modules, ranges, sizes in (
             (names.qkv, parts, [spec.q_size, spec.kv_size, spec.kv_size]),
             (names.gate_up, [features] * 2, [spec.intermediate_size] * 2),
+            (("self_attn.q_b_proj",), parts[:1], [spec.q_size]),
+            (("self_attn.kv_b_proj",), [_scaled(heads, expanded)], [spec.num_heads * expanded]),
         ):
             if module not in modules:
                 continue
@@ -179,10 +253,6 @@ class ShardedCheckpoint(Checkpoint):
             return list(_joined(ranges, sizes)), sum(sizes)
         return None
 
-    def _columns(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        columns = self._even(name, bits.shape[-1])
-        return bits[:, columns.begin : columns.end]
-
     def _even(self, name: str, count: int) -> Range:
         if count % self._shard.size:
             raise StartError(
@@ -191,17 +261,39 @@ class ShardedCheckpoint(Checkpoint):
             )
         return self._shard.of(count)
 
-    def _bias(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return bits if self._shard.rank == 0 else np.zeros_like(bits)
+
+def _rows(name: str, shape: tuple[int, ...], ranges: list[Range], expected: int) -> Cut:
+    if shape[0] != expected:
+        raise StartError(f"tensor {name!r} has {shape[0]} rows, expected {expected}")
+    return Cut(ranges, axis=0)
 
 
-def _rows(
-    name: str, bits: npt.NDArray[Any], ranges: list[Range], expected: int
-) -> npt.NDArray[Any]:
-    if len(bits) != expected:
-        raise StartError(f"tensor {name!r} has {len(bits)} rows, expected {expected}")
-    parts = [bits[rows.begin : rows.end] for rows in ranges]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+def _columns_of(packed: Packed, columns: Range, name: str) -> Packed:
+    """Return some of the inputs of a matrix of integers, whole groups of them."""
+    begin, end, group = columns.begin, columns.end, packed.group
+    if packed.order is not None:
+        raise StartError(
+            f"the inputs of tensor {name!r} are in another order (act-order), which is not cut by "
+            "inputs: leave tensor_parallel out, or use pipeline_parallel"
+        )
+    if packed.is_grouped and (begin % group or end % group):
+        raise StartError(
+            f"tensor {name!r} has groups of {group} inputs, which do not divide the "
+            f"{columns.count} inputs of a rank: lower tensor_parallel, or use pipeline_parallel"
+        )
+    per_value = packed.shape[1] // packed.values.shape[1]
+    if columns.count % per_value:
+        raise StartError(f"a rank has {columns.count} inputs of tensor {name!r}: an odd number")
+    groups = slice(begin // group, end // group) if packed.is_grouped else slice(None)
+    return replace(
+        packed,
+        values=packed.values[:, begin // per_value : end // per_value],
+        scales=packed.scales[:, groups],
+        shape=(packed.shape[0], columns.count),
+        group=group if packed.is_grouped else columns.count,
+        minimums=None if packed.minimums is None else packed.minimums[:, groups],
+        zeros=None if packed.zeros is None else packed.zeros[:, groups],
+    )
 
 
 def _scaled(part: Range, factor: int) -> Range:

@@ -15,9 +15,10 @@ from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.msrun import check_size
 from mindspore_serving.llm.parallel.runner import open_ranks
 from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_dedicated_cores
-from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, Runner
+from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, HeadRunner, Runner
 
 Open = Callable[[str | Path, EngineConfig], Runner]
+OpenHead = Callable[[str | Path, EngineConfig], HeadRunner]
 OpenPart = Callable[[str | Path, EngineConfig, Grid], LayerStage]
 OpenEncoder = Callable[[str | Path, EngineConfig], EncoderRunner]
 
@@ -33,6 +34,12 @@ def open_runner(directory: str | Path, runtime: str, config: EngineConfig) -> Ru
     if config.num_ranks > 1:
         return open_ranks(directory, runtime, config, open_rank)
     opener: Open = _import(runtime, RUNTIMES[runtime].opens)
+    return opener(directory, config)
+
+
+def open_head(directory: str | Path, runtime: str, config: EngineConfig) -> HeadRunner:
+    """Open the prediction head of a model in `runtime`.  Raises as `open_runner`."""
+    opener: OpenHead = _import(runtime, RUNTIMES[runtime].opens_head)
     return opener(directory, config)
 
 

@@ -53,7 +53,7 @@ class AgentRunner(LimitedRunner):
         lay_out(step, self._limits)  # refuses a wrong step
         self._num_steps += 1
         try:
-            self._agents.send(compute(self._num_steps, step, embeds=False))
+            self._agents.send(compute(self._num_steps, step))
             return self._logits()
         except RunnerLost as error:
             self._lost = error

@@ -163,11 +163,6 @@ def _num_slots(config: EngineConfig, memory: int, slot_bytes: int) -> int:
 
     Raises StartError if there are not enough for one sequence.
     """
-    if config.num_speculative_tokens:
-        raise StartError(
-            f"num_speculative_tokens is {config.num_speculative_tokens}, but the model has layers "
-            "with a state, which a rejected draft token would corrupt; leave it out"
-        )
     max_slots = SLOTS_PER_SEQUENCE * config.max_num_seqs + 1
     count = min(max_slots, int(memory * SHARE_OF_SLOTS) // slot_bytes)
     if count < MIN_SLOTS:

@@ -1,6 +1,7 @@
-"""Opening of a model together with its draft model.
+"""Opening of a model together with its draft model, or its prediction head.
 
-A draft model is a smaller one with the same tokenizer, whose draft tokens the model verifies.
+A draft model is a smaller one with the same tokenizer, whose draft tokens the model verifies.  A
+prediction head has the block tables of its model, and a cache of as many blocks.
 """
 
 from dataclasses import replace
@@ -12,8 +13,9 @@ from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.quantized.methods import quantization_of, read_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.prediction import head_spec
 from mindspore_serving.llm.models.spec import ModelSpec
-from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes import open_head, open_runner
 from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
 
@@ -23,10 +25,12 @@ _SHOWN = 3  # tokens that differ, in an error
 def open_runners(
     directory: Path, runtime: str, config: EngineConfig, tokenizer: Tokenizer | None
 ) -> tuple[Runner, Runner | None]:
-    """Open the model in `directory`, and its draft model if `config` has one.
+    """Open the model in `directory`, and its draft model or prediction head if `config` has one.
 
     Raises StartError as `open_runner`, or if the two do not fit each other.
     """
+    if config.mtp:
+        return _open_with_head(directory, runtime, config)
     if config.draft is None:
         return open_runner(directory, runtime, config), None
     draft = find_gguf(Path(config.draft)) or Path(config.draft)
@@ -39,6 +43,34 @@ def open_runners(
     try:
         draft_config = _with_as_many_tokens(draft_config, runner, specs)
         return runner, _open_draft(draft, runtime, draft_config, runner)
+    except BaseException:
+        runner.close()
+        raise
+
+
+def _open_with_head(
+    directory: Path, runtime: str, config: EngineConfig
+) -> tuple[Runner, Runner | None]:
+    if is_gguf(directory):
+        raise StartError(
+            f"mtp is True, but {directory} is a GGUF file, whose prediction head is not read: "
+            "leave mtp out, or serve the directory of safetensors"
+        )
+    model = load_definition(find_config(directory))[0]
+    specs = model, head_spec(model)
+    memory, sizes = config.kv_cache_memory, [_size(spec) for spec in specs]
+    if memory is not None:
+        memory = max(1, memory - memory * sizes[1] // sum(sizes))
+    runner = open_runner(directory, runtime, replace(config, kv_cache_memory=memory))
+    try:
+        # Enough for the blocks of the model, whose tables the head shares.
+        memory = runner.num_blocks * runner.cache_memory.block_bytes * sizes[1] // sizes[0]
+        head_config = replace(
+            config, mtp=False, adapters={}, max_loras=0, max_images=0, prefix_cache_dir=None,
+            deterministic=False, max_model_len=runner.max_model_len,
+            kv_cache_memory=memory + memory // 8,
+        )  # fmt: skip
+        return runner, open_head(directory, runtime, head_config)
     except BaseException:
         runner.close()
         raise
@@ -59,14 +91,14 @@ def _open_draft(draft: Path, runtime: str, config: EngineConfig, large: Runner) 
 def _specs(directory: Path, draft: Path) -> tuple[ModelSpec, ModelSpec]:
     """Return the specs of the model and its draft model.
 
-    Raises StartError if one has a recurrent state, which cannot take back draft tokens.
+    Raises StartError if one has a recurrent state: memory is divided by blocks alone.
     """
     large, small = (load_definition(find_config(path))[0] for path in (directory, draft))
     for name, spec in (("the model", large), ("draft", small)):
         if spec.state is not None:
             raise StartError(
                 f"draft is {str(draft)!r}, but {name} ({spec.architecture_name}) has layers with a "
-                "state, which a rejected draft token would corrupt; leave draft out"
+                "state, whose slots it does not share; leave draft out: prompt lookup works"
             )
     return large, small
 

@@ -136,6 +136,13 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
     )
 
 
+def requested_rows(step: Step) -> Indices:
+    """Return which tokens of `step` have logits."""
+    ends = np.cumsum([len(row.tokens) for row in step.rows])
+    counts = (row.num_logits for row in step.rows)
+    return _join(np.arange(end - n, end) for end, n in zip(ends, counts, strict=True))
+
+
 def check_copies(step: Step, num_blocks: int) -> None:
     """Raise ServingError for a copy from or to a block that the cache does not have."""
     for copy in step.copies:

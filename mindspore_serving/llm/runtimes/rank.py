@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 from contextlib import suppress
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
@@ -19,7 +19,13 @@ from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, ToRank
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
-from mindspore_serving.llm.step import EmbeddingRunner, RunnerLost
+from mindspore_serving.llm.step import (
+    BestLogits,
+    ChoosingRunner,
+    EmbeddingRunner,
+    RunnerLost,
+    Vectors,
+)
 from mindspore_serving.process.channel import BlockingChannel, connect
 from mindspore_serving.process.entry import enter
 from mindspore_serving.process.vocabulary import Failed, Ready, hello
@@ -74,10 +80,19 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
         _compute(runner, links, message)
 
 
+def _result_of(runner: EmbeddingRunner, message: Compute) -> Vectors | BestLogits:
+    """Return what rank 0 has as well; here it is dropped."""
+    if message.embeds:
+        return runner.embed(message.step())
+    if message.best and getattr(runner, "max_best", 0):  # its device may not choose
+        return cast(ChoosingRunner, runner).run_best(message.step(), message.best)
+    return runner.run(message.step())
+
+
 def _compute(runner: EmbeddingRunner, links: Links, message: Compute) -> None:
     links.begin(message.number)
     try:
-        (runner.embed if message.embeds else runner.run)(message.step())
+        _result_of(runner, message)
     except ServingError:
         if links.has_exchanged:
             raise

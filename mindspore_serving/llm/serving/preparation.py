@@ -19,6 +19,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
+from mindspore_serving.llm.config import LOW_MEMORY
 from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.processing import child
 from mindspore_serving.llm.processing.prepared import (
@@ -32,6 +33,7 @@ from mindspore_serving.llm.processing.prepared import (
 from mindspore_serving.llm.processing.processor import Processor
 
 THREADS = 2
+WARM_AFTER = 1.0  # seconds: both take as long and the memory of a second tokenizer
 IMAGE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
@@ -65,6 +67,7 @@ class Preparation:
         self._lock = threading.Lock()
         self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
+        self._open_pool: Callable[[], Pool] | None = None
         if opened.tokenizer is not None:  # else nothing takes time
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
@@ -74,9 +77,10 @@ class Preparation:
                 child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
             server = ForkServer(child.MODULE, lambda: setup)
-            server.start()
-            self._pool = Pool(server, child.PREPARE, limits)
-        self._threads.submit(self._warm)
+            self._open_pool = partial(Pool, server, child.PREPARE, limits)
+        self._closing = threading.Event()
+        if opened.config.memory != LOW_MEMORY:
+            threading.Thread(target=self._warm, name="warm preparation", daemon=True).start()
 
     def start(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
         """Call `take` on one of the threads with what a child process has read of `request`.
@@ -96,12 +100,20 @@ class Preparation:
             self._pool.cancel(job)
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.close()
+        self._closing.set()
+        with self._lock:
+            pool = self._pool
+        if pool is not None:
+            pool.close()
         for threads in (self._threads, self._completing_thread, self._image_thread):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _warm(self) -> None:
+        """Start the processes, and load the grammar compiler, once the first answer has begun."""
+        if self._closing.wait(WARM_AFTER):
+            return
+        with self._lock:
+            self._find_pool()
         try:
             self._processor.warm()
         except Exception as error:  # raised again for a request with a grammar
@@ -110,7 +122,7 @@ class Preparation:
     def _begin(self, request_id: str, request: LLMRequest, take: OnPrepared) -> None:
         if request_id not in self._jobs:
             return  # cancelled while it waited for a thread
-        if self._pool is None or self._processor.is_quick(request):
+        if self._open_pool is None or self._processor.is_quick(request):
             self._finish(request_id, take, None)
             return
 
@@ -123,8 +135,15 @@ class Preparation:
 
         job = encode_job(request, log.request_id.get())
         with self._lock:
-            if request_id in self._jobs:
-                self._jobs[request_id] = self._pool.submit(job, done)
+            pool = self._find_pool()
+            if request_id in self._jobs and pool is not None:
+                self._jobs[request_id] = pool.submit(job, done)
+
+    def _find_pool(self) -> Pool | None:
+        """Return the pool, started if need be; None after `close`.  Called with the lock."""
+        if self._pool is None and self._open_pool is not None and not self._closing.is_set():
+            self._pool = self._open_pool()
+        return self._pool
 
     def _end(self, request_id: str, take: OnPrepared, answer: bytes | JobFailure) -> None:
         if isinstance(answer, JobFailure):

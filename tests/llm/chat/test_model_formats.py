@@ -410,6 +410,7 @@ def test_harmony_grammar_ends_with_a_call_or_the_final_message(language: Languag
         ("<think>\n</think>\n<answer>\n", "hunyuan"),
         ("{{ '[unused9]' + role + content + '[unused10]' }}", "pangu"),
         ("<think>\n</think>\n<response>\n", "ernie"),
+        ("<think></think><response>{% if add_generation_prompt %}<think>{% endif %}", "ernie_open"),
         ("<|channel|>analysis<|message|>", "harmony"),
     ],
 )

@@ -43,6 +43,7 @@ LLAMA_TAG = "{{- '<|python_tag|>' + tool_call.name + '.call(' }}"
         (INTERNLM, "internlm"),
         (QWEN_CODER, "qwen3_coder"),
         (GLM, "glm"),
+        ("{{ '<|channel|>commentary to=functions.' + name + '<|call|>' }}", "harmony"),
         (QWEN, ""),
         (MISTRAL, ""),
         ("", ""),

@@ -1,5 +1,6 @@
 """The engine with a runner that returns the best logits only: answers as with all logits."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,11 @@ import numpy as np
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.step import BestLogits, Logits, Step
+from mindspore_serving.llm.parallel.messages import ToRank
+from mindspore_serving.llm.parallel.runner import ParallelRunner
+from mindspore_serving.llm.runtimes import rank
+from mindspore_serving.llm.step import BestLogits, Logits, Row, Step
+from mindspore_serving.process.channel import message_decoder
 from tests.llm.toy import ToyRunner
 
 
@@ -69,3 +74,22 @@ def test_steps_with_another_request_read_all_logits() -> None:
     """Of more tokens than the runner returns, with log-probabilities, or all tokens."""
     for params in ({"top_k": 40}, {"temperature": 0.0, "logprobs": 1}, {}):
         assert set(compared([params]).read) == {"all"}
+
+
+def test_ranks_choose_as_rank_0_does() -> None:
+    """Rank 0 reads the best logits, the others drop theirs; one without choices computes all."""
+    frames: list[bytes] = []
+    channel = SimpleNamespace(write=frames.append)
+    ranks = SimpleNamespace(processes=[SimpleNamespace(rank=1, channel=channel)])
+    links = SimpleNamespace(begin=lambda step: None, has_exchanged=False)
+    local, step = ChoosingToy(), Step((Row([3, 4], 0, [0], 1),))
+    runner: Any = ParallelRunner(local, links, ranks)
+    assert runner.max_best == local.max_best
+    found = runner.run_best(step, 4)
+    assert found.ids[0, 0] == found.read_all().argmax()
+    assert local.read == ["best"]
+    (message,) = message_decoder(ToRank).feed(frames[0])
+    other, without = ChoosingToy(), ToyRunner(256)
+    np.testing.assert_array_equal(rank._result_of(other, message).ids, found.ids)
+    assert other.read == ["best"]
+    np.testing.assert_array_equal(rank._result_of(without, message), found.read_all())

@@ -76,7 +76,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.known.append((child, len(child.tokens)))
         self.scheduler.fork(parent, child)
 
-    @precondition(lambda self: self.unfinished() and not self.runner.num_slots)
+    @precondition(lambda self: self.unfinished())
     @rule(which=st.integers(0, 100), right=st.integers(0, 4), wrong=st.integers(0, 2))
     def guess(self, which, right, wrong):
         unfinished = self.unfinished()

@@ -1,6 +1,6 @@
 """Which states of sequences are kept and found again, with the toy runner."""
 
-from tests.llm.driving import make, run_all, sequence
+from tests.llm.driving import advance, make, run_all, sequence
 from tests.llm.toy_answers import continuation
 
 VOCAB, BLOCK = 128, 4
@@ -79,3 +79,19 @@ def test_as_many_sequences_run_as_there_are_states_for():
     scheduler.schedule()
     assert len(scheduler.running) == 2
     assert len(scheduler.waiting) == 4
+
+
+def test_a_state_before_rejected_draft_tokens_is_continued_and_found_again():
+    """Each step has one accepted draft token and two rejected ones; blocks have four tokens."""
+    scheduler, runner = make(**OPTIONS)
+    prompt, answer = list(range(10)), continuation(list(range(10)), 26, VOCAB)
+    seq = sequence(prompt, len(prompt) + 26)
+    scheduler.add(seq)
+    while scheduler.has_work:
+        if seq.is_decoding:
+            begin = len(seq.tokens) - len(prompt)
+            seq.draft = [*answer[begin : begin + 1], 0, 0]
+        advance(scheduler, runner)
+    assert seq.tokens[len(prompt) :] == answer
+    assert scheduler.cache.states.pool.num_cached == 2  # that of the prompt, and the last one
+    assert answered(scheduler, runner, [*prompt, *answer, 7, 8], arrival=1) >= 28

@@ -123,12 +123,16 @@ def test_softcapped_attention_is_refused_naming_other_runtimes(root):
         open_runner(built(root, "gemma2"), "openvino", CONFIG)
 
 
-@pytest.mark.parametrize(("name", "layers"), [("mixtral", 2), ("glm4-moe", 1), ("deepseek-v2", 1)])
-def test_experts_that_are_not_chosen_are_not_computed(root, name, layers):
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("mixtral", 6), ("glm4-moe", 3), ("deepseek-v2", 3), ("gpt-oss", 6), ("llama4", 3),
+     ("nemotron-h-moe", 4)],
+)  # fmt: skip
+def test_experts_that_are_not_chosen_are_not_computed(root, name, count):
     """The plugin recognises how the mixture is written; otherwise it would be dense."""
     from mindspore_serving.llm.runtimes.openvino import opening as openvino
 
     runner = openvino.open_runner(built(root, name), CONFIG)
     nodes = runner._requests[0].get_compiled_model().get_runtime_model().get_ops()
     kinds = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
-    assert kinds.count("GatherMatmul") == 3 * layers
+    assert kinds.count("GatherMatmul") == count

@@ -166,6 +166,17 @@ def test_openvino_keeps_integers_and_codes_as_they_are(root: Path, case: str) ->
     assert weights.dequantised == ([MATRIX] if case in WIDENED else [])
 
 
+def test_stacked_experts_in_mxfp4_are_integers_and_in_bf16_stay_so(root: Path) -> None:
+    names = [f"model.layers.0.mlp.experts.{index}.down_proj.weight" for index in range(4)]
+    weights = OpenVINOWeights(open_converted(mxfp4(root)[0]), "bf16")
+    assert constant_type(weights.stacked(names)) == "i8"
+    assert not weights.dequantised
+    checkpoints.build("qwen3-moe", root / "half", dtype="bfloat16")
+    for precision, expected in (("bf16", "bf16"), ("f32", "f32")):
+        weights = OpenVINOWeights(open_converted(root / "half" / "qwen3-moe"), precision)
+        assert constant_type(weights.stacked(names)) == expected
+
+
 @pytest.mark.parametrize(
     ("case", "runtime", "line"),
     [

@@ -1,11 +1,14 @@
 """How a model is cut over ranks: sizes, heads, fused matrices, biases, rows of the vocabulary."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import pack, unpack
+from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor, StaticInputs
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.models import load_definition
@@ -161,3 +164,57 @@ def test_a_quantised_matrix_is_cut_as_its_floats_are():
     whole = Checkpoint(Path("model"), CONFIG, tensors)
     own = ShardedCheckpoint(whole, spec, Shard(1, 2)).f32(name)
     np.testing.assert_array_equal(own, integers[:, 4:] * np.float32(0.5))
+
+
+def integer_parts(packed, name=f"{LAYER}mlp.down_proj.weight", **stored):
+    """The checkpoints of two ranks with one quantised matrix, of the shape of `packed`."""
+    rows, columns = packed.shape
+    bits = packed.values.view(np.uint8)
+    tensor = QuantizedTensor("format", (rows, columns), bits, read=lambda: packed, **stored)
+    spec, _ = load_definition({**CONFIG, "intermediate_size": columns})
+    whole = Checkpoint(Path("model"), CONFIG, {name: tensor})
+    return [ShardedCheckpoint(whole, spec, Shard(rank, 2)) for rank in range(2)], name
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 0), (4, 32), (4, 0)])
+@pytest.mark.parametrize("has_zeros", [False, True])
+def test_integers_are_cut_in_whole_groups_of_inputs(bits, group, has_zeros):
+    matrix = np.random.default_rng(bits).normal(0, 1, (6, 128)).astype(np.float32)
+    packed = pack(matrix, bits, group or 128, has_zeros=has_zeros and bits == 4)
+    parts, name = integer_parts(packed)
+    cut = [part.packed(name) for part in parts]
+    assert [part.shape(name) for part in parts] == [each.shape for each in cut] == [(6, 64)] * 2
+    np.testing.assert_array_equal(np.hstack([unpack(each) for each in cut]), unpack(packed))
+    assert all(
+        (part.f32(name) == unpack(each)).all() for part, each in zip(parts, cut, strict=True)
+    )
+
+
+def test_groups_of_inputs_that_ranks_would_split_are_refused():
+    matrix = np.ones((6, 96), np.float32)
+    parts, name = integer_parts(pack(matrix, 4, 32))
+    with pytest.raises(StartError, match="has groups of 32 inputs, which do not divide the 48 inp"):
+        parts[0].packed(name)
+    reordered = replace(pack(matrix, 4, 96), order=np.arange(96)[::-1])
+    parts, name = integer_parts(reordered)
+    with pytest.raises(StartError, match=r"another order \(act-order\).* pipeline_parallel"):
+        parts[0].packed(name)
+
+
+def test_static_products_of_ranks_add_up_to_that_of_the_whole_matrix():
+    """Inputs are shifted and rounded by their own scales; one rank adds the bias."""
+    random = np.random.default_rng(3)
+    values = random.integers(-127, 128, (6, 128)).astype(np.int8)
+    scale, shift = random.uniform(0.1, 0.2, (2, 128)).astype(np.float32)
+    bias = random.integers(-99, 99, 6).astype(np.int32)
+    static = StaticInputs(values, np.full(6, 0.5, np.float32), bias, scale, np.int8([3]), shift)
+    parts, name = integer_parts(pack(values.astype(np.float32), 8, 128), inputs=static)
+    x = random.normal(0, 1, (2, 128)).astype(np.float32)
+
+    def product(inputs, some):
+        rounded = np.rint((inputs + some.shift) / some.scale) + some.offset
+        return (rounded @ some.values.T.astype(np.float64) + some.quant_bias) * some.deq_scale
+
+    found = [part.input_rounding(name) for part in parts]
+    halves = [product(x[:, :64], found[0]), product(x[:, 64:], found[1])]
+    np.testing.assert_allclose(sum(halves), product(x, static))

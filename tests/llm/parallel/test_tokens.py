@@ -25,6 +25,7 @@ CUT = [
     "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
     "internlm3", "internlm3-biased", "chatglm2-32k", "telechat2",
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
+    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3",
 ]  # fmt: skip
 # Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4 and internlm are.
 CUT_ALIKE = [

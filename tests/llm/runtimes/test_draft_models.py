@@ -76,7 +76,7 @@ def test_caches_of_model_and_draft_hold_equal_tokens(models):
 def test_by_default_the_cache_of_a_draft_holds_the_tokens_of_the_model(models):
     with LLM(models["itself"], **EXACT, draft=models["first layer"]) as llm:
         engine = llm._any_engine()
-        draft = engine._speculation._model._runner
+        draft = engine._speculation._model.runner
         assert draft.num_blocks == engine.num_blocks
         assert draft.cache_memory.block_bytes == engine.runner.cache_memory.block_bytes // 3
 

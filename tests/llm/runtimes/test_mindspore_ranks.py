@@ -27,6 +27,7 @@ from mindspore_serving.llm.step import Row, Step
 from tests.cli.commands import run
 from tests.e2e.harness import ROOT
 from tests.llm import checkpoints
+from tests.llm.quantised_files import CASES, quantised
 from tests.llm.rank_threads import ranks
 from tests.llm.running import generate_staggered, texts
 
@@ -39,6 +40,9 @@ SERVED = [
     pytest.param("llama", {**TWO, "pipeline_parallel": 2}, marks=pytest.mark.long),
     pytest.param("qwen3-moe", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
     pytest.param("llama3-tied", {"tensor_parallel": 4}, marks=pytest.mark.long),
+    pytest.param("deepseek-v3", TWO, marks=pytest.mark.long),
+    pytest.param("deepseek-v2", {**TWO, "expert_parallel": True}, marks=pytest.mark.long),
+    pytest.param("minicpm3", TWO, marks=pytest.mark.long),
 ]
 
 
@@ -47,19 +51,30 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("checkpoints")
 
 
-def lines_of_rank(path: Path, rank: int, *, splits_experts: bool = True) -> list[str]:
-    """The graph of a rank of two for prompts, with Ascend's primitives."""
+def recorded_rank(
+    path: Path, rank: int, *, splits_experts: bool = True, phase: str = nodes.PREFILL,
+    keeps_latent: bool = False,
+) -> recording.RecordedGraph:  # fmt: skip
+    """The graph of a rank of two, with Ascend's primitives."""
     checkpoint, spec, decoder = open_definition(path, max_model_len=128)
     shard, splits = Shard(rank, 2), {"splits_experts": splits_experts}
     sharded = ShardedCheckpoint(checkpoint, spec, shard, **splits)
     collectives = Collectives.of("hccl_world_group", shard, spec.vocab_size, **splits)
     ops = RankGraphOps(
-        GraphWeights(sharded, "mindspore.bfloat16"), nodes.PREFILL, nodes.ASCEND, 128,
-        tuple(spec.attention_layers), collectives=collectives,
+        GraphWeights(sharded, "mindspore.bfloat16", keeps_integers=True), phase, nodes.ASCEND, 128,
+        tuple(spec.attention_layers), collectives=collectives, keeps_latent=keeps_latent,
     )  # fmt: skip
-    graph = recording.record(cut_spec(spec, 2), decoder, ops)
+    return recording.record(cut_spec(spec, 2), decoder, ops)
+
+
+def named(graph: recording.RecordedGraph) -> list[str]:
+    """Its lines, with the names of the operators."""
     names = {name: type(each).__name__ for name, each in graph.operators.items()}
     return [re.sub(r"self\.(op\d+)", lambda found: names[found[1]], line) for line in graph.lines]
+
+
+def lines_of_rank(path: Path, rank: int, *, splits_experts: bool = True) -> list[str]:
+    return named(recorded_rank(path, rank, splits_experts=splits_experts))
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
@@ -77,6 +92,40 @@ def test_a_sum_follows_the_embedding_and_each_matrix_split_by_inputs(
     block = "TokenUnpermute" if name == "mixtral" else "MatMul"
     assert made == ["MatMul", block] * 2
     assert sum("AllGather(" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("case", "product"),
+    [
+        ("awq", "WeightQuantMatmul"),
+        ("golden-stick-a16w8", "WeightQuantMatmul"),
+        ("modelslim-w8a8-dynamic", "QuantMatmul"),
+        ("modelslim-w8a8", "QuantMatmul"),
+    ],
+)
+def test_products_of_integers_are_divided_over_ranks(
+    directory: Path, case: str, product: str
+) -> None:
+    """Each sum is of a product with a rank's integers, or of the embedding."""
+    target = directory / case
+    sizes = {"num_hidden_layers": 1, "intermediate_size": 128}  # whole groups of 32 for a rank
+    floats = checkpoints.build("llama", directory / "wide", **sizes)
+    quantised(floats, target, CASES[case])
+    lines = lines_of_rank(target / "quantised", 1)
+    made = dict(line.split(" = ", 1) for line in lines if " = " in line)
+    summed = re.findall(r"AllReduce\((\w+)\)", "\n".join(lines))
+    assert [made[name].partition("(")[0] for name in summed[1:]] == [product] * 2
+
+
+def test_a_rank_attends_with_its_heads_to_the_latent_vectors_of_all(directory: Path) -> None:
+    sizes = {"num_attention_heads": 32, "num_key_value_heads": 32, "kv_lora_rank": 512}
+    path = checkpoints.build(
+        "minicpm3", directory, **sizes, qk_rope_head_dim=64, num_hidden_layers=1
+    )
+    graph = recorded_rank(path, 1, phase=nodes.INCREMENT, keeps_latent=True)
+    (kernel,) = [each for each in graph.operators.values() if type(each).__name__ == "Mla"]
+    assert kernel.options[0] == 16
+    assert sum("AllReduce(" in line for line in named(graph)) == 1 + 2
 
 
 def test_uneven_rows_of_the_vocabulary_are_padded_and_put_in_order(

@@ -23,8 +23,8 @@ def logits_of(path, runtime):
 
 
 def rounded(x):
-    """Rows of `x` as the kernels of GGUF's types of 32 round them: int8 and a scale for each 32."""
-    blocks = x.numpy().reshape(len(x), -1, 32)
+    """Rows of `x` as the kernels of integers round them: int8 and a scale for each 16."""
+    blocks = x.numpy().reshape(len(x), -1, 16)
     largest = np.abs(blocks).max(-1, keepdims=True)
     integers = np.rint(blocks * (np.float32(127) / np.where(largest, largest, 1)))
     return (integers * (largest / np.float32(127))).astype(np.float32).reshape(x.shape)

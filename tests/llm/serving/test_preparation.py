@@ -1,5 +1,6 @@
 """Requests that a child process prepares: answered as if the worker had done it."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -35,6 +36,7 @@ from mindspore_serving.llm.processing.prepared import (
     encode_result,
 )
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.serving import preparation
 from mindspore_serving.llm.serving.preparation import Preparation
 from tests.e2e.harness import children, eventually
 from tests.llm import chatty
@@ -185,3 +187,23 @@ def test_nothing_is_left_after_the_end(opened):
     eventually(lambda: set(children(os.getpid())) - before)
     preparing.preparation.close()
     assert set(children(os.getpid())) == before
+
+
+@pytest.mark.parametrize(("seconds", "memory"), [(600.0, "auto"), (0.0, "low")])
+def test_child_processes_start_with_the_first_large_request(opened, monkeypatch, seconds, memory):
+    """They take no time from the first answer, and with low memory none before they are needed."""
+    monkeypatch.setattr(preparation, "WARM_AFTER", seconds)
+    config = dataclasses.replace(opened.config, memory=memory)
+    preparing = Preparing(dataclasses.replace(opened, config=config))
+    assert preparing.read(Generate(prompt="a")) is None
+    assert preparing.preparation._pool is None
+    assert isinstance(preparing.read(Generate(prompt=TEXT)), PreparedPrompt)
+    assert preparing.preparation._pool is not None
+    preparing.preparation.close()
+
+
+def test_child_processes_start_soon_after_the_model(opened, monkeypatch):
+    monkeypatch.setattr(preparation, "WARM_AFTER", 0.0)
+    preparing = Preparing(opened)
+    eventually(lambda: preparing.preparation._pool)
+    preparing.preparation.close()

@@ -47,6 +47,13 @@ class StaticInputs:
         fields = ("values", "deq_scale", "quant_bias")
         return replace(self, **{field: getattr(self, field)[some] for field in fields})
 
+    def columns(self, some: slice | npt.NDArray[np.intp], *, has_bias: bool) -> "StaticInputs":
+        """Return some of the inputs; without `has_bias` another part adds `quant_bias`."""
+        fields = ("scale", "offset", "shift")
+        cut = {f: v[some] for f in fields if (v := getattr(self, f)) is not None and len(v) > 1}
+        bias = self.quant_bias if has_bias else np.zeros_like(self.quant_bias)
+        return replace(self, values=self.values[:, some], quant_bias=bias, **cut)
+
 
 @dataclass(frozen=True, slots=True)
 class QuantizedTensor(StoredTensor):

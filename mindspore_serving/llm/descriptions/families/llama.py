@@ -185,7 +185,7 @@ ROWS: dict[str, Architecture] = {
     ),
     "MiniCPM3ForCausalLM": Architecture(
         read=_minicpm3, unused=LATENT_HEADS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-        fixed=PLAIN,
+        fixed=PLAIN, shardable=True,
         defaults={"tie_word_embeddings": True, "scale_emb": 12, "scale_depth": 1.4,
                   "dim_model_base": 256},
     ),

@@ -94,7 +94,7 @@ def _deepseek(config: Config) -> Config:
 
 DEEPSEEK2 = Architecture(
     experts=Experts(shared=SHARED), rope=PAIRS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-    read=_deepseek, follows=DENSE_FIRST, unused=LATENT_HEADS,
+    read=_deepseek, follows=DENSE_FIRST, unused=LATENT_HEADS, shardable=True,
     fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
            "norm_topk_prob": (False,)},
 )  # fmt: skip

@@ -9,7 +9,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.gguf.configuration import decoded_bytes
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
-from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
 from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
 from mindspore_serving.llm.runtimes.combined.runner import CombinedRunner
 from mindspore_serving.llm.runtimes.layout import SharedCache
@@ -23,7 +23,6 @@ from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.processor import kept_capabilities
 from mindspore_serving.llm.step import Row, Step
 
-LOW = "low"  # value of the option `memory`
 LIBRARY_BYTES = 160 << 20  # of OpenVINO, its compiled graph, and the activations of a step
 SHARE_OF_FREE = 0.8  # largest share of free memory that the packed weights may take
 
@@ -45,7 +44,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> CombinedRunner:
         )
     block_bytes = PagedCache(model.ops.layers, kind, config.block_size, 1).block_bytes
     memory, reserved = read_main_memory(), 0
-    if config.memory != LOW and not config.deterministic:
+    if config.memory != LOW_MEMORY and not config.deterministic:
         reserved = _reserved(Path(directory), model, memory)
     memory = replace(memory, available=memory.available - reserved)
     limits = runner_limits(config, model.spec, block_bytes, memory)

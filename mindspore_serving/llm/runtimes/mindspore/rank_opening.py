@@ -9,7 +9,6 @@ from pathlib import Path
 
 from mindspore_serving.backends.ascend_installation import check_installation, visible_devices
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.quantized.methods import describe, quantization_of
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid, RankGroup
 from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
@@ -41,7 +40,6 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGr
     target = find_target(config)
     config = rank_options(config)
     part = open_part(directory, config, grid)
-    _check_floats(part, config, target)
     everyone = grid.everyone
     if target.name == ASCEND:
         check_installation()
@@ -73,17 +71,6 @@ def _open_rank(
     runner = RankGraphRunner(graphs, cache_limits(graphs, part, config), peers, thread)
     runner.warm_up()
     return runner
-
-
-def _check_floats(part: RankPart, config: EngineConfig, target: GraphTarget) -> None:
-    """Raise StartError for matrices that remain integers, which ranks do not split."""
-    stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
-    if part.exchange is not None and target.name == ASCEND and (stored or config.quantization):
-        raise StartError(
-            f"tensor_parallel is {config.tensor_parallel}, but the mindspore runtime splits only "
-            "float matrices on Ascend, and these are quantised: use the float checkpoint without "
-            "quantization"
-        )
 
 
 def _check_devices(num_ranks: int) -> None:

@@ -18,6 +18,7 @@ from mindspore_serving.llm.parallel.watching import WatchedThread
 from mindspore_serving.llm.progress import progress
 from mindspore_serving.llm.runtimes.capacity import check_logits, first_step
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, TokenSpan
+from mindspore_serving.llm.runtimes.mindir.library import CPU
 from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
 from mindspore_serving.llm.runtimes.mindspore.inputs import GraphInputs, graph_inputs
 from mindspore_serving.llm.runtimes.mindspore.nodes import Node
@@ -119,6 +120,7 @@ class RankGraphRunner(GraphRunner):
         super().__init__(graphs, limits)
         self.width = graphs.spec.hidden_size
         self._spec, self._dtype = graphs.spec, graphs.dtype
+        self._is_on_cpu = graphs.target.name == CPU
         self._peers = peers
         self._thread = thread
         self._hidden_states: Vectors | None = None
@@ -129,6 +131,8 @@ class RankGraphRunner(GraphRunner):
                 output = self.compute(Step((row,)))
             if self._spec.is_last:
                 check_logits(output, self._spec)
+        if self._spec.is_last and not self._is_on_cpu:
+            self.choose_on_device()
 
     def compute(
         self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False

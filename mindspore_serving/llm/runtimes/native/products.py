@@ -26,7 +26,6 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
 from mindspore_serving.llm.runtimes.native.experts import chosen
 from mindspore_serving.llm.runtimes.native.kernels.activations import QuantiseArgument
 from mindspore_serving.llm.runtimes.native.kernels.formats import (
-    ActivationLayout,
     Activations,
     BlockMatrix,
 )
@@ -74,7 +73,7 @@ class Products:
         self._kept: list[npt.NDArray[Any]] = []
         self._arena = plan.arena.ctypes.data
         integers = [m for m in matrices if m.format.activations != Activations.FLOAT]
-        sizes = [ActivationLayout.of(m.columns, m.format.activations).stride for m in integers]
+        sizes = [m.format.activations.row_bytes(m.columns) for m in integers]
         self._rounded = np.zeros(MAX_ROWS * max(sizes, default=0) + _LINE, np.uint8)
         for op in plan.operations:
             if op[Column.CODE] in (OpCode.PRODUCT, OpCode.EXPERT_PRODUCT):

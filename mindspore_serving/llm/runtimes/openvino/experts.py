@@ -1,15 +1,16 @@
-"""Mixture of experts as nodes: a dense graph, of which the plugin computes only the chosen experts.
+"""Mixture of experts as nodes, of which the plugin computes only the chosen experts.
 
-In the graph every expert computes every token, and weights of zero cancel the others.  The plugin
-recognises exactly this pattern and computes the chosen experts only; any other pattern is correct,
-but slower by the ratio of all experts to the chosen ones.
+With gates of SiLU or GELU the graph is dense: every expert computes every token, and weights of
+zero cancel the others.  The plugin recognises exactly this pattern and computes the chosen experts
+only.  Mixtures of another form order the rows by expert, and multiply group by group.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from openvino import opset13 as opset
+from openvino import opset17
 
 from mindspore_serving.llm.models.expert_block import Clamp, Routing
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped, swish
@@ -53,37 +54,70 @@ def _share_matrix(routing: Routed) -> Node:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseMixture:
-    """Options of `dense_mixture`; `biases` are those of gate, up and down, [E, *]."""
+class GroupedMixture:
+    """Options of `grouped_mixture`; `biases` are those of gate, up and down, [E, *]."""
 
     clamp: Clamp | None
     biases: Weights
     scales_input: bool
 
 
-def dense_mixture(x: Node, weights: Weights, routing: Routed, options: DenseMixture) -> Node:
-    """Build a mixture in which every expert is computed, as the plugin knows no such pattern.
+def grouped_mixture(x: Node, weights: Weights, routing: Routed, options: GroupedMixture) -> Node:
+    """Build a mixture of any form from products of rows that are ordered by expert; return [T, H].
 
-    Without gates, `weights` are two.
+    Every token is repeated for each of its experts.  Without gates, `weights` are two.
     """
     *inner, down = weights
     count, hidden, _ = (size.get_length() for size in down.output(0).get_partial_shape())
-    shares = reshaped(opset.transpose(_share_matrix(routing), i64(1, 0)), count, -1, 1)
-    each = _repeat_rows(x, count, hidden)
+    _, shares, chosen = routing
+    rows = _order_rows(chosen, count)
+    each = opset.gather(x, opset.divide(rows.sources, i32(_top_k(chosen))), i64(0))
     if options.scales_input:
-        each = opset.multiply(each, shares)
-    products = [opset.matmul(each, weight, False, True) for weight in inner]
-    if options.biases:
-        products = [
-            opset.add(product, opset.unsqueeze(bias, i64(1)))
-            for product, bias in zip(products, options.biases, strict=False)
-        ]
-    out = opset.matmul(_gated(products, options.clamp), down, False, True)
-    if options.biases:
-        out = opset.add(out, opset.unsqueeze(options.biases[2], i64(1)))
+        ordered = opset.gather(reshaped(shares, -1, 1), rows.sources, i64(0))
+        each = opset.multiply(each, ordered)
+    biases = [opset.gather(bias, rows.experts, i64(0)) for bias in options.biases]
+    products = [opset17.grouped_matmul(each, weight, rows.ends) for weight in inner]
+    products = [*map(opset.add, products, biases)] if biases else products
+    out = opset17.grouped_matmul(_gated(products, options.clamp), down, rows.ends)
+    out = opset.add(out, biases[-1]) if biases else out
+    out = reshaped(opset.gather(out, rows.targets, i64(0)), -1, _top_k(chosen), hidden)
     if not options.scales_input:
-        out = opset.multiply(out, shares)
-    return reshaped(opset.reduce_sum(out, i64(0), keep_dims=False), -1, hidden)
+        out = opset.multiply(out, opset.unsqueeze(shares, i64(-1)))
+    return opset.reduce_sum(out, i64(1), keep_dims=False)
+
+
+class _Rows(NamedTuple):
+    """Rows ordered by expert, of the [T * k] pairs of a token and one of its experts, int32.
+
+    `sources` are the pairs in that order, `experts` their experts, `targets` the row of each pair,
+    and `ends` the number of rows up to each expert's last, [E].
+    """
+
+    sources: Node
+    experts: Node
+    targets: Node
+    ends: Node
+
+
+def _order_rows(chosen: Node, count: int) -> _Rows:
+    """Order the pairs by counting: the plugin's sort takes time by the square of their number."""
+    pairs = reshaped(chosen, -1)
+    marks = opset.one_hot(pairs, i32(count), i32(1), i32(0), 1)  # [T * k, E]
+    numbers = opset.cum_sum(marks, i32(0))  # of a pair among those of its expert, from 1
+    totals = opset.reduce_sum(marks, i64(0), keep_dims=False)
+    ends = opset.cum_sum(totals, i32(0))
+    before = opset.add(numbers, opset.subtract(ends, totals))
+    targets = opset.reduce_sum(opset.multiply(marks, before), i64(1), keep_dims=False)
+    targets = opset.subtract(targets, i32(1))
+    length = opset.reduce_prod(opset.shape_of(pairs, "i32"), i64(0), keep_dims=False)
+    indices = opset.range(i32(0), length, i32(1), "i32")
+    sources = opset.scatter_update(indices, targets, indices, i32(0))
+    return _Rows(sources, opset.gather(pairs, sources, i64(0)), targets, ends)
+
+
+def _top_k(chosen: Node) -> int:
+    """Return the number of experts of a token."""
+    return int(chosen.get_partial_shape()[1].get_length())
 
 
 def _gated(products: list[Node], clamp: Clamp | None) -> Node:

@@ -18,7 +18,12 @@ from mindspore_serving.llm.checkpoint.safetensors import prefault
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import RankPart, open_part, rank_options
+from mindspore_serving.llm.parallel.part import (
+    RankPart,
+    open_head_part,
+    open_part,
+    rank_options,
+)
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence
 from mindspore_serving.llm.runtimes.layout import SharedCache
@@ -58,6 +63,11 @@ def open_runner(
     openvino release whose paged attention gives other results.
     """
     return _open(open_part(directory, config), config, properties)
+
+
+def open_head(directory: str | Path, config: EngineConfig) -> OpenVINORunner:
+    """Open the prediction head of the model in `directory`, as `open_runner`."""
+    return _open(open_head_part(directory, config), config)
 
 
 def open_shared(directory: str | Path, config: EngineConfig, shared: SharedCache) -> OpenVINORunner:

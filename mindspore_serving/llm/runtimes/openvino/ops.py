@@ -19,8 +19,8 @@ from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, Selective
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import (
-    DenseMixture,
-    dense_mixture,
+    GroupedMixture,
+    grouped_mixture,
     mixture,
     route,
 )
@@ -234,7 +234,8 @@ class OpenVINOOps(heads.Headwise):
             self._weights.rows(names)
             for names in zip(*(e.biases or () for e in block.experts), strict=True)
         )
-        return dense_mixture(x, weights, routed, DenseMixture(block.clamp, biases, scales_input))
+        options = GroupedMixture(block.clamp, biases, scales_input)
+        return grouped_mixture(x, weights, routed, options)
 
     def hidden(self, x: Node) -> Node:
         self._hidden = x

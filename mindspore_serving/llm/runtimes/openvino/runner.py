@@ -15,7 +15,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence, runner_limits
-from mindspore_serving.llm.runtimes.layout import RunnerLimits, SharedCache
+from mindspore_serving.llm.runtimes.layout import RunnerLimits, SharedCache, requested_rows
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
@@ -65,6 +65,7 @@ class OpenVINORunner:
         self._kept = weights.constants.kept  # memory of the compiled model's constants
         self._gathered = weights.gathered
         self._requests: list[Any] = [compiled.create_infer_request()]
+        self._last: Any = None  # the request that computed the last step
         ports = {port.get_any_name(): port for port in compiled.inputs}
         self._caches = [_Cache(port) for name, port in ports.items() if "_cache." in name]
         self._states = [_Cache(port) for name, port in ports.items() if "_state." in name]
@@ -118,10 +119,17 @@ class OpenVINORunner:
         if not self._part.spec.is_last:
             hidden: Vectors = request.get_output_tensor(0).data
             return hidden
-        output: Vectors = request.get_output_tensor(int(embeds)).data
         if embeds:
-            return output if output.dtype == np.float32 else from_bf16(output.view(np.uint16))
+            output = self.hidden_states()
+            return output[requested_rows(step)] if self._part.spec.keeps_hidden else output
+        output = request.get_output_tensor(0).data
         return output if self._part.exchange is None else self._part.exchange.gather(output)
+
+    def hidden_states(self) -> Vectors:
+        """Return the hidden states of the last step, as `HiddenRunner` does."""
+        assert self._last is not None
+        output: Vectors = self._last.get_output_tensor(1).data
+        return output if output.dtype == np.float32 else from_bf16(output.view(np.uint16))
 
     def output(self, name: str) -> npt.NDArray[Any]:
         """Return a result of the last step without adapters; the next step overwrites it."""
@@ -147,6 +155,7 @@ class OpenVINORunner:
             if self._sums is not None and self._sums.error is not None:
                 raise self._sums.error from error
             raise ServingError(f"openvino failed in a step: {error}") from error
+        self._last = feed.request
         return feed.request
 
     def read_block(self, block: int) -> memoryview:
@@ -177,7 +186,7 @@ class OpenVINORunner:
         self._loaded.unload(adapter)
 
     def close(self) -> None:
-        self._feeds, self._requests = [], []
+        self._feeds, self._requests, self._last = [], [], None
         self._caches, self._states = [], []
         self._kept = []
         self._gathered = {}

@@ -15,7 +15,14 @@ import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.packing import Packed, is_router, merged, pack, requantize_8
+from mindspore_serving.llm.checkpoint.packing import (
+    Packed,
+    integers_of_codes,
+    is_router,
+    merged,
+    pack,
+    requantize_8,
+)
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
 from mindspore_serving.llm.runtimes.openvino.constants import TYPES, Constants, MatrixForm
 from mindspore_serving.llm.runtimes.openvino.nodes import features, i64, named, sliced, widened
@@ -144,7 +151,8 @@ class OpenVINOWeights:
     def stacked(self, names: Sequence[str]) -> Node:
         """Stack matrices into one array, [len(names), out, in].
 
-        It has integers times scales if all are quantised alike, else float32.
+        It has integers times scales if all are quantised alike, else floats.  The plugin has no
+        product by codes for stacks.
 
         Raises StartError naming a tensor whose shape differs from the first.
         """
@@ -156,9 +164,17 @@ class OpenVINOWeights:
                 )
         other_weights = (len(names) - 1) * prod(first)
         packed = [self._packed(name, other_weights=other_weights) for name in names]
-        some = [p for p in packed if p is not None and p.order is None]
+        some = [
+            integers_of_codes(p) if p.codebook == "f4e2m1" else p
+            for p in packed
+            if p is not None and p.order is None
+        ]
         if len(some) < len(names) or len({_storage_key(p) for p in some}) > 1:
             self.dequantised += [name for name in names if self._checkpoint.is_quantized(name)]
+            stored = [self._checkpoint.raw(name) for name in names]
+            if self.precision == "bf16" and {dtype for dtype, *_ in stored} == {"BF16"}:
+                bits = np.stack([bits for *_, bits in stored])
+                return widened(self.constants.of(bits, bits.shape, TYPES["BF16"]))
             arrays = np.stack([self._checkpoint.f32(name) for name in names])
             return self.constants.of(arrays, arrays.shape, ov.Type.f32)
         return self.constants.scaled(merged(some, np.stack))

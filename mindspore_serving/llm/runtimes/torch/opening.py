@@ -23,7 +23,13 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.parallel.group import Grid
-from mindspore_serving.llm.parallel.part import open_part, parallel_text, rank_options
+from mindspore_serving.llm.parallel.part import (
+    RankPart,
+    open_head_part,
+    open_part,
+    parallel_text,
+    rank_options,
+)
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import (
     DeviceMemory,
@@ -65,6 +71,12 @@ def open_runner(directory: str | Path, config: EngineConfig) -> TorchRunner:
     return start_runner(open_model(directory, config), config)
 
 
+def open_head(directory: str | Path, config: EngineConfig) -> TorchRunner:
+    """Open the prediction head of the model in `directory`, as `open_runner`."""
+    part = open_head_part(directory, config)
+    return start_runner(open_model(directory, config, part=part), config)
+
+
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchRunner:
     """Open the part of the model that this rank of `grid` holds, on a CPU, as `open_runner`."""
     if open_device(config.device) != "cpu":
@@ -73,10 +85,13 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchR
     return start_runner(open_model(directory, config, grid), config)
 
 
-def open_model(directory: str | Path, config: EngineConfig, grid: Grid | None = None) -> TorchModel:
+def open_model(
+    directory: str | Path, config: EngineConfig, grid: Grid | None = None,
+    *, part: RankPart | None = None,
+) -> TorchModel:  # fmt: skip
     """Open the model of `open_runner` or `open_rank`; its weights are loaded at their first use."""
     set_num_threads(config)
-    part = open_part(directory, config, grid)
+    part = part or open_part(directory, config, grid)
     device = open_device(config.device)
     dtype = DTYPES.get(config.dtype, torch.float32 if device == "cpu" else torch.bfloat16)
     kv_dtype = DTYPES.get(config.kv_cache_dtype, dtype)
@@ -168,6 +183,9 @@ def _warm_up(
         return
     if model.spec.rope.switch:
         log.warning("no CUDA graphs: rotary positions depend on the length of a sequence")
+        return
+    if model.spec.keeps_hidden or not model.spec.is_first:
+        log.warning("no CUDA graphs: a prediction head reads hidden states between launches")
         return
     if model.spec.mixture:
         log.warning("no CUDA graphs: experts are chosen on the host, between launches")

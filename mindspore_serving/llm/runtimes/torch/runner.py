@@ -188,6 +188,14 @@ class TorchRunner(LimitedRunner):
                 raise
             raise ServingError(f"a step of {step.num_tokens} tokens failed: {error}") from error
 
+    def hidden_states(self) -> Vectors:
+        """Return the hidden states of the last step, as `HiddenRunner` does."""
+        assert self._ops is not None
+        assert self._ops.last_hidden is not None
+        with self._computing():
+            hidden: Vectors = self._ops.last_hidden.float().cpu().numpy()
+        return hidden
+
     def read_block(self, block: int) -> memoryview:
         with self._computing():
             return self._cache.read(block)
@@ -257,6 +265,8 @@ class TorchRunner(LimitedRunner):
             return result
         if ops.last_hidden is None:
             raise RuntimeError("the definition does not call ops.hidden")
+        if self._model.spec.keeps_hidden:
+            return ops.last_hidden[torch.from_numpy(layout.rows).to(self._model.device)]
         return ops.last_hidden
 
     def _pass(self, ops: TorchOps, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor:
@@ -286,7 +296,7 @@ class TorchRunner(LimitedRunner):
             return None
         if hidden_states is None:
             hidden_states = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
-        return torch.from_numpy(hidden_states).to(self._model.dtype)
+        return torch.from_numpy(hidden_states).to(self._model.device, self._model.dtype)
 
     def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
         """Return the image features of `DecoderInputs`, if there are any."""

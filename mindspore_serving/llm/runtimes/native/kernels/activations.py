@@ -1,4 +1,4 @@
-"""Rounding of activations to int8, one scale per block, and the sums that products need."""
+"""Rounding of activations to int8, one scale for 16, and the sums that products need."""
 
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -9,63 +9,100 @@ from mindspore_serving.llm.runtimes.native.kernels.emitter import (
     F16L,
     F32,
     I8,
-    I16,
+    I32,
     I64,
     L16,
     Emitter,
 )
-from mindspore_serving.llm.runtimes.native.kernels.formats import Activations
+from mindspore_serving.llm.runtimes.native.kernels.formats import (
+    BLOCK,
+    GROUP,
+    LANES_BYTES,
+    SUMS,
+    TOGETHER,
+    Activations,
+)
 
 Value: TypeAlias = Any
 LANES = 16
+EIGHT = 8  # columns of a block in one vector
+_PAIR = ir.VectorType(I32, 2)
 
 
 class QuantiseArgument(IntEnum):
-    """Indices of the arguments: addresses, and sizes and offsets in bytes."""
+    """Indices of the arguments: addresses, and sizes in bytes."""
 
     X = 0  # float32 rows
     X_STRIDE = 1
-    OUT = 2  # rows of `ActivationLayout`
+    OUT = 2  # rows of `Activations`
     OUT_STRIDE = 3
-    SCALES = 4
-    SUMS = 5
-    COLUMNS = 6  # count
+    COLUMNS = 4  # count
 
 
 def quantise_body(kind: Activations, e: Emitter, arguments: Value, chunk: Value) -> None:
-    """Write the code that rounds one row; a chunk is a row."""
+    """Write the code that rounds one row; a chunk is a row.
+
+    The last group has the last blocks.  Those that the group before has, too, are zeros in it, as
+    are those that a row of less than a group lacks.
+    """
     a = {name: e.load(arguments, I64, 8 * name) for name in QuantiseArgument}
     x = e.b.add(a[QuantiseArgument.X], e.b.mul(chunk, a[QuantiseArgument.X_STRIDE]))
     out = e.b.add(a[QuantiseArgument.OUT], e.b.mul(chunk, a[QuantiseArgument.OUT_STRIDE]))
-    scales = e.b.add(out, a[QuantiseArgument.SCALES])
-    sums = e.b.add(out, a[QuantiseArgument.SUMS])
-    with e.loop(e.c(0), e.b.udiv(a[QuantiseArgument.COLUMNS], e.c(kind))) as block:
-        source = e.b.add(x, e.b.mul(block, e.c(4 * kind)))
-        target = e.b.add(out, e.b.mul(block, e.c(kind)))
-        vectors = [e.load(source, F16L, 4 * at) for at in range(0, kind, LANES)]
-        scale, inverse = _scale(e, vectors)
-        e.store(scale, scales, e.b.mul(block, e.c(4)))
-        rounded = [_rounded(e, vector, inverse) for vector in vectors]
-        for at, values in enumerate(rounded):
-            e.store(e.b.trunc(values, ir.VectorType(I8, LANES)), target, LANES * at)
-        if kind == Activations.BLOCKS_OF_256:
-            for at, values in enumerate(rounded):
-                address = e.b.add(sums, e.b.mul(block, e.c(kind // 8)))
-                e.store(e.b.trunc(e.total(values), I16), address, 2 * at)
+    blocks = e.b.udiv(a[QuantiseArgument.COLUMNS], e.c(BLOCK))
+    last = e.b.udiv(e.b.sub(blocks, e.c(1)), e.c(TOGETHER))
+    last_out = e.b.add(out, e.b.mul(last, e.c(kind.group_bytes)))
+    for offset in range(0, kind.group_bytes, LANES_BYTES):
+        e.store(e.every(L16, 0), last_out, offset)
+    with e.loop(e.c(0), blocks) as block:
+        group = e.b.udiv(block, e.c(TOGETHER))
+        slot = e.b.sub(block, first_block(e, group, blocks))
+        address = e.b.add(out, e.b.mul(group, e.c(kind.group_bytes)))
+        source = e.b.add(x, e.b.mul(block, e.c(4 * BLOCK)))
+        _store_block(kind, e, source, e.b.add(address, e.b.mul(slot, e.c(EIGHT))))
+
+
+def first_block(e: Emitter, group: Value, blocks: Value) -> Value:
+    """Return the number of a group's first block in a row of `blocks`."""
+    first = e.b.mul(group, e.c(TOGETHER))
+    last = e.b.sub(blocks, e.c(TOGETHER))
+    last = e.b.select(e.b.icmp_signed("<", last, e.c(0)), e.c(0), last)
+    return e.b.select(e.b.icmp_signed("<", first, last), first, last)
+
+
+def _store_block(kind: Activations, e: Emitter, source: Value, target: Value) -> None:
+    """Write a block whose place in the first vector, and among scales and sums, is `target`."""
+    totals = []
+    for half in range(2):
+        vector = e.load(source, F16L, 4 * LANES * half)
+        scale, inverse = _scale(e, vector)
+        rounded = _rounded(e, vector, inverse)
+        parts = [e.shuffle(rounded, range(at, at + EIGHT)) for at in (0, EIGHT)]
+        for at, part in enumerate(parts):
+            values = e.b.trunc(part, ir.VectorType(I8, EIGHT))
+            e.store(values, target, (2 * half + at) * GROUP // 4)
+        scales = e.splat(scale, 2)
+        e.store(scales, target, GROUP + LANES_BYTES * half)
+        total = _sums_of_four(e, e.b.add(*parts))
+        if kind == Activations.INTEGER_SUMS:
+            totals.append(e.b.sub(e.every(_PAIR, 0), total))
         else:
-            total = e.b.sitofp(e.total(e.b.add(*rounded)), F32)
-            e.store(e.b.fmul(total, scale), sums, e.b.mul(block, e.c(4)))
+            totals.append(e.b.fmul(e.b.sitofp(total, ir.VectorType(F32, 2)), scales))
+    if kind == Activations.FLOAT_SUMS:
+        totals = [e.b.fadd(*totals)]
+    for at, total in enumerate(totals):
+        e.store(total, target, SUMS + LANES_BYTES * at)
 
 
-def _scale(e: Emitter, vectors: list[Value]) -> tuple[Value, Value]:
-    """Return the scale of a block and its inverse, 0 of zeros; NaN stays NaN."""
-    largest = None
-    for vector in vectors:
-        absolute = e.call("llvm.fabs.v16f32", F16L, vector)
-        largest = (
-            absolute if largest is None else e.call("llvm.maximum.v16f32", F16L, largest, absolute)
-        )
-    maximum = e.call("llvm.vector.reduce.fmaximum.v16f32", F32, largest)
+def _sums_of_four(e: Emitter, vector: Value) -> Value:
+    """Return the sums of the first and of the last four of eight integers."""
+    pairs = e.b.add(*(e.shuffle(vector, range(at, EIGHT, 2)) for at in range(2)))
+    return e.b.add(*(e.shuffle(pairs, range(at, 4, 2)) for at in range(2)))
+
+
+def _scale(e: Emitter, vector: Value) -> tuple[Value, Value]:
+    """Return the scale of 16 numbers and its inverse, 0 of zeros; NaN stays NaN."""
+    absolute = e.call("llvm.fabs.v16f32", F16L, vector)
+    maximum = e.call("llvm.vector.reduce.fmaximum.v16f32", F32, absolute)
     zero = ir.Constant(F32, 0.0)
     inverse = e.b.fdiv(ir.Constant(F32, 127.0), maximum)
     # The inverse of a denormal maximum is infinite, and products with it are NaN.

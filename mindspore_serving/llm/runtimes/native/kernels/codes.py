@@ -12,11 +12,13 @@ CODES = {  # a name of `FORMATS` -> integers
     # Twice the numbers, and 12 more: unsigned integers are multiplied faster.
     "MXFP4": (12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0),
 }
+SIGNED = ("IQ4_NL",)
 
 
 def codebook(e: Emitter, nibbles: Value, name: str) -> Value:
-    """Return the integers of 64 codes, int8."""
-    table = CODES[name]
+    """Return the integers of 64 codes, signed ones + `signed_offset`."""
+    offset = e.signed_offset if name in SIGNED else 0
+    table = [(number + offset + 128) % 256 - 128 for number in CODES[name]]
     match e.instructions:
         case InstructionSet.AVX512_VNNI:
             return e.call("llvm.x86.avx512.pshuf.b.512", U64, e.const(I8, table * 4), nibbles)

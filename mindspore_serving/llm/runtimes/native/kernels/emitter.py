@@ -7,6 +7,7 @@ narrower.  Only products of integers need instructions by name.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import reduce
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -14,15 +15,15 @@ from llvmlite import ir
 Value: TypeAlias = Any  # of LLVM
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 F16, F32 = ir.HalfType(), ir.FloatType()
-U64, S32, L16, F16L = (
+U64, L16, F16L, Q8 = (
     ir.VectorType(I8, 64),  # weights or activations
-    ir.VectorType(I16, 32),  # sums of pairs
     ir.VectorType(I32, 16),  # sums of quads
     ir.VectorType(F32, 16),
+    ir.VectorType(I64, 8),
 )
 
 
-PREFETCH = 4096  # bytes ahead: further than the processor looks by itself, a page
+PREFETCH = 2**14  # bytes ahead: further than the processor looks by itself, which is a page
 
 
 class InstructionSet(str, Enum):
@@ -72,7 +73,7 @@ class Emitter:
         function = self.b.module.globals.get(name) or ir.Function(self.b.module, kind, name)
         for offset in range(0, size, 64):
             at = self.address(address, I8, PREFETCH + offset)
-            self.b.call(function, [at, *(self.c(number, I32) for number in (0, 3, 1))])
+            self.b.call(function, [at, *(self.c(number, I32) for number in (0, 2, 1))])
 
     def variable(self, initial: Value) -> Value:
         """Return the address of a variable, in the entry block."""
@@ -123,21 +124,24 @@ class Emitter:
             result = self.b.insert_element(result, value, self.c(lane, I32))
         return result
 
-    def twice(self, vector: Value) -> Value:
-        """Return 32 bytes twice."""
-        return self.shuffle(vector, [*range(vector.type.count)] * 2)
+    def words(self, vector: Value, lanes: Sequence[int], other: Value | None = None) -> Value:
+        """Return 64-bit parts of one or two vectors of 64 bytes as 64 bytes."""
+        parts = [v if v is None else self.b.bitcast(v, Q8) for v in (vector, other)]
+        return self.b.bitcast(self.shuffle(parts[0], lanes, parts[1]), U64)
 
-    def bits(self, vector: Value, shifts: tuple[int, int], mask: int) -> Value:
-        """Return (byte >> shift) & mask of 64 bytes, with one shift for each half."""
-        words = self.b.bitcast(vector, S32)
-        if any(shifts):
-            words = self.b.lshr(words, self.const(I16, [shifts[0]] * 16 + [shifts[1]] * 16))
-        return self.b.and_(self.b.bitcast(words, U64), self.every(U64, mask))
+    def right(self, vector: Value, shifts: Sequence[int]) -> Value:
+        """Return eight parts of 64 bits, each shifted right."""
+        parts = self.b.bitcast(vector, Q8)
+        return self.b.bitcast(self.b.lshr(parts, self.const(I64, shifts)), U64)
 
-    def left(self, vector: Value, shift: int) -> Value:
-        """Return bytes << shift; no bit may leave its byte."""
-        words = self.b.shl(self.b.bitcast(vector, S32), self.every(S32, shift))
-        return self.b.bitcast(words, vector.type)
+    def left(self, vector: Value, shifts: Sequence[int]) -> Value:
+        """Return eight parts of 64 bits, each shifted left."""
+        parts = self.b.bitcast(vector, Q8)
+        return self.b.bitcast(self.b.shl(parts, self.const(I64, shifts)), U64)
+
+    def masked(self, vector: Value, mask: int) -> Value:
+        """Return bytes & mask."""
+        return self.b.and_(vector, self.every(U64, mask))
 
     def fma(self, x: Value, y: Value, z: Value) -> Value:
         width = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
@@ -159,71 +163,36 @@ class Emitter:
 
     @property
     def signed_offset(self) -> int:
-        """Number that `dot_signed` adds to each weight; its caller subtracts what that adds."""
+        """Number that signed weights have more when `dot` takes them."""
         return 0 if self.instructions == InstructionSet.AVX2 else 128
 
-    def dot(self, weights: Value, activations: Value) -> Value:
-        """Return sums of quads of products, int32 [16]; unsigned weights of at most 7 bits."""
-        if self.instructions == InstructionSet.AVX2:
-            return self._pairs_in_avx2(weights, activations, self.every(S32, 1))
-        return self._dot(weights, activations)
+    @property
+    def takes_bytes(self) -> bool:
+        """True if `dot` takes unsigned weights of 8 bits."""
+        return self.instructions != InstructionSet.AVX2
 
-    def dot_signed(self, weights: Value, activations: Value) -> Value:
-        """Return sums of quads of products, int32 [16], of signed weights + `signed_offset`."""
-        if self.instructions == InstructionSet.AVX2:
-            return self._signed_in_avx2(weights, activations, self.every(S32, 1))
-        return self._dot(self.b.xor(weights, self.every(U64, -128)), activations)
-
-    def _dot(self, weights: Value, activations: Value) -> Value:
-        zero = self.every(L16, 0)
-        if self.instructions == InstructionSet.PORTABLE:
-            products = self._products(weights, activations, I32)
-            quads = [self.shuffle(products, range(at, 64, 4)) for at in range(4)]
-            return self.b.add(self.b.add(*quads[:2]), self.b.add(*quads[2:]))
-        arguments = zero, self.b.bitcast(weights, L16), self.b.bitcast(activations, L16)
-        return self._vnni("vpdpbusd", arguments)
-
-    def add_scaled(self, sums: Value, weights: Value, activations: Value, scales: Value) -> Value:
-        """Return `sums` + sums of quads of weight * activation * scale.
-
-        Weights are unsigned of at most 6 bits; scales are int16 [32], one for each pair.
-        """
-        match self.instructions:
-            case InstructionSet.AVX2:
-                return self.b.add(sums, self._pairs_in_avx2(weights, activations, scales))
-            case InstructionSet.PORTABLE:
-                products = self._products(weights, activations, I32)
-                even, odd = (self.shuffle(products, range(at, 64, 2)) for at in range(2))
-                wide = self.widened(scales, I32, signed=True)
-                return self.b.add(sums, self._pair_sums(self.b.mul(self.b.add(even, odd), wide)))
-            case InstructionSet.AVX512_VNNI:
-                name = "llvm.x86.avx512.pmaddubs.w.512"
-                pairs = self.call(name, S32, weights, activations)
-            case _:
-                name = "llvm.x86.avx2.pmadd.ub.sw"
-                half = ir.VectorType(I16, 16)
-                pairs = self._halves(lambda *v: self.call(name, half, *v), weights, activations)
-        words = self.b.bitcast(pairs, L16), self.b.bitcast(scales, L16)
-        return self._vnni("vpdpwssd", (sums, *words))
-
-    def add_scaled_signed(
-        self, sums: Value, weights: Value, activations: Value, scales: Value
+    def dot(
+        self, start: Value, weights: Sequence[Value], activations: Sequence[Value], *, signed: bool
     ) -> Value:
-        """Return as `add_scaled`, for signed weights + `signed_offset`.
+        """Return `start` + sums of quads of products of all vectors, int32 [16].
 
-        The scales of the two pairs of a quad are equal.
+        Weights are signed + `signed_offset`, or unsigned; those of two vectors are at most 63
+        unless `takes_bytes`.
         """
+        pairs = list(zip(weights, activations, strict=True))
         if self.instructions == InstructionSet.AVX2:
-            return self.b.add(sums, self._signed_in_avx2(weights, activations, scales))
-        quads = self.widened(self.shuffle(scales, range(0, 32, 2)), I32, signed=True)
-        return self.b.add(sums, self.b.mul(self.dot_signed(weights, activations), quads))
-
-    def multiply_pairs(self, x: Value, y: Value) -> Value:
-        """Return sums of pairs of products of two vectors of 16 int16, int32 [8]."""
-        if self.instructions != InstructionSet.PORTABLE:
-            return self.call("llvm.x86.avx2.pmadd.wd", ir.VectorType(I32, 8), x, y)
-        wide = (self.widened(vector, I32, signed=True) for vector in (x, y))
-        return self._pair_sums(self.b.mul(*wide))
+            return self.b.add(start, (self._signed_in_avx2 if signed else self._in_avx2)(pairs))
+        for vector, x in pairs:
+            if self.instructions == InstructionSet.PORTABLE:
+                products = self.b.mul(
+                    self.widened(vector, I32, signed=False), self.widened(x, I32, signed=True)
+                )
+                for at in range(4):
+                    start = self.b.add(start, self.shuffle(products, range(at, 64, 4)))
+            else:
+                words = self.b.bitcast(vector, L16), self.b.bitcast(x, L16)
+                start = self._vnni("vpdpbusd", (start, *words))
+        return start
 
     def _vnni(self, name: str, arguments: Sequence[Value]) -> Value:
         if self.instructions == InstructionSet.AVX512_VNNI:
@@ -234,21 +203,28 @@ class Emitter:
             lambda *v: self.call(f"llvm.x86.avx512.{name}.256", half, *v), *arguments
         )
 
-    def _pairs_in_avx2(self, weights: Value, activations: Value, scales: Value) -> Value:
-        def half(w: Value, a: Value, s: Value) -> Value:
-            pairs = self.call("llvm.x86.avx2.pmadd.ub.sw", ir.VectorType(I16, 16), w, a)
-            return self.multiply_pairs(pairs, s)
+    def _in_avx2(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
+        """Add products as int16, then pairs of those as int32."""
+        sums = [self._multiply_in_avx2(*pair) for pair in pairs]
+        return self._pairs_in_avx2(reduce(self.b.add, sums))
 
-        return self._halves(half, weights, activations, scales)
+    def _signed_in_avx2(self, pairs: Sequence[tuple[Value, Value]]) -> Value:
+        sign, kind, sums = "llvm.x86.avx2.psign.b", ir.VectorType(I8, 32), []
+        for weights, x in pairs:
+            absolute = self._halves(lambda w: self.call(sign, kind, w, w), weights)
+            turned = self._halves(lambda v, w: self.call(sign, kind, v, w), x, weights)
+            sums.append(self._pairs_in_avx2(self._multiply_in_avx2(absolute, turned)))
+        return reduce(self.b.add, sums)
 
-    def _signed_in_avx2(self, weights: Value, activations: Value, scales: Value) -> Value:
-        def half(w: Value, a: Value, s: Value) -> Value:
-            sign, kind = "llvm.x86.avx2.psign.b", w.type
-            absolute, turned = self.call(sign, kind, w, w), self.call(sign, kind, a, w)
-            pairs = self.call("llvm.x86.avx2.pmadd.ub.sw", ir.VectorType(I16, 16), absolute, turned)
-            return self.multiply_pairs(pairs, s)
+    def _multiply_in_avx2(self, weights: Value, activations: Value) -> Value:
+        kind = ir.VectorType(I16, 16)
+        return self._halves(
+            lambda *v: self.call("llvm.x86.avx2.pmadd.ub.sw", kind, *v), weights, activations
+        )
 
-        return self._halves(half, weights, activations, scales)
+    def _pairs_in_avx2(self, words: Value) -> Value:
+        kind, units = ir.VectorType(I32, 8), self.every(ir.VectorType(I16, 16), 1)
+        return self._halves(lambda v: self.call("llvm.x86.avx2.pmadd.wd", kind, v, units), words)
 
     def _halves(self, operation: Callable[..., Value], *vectors: Value) -> Value:
         parts = []
@@ -259,12 +235,3 @@ class Emitter:
                 for v, half in zip(vectors, halves, strict=True)
             )))  # fmt: skip
         return self.join(*parts)
-
-    def _products(self, weights: Value, activations: Value, kind: Any) -> Value:
-        return self.b.mul(
-            self.widened(weights, kind, signed=False), self.widened(activations, kind, signed=True)
-        )
-
-    def _pair_sums(self, products: Value) -> Value:
-        count = products.type.count
-        return self.b.add(*(self.shuffle(products, range(at, count, 2)) for at in range(2)))

@@ -1,5 +1,6 @@
 """Products of a row of floats with float32 activations."""
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -14,29 +15,38 @@ from mindspore_serving.llm.runtimes.native.kernels.emitter import (
     Emitter,
 )
 from mindspore_serving.llm.runtimes.native.kernels.formats import KernelFormat
-from mindspore_serving.llm.runtimes.native.kernels.row import ProductRow
+from mindspore_serving.llm.runtimes.native.kernels.row import ProductRow, ProductTokens
 
 Value: TypeAlias = Any
 STEP = 64  # columns of a pass
 LANES = 16
 
 
-def row_products(format_: KernelFormat, e: Emitter, row: ProductRow) -> list[Value]:
-    """Return the products with each token."""
+def products(
+    format_: KernelFormat, e: Emitter, rows: Sequence[ProductRow], tokens: ProductTokens
+) -> list[list[Value]]:
+    """Return the products of each token with the rows."""
+    by_row = [_row_products(format_, e, row, tokens) for row in rows]
+    return [list(of_token) for of_token in zip(*by_row, strict=True)]
+
+
+def _row_products(
+    format_: KernelFormat, e: Emitter, row: ProductRow, tokens: ProductTokens
+) -> list[Value]:
     zero = e.every(F16L, 0.0)
-    sums = [[e.variable(zero) for _ in range(STEP // LANES)] for _ in row.tokens]
-    with e.loop(e.c(0), row.columns, STEP) as column:
+    sums = [[e.variable(zero) for _ in range(STEP // LANES)] for _ in tokens.addresses]
+    with e.loop(e.c(0), tokens.columns, STEP) as column:
         for part in range(STEP // LANES):
             index = e.b.add(column, e.c(part * LANES))
             weights = _floats(format_, e, row.address, index, LANES)
-            for token, variables in zip(row.tokens, sums, strict=True):
+            for token, variables in zip(tokens.addresses, sums, strict=True):
                 x = e.load(token, F16L, e.b.mul(index, e.c(4)))
                 e.b.store(e.fma(weights, x, e.b.load(variables[part])), variables[part])
-    rest = [e.variable(ir.Constant(F32, 0.0)) for _ in row.tokens]
-    whole = e.b.mul(e.b.udiv(row.columns, e.c(STEP)), e.c(STEP))
-    with e.loop(whole, row.columns) as column:
+    rest = [e.variable(ir.Constant(F32, 0.0)) for _ in tokens.addresses]
+    whole = e.b.mul(e.b.udiv(tokens.columns, e.c(STEP)), e.c(STEP))
+    with e.loop(whole, tokens.columns) as column:
         weight = _floats(format_, e, row.address, column, 1)
-        for token, variable in zip(row.tokens, rest, strict=True):
+        for token, variable in zip(tokens.addresses, rest, strict=True):
             x = e.load(token, F32, e.b.mul(column, e.c(4)))
             e.b.store(e.fma(weight, x, e.b.load(variable)), variable)
     totals = []

@@ -12,15 +12,43 @@ import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
 
-ALIGNMENT = 64  # of the parts of quantised activations, in bytes
+BLOCK = 32  # columns that share a scale of activations
+TOGETHER = 8  # blocks of a group
+GROUP = BLOCK * TOGETHER  # columns of a group
+LANES_BYTES = 64  # of one number for each sum of a vector: see `Activations`
+SUMS = GROUP + 2 * LANES_BYTES  # offset of sums in a group
 
 
 class Activations(IntEnum):
-    """Storage of activations: float32, or int8 with a float32 scale per that many columns."""
+    """Storage of activations: float32, or groups of int8 with scales and sums.
+
+    A group is eight blocks of 32 columns.  Its values are in four vectors of 64: columns 8 k to
+    8 k + 7 of each block.  Products of 4 neighbours are added, so two sums of a vector belong to a
+    block.  The first two vectors have other scales than the last two: 16 columns share a scale.
+
+    After the values come the scales of both halves, two for each block, float32 [2, 16]; and the
+    sums of the values with the sign changed, int32 [2, 16], or sums times scales, float32 [2, 16],
+    or those of both halves together, float32 [16].
+    """
 
     FLOAT = 0
-    BLOCKS_OF_32 = 32
-    BLOCKS_OF_256 = 256
+    INTEGER_SUMS = 1
+    FLOAT_SUMS = 2
+    FLOAT_SUMS_OF_HALVES = 3
+
+    @property
+    def num_sums(self) -> int:
+        return 1 if self == self.FLOAT_SUMS else 2
+
+    @property
+    def group_bytes(self) -> int:
+        return SUMS + LANES_BYTES * self.num_sums
+
+    def row_bytes(self, columns: int) -> int:
+        """Return the size of a row of activations."""
+        if self == self.FLOAT:
+            return 4 * columns
+        return -(-columns // GROUP) * self.group_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +80,27 @@ _ROWS = (
     KernelFormat("F32", 1, 4, Activations.FLOAT),
     KernelFormat("F16", 1, 2, Activations.FLOAT),
     KernelFormat("BF16", 1, 2, Activations.FLOAT),
-    KernelFormat("Q4_0", 32, 18, Activations.BLOCKS_OF_32),
-    KernelFormat("Q4_1", 32, 20, Activations.BLOCKS_OF_32),
-    KernelFormat("Q5_0", 32, 22, Activations.BLOCKS_OF_32),
-    KernelFormat("Q5_1", 32, 24, Activations.BLOCKS_OF_32),
-    KernelFormat("Q8_0", 32, 34, Activations.BLOCKS_OF_32),
-    KernelFormat("IQ4_NL", 32, 18, Activations.BLOCKS_OF_32),
-    KernelFormat("MXFP4", 32, 17, Activations.BLOCKS_OF_32),
-    KernelFormat("Q2_K", 256, 84, Activations.BLOCKS_OF_256),
-    KernelFormat("Q3_K", 256, 110, Activations.BLOCKS_OF_256),
-    KernelFormat("Q4_K", 256, 144, Activations.BLOCKS_OF_256),
-    KernelFormat("Q5_K", 256, 176, Activations.BLOCKS_OF_256),
-    KernelFormat("Q6_K", 256, 210, Activations.BLOCKS_OF_256),
-    KernelFormat("IQ4_XS", 256, 136, Activations.BLOCKS_OF_256),
-    KernelFormat("INT8", 32, 32, Activations.BLOCKS_OF_32, scale_group=-1),
+    KernelFormat("Q4_0", 32, 18, Activations.INTEGER_SUMS),
+    KernelFormat("Q4_1", 32, 20, Activations.FLOAT_SUMS),
+    KernelFormat("Q5_0", 32, 22, Activations.INTEGER_SUMS),
+    KernelFormat("Q5_1", 32, 24, Activations.FLOAT_SUMS),
+    KernelFormat("Q8_0", 32, 34, Activations.INTEGER_SUMS),
+    KernelFormat("IQ4_NL", 32, 18, Activations.INTEGER_SUMS),
+    KernelFormat("MXFP4", 32, 17, Activations.INTEGER_SUMS),
+    KernelFormat("Q2_K", 256, 84, Activations.FLOAT_SUMS_OF_HALVES),
+    KernelFormat("Q3_K", 256, 110, Activations.INTEGER_SUMS),
+    KernelFormat("Q4_K", 256, 144, Activations.FLOAT_SUMS),
+    KernelFormat("Q5_K", 256, 176, Activations.FLOAT_SUMS),
+    KernelFormat("Q6_K", 256, 210, Activations.INTEGER_SUMS),
+    KernelFormat("IQ4_XS", 256, 136, Activations.INTEGER_SUMS),
+    KernelFormat("INT8", 32, 32, Activations.INTEGER_SUMS, scale_group=-1),
     *(
-        KernelFormat(
-            f"INT4_{group}{'_ZEROS' * zeros}", 32, 16, Activations.BLOCKS_OF_32, group, zeros
-        )
+        KernelFormat(f"INT4_{group}", 32, 16, Activations.INTEGER_SUMS, group)
         for group in (32, 64, 128)
-        for zeros in (False, True)
+    ),
+    *(
+        KernelFormat(f"INT4_{group}_ZEROS", 32, 16, Activations.FLOAT_SUMS, group, has_zeros=True)
+        for group in (32, 64, 128)
     ),
 )
 FORMATS = {row.name: row for row in _ROWS}
@@ -82,33 +111,6 @@ def format_named(name: str) -> KernelFormat:
     if name not in FORMATS:
         raise StartError(f"no kernel reads {name}; there are kernels for {', '.join(FORMATS)}")
     return FORMATS[name]
-
-
-@dataclass(frozen=True, slots=True)
-class ActivationLayout:
-    """Offsets in bytes of the parts of one quantised row, and the distance between two rows.
-
-    int8 values [columns], float32 scales [blocks], and sums of the values: int16 of every 16 values
-    with blocks of 256, float32 of every block, times its scale, with blocks of 32.
-    """
-
-    scales: int
-    sums: int
-    stride: int
-
-    @classmethod
-    def of(cls, columns: int, kind: Activations) -> "ActivationLayout":
-        if kind == Activations.FLOAT:
-            return cls(0, 0, 4 * columns)
-        blocks = columns // kind
-        scales = _aligned(columns)
-        sums = scales + _aligned(4 * blocks)
-        sum_bytes = columns // 8 if kind == Activations.BLOCKS_OF_256 else 4 * blocks
-        return cls(scales, sums, sums + _aligned(sum_bytes))
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

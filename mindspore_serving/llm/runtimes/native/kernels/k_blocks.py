@@ -1,10 +1,6 @@
-"""Products of a row of blocks of 256 weights: integers in each block, floats between blocks.
+"""Weights of GGUF's blocks of 256, in the layouts of ggml, as groups."""
 
-The layouts are those of ggml's blocks of these types.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -18,186 +14,168 @@ from mindspore_serving.llm.runtimes.native.kernels.emitter import (
     I16,
     I32,
     L16,
-    S32,
     U64,
     Emitter,
 )
-from mindspore_serving.llm.runtimes.native.kernels.formats import KernelFormat
-from mindspore_serving.llm.runtimes.native.kernels.row import ProductRow
+from mindspore_serving.llm.runtimes.native.kernels.groups import (
+    DOUBLED,
+    PARTS,
+    GroupReader,
+    GroupSource,
+    WeightGroup,
+)
 
 Value: TypeAlias = Any
-BLOCK = 256
-V32 = ir.VectorType(I8, 32)
-SCALES = ir.VectorType(I16, 16)
-PAIRS = ir.VectorType(I32, 8)
-FLOATS = ir.VectorType(F32, 8)
+V16, V32, QUADS = ir.VectorType(I8, 16), ir.VectorType(I8, 32), ir.VectorType(I32, 4)
+EVEN, ODD = (tuple(lane // 2 * 2 + side for lane in range(16)) for side in range(2))
+# High nibbles are left where they are, so that sums of them are 16 times too large.
+NIBBLES = tuple(1 / 16 if lane // 2 % 2 else 1.0 for lane in range(16))
 
 
-@dataclass(frozen=True, slots=True)
-class KBlock:
-    """Weights of a block: `scale` * (scale of 16 * weight) - `offset` * (minimum of 16)."""
-
-    scale: Value  # float32
-    parts: Sequence[Value]  # four times 64 weights, unsigned unless `is_signed`
-    scales: Value  # int16 [16], of every 16 weights
-    minimums: Value  # int16 [16]
-    offset: Value | None  # float32; None: no minimums
-    is_signed: bool = False
-
-
-def row_products(format_: KernelFormat, e: Emitter, row: ProductRow) -> list[Value]:
-    """Return the products with each token."""
-    sums = [e.variable(e.every(F16L, 0.0)) for _ in row.tokens]
-    lows = [e.variable(e.every(FLOATS, 0.0)) for _ in row.tokens]
-    with e.loop(e.c(0), e.b.udiv(row.columns, e.c(BLOCK))) as index:
-        address = e.b.add(row.address, e.b.mul(index, e.c(format_.bytes)))
-        e.prefetch(address, format_.bytes)
-        block = _READERS[format_.name](e, address)
-        lanes = [
-            e.shuffle(block.scales, [4 * part + lane // 8 for lane in range(32)])
-            for part in range(4)
-        ]
-        add = e.add_scaled_signed if block.is_signed else e.add_scaled
-        for t, token in enumerate(row.tokens):
-            values = e.b.add(token, e.b.mul(index, e.c(BLOCK)))
-            total = e.every(L16, 0)
-            for part, weights in enumerate(block.parts):
-                total = add(total, weights, e.load(values, U64, 64 * part), lanes[part])
-            scale = e.load(row.scales[t], F32, e.b.mul(index, e.c(4)))
-            by = e.splat(e.b.fmul(scale, block.scale), 16)
-            e.b.store(e.fma(e.b.sitofp(total, F16L), by, e.b.load(sums[t])), sums[t])
-            if block.offset is not None:
-                of_16 = e.load(row.sums[t], SCALES, e.b.mul(index, e.c(BLOCK // 8)))
-                low = e.b.sitofp(e.multiply_pairs(block.minimums, of_16), FLOATS)
-                by = e.splat(e.b.fneg(e.b.fmul(scale, block.offset)), 8)
-                e.b.store(e.fma(low, by, e.b.load(lows[t])), lows[t])
-    return [
-        e.b.fadd(e.total(e.b.load(high)), e.total(e.b.load(low)))
-        for high, low in zip(sums, lows, strict=True)
-    ]
+def _numbers(e: Emitter, integers: Value, scale: Value) -> Value:
+    """Return 16 integers times one number, or 16, as float32."""
+    return e.b.fmul(e.b.sitofp(integers, F16L), scale)
 
 
 def _half(e: Emitter, address: Value, offset: int) -> Value:
-    return e.b.fpext(e.load(address, F16, offset), F32)
+    """Return a float16 as a vector of float32."""
+    return e.splat(e.b.fpext(e.load(address, F16, offset), F32), 16)
 
 
-def _times(e: Emitter, value: Value, number: float) -> Value:
-    return e.b.fmul(value, ir.Constant(F32, number))
+def _halves_of(e: Emitter, numbers: Value) -> list[Value]:
+    """Return the numbers of the first 16 and of the last 16 columns of each block."""
+    return [e.shuffle(numbers, lanes) for lanes in (EVEN, ODD)]
 
 
-def _six_bits(e: Emitter, address: Value) -> tuple[Value, Value]:
-    """Return eight scales and eight minimums of 6 bits, packed in 12 bytes, int16 [16] each."""
-    first, second, third = (e.load(address, I32, 4 * at) for at in range(3))
-
-    def low(word: Value) -> Value:
-        return e.b.and_(word, e.c(0x3F3F3F3F, I32))
-
-    def high(nibbles: Value, word: Value) -> Value:
-        top = e.b.and_(e.b.lshr(word, e.c(2, I32)), e.c(0x30303030, I32))
-        return e.b.or_(e.b.and_(nibbles, e.c(0x0F0F0F0F, I32)), top)
-
-    scales = e.vector([low(first), high(third, first)])
-    minimums = e.vector([low(second), high(e.b.lshr(third, e.c(4, I32)), second)])
-    both = []
-    for words in (scales, minimums):
-        values = e.b.zext(e.b.bitcast(words, ir.VectorType(I8, 8)), ir.VectorType(I16, 8))
-        both.append(e.shuffle(values, [lane // 2 for lane in range(16)]))
-    return both[0], both[1]
+def _scales_and_minimums(e: Emitter, address: Value) -> tuple[Value, Value]:
+    """Return eight scales and eight minimums, of 6 bits in 12 bytes after two float16."""
+    raw = e.load(address, QUADS)
+    low = e.b.lshr(e.shuffle(raw, (1, 3, 2, 3)), e.const(I32, (0, 0, 0, 4)))
+    low = e.b.and_(low, e.const(I32, (0x3F3F3F3F, 0x0F0F0F0F) * 2))
+    high = e.b.lshr(e.shuffle(raw, (0, 1, 0, 2)), e.const(I32, (2,) * 4))
+    high = e.b.and_(high, e.const(I32, (0, 0x30303030) * 2))
+    integers = e.b.zext(e.b.bitcast(e.b.or_(low, high), V16), L16)
+    pair = e.b.fpext(e.load(address, ir.VectorType(F16, 2)), ir.VectorType(F32, 2))
+    numbers = _numbers(e, integers, e.shuffle(pair, (0,) * 8 + (1,) * 8))
+    return e.shuffle(numbers, DOUBLED), e.shuffle(numbers, [8 + block for block in DOUBLED])
 
 
-def _q4_k(e: Emitter, address: Value) -> KBlock:
-    scales, minimums = _six_bits(e, e.b.add(address, e.c(4)))
-    parts = [e.bits(e.twice(e.load(address, V32, 16 + 32 * k)), (0, 4), 15) for k in range(4)]
-    return KBlock(_half(e, address, 0), parts, scales, minimums, _half(e, address, 2))
-
-
-def _q5_k(e: Emitter, address: Value) -> KBlock:
-    scales, minimums = _six_bits(e, e.b.add(address, e.c(4)))
-    top = e.twice(e.load(address, V32, 16))
+def _nibble_pairs(e: Emitter, address: Value, offset: int) -> list[Value]:
+    """Return nibbles of 128 bytes: of each 32, the low ones are a block, the high ones the next."""
+    first, second = (e.load(address, U64, offset + 64 * at) for at in range(2))
     parts = []
-    for k in range(4):
-        nibbles = e.bits(e.twice(e.load(address, V32, 48 + 32 * k)), (0, 4), 15)
-        fifth = e.left(e.bits(top, (2 * k, 2 * k + 1), 1), 4)
-        parts.append(e.b.or_(nibbles, fifth))
-    return KBlock(_half(e, address, 0), parts, scales, minimums, _half(e, address, 2))
+    for k in range(PARTS):
+        order = [k + 4 * (block // 2) for block in range(8)]
+        parts.append(e.words(first, order, second))
+    return parts
 
 
-def _q6_k(e: Emitter, address: Value) -> KBlock:
+def _q4_k(e: Emitter, source: GroupSource) -> WeightGroup:
+    scales, minimums = _scales_and_minimums(e, source.address)
+    parts = _nibble_pairs(e, source.address, 16)
+    if not e.takes_bytes:
+        parts = [e.masked(e.right(part, (0, 4) * 4), 15) for part in parts]
+        return WeightGroup(parts, [scales], [minimums])
+    mask = e.const(I8, ([15] * 8 + [-16] * 8) * 4)
+    return WeightGroup([e.b.and_(part, mask) for part in parts], [scales], [minimums], NIBBLES)
+
+
+def _bits(e: Emitter, address: Value, offset: int, number: int) -> list[Value]:
+    """Return `number` for each bit that is set: bit n of 32 bytes is of block n."""
+    bytes_ = e.load(address, V32, offset)
     parts = []
-    for half in range(2):
-        low = e.load(address, U64, 64 * half)
-        high = e.twice(e.load(address, V32, 128 + 32 * half))
-        for nibble in range(2):
-            four = e.bits(low, (4 * nibble, 4 * nibble), 15)
-            two = e.bits(high, (4 * nibble, 4 * nibble + 2), 3)
-            parts.append(e.b.or_(four, e.left(two, 4)))
-    scales = e.b.sext(e.load(address, ir.VectorType(I8, 16), 192), SCALES)
-    scale = _half(e, address, 208)
-    return KBlock(scale, parts, scales, scales, _times(e, scale, 32))
+    for k in range(PARTS):
+        part = e.shuffle(bytes_, [8 * k + lane % 8 for lane in range(64)])
+        bit = e.const(I8, [(1, 2, 4, 8, 16, 32, 64, -128)[lane // 8] for lane in range(64)])
+        is_set = e.b.icmp_unsigned("!=", e.b.and_(part, bit), e.every(U64, 0))
+        parts.append(e.b.select(is_set, e.every(U64, number), e.every(U64, 0)))
+    return parts
 
 
-def _q2_k(e: Emitter, address: Value) -> KBlock:
-    both = e.load(address, ir.VectorType(I8, 16))
-    both = e.b.zext(both, SCALES)
-    scales = e.b.and_(both, e.every(SCALES, 15))
-    minimums = e.b.lshr(both, e.every(SCALES, 4))
+def _q5_k(e: Emitter, source: GroupSource) -> WeightGroup:
+    scales, minimums = _scales_and_minimums(e, source.address)
+    parts = []
+    for low, fifth in zip(
+        _nibble_pairs(e, source.address, 48), _bits(e, source.address, 16, 16), strict=True
+    ):
+        parts.append(e.b.or_(e.masked(e.right(low, (0, 4) * 4), 15), fifth))
+    return WeightGroup(parts, [scales], [minimums])
+
+
+def _pairs_of_bits(e: Emitter, address: Value, offset: int) -> list[Value]:
+    """Return 64 bytes, the first 32 for four blocks and the last 32 for four more."""
+    bytes_ = e.load(address, U64, offset)
+    return [e.words(bytes_, [k] * 4 + [4 + k] * 4) for k in range(PARTS)]
+
+
+def _q6_k(e: Emitter, source: GroupSource) -> WeightGroup:
+    first, second = (e.load(source.address, U64, 64 * at) for at in range(2))
+    parts = []
+    for k, pairs in enumerate(_pairs_of_bits(e, source.address, 128)):
+        order = [k, k + 4, k, k + 4]
+        nibbles = e.words(first, order + [8 + at for at in order], second)
+        low = e.masked(e.right(nibbles, (0, 0, 4, 4) * 2), 15)
+        high = e.left(e.masked(e.right(pairs, (0, 2, 4, 6) * 2), 3), (4,) * 8)
+        parts.append(e.b.or_(low, high))
+    scales = e.b.sext(e.load(source.address, V16, 192), L16)
+    return WeightGroup(parts, _halves_of(e, _numbers(e, scales, _half(e, source.address, 208))))
+
+
+def _q2_k(e: Emitter, source: GroupSource) -> WeightGroup:
+    both = e.b.zext(e.load(source.address, V16), L16)
+    scales = e.b.and_(both, e.every(L16, 15))
+    minimums = e.b.lshr(both, e.every(L16, 4))
     parts = [
-        e.bits(e.twice(e.load(address, V32, 16 + 32 * half)), shifts, 3)
-        for half in range(2)
-        for shifts in ((0, 2), (4, 6))
+        e.masked(e.right(pairs, (0, 2, 4, 6) * 2), 3)
+        for pairs in _pairs_of_bits(e, source.address, 16)
     ]
-    return KBlock(_half(e, address, 80), parts, scales, minimums, _half(e, address, 82))
+    high, low = (
+        _halves_of(e, _numbers(e, integers, _half(e, source.address, offset)))
+        for integers, offset in ((scales, 80), (minimums, 82))
+    )
+    return WeightGroup(parts, high, low)
 
 
-def _q3_k(e: Emitter, address: Value) -> KBlock:
-    top = e.twice(e.load(address, V32))
+def _q3_k(e: Emitter, source: GroupSource) -> WeightGroup:
     parts = []
-    for half in range(2):
-        low = e.twice(e.load(address, V32, 32 + 32 * half))
-        for pair in range(2):
-            two = e.bits(low, (4 * pair, 4 * pair + 2), 3)
-            bit = 4 * half + 2 * pair
-            parts.append(e.b.or_(two, e.left(e.bits(top, (bit, bit + 1), 1), 2)))
-    first, second, third = (e.load(address, I32, 96 + 4 * at) for at in range(3))
-    words = []
-    for at, word in enumerate((first, second, first, second)):
-        low = e.b.and_(e.b.lshr(word, e.c(4 * (at // 2), I32)), e.c(0x0F0F0F0F, I32))
-        high = e.b.and_(e.b.lshr(third, e.c(2 * at, I32)), e.c(0x03030303, I32))
-        words.append(e.b.or_(low, e.b.shl(high, e.c(4, I32))))
-    six = e.b.zext(e.b.bitcast(e.vector(words), ir.VectorType(I8, 16)), SCALES)
-    scales = e.b.sub(six, e.every(SCALES, 32))
-    scale = _half(e, address, 108)
-    return KBlock(scale, parts, scales, scales, _times(e, scale, 4))
+    for pairs, third in zip(
+        _pairs_of_bits(e, source.address, 32), _bits(e, source.address, 0, 4), strict=True
+    ):
+        parts.append(e.b.or_(e.masked(e.right(pairs, (0, 2, 4, 6) * 2), 3), third))
+    words = e.load(source.address, ir.VectorType(I32, 3), 96)
+    low = e.b.lshr(e.shuffle(words, (0, 1, 0, 1)), e.const(I32, (0, 0, 4, 4)))
+    low = e.b.and_(low, e.const(I32, (0x0F0F0F0F,) * 4))
+    high = e.b.lshr(e.shuffle(words, (2,) * 4), e.const(I32, (0, 2, 4, 6)))
+    high = e.b.shl(e.b.and_(high, e.const(I32, (0x03030303,) * 4)), e.const(I32, (4,) * 4))
+    six = e.b.zext(e.b.bitcast(e.b.or_(low, high), V16), L16)
+    numbers = _numbers(e, e.b.sub(six, e.every(L16, 32)), _half(e, source.address, 108))
+    return WeightGroup(parts, _halves_of(e, numbers))
 
 
-def _iq4_xs(e: Emitter, address: Value) -> KBlock:
-    parts = []
-    for part in range(4):
-        pair = e.load(address, V32, 8 + 32 * part)
-        # 16 bytes hold 32 weights: low nibbles first.
-        order = [*range(16), *range(16), *range(16, 32), *range(16, 32)]
-        words = e.b.bitcast(e.shuffle(pair, order), S32)
-        shifts = e.const(I16, ([0] * 8 + [4] * 8) * 2)
-        nibbles = e.b.and_(e.b.bitcast(e.b.lshr(words, shifts), U64), e.every(U64, 15))
-        parts.append(codebook(e, nibbles, "IQ4_NL"))
-    low = e.b.zext(e.load(address, ir.VectorType(I8, 4), 4), ir.VectorType(I16, 4))
-    low = e.shuffle(low, [lane // 4 for lane in range(16)])
-    low = e.b.and_(e.b.lshr(low, e.const(I16, [4 * (lane // 2 % 2) for lane in range(16)])),
-                   e.every(SCALES, 15))  # fmt: skip
-    high = e.splat(e.load(address, I16, 2), 16)
-    high = e.b.lshr(high, e.const(I16, [2 * (lane // 2) for lane in range(16)]))
-    high = e.b.shl(e.b.and_(high, e.every(SCALES, 3)), e.every(SCALES, 4))
-    scales = e.b.sub(e.b.or_(low, high), e.every(SCALES, 32))
-    scale, offset = _half(e, address, 0), e.signed_offset
-    low_scale = _times(e, scale, offset) if offset else None
-    return KBlock(scale, parts, scales, scales, low_scale, is_signed=True)
+def nibbles(e: Emitter, halves: Sequence[Value]) -> list[Value]:
+    """Return the low nibbles of the first and last 8 bytes of each block, then the high ones."""
+    return [e.masked(e.right(half, (at,) * 8), 15) for at in (0, 4) for half in halves]
 
 
-_READERS: dict[str, Callable[[Emitter, Value], KBlock]] = {
-    "Q2_K": _q2_k,
-    "Q3_K": _q3_k,
-    "Q4_K": _q4_k,
-    "Q5_K": _q5_k,
-    "Q6_K": _q6_k,
-    "IQ4_XS": _iq4_xs,
+def _iq4_xs(e: Emitter, source: GroupSource) -> WeightGroup:
+    first, second = (e.load(source.address, U64, 8 + 64 * at) for at in range(2))
+    halves = [e.words(first, range(side, 16, 2), second) for side in range(2)]
+    parts = [codebook(e, part, "IQ4_NL") for part in nibbles(e, halves)]
+    low = e.shuffle(e.load(source.address, ir.VectorType(I8, 4), 4), [b // 2 for b in DOUBLED])
+    low = e.b.lshr(e.b.zext(low, L16), e.const(I32, [4 * (block % 2) for block in DOUBLED]))
+    high = e.splat(e.b.zext(e.load(source.address, I16, 2), I32), 16)
+    high = e.b.lshr(high, e.const(I32, [2 * block for block in DOUBLED]))
+    high = e.b.shl(e.b.and_(high, e.every(L16, 3)), e.every(L16, 4))
+    scales = e.b.or_(e.b.and_(low, e.every(L16, 15)), high)
+    scales = e.b.sub(scales, e.every(L16, 32))
+    return WeightGroup(parts, [_numbers(e, scales, _half(e, source.address, 0))])
+
+
+READERS = {
+    "Q2_K": GroupReader(_q2_k),
+    "Q3_K": GroupReader(_q3_k, offset=4),
+    "Q4_K": GroupReader(_q4_k),
+    "Q5_K": GroupReader(_q5_k),
+    "Q6_K": GroupReader(_q6_k, offset=32),
+    "IQ4_XS": GroupReader(_iq4_xs, is_signed=True),
 }

@@ -4,9 +4,10 @@
     arguments = product_arguments(matrix, ...)     its int64 numbers
     num_chunks(matrix)                             how many chunks compute all rows of the matrix
 
-Tokens are computed in groups of at most four, row by row of the matrix: a row is read from memory
-once, and is in the first cache for further groups.  Sums do not depend on the number of tokens and
-of chunks.  `quantise_address` is the kernel that makes int8 activations, one chunk per token.
+Tokens are computed in groups of at most four, each with all rows of a chunk: those are read from
+memory once, and are in the second cache for further groups.  Sums do not depend on the number of
+tokens and of chunks.  `quantise_address` is the kernel that makes int8 activations, one chunk for
+each token.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.runtimes.native.kernels import floats, k_blocks, small_blocks
+from mindspore_serving.llm.runtimes.native.kernels import floats, groups, k_blocks, small_blocks
 from mindspore_serving.llm.runtimes.native.kernels.activations import (
     QuantiseArgument,
     quantise_body,
@@ -25,18 +26,17 @@ from mindspore_serving.llm.runtimes.native.kernels.activations import (
 from mindspore_serving.llm.runtimes.native.kernels.compiler import Compiler, compiler
 from mindspore_serving.llm.runtimes.native.kernels.emitter import I64, Emitter
 from mindspore_serving.llm.runtimes.native.kernels.formats import (
-    ActivationLayout,
     Activations,
     BlockMatrix,
     KernelFormat,
 )
-from mindspore_serving.llm.runtimes.native.kernels.row import ProductRow
+from mindspore_serving.llm.runtimes.native.kernels.row import ProductRow, ProductTokens
 
 Value: TypeAlias = Any
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 CHUNK_BYTES = 2**17  # of weights: some microseconds of memory's time
-_GROUPS = (4, 2, 1)  # tokens that are computed together
+_TILES = ((4, 1), (2, 2), (1, 4))  # tokens, and rows, that are computed together
 
 
 class ProductArgument(IntEnum):
@@ -49,20 +49,18 @@ class ProductArgument(IntEnum):
     ZEROS = 4
     ACTIVATIONS = 5
     ACTIVATION_STRIDE = 6
-    ACTIVATION_SCALES = 7  # offset in a row of activations
-    ACTIVATION_SUMS = 8
-    OUT = 9  # float32 [tokens, rows]
-    OUT_STRIDE = 10
-    ROWS = 11  # count, of the matrix
-    ROWS_PER_CHUNK = 12
-    TOKENS = 13  # count
+    OUT = 7  # float32 [tokens, rows]
+    OUT_STRIDE = 8
+    ROWS = 9  # count, of the matrix
+    ROWS_PER_CHUNK = 10
+    TOKENS = 11  # count
 
 
 @dataclass(frozen=True, slots=True)
 class ProductMemory:
     """Addresses that a product reads activations from and writes to, and the count of tokens.
 
-    `activations` are rows of `ActivationLayout`, `out` is float32 [`num_tokens`, `out_stride`
+    `activations` are rows of `Activations`, `out` is float32 [`num_tokens`, `out_stride`
     bytes].
     """
 
@@ -99,7 +97,6 @@ def num_chunks(matrix: BlockMatrix) -> int:
 
 def product_arguments(matrix: BlockMatrix, memory: ProductMemory) -> npt.NDArray[np.int64]:
     """Return the arguments of `product_address`; the caller keeps the arrays of the matrix."""
-    layout = ActivationLayout.of(matrix.columns, matrix.format.activations)
     values = {
         ProductArgument.DATA: matrix.data.ctypes.data,
         ProductArgument.ROW_BYTES: matrix.data.shape[1],
@@ -107,9 +104,7 @@ def product_arguments(matrix: BlockMatrix, memory: ProductMemory) -> npt.NDArray
         ProductArgument.SCALES: 0 if matrix.scales is None else matrix.scales.ctypes.data,
         ProductArgument.ZEROS: 0 if matrix.zeros is None else matrix.zeros.ctypes.data,
         ProductArgument.ACTIVATIONS: memory.activations,
-        ProductArgument.ACTIVATION_STRIDE: layout.stride,
-        ProductArgument.ACTIVATION_SCALES: layout.scales,
-        ProductArgument.ACTIVATION_SUMS: layout.sums,
+        ProductArgument.ACTIVATION_STRIDE: matrix.format.activations.row_bytes(matrix.columns),
         ProductArgument.OUT: memory.out,
         ProductArgument.OUT_STRIDE: memory.out_stride,
         ProductArgument.ROWS: matrix.rows,
@@ -123,14 +118,11 @@ def quantise_arguments(
     x: int, x_stride: int, out: int, columns: int, kind: Activations
 ) -> npt.NDArray[np.int64]:
     """Return the arguments of `quantise_address`: float32 rows at `x`, `x_stride` bytes apart."""
-    layout = ActivationLayout.of(columns, kind)
     values = {
         QuantiseArgument.X: x,
         QuantiseArgument.X_STRIDE: x_stride,
         QuantiseArgument.OUT: out,
-        QuantiseArgument.OUT_STRIDE: layout.stride,
-        QuantiseArgument.SCALES: layout.scales,
-        QuantiseArgument.SUMS: layout.sums,
+        QuantiseArgument.OUT_STRIDE: kind.row_bytes(columns),
         QuantiseArgument.COLUMNS: columns,
     }
     return np.array([values[name] for name in QuantiseArgument], np.int64)
@@ -141,41 +133,64 @@ def _body(format_: KernelFormat, e: Emitter, arguments: Value, chunk: Value) -> 
     first = e.b.mul(chunk, a[ProductArgument.ROWS_PER_CHUNK])
     end = e.b.add(first, a[ProductArgument.ROWS_PER_CHUNK])
     is_last = e.b.icmp_signed("<", a[ProductArgument.ROWS], end)
-    with e.loop(first, e.b.select(is_last, a[ProductArgument.ROWS], end)) as row:
-        token = e.variable(e.c(0))
-        for group in _GROUPS:
-            start = e.b.load(token)
-            with e.loop(start, a[ProductArgument.TOKENS], group) as t:
-                out = e.b.add(a[ProductArgument.OUT], e.b.mul(t, a[ProductArgument.OUT_STRIDE]))
-                out = e.b.add(out, e.b.mul(row, e.c(4)))
-                for value in _PRODUCTS[format_.activations](format_, e, _row(e, a, row, t, group)):
-                    e.store(value, out)
-                    out = e.b.add(out, a[ProductArgument.OUT_STRIDE])
-            whole = e.b.sdiv(e.b.sub(a[ProductArgument.TOKENS], start), e.c(group))
-            e.b.store(e.b.add(start, e.b.mul(whole, e.c(group))), token)
+    end = e.b.select(is_last, a[ProductArgument.ROWS], end)
+    token = e.variable(e.c(0))
+    for num_tokens, num_rows in _TILES:
+        start = e.b.load(token)
+        with e.loop(start, a[ProductArgument.TOKENS], num_tokens) as t:
+            begin = first
+            for count in sorted({num_rows, 1}, reverse=True):
+                with e.loop(begin, end, count) as row:
+                    _tile(format_, e, a, (row, count), (t, num_tokens))
+                begin = e.b.add(begin, _whole(e, e.b.sub(end, begin), count))
+        whole = _whole(e, e.b.sub(a[ProductArgument.TOKENS], start), num_tokens)
+        e.b.store(e.b.add(start, whole), token)
 
 
-def _row(
-    e: Emitter, a: dict[ProductArgument, Value], row: Value, token: Value, group: int
-) -> ProductRow:
-    """Return where a row of the matrix is, and `group` tokens from `token` on."""
+def _whole(e: Emitter, number: Value, step: int) -> Value:
+    """Return the largest multiple of `step` that is not above `number`."""
+    return e.b.mul(e.b.sdiv(number, e.c(step)), e.c(step))
+
+
+def _tile(
+    format_: KernelFormat, e: Emitter, a: dict[ProductArgument, Value],
+    rows: tuple[Value, int], tokens: tuple[Value, int],
+) -> None:  # fmt: skip
+    """Write the products of some rows of the matrix with some tokens."""
+    (row, num_rows), (token, num_tokens) = rows, tokens
+    tile = _activations(e, a, token, num_tokens)
+    numbers = [e.b.add(row, e.c(k)) for k in range(num_rows)]
+    addresses = [
+        e.b.add(a[ProductArgument.DATA], e.b.mul(number, a[ProductArgument.ROW_BYTES]))
+        for number in numbers
+    ]
+    matrix_rows = [
+        ProductRow(address, number) for address, number in zip(addresses, numbers, strict=True)
+    ]
+    out = e.b.add(a[ProductArgument.OUT], e.b.mul(token, a[ProductArgument.OUT_STRIDE]))
+    out = e.b.add(out, e.b.mul(row, e.c(4)))
+    if format_.activations == Activations.FLOAT:
+        products = floats.products(format_, e, matrix_rows, tile)
+    else:
+        products = groups.products(format_, _READERS[format_.name], e, matrix_rows, tile)
+    for of_token in products:
+        for k, value in enumerate(of_token):
+            e.store(value, out, 4 * k)
+        out = e.b.add(out, a[ProductArgument.OUT_STRIDE])
+
+
+def _activations(
+    e: Emitter, a: dict[ProductArgument, Value], token: Value, count: int
+) -> ProductTokens:
     stride = a[ProductArgument.ACTIVATION_STRIDE]
     first = e.b.add(a[ProductArgument.ACTIVATIONS], e.b.mul(token, stride))
-    tokens = [e.b.add(first, e.b.mul(stride, e.c(k))) for k in range(group)]
-    return ProductRow(
-        address=e.b.add(a[ProductArgument.DATA], e.b.mul(row, a[ProductArgument.ROW_BYTES])),
+    return ProductTokens(
+        addresses=[e.b.add(first, e.b.mul(stride, e.c(k))) for k in range(count)],
         columns=a[ProductArgument.COLUMNS],
-        index=row,
-        tokens=tokens,
-        scales=[e.b.add(token, a[ProductArgument.ACTIVATION_SCALES]) for token in tokens],
-        sums=[e.b.add(token, a[ProductArgument.ACTIVATION_SUMS]) for token in tokens],
+        row_bytes=a[ProductArgument.ROW_BYTES],
         weight_scales=a[ProductArgument.SCALES],
         weight_zeros=a[ProductArgument.ZEROS],
     )
 
 
-_PRODUCTS = {
-    Activations.FLOAT: floats.row_products,
-    Activations.BLOCKS_OF_32: small_blocks.row_products,
-    Activations.BLOCKS_OF_256: k_blocks.row_products,
-}
+_READERS = {**k_blocks.READERS, **small_blocks.READERS}

@@ -1,4 +1,4 @@
-"""Addresses in LLVM code that a row of a product is computed from."""
+"""Addresses in LLVM code that products are computed from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,18 @@ Value: TypeAlias = Any  # of LLVM
 
 @dataclass(frozen=True, slots=True)
 class ProductRow:
-    """A row of a matrix, and the activations of some tokens that it is multiplied with."""
+    """A row of a matrix."""
 
-    address: Value  # of the row's weights
+    address: Value
+    number: Value  # in its matrix
+
+
+@dataclass(frozen=True, slots=True)
+class ProductTokens:
+    """Activations of some tokens, and what all rows share."""
+
+    addresses: Sequence[Value]
     columns: Value
-    index: Value  # of the row in its matrix
-    tokens: Sequence[Value]  # addresses of activations
-    scales: Sequence[Value]  # addresses of their scales
-    sums: Sequence[Value]  # addresses of their sums
+    row_bytes: Value  # distance between two rows of the matrix
     weight_scales: Value  # address of the scales of the matrix, if they are apart
     weight_zeros: Value

@@ -1,0 +1,103 @@
+"""Prediction heads: a layer behind the last that predicts one token more (multi-token prediction).
+
+It gets the hidden state of a token and the embedding of the next one, and was trained with the
+model: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 2.2.  Architectures
+name its tensors otherwise; here they are renamed to DeepSeek's.  Knows no runtime.
+"""
+
+import re
+from dataclasses import dataclass, replace
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.spec import ModelSpec
+
+EMBEDDING_NORM, HIDDEN_NORM, PROJECTION = "enorm", "hnorm", "eh_proj"
+NORM, HEAD = "shared_head.norm", "shared_head.head"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadForm:
+    """Storage of an architecture's prediction head.
+
+    `stems` are the beginnings of names and what replaces them; `{layer}` is the layer behind the
+    last.  With `hidden_first` the projection gets the hidden state before the embedding; with
+    `chains_normed` the head's normalised output is the hidden state of the token after the next.
+    """
+
+    stems: tuple[tuple[str, str], ...] = ()
+    hidden_first: bool = False
+    chains_normed: bool = False
+
+
+_DEEPSEEK = HeadForm()
+_QWEN = HeadForm(
+    (
+        ("mtp.layers.0.", "{layer}."), ("mtp.fc.", f"{{layer}}.{PROJECTION}."),
+        ("mtp.pre_fc_norm_embedding.", f"{{layer}}.{EMBEDDING_NORM}."),
+        ("mtp.pre_fc_norm_hidden.", f"{{layer}}.{HIDDEN_NORM}."),
+        ("mtp.norm.", f"{{layer}}.{NORM}."),
+    ),
+    chains_normed=True,
+)  # fmt: skip
+PREDICTORS = {
+    "DeepseekV3ForCausalLM": _DEEPSEEK,
+    "Glm4MoeForCausalLM": _DEEPSEEK,
+    "Qwen3NextForCausalLM": _QWEN,
+    "Qwen3_5ForCausalLM": _QWEN,
+    "Qwen3_5MoeForCausalLM": _QWEN,
+    "Qwen3_5ForConditionalGeneration": _QWEN,
+    "Qwen3_5MoeForConditionalGeneration": _QWEN,
+}
+
+
+def head_spec(spec: ModelSpec) -> ModelSpec:
+    """Return the spec of the prediction head of a model: one layer with full attention."""
+    index = spec.num_layers
+    last = max((i for i in spec.attending if not spec.windows[i]), default=max(spec.attending))
+    mixture = spec.mixture
+    if mixture is not None and mixture.layers:
+        mixture = replace(mixture, layers=frozenset({index}))
+    return replace(
+        spec,
+        layers=range(index, index + 1),
+        num_layers=index + 1,
+        heads=(*spec.heads, spec.heads[last]),
+        sources=(*spec.sources, index),
+        attending=frozenset({index}),
+        windows=(*spec.windows, 0),
+        rotated=(*spec.rotated, spec.rotated[last]),
+        mixture=mixture,
+        state=None,
+    )
+
+
+def find_head(checkpoint: Checkpoint, spec: ModelSpec) -> Checkpoint:
+    """Return the checkpoint of a model, with its prediction head under DeepSeek's names.
+
+    Raises StartError if the architecture has none that is known, or the checkpoint lacks it.
+    """
+    form = PREDICTORS.get(spec.architecture_name)
+    if form is None:
+        raise StartError(
+            f"mtp is True, but no prediction head of {spec.architecture_name} is known, only of "
+            f"{', '.join(PREDICTORS)}: leave mtp out"
+        )
+    names = spec.architecture.names
+    layer = f"{names.layers}.{spec.num_layers}"
+    tensors = {_renamed(name, form, layer): checkpoint.stored(name) for name in checkpoint.names()}
+    if f"{layer}.{PROJECTION}.{names.matrix}" not in tensors:
+        raise StartError(
+            f"mtp is True, but {checkpoint.directory} has no prediction head "
+            f"({layer}.{PROJECTION}): it was saved without; leave mtp out, or use the checkpoint "
+            "as it was published"
+        )
+    return Checkpoint.of(checkpoint, tensors=tensors)
+
+
+def _renamed(name: str, form: HeadForm, layer: str) -> str:
+    name = re.sub(r"^model\.(?=mtp\.)", "", name)
+    for stem, target in form.stems:
+        if name.startswith(stem):
+            return target.format(layer=layer) + name.removeprefix(stem)
+    return name
