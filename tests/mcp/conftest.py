@@ -17,8 +17,7 @@ from mindspore_serving.process.child_log import ChildLog
 from tests.frontends.mounting import anthropic_routes, openai_routes
 from tests.frontends.openai.serving import CARD, Web, serving, spoken, whole
 
-pytest.importorskip("mcp", reason="needs the SDK: pip install 'mindspore-serving[mcp]'")
-
+SKIP = "needs the SDK: pip install 'mindspore-serving[mcp]'"
 HERE = Path(__file__).parent
 
 

@@ -7,8 +7,9 @@ from openai.types.responses import ResponseCompletedEvent
 from openai.types.responses.response_output_item import McpCall, McpListTools
 
 from tests.frontends.openai.serving import spoken, whole
-from tests.mcp.conftest import calling, rounds
+from tests.mcp.conftest import SKIP, calling, rounds
 
+pytest.importorskip("mcp", reason=SKIP)
 TOOLS = {"type": "mcp", "server_label": "tools", "require_approval": "never"}
 ADD = {"a": 2, "b": 40}
 

@@ -10,13 +10,13 @@ import pytest
 
 from mindspore_serving.aio import BackgroundLoop
 from mindspore_serving.errors import ServingError, UpstreamFailed
-from mindspore_serving.mcp import connection
 from mindspore_serving.mcp.config import McpServerConfig
 from mindspore_serving.mcp.names import McpTool
 from mindspore_serving.mcp.servers import McpServers
-from tests.mcp.conftest import config, open_servers
+from tests.mcp.conftest import SKIP, config, open_servers
 from tests.waiting import eventually
 
+connection = pytest.importorskip("mindspore_serving.mcp.connection", reason=SKIP)
 BAD = ("twice", "many", "schema", "pages", "kind", "line", "lines", "hangs", "text")
 
 

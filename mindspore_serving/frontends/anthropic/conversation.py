@@ -85,7 +85,8 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
 def _find_unread(body: CountRequest) -> Iterator[tuple[str, str]]:
     """Iterate over path and type of the tools and blocks that the model does not see."""
     for index, tool in enumerate(body.tools or ()):
-        if not is_offered(tool) and tool.type != TOOLSET:
+        is_toolset = tool.type == TOOLSET and body.mcp_servers
+        if not is_offered(tool) and not is_toolset:
             yield f"tools[{index}]", tool.type or ""
     for path, _, content in _turns(body):
         for index, block in enumerate(content if isinstance(content, list) else ()):

@@ -51,7 +51,7 @@ def read_tools(body: CountRequest, offered: McpOffer | None = None) -> tuple[Too
 
 
 def read_wishes(body: CountRequest) -> list[McpWish]:
-    """Return the MCP servers of which tools are offered.
+    """Return the MCP servers of which tools are offered, none without `mcp_servers`.
 
     Raises InvalidField.
     """
@@ -62,7 +62,7 @@ def read_wishes(body: CountRequest) -> list[McpWish]:
     return [
         _to_wish(f"tools[{index}]", tool, servers)
         for index, tool in enumerate(body.tools or ())
-        if tool.type == TOOLSET
+        if tool.type == TOOLSET and servers
     ]
 
 
