@@ -5,6 +5,7 @@ Methods are those of grpcio's handlers, and see the part of its context that the
 
 import asyncio
 import base64
+import binascii
 import re
 import zlib
 from collections import deque
@@ -378,8 +379,13 @@ def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str 
         if name in _RESERVED:
             continue
         if name.endswith(b"-bin"):
-            padded = value + b"=" * (-len(value) % 4)
-            yield name.decode("latin-1"), base64.b64decode(padded)
+            stripped = value.rstrip(b"=")
+            padded = stripped + b"=" * (-len(stripped) % 4)
+            try:
+                yield name.decode("latin-1"), base64.b64decode(padded, validate=True)
+            except binascii.Error:
+                text = f"the metadata {name.decode('latin-1')} is not base64"
+                raise CallFault(Code.INVALID_ARGUMENT, text) from None
         else:
             yield name.decode("latin-1"), value.decode("latin-1")
 
@@ -392,15 +398,15 @@ def _encoded(metadata: Metadata) -> Iterable[tuple[bytes, bytes]]:
             yield name.encode(), base64.b64encode(value).rstrip(b"=")
 
 
-class UnknownMethod:
-    """The method of a path that the server does not have: UNIMPLEMENTED."""
+class RefusedMethod:
+    """A method whose calls all end with a status."""
 
     response_streaming = False
     request_deserializer = response_serializer = None
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, code: Code, text: str) -> None:
+        self._code, self._text = code, text
 
     async def stream_unary(self, _: object, context: GrpcCall) -> bytes:
         """Abort the call."""
-        await context.abort(Code.UNIMPLEMENTED, f"Method not found: {self._path}")
+        await context.abort(self._code, self._text)
