@@ -174,6 +174,7 @@ def start_restful_server(
     lora_directories: Sequence[str] = (),
     pull_prefixes: Sequence[str] = (),
     state_directory: str = "",
+    mcp_config: str = "",
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 
