@@ -11,7 +11,7 @@ import grpc
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc.call import GrpcCall, UnknownMethod
+from mindspore_serving.frontends.grpc.call import Code, GrpcCall, RefusedMethod
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.server import ExchangeServer
@@ -20,19 +20,46 @@ from mindspore_serving.tls import Certificates
 
 
 class GrpcMethods:
-    """Opens calls of the methods of `handlers`; messages have at most `max_message` bytes."""
+    """Opens calls of the methods of `handlers`; messages have at most `max_message` bytes.
 
-    def __init__(self, handlers: Sequence[Any], max_message: int) -> None:
-        self._handlers, self._max_message = handlers, max_message
+    `closing` are called first when the server stops.
+    """
+
+    def __init__(
+        self,
+        handlers: Sequence[Any],
+        max_message: int,
+        closing: Sequence[Callable[[], None]] = (),
+        *,
+        max_metadata: int = ServerLimits().max_metadata,
+    ) -> None:
+        """Create the methods; metadata of a call has at most `max_metadata` bytes."""
+        self._handlers, self.max_message, self._closing = handlers, max_message, closing
+        self._max_metadata = max_metadata
         self._methods: dict[bytes, Any] = {}
+
+    def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a call; None for a request that is no call."""
+        is_call = head.fields.get(b"content-type", b"").startswith(b"application/grpc")
+        if not is_call or head.method != b"POST" or not isinstance(output, Http2Stream):
+            return None
+        method = self._methods.get(head.target) or self._find(head.target)
+        if head.size > self._max_metadata:
+            text = f"the metadata has over {self._max_metadata} bytes"
+            method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
+        return GrpcCall(method, head, output, self.max_message)
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
         """Return the exchange of a call.  Raises HeadRefusal for a request that is no call."""
-        is_call = head.fields.get(b"content-type", b"").startswith(b"application/grpc")
-        if not is_call or head.method != b"POST" or not isinstance(output, Http2Stream):
+        call = self.find(head, output)
+        if call is None:
             raise HeadRefusal(415, "This is a gRPC server: send a call of gRPC by HTTP/2.")
-        method = self._methods.get(head.target) or self._find(head.target)
-        return GrpcCall(method, head, output, self._max_message)
+        return call
+
+    def close(self) -> None:
+        """Let the services know that their server stops."""
+        for close in self._closing:
+            close()
 
     def _find(self, target: bytes) -> Any:
         details = _Details(target.decode("latin-1"))
@@ -41,7 +68,7 @@ class GrpcMethods:
             if method is not None:
                 self._methods[target] = method
                 return method
-        return UnknownMethod(details.method)
+        return RefusedMethod(Code.UNIMPLEMENTED, f"Method not found: {details.method}")
 
 
 class _Details(grpc.HandlerCallDetails):
@@ -50,43 +77,27 @@ class _Details(grpc.HandlerCallDetails):
         self.invocation_metadata = ()
 
 
-class Http2GrpcServer:
-    """A server of gRPC methods, started and stopped like `GrpcServer`."""
+class Http2GrpcServer(ExchangeServer):
+    """A server of gRPC methods alone."""
 
     def __init__(
         self,
         address: Address,
-        handlers: Sequence[Any],
+        methods: GrpcMethods,
         limits: ServerLimits | None = None,
-        closing: Sequence[Callable[[], None]] = (),
         responses: ResponseCounter | None = None,
     ) -> None:
-        """Create a server; `closing` are called first when it stops."""
-        self.address = address
-        self._handlers, self._limits, self._closing = handlers, limits, closing
-        self._responses = responses
-        self._server: ExchangeServer | None = None
+        super().__init__(address, methods.open, methods.max_message, limits, responses=responses)
+        self._calls = methods
 
-    async def start(self, max_message: int, tls: Certificates | None) -> None:
-        """Listen and serve; `max_message` is in bytes.
-
-        Raises StartError if the address cannot be bound.
-        """
-        methods = GrpcMethods(self._handlers, max_message)
-        server = ExchangeServer(
-            self.address, methods.open, max_message, self._limits, responses=self._responses
-        )
+    async def start(self, tls: Certificates | None, tag: str = "Serving gRPC server") -> None:
         self._remove_dead_socket()
-        await server.start(tls, "Serving gRPC server")
-        self._server = server
+        await super().start(tls, tag)
 
     async def stop(self, grace: float) -> None:
-        """Refuse new calls, give running ones `grace` seconds, free the port."""
-        server, self._server = self._server, None
-        if server is not None:
-            for close in self._closing:
-                close()
-            await server.stop(grace)
+        if self.is_running:
+            self._calls.close()
+            await super().stop(grace)
             self._remove_dead_socket()
 
     def _remove_dead_socket(self) -> None:

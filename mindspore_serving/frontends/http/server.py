@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import Forbidden
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
@@ -71,6 +73,11 @@ class ExchangeServer:
         return Connecting(lambda done: HttpConnection(self.shared, done), tls, head_timeout)
 
     @property
+    def is_running(self) -> bool:
+        """True from `start` to `stop`."""
+        return self._sweeper is not None
+
+    @property
     def port(self) -> int:
         """Port on which the server listens."""
         assert self._listener is not None
@@ -120,6 +127,18 @@ class ExchangeServer:
             connection.end_if_late(now)
 
 
+class Calls(Protocol):
+    """Methods of gRPC."""
+
+    def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a call; None for a request that is no call."""
+        ...
+
+    def close(self) -> None:
+        """Let the services know that their server stops."""
+        ...
+
+
 class HttpServer(ExchangeServer):
     """HTTP server of an ASGI application, and of the calls that the fast path takes."""
 
@@ -133,15 +152,35 @@ class HttpServer(ExchangeServer):
         *,
         tracer: Tracer | None = None,
         pool: BodyPool | None = None,
+        calls: Calls | None = None,
     ) -> None:
-        """Create a server; large bodies are read into memory of `pool`."""
-        self._app, self._path, self._tracer = app, path, tracer
+        """Create a server; large bodies are read into memory of `pool`.
+
+        `calls` are the methods that clients of gRPC may call by HTTP/2.
+        """
+        self._app, self._path, self._tracer, self._calls = app, path, tracer, calls
         max_body = path.rest.max_body
         super().__init__(address, self._open, max_body, limits, responses=responses, pool=pool)
 
     def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
+        if head.version == "2" and (call := self._find_call(head, output)) is not None:
+            return call
         exchange = self._path.open(head, output) or Application(self._app, head, output)
         if self._tracer is not None:
             scheme = "https" if output.describe("sslcontext") else "http"
             exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
         return exchange
+
+    def _find_call(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a gRPC call; None if the application answers the request."""
+        try:
+            if self._path.origins is not None:
+                self._path.origins.check("POST", head.fields)
+        except Forbidden:
+            return None  # the application says why
+        return None if self._calls is None else self._calls.find(head, output)
+
+    async def stop(self, grace: float) -> None:
+        if self._calls is not None:
+            self._calls.close()
+        await super().stop(grace)

@@ -12,13 +12,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mindspore_serving import server
+from mindspore_serving.client import Client
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded, StartError
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import parse
 from mindspore_serving.frontends.grpc.calls import CallGate
-from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from tests.e2e.harness import config, write_servable
@@ -53,9 +54,9 @@ class Served:
         gate = CallGate(Keys(keys), bounds, LARGEST)
         handlers = [ms_grpc.handler(self.inference, gate)]
         closing = [gate.close]
-        arguments = self.address, handlers, bounds, closing, self.responses
-        self.server = Http2GrpcServer(*arguments)
-        background.run(self.server.start(LARGEST, None))
+        methods = GrpcMethods(handlers, LARGEST, closing)
+        self.server = Http2GrpcServer(self.address, methods, bounds, self.responses)
+        background.run(self.server.start(None))
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         self.channel = grpc.insecure_channel(self.address.text, options)
 
@@ -229,7 +230,7 @@ def test_an_address_in_use_is_reported(served):
     [
         (
             {"grpc_library": "other"},
-            r"'grpc_library' should be one of \('grpcio', 'http2'\)",
+            r"'grpc_library' should be one of \('auto', 'http2', 'grpcio'\)",
         ),
         ({"grpc_library": "http2", "front_ends": 2}, "serves with one front end"),
     ],
@@ -240,11 +241,12 @@ def test_options_that_the_library_lacks_are_refused(options, text):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", **options)
 
 
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("native")
+@pytest.fixture(scope="module", params=["auto", "grpcio"])
+def calls(request, tmp_path_factory):
+    """A server whose gRPC port is served by each of the libraries."""
+    directory = tmp_path_factory.mktemp("served")
     write_servable(directory, "toy", TOY)
-    with whole_server(directory, config(directory, "toy"), grpc_library="http2") as found:
+    with whole_server(directory, config(directory, "toy"), grpc_library=request.param) as found:
         yield found
 
 
@@ -287,3 +289,20 @@ def test_the_command_line_can_choose_the_library(tmp_path):
     )
     assert told.returncode == 2
     assert "http2" in told.stderr
+
+
+def test_the_http_port_answers_grpc_too(calls):
+    port = calls.http
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service="toy")
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with Client(f"127.0.0.1:{port}", "toy", "echo") as client:
+        assert client.infer({"x": np.arange(6.0)})[0]["y"].sum() == 15
+
+
+def test_a_foreign_page_cannot_call_grpc_on_the_http_port(calls):
+    origin = ("origin", "https://foreign.example")
+    with grpc.insecure_channel(f"127.0.0.1:{calls.http}") as channel:
+        call = channel.unary_unary(PREDICT).future(message(), metadata=[origin], timeout=PATIENCE)
+        assert status_of(call) == "PERMISSION_DENIED"
