@@ -103,7 +103,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", None, 2, ours("add_one")),
-        Server("ours native", None, 2, ours("add_one", "pygrpc-native")),
+        Server("ours http2", None, 2, ours("add_one", "http2")),
         Server("litserve", "litserve", 1, _script("litserve_add_one.py")),
         Server("mosec", "mosec", 1, _script("mosec_add_one.py")),
         Server("mlserver", "mlserver", 2, _script("mlserver_add_one.py")),

@@ -38,10 +38,11 @@ class ServerOptions:
         page="deploy.md",
     )
     grpc_library: str = _ports(
-        "grpcio",
-        "library of the gRPC server",
-        details="pygrpc-native is several times as fast, but has no TLS and few limits",
-        choices=("grpcio", "pygrpc-native"),
+        "auto",
+        "what serves gRPC",
+        details="http2 is this server's own, several times as fast as the library grpcio. auto: "
+        "http2, but grpcio with several front ends",
+        choices=("auto", "http2", "grpcio"),
         page="deploy.md",
     )
     use_status_codes: bool = _ports(

@@ -73,15 +73,15 @@ def check_loopback(address: Address, tag: str) -> None:
 
 
 def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
-    """Return a listening TCP socket.
+    """Return a listening TCP socket, or unix socket.
 
     Raises StartError if the address is in use or not of this machine.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX if address.path else family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address.host, address.port))
+        listener.bind(address.path or (address.host, address.port))
         listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()

@@ -52,12 +52,8 @@ class FrontEndOptions(ServerOptions):
                     f"The type of {name} should be type of {kind.__name__}, but actually "
                     f"{type(value)}"
                 )
-        is_plain = self.ssl_config is None and self.front_ends == 1
-        library = SERVER["grpc_library"].default
-        if self.grpc_library != library and not is_plain:
-            text = (
-                f"{self.grpc_library!r} has no TLS and serves with one front end; use {library!r}"
-            )
+        if self.grpc_library == "http2" and self.front_ends > 1:
+            text = "'http2' serves with one front end; use 'auto' or 'grpcio'"
             raise InvalidField("grpc_library", text)
         if self.limits.max_body_memory < self.max_message:
             text = f"is {self.limits.max_body_memory}, less than one message of "

@@ -28,17 +28,11 @@ from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
-from mindspore_serving.frontends.grpc import health as grpc_health
-from mindspore_serving.frontends.grpc.calls import CallGate
-from mindspore_serving.frontends.grpc.health import HealthService
-from mindspore_serving.frontends.grpc.native import NativeGrpcServer
-from mindspore_serving.frontends.grpc.reflection import ReflectionService
+from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
 from mindspore_serving.frontends.grpc.server import GrpcServer
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.http.app import guarded, make_router
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
-from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.frontends.openapi import DocumentOptions
 from mindspore_serving.frontends.origins import OriginPolicy
@@ -47,7 +41,6 @@ from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
-from mindspore_serving.frontends.v2 import service as v2_service
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
@@ -57,6 +50,7 @@ from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.client_models import MasterClientModels
 from mindspore_serving.server.front_ends import FrontEndOptions
+from mindspore_serving.server.grpc_services import GrpcServices, make_grpc_services
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
@@ -91,7 +85,7 @@ class Serving:
         )
         self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
-        self._grpc: GrpcServer | NativeGrpcServer | None = None
+        self._grpc: GrpcServer | Http2GrpcServer | None = None
         self._http: HttpServer | FrontEndPool | None = None
         self._pool: FrontEndPool | None = None
         self._directory = ExitStack()  # of the socket to which front ends connect
@@ -179,44 +173,34 @@ class Serving:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
         tls = self.renewal.certificates(options.ssl_config, as_the_original=True)
-        keys, max_message = self.renewal.keys(options), options.max_message
-        health = HealthService(self._master.control, max_message)
-        gate = CallGate(keys, options.limits, max_message, self._tracer)
-        v2 = self._v2(self._app_state(options), options)
-        unsent = UnsentReplies(options.limits.max_unsent_memory)
-        services = {
-            ms_grpc.SERVICE: ms_grpc.handler(self._inference, gate),
-            v2_service.SERVICE: v2_service.handler(v2, gate, unsent),
-            grpc_health.SERVICE: health.handler(),
-        }
-        handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
-        closing = [health.close, gate.close]
+        services = self._grpc_services(options, self._v2(self._app_state(options), options))
         if options.front_ends > 1 and not where.path:
-            await self._start_grpc_processes(options, handlers, closing, unsent)
+            await self._start_grpc_processes(options, services)
             return
         limits, responses = options.limits, self._responses
-        server: GrpcServer | NativeGrpcServer
+        server: GrpcServer | Http2GrpcServer
         if options.grpc_library == "grpcio":
+            handlers, closing, unsent = services.handlers, services.closing, services.unsent
             server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
+            await server.start(options.max_message, tls)
         else:
-            fast = f"/{ms_grpc.SERVICE}/Predict", f"/{v2_service.SERVICE}/ModelInfer"
-            server = NativeGrpcServer(
-                where, handlers, limits, closing, responses, fast=fast, unsent=unsent
-            )
-        await server.start(max_message, tls)
+            server = Http2GrpcServer(where, services.methods(), limits, responses)
+            await server.start(tls)
         self._grpc = server
 
-    async def _start_grpc_processes(
-        self,
-        options: FrontEndOptions,
-        handlers: Sequence[Any],
-        closing: Sequence[Callable[[], None]],
-        unsent: UnsentReplies,
-    ) -> None:
+    def _grpc_services(self, options: FrontEndOptions, v2: V2) -> GrpcServices:
+        """Create the gRPC services of a listener."""
+        control, keys = self._master.control, self.renewal.keys(options)
+        return make_grpc_services(
+            self._inference, control, options, keys=keys, v2=v2, tracer=self._tracer
+        )
+
+    async def _start_grpc_processes(self, options: FrontEndOptions, services: GrpcServices) -> None:
         """Start front ends on the port, and a local server for the calls that they forward."""
         pool = await self._front_ends(options.front_ends)
         directory = self._directory.enter_context(TemporaryDirectory())
         where = addresses.parse(f"unix:{directory}/grpc", "Serving gRPC", allow_unix=True)
+        handlers, closing, unsent = services.handlers, services.closing, services.unsent
         server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
         await server.start(options.max_message, None)
         self._grpc = server
@@ -250,7 +234,10 @@ class Serving:
             refusals = LanguageRefusals(self._master.control, options.limits, FastInfer(v2))
             path = FastPath(inference, rest, keys, origins, refusals)
             limits, responses = options.limits, self._responses
-            server = HttpServer(where, app, path, limits, responses, tracer=self._tracer)
+            calls = self._grpc_services(options, v2).methods()
+            server = HttpServer(
+                where, app, path, limits, responses, tracer=self._tracer, calls=calls
+            )
             await server.start(tls)
             self._http = server
         if self.batches is not None:

@@ -59,14 +59,10 @@ class Clients:
             one.close()
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"front_ends": 2}, {"grpc_library": "pygrpc-native"}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"front_ends": 2}, {"grpc_library": "grpcio"}], ids=str)
 def test_a_key_that_was_removed_is_refused_on_connections_that_are_open(
     stopped: Path, lines: list[str], options: dict[str, Any]
 ) -> None:
-    if "grpc_library" in options:
-        pytest.importorskip("pygrpc_native")
     path = stopped / "keys"
     write_keys(path, KEYS)
     served = Served(stopped, None, api_keys=path, **options)

@@ -13,6 +13,7 @@ KEY = "a-key-that-is-long-enough"
 KEYED = {"Authorization": f"Bearer {KEY}"}
 PLACES = {
     "{name}": "toy",
+    "{verb}": "generateText",
     "{name:path}": "toy",
     "{servable:path}": "toy",
     "{version}": "1",

@@ -16,7 +16,17 @@ SEEDS = Path(__file__).parent / "seeds"
 HTTP, H2 = "http", "h2"  # channels: bytes to the HTTP port, and to the gRPC port
 METHODS = ("Predict", "PredictStream")  # channels: a message to a method over gRPC
 PROTOCOLS = (
-    *("anthropic", "classic", "grpc", "grpc_bytes", "http", "llm_serving", "ollama", "openai"),
+    *(
+        "anthropic",
+        "classic",
+        "gemini",
+        "grpc",
+        "grpc_bytes",
+        "http",
+        "llm_serving",
+        "ollama",
+        "openai",
+    ),
     "tgi",
 )
 

@@ -20,6 +20,7 @@ CODES = {
     "classic": {200, 400, 403, 404, 413, 415, 429, 504},
     "openai": {200, 400, 403, 404, 405, 409, 413, 415, 429, 504},
     "anthropic": {200, 400, 403, 404, 405, 413, 415, 429, 504, 529},
+    "gemini": {200, 400, 403, 404, 405, 413, 415, 429, 504},
     "ollama": {200, 400, 403, 404, 405, 413, 415, 429, 504},
     "tgi": {200, 400, 403, 404, 405, 413, 415, 422, 429, 504},
     "llm_serving": {200, 403, 404, 413, 415, 422, 429, 504},
@@ -35,6 +36,11 @@ _DEADLINE = "no answer within"  # of the request: it has come when the stream ha
 _OWN_FUNCTION = re.compile("Call Function '(good|toy)\\.")
 _ROUTES = (
     ("anthropic", rb"POST /v1/messages(/count_tokens)?$"),
+    (
+        "gemini",
+        rb"POST /v1(beta)?/models/[^/]+:((g|streamG)enerateContent(\?alt=sse)?|countTokens"
+        rb"|(batchE|e)mbedContents?)$|GET /v1beta/models(/tiny)?$",
+    ),
     ("ollama", rb"POST /api/(chat|generate|show|embed|embeddings)$|GET /api/(tags|ps|version)$"),
     (
         "openai",
@@ -149,6 +155,17 @@ def _anthropic(answer: Answer) -> str:
     return _check_success(answer, "api_error", ends=b'data: {"type":"message_stop"}\n\n')
 
 
+def _gemini(answer: Answer) -> str:
+    if problem := _check_code(answer, "gemini"):
+        return problem
+    if answer.status == 200:
+        return _check_success(answer, "INTERNAL")
+    body = _json(answer.body)
+    error = body.get("error") if isinstance(body, dict) else None
+    is_right = isinstance(error, dict) and error.keys() == {"code", "message", "status"}
+    return "" if is_right and error["code"] == answer.status else _wrong_form(answer)
+
+
 def _ollama(answer: Answer) -> str:
     if problem := _check_code(answer, "ollama"):
         return problem
@@ -188,6 +205,7 @@ def _llm_serving(answer: Answer) -> str:
 _FORMS: dict[str, Callable[[Answer], str]] = {
     "openai": _openai,
     "anthropic": _anthropic,
+    "gemini": _gemini,
     "ollama": _ollama,
     "tgi": _tgi,
     "llm_serving": _llm_serving,

@@ -92,7 +92,14 @@ def text_of(answer: bytes) -> str:
         found = json.loads(text)
     except ValueError:
         return text.strip().replace("\n", "⏎")
-    return _of_form(found) or json.dumps(found, ensure_ascii=False)
+    return _of_gemini(found) or _of_form(found) or json.dumps(found, ensure_ascii=False)
+
+
+def _of_gemini(found: Any) -> str:
+    match found:
+        case {"error": {"code": int(), "message": message, "status": kind, **rest}} if not rest:
+            return f"Gemini {kind}: {message}"
+    return ""
 
 
 def _of_form(found: Any) -> str:

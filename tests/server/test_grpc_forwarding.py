@@ -7,7 +7,6 @@ import grpc
 import grpc.aio
 import pytest
 
-from mindspore_serving.frontends.grpc.native_call import NativeCall
 from mindspore_serving.server.processes import grpc_forwarding
 
 INTERNAL, UNAUTHENTICATED = grpc.StatusCode.INTERNAL, grpc.StatusCode.UNAUTHENTICATED
@@ -37,8 +36,35 @@ class _Call:
         pass
 
 
+class Context:
+    """The context of a call with one message."""
+
+    def __init__(self) -> None:
+        self._messages = [b"message"]
+        self.status: grpc.StatusCode | None = None
+
+    async def read(self) -> bytes | None:
+        return self._messages.pop() if self._messages else None
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def peer(self) -> str:
+        return ""
+
+    def time_remaining(self) -> None:
+        return None
+
+    def set_trailing_metadata(self, trailing: Any) -> None:
+        pass
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing: Any = ()) -> None:
+        self.status = code
+        raise grpc.aio.AbortError(details)
+
+
 async def status_of(master: Master) -> grpc.StatusCode | None:
-    context = NativeCall(b"message", (), "", None)
+    context = Context()
     with pytest.raises(grpc.aio.AbortError):
         async for _ in grpc_forwarding._forward(master.begin, context):  # type: ignore[arg-type]
             pass

@@ -65,12 +65,12 @@ def template_options(config: Any, card: ModelCard) -> dict[str, Any]:
 
 
 @translation("thinkingConfig", to="thinking_token_budget")
-def thinking_token_budget(config: Any, _: ModelCard) -> int | None:
-    """Limit the reasoning to `thinkingBudget` tokens; -1 leaves its length to the model."""
+def thinking_token_budget(config: Any, card: ModelCard) -> int | None:
+    """Limit the reasoning to `thinkingBudget` tokens, if the model reasons; -1 is no limit."""
     budget: int | None = config.thinkingConfig and config.thinkingConfig.thinkingBudget
     if budget is not None and budget < -1:
         raise unexpected("thinkingConfig.thinkingBudget", budget, "an integer >= -1")
-    return None if budget == -1 else budget
+    return None if budget == -1 or not card.reasoning_format else budget
 
 
 @translation("responseMimeType", "responseSchema", "responseJsonSchema", to="grammar")

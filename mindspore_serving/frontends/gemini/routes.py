@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
+from starlette.requests import Request
 from starlette.types import Scope
 
+from mindspore_serving.errors import NoRoute
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.gemini import answering, answers, embedding, models, requests
 from mindspore_serving.frontends.gemini.conversation import find_ignored
@@ -20,6 +23,10 @@ PROTOCOL = HttpProtocol(
     title="Gemini",
     about="Gemini's protocol, for language models.",
     errors={JSON: answers.GeminiError},
+)
+_VERBS = (
+    *("generateContent", "streamGenerateContent", "countTokens"),
+    *("embedContent", "batchEmbedContents"),
 )
 _HELLO = {"contents": [{"parts": [{"text": "Hello"}]}]}
 _FIELDS: dict[type, Describing] = {
@@ -97,4 +104,11 @@ def _rows(
     )
 
 
-ROUTES = (*_rows("/v1beta/models"), *_rows("/v1/models", models.is_models_request))
+def _refuse_method(_: AppState, http: Request) -> NoReturn:
+    """Refuse a method that no model has.  Raises NoRoute."""
+    verb = http.path_params["verb"]
+    raise NoRoute(f"models have no method {verb!r} here, expected one of {', '.join(_VERBS)}")
+
+
+_OTHER = _route("POST", "/v1beta/models/{name}:{verb}", _refuse_method, "Always 404: no method")
+ROUTES = (*_rows("/v1beta/models"), _OTHER, *_rows("/v1/models", models.is_models_request))

@@ -121,7 +121,8 @@ class Exchange:
     """
 
     protocol = "other"
-    status: int
+    status: int | str  # the name of the status if it is not that of HTTP
+    is_timed = True  # the body has to arrive within `body_timeout`
     is_cut = False  # the server has ended the answer before it was complete
     __slots__ = (
         "entry",

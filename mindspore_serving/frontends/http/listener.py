@@ -106,15 +106,16 @@ class Listener:
             self._loop.remove_reader(self._listener)
             self._loop.call_later(_PAUSE, self._resume)
 
-    def _take(self, connection: socket.socket, peer: tuple[str, int]) -> None:
-        address = peer[0]
-        is_over_limit = self._by_address[address] >= self._address_limit
+    def _take(self, connection: socket.socket, peer: tuple[str, int] | str) -> None:
+        address = peer[0] if isinstance(peer, tuple) else ""  # "" of a unix socket
+        is_over_limit = bool(address) and self._by_address[address] >= self._address_limit
         if is_over_limit or self._num_open >= self._limit:
             self._report(f"too many connections, one from {address} is refused")
             self._refuse(connection)
             return
         connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if address:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._num_open += 1
         self._by_address[address] += 1
         task = self._loop.create_task(self._open(connection, address))

@@ -1,10 +1,13 @@
 """HTTP server: one socket, its connections, start and graceful stop.  Knows no route."""
 
 import asyncio
+from collections.abc import Callable
+from typing import Protocol
 
 from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.errors import Forbidden
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
@@ -27,32 +30,28 @@ QUIET, HALF_SENT, LINGER = 0.1, 0.5, 1.0
 SWEEP_PERIOD = 5.0  # seconds; less if a timeout is shorter
 
 
-class HttpServer:
-    """HTTP server of an ASGI application, and of the calls that the fast path takes."""
+class ExchangeServer:
+    """Server of connections whose requests are answered by the exchanges of `open_exchange`."""
 
     def __init__(
         self,
         address: addresses.Address,
-        app: ASGIApp,
-        path: FastPath,
+        open_exchange: Callable[[RequestHead, ExchangeOutput], Exchange],
+        max_body: int,
         limits: ServerLimits | None = None,
-        responses: ResponseCounter | None = None,
         *,
-        tracer: Tracer | None = None,
+        responses: ResponseCounter | None = None,
         pool: BodyPool | None = None,
     ) -> None:
         """Create a server; large bodies are read into memory of `pool`."""
         self.address = address
-        self._app = app
-        self._path = path
-        self._tracer = tracer
         limits = limits or ServerLimits()
-        memory = Quota(limits.max_body_memory, largest=path.rest.max_body)
+        memory = Quota(limits.max_body_memory, largest=max_body)
         unsent = UnsentAnswers(limits.max_unsent_memory)
         self.shared = SharedState(
             limits,
-            path.rest.max_body,
-            self._open,
+            max_body,
+            open_exchange,
             memory,
             responses or ResponseCounter(),
             unsent,
@@ -61,9 +60,9 @@ class HttpServer:
         self._listener: Listener | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, tls: Certificates | None) -> None:
-        """Listen and serve.  Raises StartError if the address cannot be bound."""
-        listener, limits = addresses.listen(self.address), self.shared.limits
+    async def start(self, tls: Certificates | None, tag: str = "RESTful server") -> None:
+        """Listen and serve.  Raises StartError, with `tag`, if the address cannot be bound."""
+        listener, limits = addresses.listen(self.address, tag), self.shared.limits
         take_over = self.start_connecting(tls).take_over
         self._listener = Listener(listener, limits, take_over, has_tls=tls is not None)
 
@@ -72,6 +71,11 @@ class HttpServer:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         head_timeout = self.shared.limits.head_timeout
         return Connecting(lambda done: HttpConnection(self.shared, done), tls, head_timeout)
+
+    @property
+    def is_running(self) -> bool:
+        """True from `start` to `stop`."""
+        return self._sweeper is not None
 
     @property
     def port(self) -> int:
@@ -107,13 +111,6 @@ class HttpServer:
             connection.abort()
         self._listener = self._sweeper = None
 
-    def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
-        exchange = self._path.open(head, output) or Application(self._app, head, output)
-        if self._tracer is not None:
-            scheme = "https" if output.describe("sslcontext") else "http"
-            exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
-        return exchange
-
     async def _sweep(self) -> None:
         loop, limits = asyncio.get_running_loop(), self.shared.limits
         shortest = min(limits.head_timeout, limits.body_timeout, limits.idle_timeout)
@@ -128,3 +125,62 @@ class HttpServer:
         """End connections whose clients send or read too slowly; `now` is the loop's time."""
         for connection in list(self.shared.connections):
             connection.end_if_late(now)
+
+
+class Calls(Protocol):
+    """Methods of gRPC."""
+
+    def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a call; None for a request that is no call."""
+        ...
+
+    def close(self) -> None:
+        """Let the services know that their server stops."""
+        ...
+
+
+class HttpServer(ExchangeServer):
+    """HTTP server of an ASGI application, and of the calls that the fast path takes."""
+
+    def __init__(
+        self,
+        address: addresses.Address,
+        app: ASGIApp,
+        path: FastPath,
+        limits: ServerLimits | None = None,
+        responses: ResponseCounter | None = None,
+        *,
+        tracer: Tracer | None = None,
+        pool: BodyPool | None = None,
+        calls: Calls | None = None,
+    ) -> None:
+        """Create a server; large bodies are read into memory of `pool`.
+
+        `calls` are the methods that clients of gRPC may call by HTTP/2.
+        """
+        self._app, self._path, self._tracer, self._calls = app, path, tracer, calls
+        max_body = path.rest.max_body
+        super().__init__(address, self._open, max_body, limits, responses=responses, pool=pool)
+
+    def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
+        if head.version == "2" and (call := self._find_call(head, output)) is not None:
+            return call
+        exchange = self._path.open(head, output) or Application(self._app, head, output)
+        if self._tracer is not None:
+            scheme = "https" if output.describe("sslcontext") else "http"
+            exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
+        return exchange
+
+    def _find_call(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a gRPC call; None if the application answers the request."""
+        try:
+            if self._path.origins is not None:
+                self._path.origins.check("POST", head.fields)
+        except Forbidden:
+            return None  # the application says why
+        return None if self._calls is None else self._calls.find(head, output)
+
+    async def stop(self, grace: float) -> None:
+        if self._calls is not None:
+            self._calls.close()
+        await super().stop(grace)

@@ -75,7 +75,7 @@ class SharedState:
     def count(self, exchange: Exchange) -> None:
         """Count an exchange that is over, and end its span and its entry in the access log."""
         if exchange.span is not None:
-            end_http(exchange.span, exchange.status, exchange.route_path())
+            end_http(exchange.span, int(exchange.status), exchange.route_path())
         entry = exchange.entry
         if entry is None:
             self.responses.counts[exchange.protocol, exchange.status] += 1

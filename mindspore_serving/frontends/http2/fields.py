@@ -172,6 +172,9 @@ def literal(name: bytes, value: bytes) -> bytes:
 
 def encode_head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """Return the field block of an answer's head; fields that HTTP/2 does not have are left out."""
-    block = [_STATUS.get(status) or b"\x08\x03%d" % status]
-    block += [literal(name, value) for name, value in headers if name not in _OF_CONNECTION]
-    return b"".join(block)
+    return (_STATUS.get(status) or b"\x08\x03%d" % status) + encode_fields(headers)
+
+
+def encode_fields(fields: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return a field block of trailers, or the rest of an answer's head."""
+    return b"".join([literal(name, value) for name, value in fields if name not in _OF_CONNECTION])

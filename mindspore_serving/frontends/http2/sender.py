@@ -53,14 +53,14 @@ class FrameSender:
         if out and not self._transport.is_closing():
             self._transport.writelines(out)
 
-    def send_fields(self, stream: Http2Stream, block: bytes) -> None:
-        """Write a field block of a stream's answer."""
+    def send_fields(self, stream: Http2Stream, block: bytes, last: int = 0) -> None:
+        """Write a field block of a stream's answer; `last` is END_STREAM if it is the last."""
         block, self._start_of_block = self._start_of_block + block, b""
         kind, size = FrameType.HEADERS, self.max_frame
         for begin in range(0, len(block), size):
-            flags = Flag.END_HEADERS if begin + size >= len(block) else 0
+            flags = last | (Flag.END_HEADERS if begin + size >= len(block) else 0)
             self.send(frame(kind, flags, stream.id, block[begin : begin + size]))
-            kind = FrameType.CONTINUATION
+            kind, last = FrameType.CONTINUATION, 0
 
     def send_reset(self, number: int, code: ErrorCode) -> None:
         """Write RST_STREAM."""
@@ -72,6 +72,30 @@ class FrameSender:
 
     # --- data ---
 
+    def send_whole(
+        self, stream: Http2Stream, block: bytes, body: bytes, trailers: bytes | None
+    ) -> bool:
+        """Write a whole answer at once; return False if it has to be written in parts."""
+        size = len(body)
+        room = min(self.window, stream.send_window, self.max_frame)
+        block = self._start_of_block + block if self._start_of_block else block
+        if size > room or self.is_full or len(block) + len(trailers or b"") > self.max_frame:
+            return False
+        self._start_of_block = b""
+        self.window -= size
+        stream.send_window -= size
+        stream.ends = stream.is_closed = True
+        number, last = stream.id, Flag.END_HEADERS | Flag.END_STREAM
+        parts = [frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block)), block]
+        if trailers is None:
+            parts += (frame_head(FrameType.DATA, Flag.END_STREAM, number, size), body)
+        else:
+            parts += (frame_head(FrameType.DATA, 0, number, size), body)
+            parts += (frame_head(FrameType.HEADERS, last, number, len(trailers)), trailers)
+        self.send(b"".join(parts))
+        self._budget.earn(2)
+        return True
+
     def send_pending(self, stream: Http2Stream) -> None:
         """Write what the windows allow of the data of a stream, and END_STREAM after the last."""
         while stream.num_pending and self._send_part(stream):
@@ -82,8 +106,15 @@ class FrameSender:
                 stream.flow.fill()
             return
         self.blocked.pop(stream.id, None)
+        self._end_if_sent(stream)
+
+    def _end_if_sent(self, stream: Http2Stream) -> None:
+        """Write the end of an answer whose data is written."""
         if stream.ends and not stream.is_closed:
-            self.send(frame(FrameType.DATA, Flag.END_STREAM, stream.id))
+            if stream.trailers is None:
+                self.send(frame(FrameType.DATA, Flag.END_STREAM, stream.id))
+            else:
+                self.send_fields(stream, stream.trailers, Flag.END_STREAM)
             stream.is_closed = True
 
     def send_blocked(self) -> list[Http2Stream]:
@@ -101,6 +132,7 @@ class FrameSender:
                     moved[stream.id] = stream
                 if not stream.num_pending:
                     self.blocked.pop(stream.id)
+                    self._end_if_sent(stream)
         return [*moved.values()]
 
     def _send_part(self, stream: Http2Stream) -> bool:
@@ -109,7 +141,7 @@ class FrameSender:
         if size <= 0 or self.is_full:
             return False
         part = stream.take_pending(size)
-        is_last = stream.ends and not stream.num_pending
+        is_last = stream.ends and not stream.num_pending and stream.trailers is None
         flags = Flag.END_STREAM if is_last else 0
         self.send(frame_head(FrameType.DATA, flags, stream.id, len(part)))
         self.send(part)

@@ -16,7 +16,7 @@ from mindspore_serving.frontends.http.exchange import (
 )
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.parser import LARGE_BODY
-from mindspore_serving.frontends.http2.fields import encode_head, literal
+from mindspore_serving.frontends.http2.fields import encode_fields, encode_head, literal
 from mindspore_serving.frontends.http2.frames import ErrorCode, StreamFault
 from mindspore_serving.frontends.memory import Allowance
 from mindspore_serving.frontends.request_id import NAME
@@ -39,6 +39,12 @@ class StreamConnection(Protocol):
 
     def send_fields(self, stream: "Http2Stream", block: bytes) -> None:
         """Write a field block of the answer."""
+        ...
+
+    def send_whole(
+        self, stream: "Http2Stream", block: bytes, body: bytes, trailers: bytes | None
+    ) -> bool:
+        """Write a whole answer at once; return False if it has to be written in parts."""
         ...
 
     def send_pending(self, stream: "Http2Stream") -> None:
@@ -86,6 +92,7 @@ class Http2Stream:
         "exchange",
         "flow",
         "has_ended",
+        "trailers",
         "id",
         "is_closed",
         "has_head",
@@ -110,6 +117,7 @@ class Http2Stream:
         self.send_window, self.receive_window = send_window, RECEIVE_WINDOW
         self.pending: deque[memoryview] = deque()  # parts of the answer's body
         self.num_pending = 0  # bytes of them
+        self.trailers: bytes | None = None  # field block after the last data
         self.ends = False  # the answer is whole: its last frame ends the stream
         self.is_closed = False  # its last frame is written, or it was reset
         self.has_ended = False  # the request is whole
@@ -191,15 +199,29 @@ class Http2Stream:
         self._connection.send_fields(self, _CONTINUE)
 
     def answer_json(self, request_id: bytes, body: bytes) -> None:
-        self._answer(_JSON + literal(NAME, request_id) + literal(*length_of(body)), (body,))
+        self.answer_block(_JSON + literal(NAME, request_id) + literal(*length_of(body)), body)
 
     def answer(
         self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
     ) -> None:
         block = encode_head(status, (*headers, length_of(body)))
+        if isinstance(body, bytes):
+            self.answer_block(block, body)
+            return
         self._answer(
             block, map(in_memory, body.buffers) if isinstance(body, BufferList) else (body,)
         )
+
+    def answer_block(self, block: bytes, body: bytes, trailers: bytes | None = None) -> None:
+        """Write an answer whose head and trailers are encoded.  The exchange is over."""
+        if self.is_closed:
+            return
+        self.has_head = True
+        if not self._connection.send_whole(self, block, body, trailers):
+            self._begin(block)
+            self._put(body)
+            self.trailers = trailers
+        self.finish()
 
     def _answer(self, block: bytes, parts: Iterable[Buffer]) -> None:
         if not self.is_closed:
@@ -228,9 +250,19 @@ class Http2Stream:
             self.num_pending += len(view)
 
     def finish(self) -> None:
-        if not self.is_closed:
+        if self.exchange is not None:
             self.ends = True
             self._connection.finish(self)
+
+    def finish_with(self, trailers: Fields) -> None:
+        """End the answer with trailers."""
+        self.trailers = encode_fields(trailers)
+        self.finish()
+
+    def answer_fields(self, status: int, headers: Fields) -> None:
+        """Write an answer without a body.  The exchange is over."""
+        self.trailers, self.has_head = encode_head(status, headers), True
+        self.finish()
 
     def close(self) -> None:
         self._connection.reset(self, ErrorCode.INTERNAL_ERROR)

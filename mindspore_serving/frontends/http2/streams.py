@@ -36,7 +36,7 @@ class StreamTable:
         self._reset: OrderedDict[int, None] = OrderedDict()  # by us; frames may be on their way
         self.last_id = 0
         self.refused_from: int | None = None
-        self.describe = sender.describe
+        self.describe, self.send_whole = sender.describe, sender.send_whole
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -173,7 +173,8 @@ class StreamTable:
         if exchange is not None:
             self._shared.count(exchange)
             self._budget.earn(ANSWERED)
-        self.send_pending(stream)
+        if not stream.is_closed:
+            self.send_pending(stream)
         self._remove_if_over(stream)
 
     def reset(self, stream: Http2Stream, code: ErrorCode) -> None:
@@ -234,5 +235,9 @@ class StreamTable:
             elif age > limits.request_timeout:
                 text = f"no answer within {limits.request_timeout:g} seconds"
                 exchange.expire(DeadlineExceeded(text))
-            elif not stream.has_ended and age > limits.body_timeout and not stream.has_head:
+            elif (
+                exchange.is_timed
+                and age > limits.body_timeout
+                and not (stream.has_ended or stream.has_head)
+            ):
                 stream.refuse(HeadRefusal(408, "The request arrived too slowly."))

@@ -65,9 +65,16 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def limit_pages(self, count: int) -> None:
-        """Let the file of SQLite have at most `count` pages."""
-        self._execute(f"PRAGMA max_page_count = {count}")
+    def limit_pages(self, count: int | None) -> int:
+        """Let the file of SQLite have at most `count` pages, if it is set; return the limit."""
+        value = "" if count is None else f" = {count}"
+        limit: int = self._execute(f"PRAGMA max_page_count{value}").fetchone()[0]
+        return limit
+
+    def compact(self) -> None:
+        """Write SQLite's log into its file, and give free pages back to the file system."""
+        self.shrink()
+        self._execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -25,6 +25,7 @@ from mindspore_serving.frontends.state.dialects import (
     postgres,
     redacted,
 )
+from mindspore_serving.frontends.state.reserve import DiskReserve
 
 T = TypeVar("T")
 
@@ -55,6 +56,7 @@ class StateStore:
         self._closing = ExitStack()
         self._is_closed = False
         self._database: Database | None = None  # in memory: opened at the first use
+        self._reserve: DiskReserve | None = None
         if where:
             try:
                 self._database = self._open(where)
@@ -76,11 +78,18 @@ class StateStore:
     def _open(self, where: str) -> Database:
         if not self.is_shared:
             where = self._lock(where)
+            self._reserve = DiskReserve(os.path.dirname(where))
         database = Database(where, self._dialect)
         if database.version != VERSION:
             database.close()
             text = f"{redacted(where)} has version {database.version}, expected {VERSION}"
             raise OSError(f"{text}: another version of this package wrote it")
+        if self._reserve is not None:
+            try:
+                self._reserve.make()
+            except OSError as error:
+                log.warning("state can only be removed, not added: %s", reason(error))
+                self._reserve.spend(database)
         return database
 
     def _lock(self, directory: str) -> str:
@@ -136,8 +145,7 @@ class StateStore:
         try:
             if self._database is None:
                 self._database = Database(":memory:")
-            with self._database.transaction():
-                return work(self._database)
+            return self._transact(self._database, work)
         except self._dialect.error as error:
             where = self.where or "memory"
             if self._dialect.is_full(error):
@@ -146,6 +154,22 @@ class StateStore:
             log.error("the database of %r failed", where, exc_info=True)
             kind = StateLost if isinstance(error, self._dialect.lost) else ServingError
             raise kind("the state of the server could not be read or written") from error
+
+    def _transact(self, database: Database, work: Callable[[Database], T]) -> T:
+        """Run `work`; on a full disk again with the reserve, which lets removals succeed."""
+        reserve = self._reserve
+        try:
+            with database.transaction():
+                result = work(database)
+        except self._dialect.error as error:
+            if reserve is None or reserve.is_spent or not self._dialect.is_full(error):
+                raise
+            reserve.spend(database)
+            with database.transaction():
+                result = work(database)
+        if reserve is not None and reserve.is_spent:
+            reserve.fill(database)
+        return result
 
 
 def expiry(limits: LanguageLimits, now: float) -> int:

@@ -182,6 +182,9 @@ def test_thinking_is_turned_off_and_its_effort_set(web, client):
     ask(client, thinking_config=types.ThinkingConfig(thinking_level="LOW", thinking_budget=-1))
     assert web.sent.template_options["reasoning_effort"] == "low"
     assert web.sent.params.thinking_token_budget is None
+    web.control.card = replace(web.control.card, reasoning_format="")
+    ask(client, thinking_config=types.ThinkingConfig(thinking_budget=9))
+    assert (web.sent.params.thinking_token_budget, web.sent.template_options) == (None, {})
 
 
 def test_past_thoughts_and_calls_are_messages(web, client):

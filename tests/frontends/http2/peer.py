@@ -115,10 +115,12 @@ class Peer:
             self.goaway = event
         elif isinstance(event, h2.events.PingReceived):
             self.num_pings += 1
-        elif answer is None:
-            return
-        elif isinstance(event, h2.events.ResponseReceived):
-            answer.fields = event.headers
+        elif answer is not None:
+            self._take_answer(answer, event)
+
+    def _take_answer(self, answer, event):
+        if isinstance(event, (h2.events.ResponseReceived, h2.events.TrailersReceived)):
+            answer.fields = [*answer.fields, *event.headers]
         elif isinstance(event, h2.events.InformationalResponseReceived):
             answer.informed.append(int(dict(event.headers)[":status"]))
         elif isinstance(event, h2.events.DataReceived):

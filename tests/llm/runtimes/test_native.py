@@ -1,5 +1,6 @@
 """The native runtime: logits of every family against the reference, caches, and what it refuses."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,14 +9,21 @@ import pytest
 pytest.importorskip("numba")
 pytest.importorskip("transformers")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode
+from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode, StepColumn
+from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.plan import PlanRecorder
+from mindspore_serving.llm.runtimes.native.products import Team
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import architectures, checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
@@ -88,6 +96,25 @@ def test_logits_are_products_of_the_hidden_states(llama):
     np.testing.assert_allclose(hidden @ head.T, logits, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            "model.embed_tokens.weight",
+            "'model.embed_tokens.weight' has 100 rows, but vocab_size is",
+        ),
+        ("lm_head.weight", "the output matrix has 100 rows, but config.json has vocab_size"),
+    ],
+)
+def test_tables_without_rows_for_all_tokens_are_refused(llama, tmp_path, tensor, message):
+    directory = shutil.copytree(llama, tmp_path / "cut")
+    tensors = load_file(directory / "model.safetensors")
+    tensors[tensor] = tensors[tensor][:100].copy()
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartError, match=message):
+        open_runner(directory, "native", CONFIG)
+
+
 def test_heads_that_do_not_fit_are_refused():
     ops = NativeOps(None, switches=False)
     q, k = ops.recorder.tensor(32), ops.recorder.tensor(8)
@@ -114,3 +141,83 @@ def test_tensors_share_memory_only_when_not_used_at_once():
         recorder.add(OpCode.BINARY, {Column.OUT: out, Column.A: x, Column.B: first}, p0=0)
         x = out
     assert recorder.plan().arena.size == 3 * 16 * MAX_ROWS
+
+
+class Arena:
+    """Operations over tensors between canaries, which only their outputs may change."""
+
+    def __init__(self, code, parameters, widths):
+        recorder = PlanRecorder()
+        kept = recorder.tensor(1, is_kept=True)
+        tensors = {column: recorder.tensor(width, is_kept=True) for column, width in widths.items()}
+        recorder.add(code, tensors, (1e-5, 1.0), **parameters)
+        recorder.add(OpCode.UNARY, {Column.OUT: kept, Column.A: kept}, p0=0)
+        self.plan, self.out = recorder.plan(), tensors[Column.OUT]
+        self.scratch = tensors.get(Column.P5)
+
+    def run(self, tokens):
+        """Compute; return which numbers have changed."""
+        plan = self.plan
+        guard = 4096
+        whole = np.full(len(plan.arena) + 2 * guard, 0.5, np.float32)
+        states = np.zeros(2**20, np.float32)
+        no_numbers = np.zeros(0, np.int64)
+        planned = PlanArrays(
+            plan.operations[:1], plan.numbers[:1], np.zeros((0, 7), np.int64),
+            np.array([states.ctypes.data], np.int64), Team(0, 0),
+        )  # fmt: skip
+        step = np.zeros((tokens, len(StepColumn)), np.int64)
+        step[:, StepColumn.STATE_READ] = -1
+        arena = whole.ctypes.data + 4 * guard
+        adapters = np.zeros((1, 1, 3), np.int64)
+        gathered = np.arange(tokens)
+        execute(planned, Memory(arena, arena, step, no_numbers, gathered, adapters), tokens)
+        return np.flatnonzero(whole != np.float32(0.5)) - guard
+
+
+SMALL = st.integers(0, 5)
+REQUIRED = {  # tensors beside OUT; of others A
+    OpCode.ROPE_TABLES: [Column.B],
+    OpCode.ROPE: [Column.A, Column.B],
+    OpCode.BINARY: [Column.A, Column.B],
+    OpCode.BROADCAST: [Column.A, Column.B],
+    OpCode.QUERY_SCALE: [],
+    OpCode.ROUTE: [Column.A, Column.P5],
+    OpCode.STATE: [Column.A, Column.B],
+}
+OPTIONAL = {
+    OpCode.RMS_NORM: [Column.B],
+    OpCode.LAYER_NORM: [Column.B, Column.P2],
+    OpCode.ROPE_TABLES: [Column.P0],
+    OpCode.REDUCE: [Column.B],
+    OpCode.ROUTE: [Column.B, Column.P1],
+    OpCode.STATE: [Column.P2, Column.P5],
+}
+CHECKED = [code for code in OpCode if code not in (
+    OpCode.PRODUCT, OpCode.ATTENTION, OpCode.EXPERT_PRODUCT, OpCode.EXPERT_BIAS, OpCode.ADAPT,
+)]  # fmt: skip
+
+
+@given(data=st.data(), code=st.sampled_from(CHECKED), tokens=st.integers(1, MAX_ROWS))
+@settings(max_examples=150)
+def test_operations_are_refused_or_write_to_their_outputs_alone(data, code, tokens):
+    """Whatever their numbers are; products, attention and experts have checks of their own."""
+    optional = data.draw(st.sets(st.sampled_from(OPTIONAL.get(code, [Column.P6]))))
+    columns = {Column.OUT, *REQUIRED.get(code, [Column.A]), *optional} - {Column.P6}
+    widths = {column: data.draw(st.integers(1, 60)) for column in sorted(columns)}
+    numbers = [column for column in Column if column >= Column.P0 and column not in columns]
+    parameters = {column.name.lower(): data.draw(SMALL) for column in numbers}
+    parameters |= {"width": data.draw(st.integers(1, 9)), "p6": 0}
+    try:
+        arena = Arena(code, parameters, widths)
+    except StartError:
+        return
+    written = arena.run(tokens)
+    allowed = [arena.out] if arena.scratch is None else [arena.out, arena.scratch]
+    assert all(any(_holds(x, at) for x in allowed) for at in written.tolist())
+
+
+def _holds(x, at):
+    """Whether the number at that offset is one of the features of `x`."""
+    row, feature = divmod(at - x.storage.offset, x.stride)
+    return 0 <= row < MAX_ROWS and feature < x.width

@@ -16,7 +16,6 @@ from mindspore_serving.llm.runtimes.layout import SharedCache
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
-from mindspore_serving.llm.runtimes.native.compiling import compilation_logged
 from mindspore_serving.llm.runtimes.native.opening import plan_model
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.openvino.options import options_from
@@ -50,7 +49,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> CombinedRunner:
     limits = runner_limits(config, model.spec, block_bytes, memory)
     with_spare_block = replace(limits, num_blocks=limits.num_blocks + 1)
     native = NativeRunner(model, with_spare_block, kind, config.num_threads)
-    with first_step(), compilation_logged():
+    with first_step():
         native.run(Step((Row([0], 0, [limits.num_blocks], 1),)))
     runner = CombinedRunner(native, limits)
     if reserved:

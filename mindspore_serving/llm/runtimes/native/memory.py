@@ -4,11 +4,11 @@ Addresses come from arrays that were checked when a plan was made; nothing is ch
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+
+from mindspore_serving.llm.runtimes.native.compiling import Deferred
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32 = ir.HalfType(), ir.FloatType()
@@ -98,44 +98,44 @@ def _exp(b: Any, x: Any) -> Any:
     return b.fmul(total, b.bitcast(b.shl(exponent, ir.Constant(_I32, 23)), _F32))
 
 
-def _function(result: Any, arguments: tuple[Any, ...], generate: Generate) -> Callable[..., Any]:
+def _function(result: str, arguments: tuple[str, ...], generate: Generate) -> Deferred:
     """Return a function for compiled code alone, whose code `generate` emits."""
 
-    def emit(_: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return generate(builder, *values)
+    def make() -> Any:
+        from numba import types
+        from numba.extending import intrinsic
 
-    signature = result(*arguments)
-    if len(arguments) == 1:
+        signature = getattr(types, result)(*(getattr(types, name) for name in arguments))
+
+        def emit(_: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return generate(builder, *values)
 
         def type_unary(context: Any, x: Any) -> Any:
             return signature, emit
 
-        return cast(Callable[..., Any], intrinsic(type_unary))
-    if len(arguments) == 2:
-
         def type_binary(context: Any, x: Any, y: Any) -> Any:
             return signature, emit
 
-        return cast(Callable[..., Any], intrinsic(type_binary))
+        def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
+            return signature, emit
 
-    def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
-        return signature, emit
+        return intrinsic((type_unary, type_binary, type_ternary)[len(arguments) - 1])
 
-    return cast(Callable[..., Any], intrinsic(type_ternary))
-
-
-def _load(generate: Generate) -> Callable[..., Any]:
-    return _function(types.float32, (types.int64, types.int64), generate)
+    return Deferred(make)
 
 
-def _store(generate: Generate) -> Callable[..., Any]:
-    return _function(types.int32, (types.int64, types.int64, types.float32), generate)
+def _load(generate: Generate) -> Deferred:
+    return _function("float32", ("int64", "int64"), generate)
+
+
+def _store(generate: Generate) -> Deferred:
+    return _function("int32", ("int64", "int64", "float32"), generate)
 
 
 load_f32, load_f16 = _load(_load_f32), _load(_load_f16)
 load_bf16, load_u8 = _load(_load_bf16), _load(_load_u8)
 store_f32, store_f16 = _store(_store_f32), _store(_store_f16)
 store_bf16, store_u8 = _store(_store_bf16), _store(_store_u8)
-store_i64 = _function(types.int32, (types.int64, types.int64, types.int64), _store_i64)
-call_kernel = _function(types.int32, (types.int64, types.int64, types.int64), _call_kernel)
-exp = _function(types.float32, (types.float32,), _exp)
+store_i64 = _function("int32", ("int64", "int64", "int64"), _store_i64)
+call_kernel = _function("int32", ("int64", "int64", "int64"), _call_kernel)
+exp = _function("float32", ("float32",), _exp)

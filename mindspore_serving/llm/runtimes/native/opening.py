@@ -10,13 +10,12 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_f32
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
-from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
+from mindspore_serving.llm.runtimes.capacity import first_step, longest_sequence, runner_limits
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
-from mindspore_serving.llm.runtimes.native.compiling import compilation_logged
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
-from mindspore_serving.llm.runtimes.native.ops import NativeOps
+from mindspore_serving.llm.runtimes.native.ops import NativeOps, TokenIds
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 from mindspore_serving.llm.step import Row, Step
@@ -46,8 +45,12 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
         base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint.f32)
     changes = read_changes(config, base)
     runner = NativeRunner(model, limits, kind, config.num_threads, base)
-    with first_step(), compilation_logged():
-        runner.run(Step((Row([0], 0, [0], 1),)))
+    with first_step():
+        if np.isnan(runner.run(Step((Row([0], 0, [0], 1),)))).any():
+            raise StartError(
+                f"{directory} has weights or scales that are not numbers (NaN): it is damaged; "
+                "download or convert it again"
+            )
     for adapter, change in changes.items():
         runner.load_adapter(adapter, change)
     return runner
@@ -79,10 +82,22 @@ def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
         )
     if ops.last_hidden is None:
         raise StartError("the definition does not call ops.hidden")
+    _check_tables(ops, weights, longest_sequence(config, spec), spec.vocab_size)
     logits.storage.is_kept = True
     gathers = tuple((lookup, _gather_of(checkpoint, lookup.table)) for lookup in ops.lookups)
     outputs = (logits, ops.last_hidden)
     return PlannedModel(spec, ops.recorder.plan(), ops, weights, adapters, gathers, *outputs)
+
+
+def _check_tables(ops: NativeOps, weights: NativeWeights, longest: int, vocab_size: int) -> None:
+    """Raise StartError for a table that lacks rows of tokens or positions."""
+    for lookup in ops.lookups:
+        needed, what = longest, "max_model_len"
+        if isinstance(lookup.ids, TokenIds):
+            needed, what = min(lookup.ids.limit, vocab_size), "vocab_size"
+        rows = weights.shape(lookup.table)[0]
+        if rows < needed:
+            raise StartError(f"tensor {lookup.table!r} has {rows} rows, but {what} is {needed}")
 
 
 def _gather_of(checkpoint: Checkpoint, name: str) -> Gather:

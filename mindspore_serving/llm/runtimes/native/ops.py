@@ -213,7 +213,9 @@ class NativeOps(PlannedOps):
     # States
 
     def convolution(self, layer: int, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
-        taps = self._weights.shape(weight)[-1]
+        *_, taps = self._weights.shape(weight) or (0,)
+        if not taps:
+            raise StartError(f"tensor {weight!r} has no numbers, expected [{x.width}, 1, tokens]")
         values = self._weights.vector(weight, x.width * taps).reshape(x.width, taps).T
         tensors = {_OUT: self._like(x), _A: x, _B: self.recorder.constant(values)}
         if bias is not None:
@@ -339,6 +341,8 @@ class NativeOps(PlannedOps):
         numbers, widths = zip(*(self._weights.matrix(n, x.width) for n in names), strict=True)
         if len(set(widths)) > 1 or numbers != tuple(range(numbers[0], numbers[0] + len(names))):
             raise StartError(f"the experts of {names[0]!r} have matrices of different shapes")
+        if len({self._weights.matrices[number].format.activations for number in numbers}) > 1:
+            raise StartError(f"the experts of {names[0]!r} have types that do not go together")
         out = self.recorder.tensor(widths[0], of_rows=x.of_rows)
         tensors = {_OUT: out, _A: x, _B: expert}
         self.recorder.add(OpCode.EXPERT_PRODUCT, tensors, p0=numbers[0], p1=len(names))

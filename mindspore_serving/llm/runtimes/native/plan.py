@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.runtimes.native.bounds import check_features
 from mindspore_serving.llm.runtimes.native.codes import (
     MAX_ROWS,
     NUM_COLUMNS,
@@ -105,11 +106,15 @@ class PlanRecorder:
         self, code: OpCode, tensors: dict[Column, ArenaTensor], numbers: Iterable[float] = (),
         **parameters: int,
     ) -> None:  # fmt: skip
-        """Record an operation; `parameters` are its further columns, in lower case."""
+        """Record an operation; `parameters` are its further columns, in lower case.
+
+        Raises StartError for an operation that reads or writes beyond its tensors.
+        """
         columns = {Column[name.upper()]: value for name, value in parameters.items()}
         columns[Column.CODE] = code
         columns[Column.OF_ROWS] = int(tensors[Column.OUT].of_rows)
         columns.setdefault(Column.WIDTH, tensors[Column.OUT].width)
+        check_features(columns, {column: tensor.width for column, tensor in tensors.items()})
         for tensor in tensors.values():
             tensor.storage.last = len(self.operations)
         self.operations.append(PlanRow(columns, tuple(numbers), tensors))

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.packing import Packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS, BlockMatrix
@@ -53,10 +54,29 @@ class NativeWeights:
         """Return a matrix where its file is mapped, or decoded if no kernel reads its format."""
         stored = self.checkpoint.stored(name)
         kind, array = stored.dtype, stored.bits
-        if isinstance(stored, QuantizedTensor):
-            has_kernel = stored.blocks is not None and kind in FORMATS
-            kind, array = (kind, stored.blocks()) if stored.blocks and has_kernel else ("", array)
-        if kind not in FORMATS:
+        if isinstance(stored, QuantizedTensor) and stored.blocks and kind in FORMATS:
+            array = stored.blocks()
+        elif kind not in FORMATS or isinstance(stored, QuantizedTensor):
+            matrix = integers(self.checkpoint.packed(name), shape)
+            if matrix is not None:
+                return matrix
             kind, array = "F32", self.checkpoint.f32(name)
         data = np.ascontiguousarray(array).view(np.uint8).reshape(shape[0], -1)
         return BlockMatrix(FORMATS[kind], *shape, data)
+
+
+def integers(packed: Packed | None, shape: tuple[int, int]) -> BlockMatrix | None:
+    """Return a matrix of integers with float16 scales, None if no kernel reads such."""
+    if packed is None or not packed.is_plain or packed.minimums is not None or packed.centre:
+        return None
+    zeros = "" if packed.zeros is None else "_ZEROS"
+    group = f"_{packed.group}" if packed.bits == 4 or packed.is_grouped else ""
+    format_ = FORMATS.get(f"INT{packed.bits}{group}{zeros}")
+    if format_ is None or packed.scales.dtype != np.float16:
+        return None
+    if shape[1] % max(format_.elements, format_.scale_group):
+        return None
+    values, scales = (np.ascontiguousarray(part) for part in (packed.values, packed.scales))
+    data = values.view(np.uint8).reshape(shape[0], -1)
+    points = None if packed.zeros is None else np.ascontiguousarray(packed.zeros)
+    return BlockMatrix(format_, *shape, data, scales.reshape(shape[0], -1), points)

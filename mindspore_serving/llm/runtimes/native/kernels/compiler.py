@@ -80,14 +80,23 @@ class Compiler:
     def address(self, name: str, body: Body) -> int:
         """Return the address of a kernel that `body` writes, compiled if the cache lacks it."""
         if name not in self._addresses:
-            code = self._stored(name)
-            if code is None:
-                code = self._compiled(name, body)
-                self._keep(name, code)
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            self._engine.finalize_object()
-            self._addresses[name] = self._engine.get_function_address(name)
+            code = self.kept(name, lambda: self._compiled(name, body))
+            self._addresses[name] = self.load(code, name)
         return self._addresses[name]
+
+    def kept(self, name: str, make: Callable[[], bytes]) -> bytes:
+        """Return the code that is kept as `name`, or what `make` returns, which is kept then."""
+        code = self._stored(name)
+        if code is None:
+            code = make()
+            self._keep(name, code)
+        return code
+
+    def load(self, code: bytes, symbol: str) -> int:
+        """Return the address of a function of machine code."""
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+        return int(self._engine.get_function_address(symbol))
 
     def assembly(self, name: str, body: Body) -> str:
         """Return the assembly code of a kernel."""

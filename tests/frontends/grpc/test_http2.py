@@ -1,6 +1,5 @@
-"""The gRPC server on pygrpc-native: its calls end as those of grpcio's do."""
+"""The gRPC server on our own HTTP/2: its calls end as those of grpcio's do."""
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +12,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mindspore_serving import server
+from mindspore_serving.client import Client
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded, StartError
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import parse
 from mindspore_serving.frontends.grpc.calls import CallGate
-from mindspore_serving.frontends.grpc.native import NativeGrpcServer
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
-from mindspore_serving.server.ssl_config import SSLConfig
 from tests.e2e.harness import config, write_servable
 from tests.e2e.harness import serving as whole_server
 from tests.frontends.grpc.test_limits import KEY, PREDICT, message, status_of
@@ -31,7 +30,6 @@ from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
 
-pytest.importorskip("pygrpc_native", reason="the extra `grpc-native` is not installed")
 LARGEST = 1 << 20
 TOY = """
 @method("y")
@@ -56,9 +54,9 @@ class Served:
         gate = CallGate(Keys(keys), bounds, LARGEST)
         handlers = [ms_grpc.handler(self.inference, gate)]
         closing = [gate.close]
-        arguments = self.address, handlers, bounds, closing, self.responses
-        self.server = NativeGrpcServer(*arguments, fast=[PREDICT])
-        background.run(self.server.start(LARGEST, None))
+        methods = GrpcMethods(handlers, LARGEST, closing)
+        self.server = Http2GrpcServer(self.address, methods, bounds, self.responses)
+        background.run(self.server.start(None))
         options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
         self.channel = grpc.insecure_channel(self.address.text, options)
 
@@ -148,19 +146,6 @@ def test_a_call_that_its_client_cancels_is_cancelled_in_the_server(background):
         assert dict(served.responses.counts) == {("grpc", "CANCELLED"): 1}
 
 
-def test_a_call_cancelled_before_its_begin_is_dropped(background):
-    came = (0, 7, 0, message(), None, ((), "", None))
-    left = (1, 7, 0, None, None, None)
-    with serving(background) as served:
-
-        async def take_both() -> None:
-            served.server._on_events(asyncio.get_running_loop(), [came, left])
-
-        background.run(take_both())
-        eventually(lambda: not served.server._calls)
-        assert served.inference.calls == []
-
-
 def test_a_call_whose_deadline_passes_is_cancelled_in_the_server(background):
     with serving(background) as served:
         assert status_of(served.call(message())) == "OK"  # the connection takes no time of the next
@@ -227,7 +212,7 @@ def test_calls_that_are_not_answered_in_time_end_with_the_server(background):
         asked = served.inference.wait_for(1)
         background.run(served.server.stop(grace=0))
         assert status_of(running) == "UNAVAILABLE"
-        assert asked.is_cancelled
+        eventually(lambda: asked.is_cancelled)
 
 
 def test_a_unix_socket_is_served(background, tmp_path):
@@ -236,7 +221,7 @@ def test_a_unix_socket_is_served(background, tmp_path):
 
 
 def test_an_address_in_use_is_reported(served):
-    with pytest.raises(StartError, match=f"address {served.address.text}: .*in use"):
+    with pytest.raises(StartError, match=f"address {served.address.text} failed: .* in use"):
         Served(served.background, text=served.address.text)
 
 
@@ -245,32 +230,23 @@ def test_an_address_in_use_is_reported(served):
     [
         (
             {"grpc_library": "other"},
-            r"'grpc_library' should be one of \('grpcio', 'pygrpc-native'\)",
+            r"'grpc_library' should be one of \('auto', 'http2', 'grpcio'\)",
         ),
-        ({"grpc_library": "pygrpc-native", "front_ends": 2}, "no TLS and serves with one"),
-        (
-            {"grpc_library": "pygrpc-native", "ssl_config": SSLConfig("cert.pem", "key.pem")},
-            "no TLS and serves with one",
-        ),
+        ({"grpc_library": "http2", "front_ends": 2}, "serves with one front end"),
     ],
-    ids=["unknown", "front ends", "TLS"],
+    ids=["unknown", "front ends"],
 )
 def test_options_that_the_library_lacks_are_refused(options, text):
     with pytest.raises(RuntimeError, match=text):
         server.start_grpc_server(f"127.0.0.1:{free_port()}", **options)
 
 
-def test_a_library_that_is_not_installed_is_named(background, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pygrpc_native", None)
-    with pytest.raises(StartError, match=r"pip install '?mindspore-serving\[grpc-native\]"):
-        Served(background)
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("native")
+@pytest.fixture(scope="module", params=["auto", "grpcio"])
+def calls(request, tmp_path_factory):
+    """A server whose gRPC port is served by each of the libraries."""
+    directory = tmp_path_factory.mktemp("served")
     write_servable(directory, "toy", TOY)
-    with whole_server(directory, config(directory, "toy"), grpc_library="pygrpc-native") as found:
+    with whole_server(directory, config(directory, "toy"), grpc_library=request.param) as found:
         yield found
 
 
@@ -312,4 +288,21 @@ def test_the_command_line_can_choose_the_library(tmp_path):
         check=False,
     )
     assert told.returncode == 2
-    assert "pygrpc-native" in told.stderr
+    assert "http2" in told.stderr
+
+
+def test_the_http_port_answers_grpc_too(calls):
+    port = calls.http
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        request = health_pb2.HealthCheckRequest(service="toy")
+        answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=PATIENCE)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+    with Client(f"127.0.0.1:{port}", "toy", "echo") as client:
+        assert client.infer({"x": np.arange(6.0)})[0]["y"].sum() == 15
+
+
+def test_a_foreign_page_cannot_call_grpc_on_the_http_port(calls):
+    origin = ("origin", "https://foreign.example")
+    with grpc.insecure_channel(f"127.0.0.1:{calls.http}") as channel:
+        call = channel.unary_unary(PREDICT).future(message(), metadata=[origin], timeout=PATIENCE)
+        assert status_of(call) == "PERMISSION_DENIED"

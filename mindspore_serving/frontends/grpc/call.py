@@ -1,0 +1,412 @@
+"""A gRPC call on a stream of HTTP/2: its messages in both directions, and the context of methods.
+
+Methods are those of grpcio's handlers, and see the part of its context that they use.
+"""
+
+import asyncio
+import base64
+import binascii
+import re
+import zlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, NoReturn
+from urllib.parse import quote
+
+import grpc
+import grpc.aio
+
+from mindspore_serving import log
+from mindspore_serving.aio import on_thread
+from mindspore_serving.errors import ServingError
+from mindspore_serving.frontends import access
+from mindspore_serving.frontends.access import Entry
+from mindspore_serving.frontends.http.exchange import Exchange
+from mindspore_serving.frontends.http.head import RequestHead
+from mindspore_serving.frontends.http2.fields import encode_fields, encode_head
+from mindspore_serving.frontends.http2.stream import Http2Stream
+from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.wire import status as statuses
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+Code = grpc.StatusCode
+PREFIX = 5  # bytes before a message: whether it is compressed, and its size
+_HEADERS = ((b"content-type", b"application/grpc"),)
+_HEAD = encode_head(200, _HEADERS)
+_OK = encode_fields([(b"grpc-status", b"0")])
+_SMALL = 64 << 10  # bytes of a message that do not count in the memory quota, or are waited for
+_TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_RESERVED = frozenset(
+    {b"host", b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"}
+)
+_WINDOWS = {b"gzip": 31, b"deflate": 15}  # of zlib
+_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[]"  # the rest of printable ASCII but %
+ENCODINGS = b"identity,deflate,gzip"
+
+
+class CallFault(Exception):
+    """An end of a call that no method decides."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class GrpcCall(Exchange):
+    """A call of a method, which sees it as its context."""
+
+    is_timed = False  # a call may send its messages as long as it likes
+    __slots__ = (
+        "_code",
+        "_count",
+        "_details",
+        "_encoding",
+        "_error",
+        "_head",
+        "_is_cancelled",
+        "_is_over",
+        "_max_message",
+        "_messages",
+        "_metadata",
+        "_method",
+        "_missing",
+        "_num_counted",
+        "_on_done",
+        "_parts",
+        "_path",
+        "_task",
+        "_timer",
+        "_trailing",
+        "_waiter",
+        "is_cut",
+        "output",
+        "protocol",
+    )
+    output: Http2Stream
+
+    def __init__(self, method: Any, head: RequestHead, output: Http2Stream, limit: int) -> None:
+        """Create a call of a grpcio method handler, with messages of at most `limit` bytes."""
+        super().__init__(output, keep_alive=True)
+        self._method, self._head, self._max_message = method, head, limit
+        self._path = head.target.decode("latin-1")
+        self.protocol = access.protocol_of_service(self._path.strip("/").partition("/")[0])
+        self.is_cut = self._is_over = self._is_cancelled = False
+        self._encoding = head.fields.get(b"grpc-encoding", b"identity")
+        self._messages: deque[tuple[bool, bytes]] = deque()  # whether it is compressed, and itself
+        self._parts: list[bytes] = []  # the beginning of a message
+        self._count = 0  # bytes of them
+        self._missing = PREFIX  # bytes until the prefix, and then the message, is whole
+        self._num_counted = 0  # bytes that count in the memory quota
+        self._waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._code: Code | None = None
+        self._details = ""
+        self._trailing: Metadata = ()
+        self._metadata: Metadata | None = None  # of the client, decoded when it is asked for
+        self._error: ServingError | None = None
+        self._on_done: list[Callable[[Any], None]] = []
+
+    # --- by the stream ---
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        timeout = self._head.fields.get(b"grpc-timeout")
+        if timeout is not None:
+            match = _TIMEOUT.fullmatch(timeout)
+            if match is None:
+                self._end(Code.INTERNAL, "grpc-timeout is not a number with a unit")
+                return
+            seconds = int(match[1]) * _UNITS[match[2]]
+            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
+        if self._encoding != b"identity" and self._encoding not in _WINDOWS:
+            self._trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
+            text = f"grpc-encoding {self._encoding.decode('latin-1')!r} is not supported"
+            self._end(Code.UNIMPLEMENTED, text)
+            return
+        self._task = loop.create_task(self._run())
+
+    def feed(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._count += len(data)
+        self._parts.append(data)
+        try:
+            while self._count >= self._missing:
+                self._take()
+            if self._count > _SMALL:
+                self._hold(len(data))
+        except CallFault as fault:
+            self._stop(fault.code, str(fault))
+
+    def _take(self) -> None:
+        """Take the prefix of a message, or the message itself, which have arrived."""
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        size = int.from_bytes(data[1:PREFIX], "big")
+        if size > self._max_message:
+            text = f"message of {size} bytes is larger than max ({self._max_message})"
+            raise CallFault(Code.RESOURCE_EXHAUSTED, text)
+        self._missing, end = PREFIX + size, PREFIX + size
+        if len(data) < end:
+            self._parts = [data]
+            return
+        is_compressed = bool(data[0])
+        if is_compressed and self._encoding == b"identity":
+            raise CallFault(Code.INTERNAL, "a message is compressed, but grpc-encoding is missing")
+        self._messages.append((is_compressed, data[PREFIX:end]))
+        rest = data[end:]
+        self._parts, self._count, self._missing = [rest] if rest else [], len(rest), PREFIX
+        self._wake()
+        if self._count or len(self._messages) > 1:
+            self.output.flow.pause_reading()
+
+    def _hold(self, size: int) -> None:
+        if not self.output.memory.take(size):
+            raise CallFault(Code.RESOURCE_EXHAUSTED, NO_MEMORY)
+        self._num_counted += size
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def end(self) -> None:
+        self.is_complete = True
+        self._wake()
+
+    def disconnect(self) -> None:
+        self._is_cancelled = self._is_over = self.is_cut = True
+        self.status = Code.CANCELLED.name
+        self._finish()
+
+    def expire(self, error: ServingError) -> None:
+        self._stop(getattr(Code, statuses.of(error.code).grpc), str(error))
+
+    def route_path(self) -> str:
+        return self._path
+
+    # --- the method ---
+
+    async def _run(self) -> None:
+        if self.entry is not None:
+            access.current.set(self.entry)
+        code, text = Code.OK, ""
+        try:
+            if self._method.response_streaming:
+                await self._answer_stream()
+            else:
+                self._answer(await self._method.stream_unary(self._requests(), self))
+                return
+        except grpc.aio.AbortError:
+            code, text = self._code or Code.UNKNOWN, self._details
+        except CallFault as fault:
+            code, text = fault.code, str(fault)
+        except asyncio.CancelledError:
+            code, text = self._code or Code.UNAVAILABLE, self._details or "the server is stopping"
+        except Exception:
+            log.error("answering a call", exc_info=True)
+            code, text = Code.UNKNOWN, "the call failed"
+        self.request_id = log.request_id.get().encode()
+        self._end(code, text)
+
+    async def _answer_stream(self) -> None:
+        async with aclosing(self._method.stream_stream(self._requests(), self)) as responses:
+            async for response in responses:
+                self._send(response)
+                if self.output.flow.is_full:
+                    await self.output.flow.drain()
+
+    def _answer(self, response: Any) -> None:
+        """Write the only response of a call, and its status."""
+        data = self._framed(response)
+        if self._is_over:
+            return
+        self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
+        self.request_id = log.request_id.get().encode()
+        self.num_sent = len(data) - PREFIX
+        trailers = _OK + encode_fields(_encoded(self._trailing)) if self._trailing else _OK
+        self._finish()
+        self.output.answer_block(_HEAD, data, trailers)
+
+    def _framed(self, response: Any) -> bytes:
+        serialize = self._method.response_serializer
+        data: bytes = response if serialize is None else serialize(response)
+        if len(data) > self._max_message:
+            text = f"message of {len(data)} bytes is larger than max ({self._max_message})"
+            raise CallFault(Code.RESOURCE_EXHAUSTED, text)
+        return b"\0" + len(data).to_bytes(4, "big") + data
+
+    def _send(self, response: Any) -> None:
+        """Write a response of a stream."""
+        data = self._framed(response)
+        if self._is_over:
+            return
+        if not self.has_responded:
+            self.has_responded = True
+            self.output.begin(200, _HEADERS, keep_alive=True, is_chunked=False)
+        self.num_sent += len(data) - PREFIX
+        self.output.write(data)
+
+    def _stop(self, code: Code, text: str) -> None:
+        """End the call from outside its method, which is cancelled."""
+        self._end(code, text)
+
+    def _end(self, code: Code, text: str) -> None:
+        """Write the status; the call is over, and its method cancelled if it still runs."""
+        if self._is_over:
+            return
+        self._is_over, self.status = True, code.name
+        self._code, self._details = code, text
+        fields = [(b"grpc-status", b"%d" % code.value[0])]
+        if text:
+            fields.append((b"grpc-message", quote(text, safe=_UNQUOTED).encode()))
+        fields += _encoded(self._trailing)
+        self._finish()
+        if self.has_responded:
+            self.output.finish_with(fields)
+        else:
+            self.output.answer_fields(200, [*_HEADERS, *fields])
+
+    def _finish(self) -> None:
+        """Release what the call holds, and cancel its method unless that has ended the call."""
+        task, timer = self._task, self._timer
+        if timer is not None:
+            timer.cancel()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+        self._parts.clear()
+        self._messages.clear()
+        self._give_back()
+        for call in self._on_done:
+            call(self)
+        self._on_done.clear()
+
+    def _give_back(self) -> None:
+        self.output.memory.give_back(self._num_counted)
+        self._num_counted = 0
+
+    def complete_entry(self, entry: Entry) -> None:
+        super().complete_entry(entry)
+        entry.verb = ""
+
+    # --- the context, by the method ---
+
+    async def read(self) -> Any:
+        """Return the next message of the client; None after the last."""
+        while not self._messages:
+            if self.is_complete or self._is_over:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        is_compressed, message = self._messages.popleft()
+        if self._num_counted:
+            self._give_back()
+        if not self._messages:
+            self.output.resume_reading()
+        if is_compressed:
+            message = await self._decompress(message)
+        deserialize = self._method.request_deserializer
+        return message if deserialize is None else deserialize(message)
+
+    async def _requests(self) -> AsyncIterator[Any]:
+        while (message := await self.read()) is not None:
+            yield message
+
+    async def _decompress(self, message: bytes) -> bytes:
+        arguments = message, _WINDOWS[self._encoding], self._max_message
+        if len(message) < _SMALL and self._max_message < _SMALL:
+            return _inflate(*arguments)
+        return await on_thread("inflate", _inflate, *arguments)
+
+    def invocation_metadata(self) -> Metadata:
+        if self._metadata is None:
+            self._metadata = tuple(_decoded(self._head.headers))
+        return self._metadata
+
+    def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
+        self._trailing = tuple(trailing)
+
+    def trailing_metadata(self) -> Metadata:
+        return self._trailing
+
+    def peer(self) -> str:
+        name = self.output.describe("peername")
+        if not isinstance(name, tuple):
+            return "unix:"
+        host, port = name[:2]
+        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the client's deadline, None without a deadline."""
+        if self._timer is None:
+            return None
+        return max(0.0, self._timer.when() - asyncio.get_running_loop().time())
+
+    def code(self) -> Code | None:
+        return self._code
+
+    async def abort(
+        self, code: Code, details: str = "", trailing_metadata: Metadata = ()
+    ) -> NoReturn:
+        self._code, self._details = code, details
+        if trailing_metadata:
+            self._trailing = tuple(trailing_metadata)
+        raise grpc.aio.AbortError(details)
+
+    def cancelled(self) -> bool:
+        """Return whether the client has disconnected or cancelled the call."""
+        return self._is_cancelled
+
+    def add_done_callback(self, call: Callable[[Any], None]) -> None:
+        self._on_done.append(call)
+
+
+def _inflate(message: bytes, window: int, limit: int) -> bytes:
+    """Decompress a message to at most `limit` bytes."""
+    stream = zlib.decompressobj(window)
+    try:
+        data = stream.decompress(message, limit + 1)
+    except zlib.error as error:
+        raise CallFault(Code.INTERNAL, f"a message cannot be decompressed: {error}") from None
+    if len(data) > limit:
+        raise CallFault(Code.RESOURCE_EXHAUSTED, f"a message has over {limit} bytes decompressed")
+    return data
+
+
+def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str | bytes]]:
+    for name, value in headers:
+        if name in _RESERVED:
+            continue
+        if name.endswith(b"-bin"):
+            stripped = value.rstrip(b"=")
+            padded = stripped + b"=" * (-len(stripped) % 4)
+            try:
+                yield name.decode("latin-1"), base64.b64decode(padded, validate=True)
+            except binascii.Error:
+                text = f"the metadata {name.decode('latin-1')} is not base64"
+                raise CallFault(Code.INVALID_ARGUMENT, text) from None
+        else:
+            yield name.decode("latin-1"), value.decode("latin-1")
+
+
+def _encoded(metadata: Metadata) -> Iterable[tuple[bytes, bytes]]:
+    for name, value in metadata:
+        if isinstance(value, str):
+            yield name.encode(), value.encode()
+        else:
+            yield name.encode(), base64.b64encode(value).rstrip(b"=")
+
+
+class RefusedMethod:
+    """A method whose calls all end with a status."""
+
+    response_streaming = False
+    request_deserializer = response_serializer = None
+
+    def __init__(self, code: Code, text: str) -> None:
+        self._code, self._text = code, text
+
+    async def stream_unary(self, _: object, context: GrpcCall) -> bytes:
+        """Abort the call."""
+        await context.abort(self._code, self._text)
