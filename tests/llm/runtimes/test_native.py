@@ -19,6 +19,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.attention_tasks import AttentionTasks
 from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode, StepColumn
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
@@ -71,6 +72,16 @@ def test_smaller_caches_change_logits_little(llama, dtype, limit):
     prompt = checkpoints.prompts(1)[0]
     logits = all_logits(open_runner(llama, "native", replace(CONFIG, kv_cache_dtype=dtype)), prompt)
     assert 0 < relative_error(logits, checkpoints.logits(llama, prompt)) < limit
+
+
+def test_logits_do_not_depend_on_the_number_of_threads(llama):
+    """Heads are computed by all threads, products by chunks."""
+    prompt = checkpoints.prompts(1, longest=45)[0]
+    runners = (
+        open_runner(llama, "native", replace(CONFIG, num_threads=number)) for number in (1, 3)
+    )
+    alone, together = (all_logits(runner, prompt) for runner in runners)
+    np.testing.assert_array_equal(alone, together)
 
 
 def test_blocks_are_stored_and_restored(llama):
@@ -164,14 +175,14 @@ class Arena:
         no_numbers = np.zeros(0, np.int64)
         planned = PlanArrays(
             plan.operations[:1], plan.numbers[:1], np.zeros((0, 7), np.int64),
-            np.array([states.ctypes.data], np.int64), Team(0, 0),
+            np.array([states.ctypes.data], np.int64), Team(0, 0), AttentionTasks.of(1, 1),
         )  # fmt: skip
         step = np.zeros((tokens, len(StepColumn)), np.int64)
         step[:, StepColumn.STATE_READ] = -1
         arena = whole.ctypes.data + 4 * guard
         adapters = np.zeros((1, 1, 3), np.int64)
         gathered = np.arange(tokens)
-        execute(planned, Memory(arena, arena, step, no_numbers, gathered, adapters), tokens)
+        execute(planned, Memory(arena, step, no_numbers, gathered, adapters), tokens)
         return np.flatnonzero(whole != np.float32(0.5)) - guard
 
 

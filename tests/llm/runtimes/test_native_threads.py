@@ -1,6 +1,8 @@
 """Threads of the native runtime compute every chunk once, and a record after the one before it."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -10,7 +12,7 @@ pytest.importorskip("llvmlite")
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.runtimes.native.kernels.compiler import Compiler, instruction_set
-from mindspore_serving.llm.runtimes.native.kernels.emitter import I64
+from mindspore_serving.llm.runtimes.native.kernels.emitter import I32, I64
 from mindspore_serving.llm.runtimes.native.threads import (
     KernelPlan,
     KernelThreads,
@@ -38,10 +40,10 @@ def copy_body(e, arguments, chunk):
     e.b.atomic_rmw("add", pointer, value, "seq_cst")
 
 
-def counting(using, num_records):
+def counting(using, num_records, named=("copy", copy_body)):
     """A plan in which number n of a record is how many records were complete, if all is right."""
     arrays = np.zeros((num_records + 1, CHUNKS), np.int64)
-    kernel = using.address("copy", copy_body)
+    kernel = using.address(*named)
     records = []
     for index in range(num_records):
         arguments = np.array([arrays[index].ctypes.data, arrays[index + 1].ctypes.data], np.int64)
@@ -76,6 +78,45 @@ def test_threads_on_a_single_core_finish(using):
     thread.start()
     thread.join()
     assert results == [True] * 5
+
+
+def sleepy_body(e, arguments, chunk):
+    """Do as `copy_body`, and sleep 2 ms before one of the chunks."""
+    with e.b.if_then(e.b.icmp_signed("==", chunk, e.c(5))):
+        e.call("usleep", I32, e.c(2000, I32))
+    copy_body(e, arguments, chunk)
+
+
+def test_records_stay_in_order_though_a_thread_sleeps_in_a_chunk(using):
+    """As a thread does that other processes have displaced; results are those of one thread."""
+    team = KernelThreads(3, using=using)
+    for _ in range(5):
+        plan, arrays = counting(using, 10, ("sleepy", sleepy_body))
+        team.run(plan)
+        np.testing.assert_array_equal(arrays, np.arange(11)[:, None].repeat(CHUNKS, 1))
+    team.close()
+
+
+@pytest.mark.slow
+def test_threads_finish_beside_processes_that_keep_cores_busy(using):
+    """All results are right on a core that three processes share, and on all cores."""
+    allowed = sorted(os.sched_getaffinity(0))
+    for cores in ({allowed[0]}, set(allowed)):
+        program = f"import os; os.sched_setaffinity(0, {cores})\nwhile True: pass"
+        neighbours = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(2)]
+        try:
+            os.sched_setaffinity(0, cores)
+            team = KernelThreads(3, using=using)
+            for _ in range(50):
+                plan, arrays = counting(using, 50)
+                team.run(plan)
+                np.testing.assert_array_equal(arrays, np.arange(51)[:, None].repeat(CHUNKS, 1))
+            team.close()
+        finally:
+            os.sched_setaffinity(0, allowed)
+            for process in neighbours:
+                process.kill()
+                process.wait()
 
 
 def test_closed_threads_end(using):

@@ -1,4 +1,4 @@
-"""Compiled attention over a paged cache, one task for each token and head of keys and values.
+"""Compiled attention over a paged cache, one task for each token and query head.
 
 A block of keys, or of values, is [heads, tokens, features], as OpenVINO's.  Of integers each row of
 features is preceded by a float32 scale and a float32 minimum.
@@ -53,17 +53,22 @@ KEYS, VALUES, TYPE, TOKENS, HEADS, FEATURES, ROW_BYTES = range(7)
 
 
 class Memory(NamedTuple):
-    """Memory of a pass; at `scores` is a number for each token of a sequence.
+    """Memory of a pass; `adapters` is the table of `lora.AdapterTable`."""
 
-    `adapters` is the table of `lora.AdapterTable`.
-    """
+    arena: int
+    step: Integers
+    blocks: Integers
+    gathered: Integers
+    adapters: Integers
+
+
+class AttentionMemory(NamedTuple):
+    """Memory of a task; at `scores` is a number for each token of a sequence."""
 
     arena: int
     scores: int
     step: Integers
     blocks: Integers
-    gathered: Integers
-    adapters: Integers
 
 
 class SeenSpan(NamedTuple):
@@ -153,35 +158,36 @@ def write(memory: Memory, op: Integers, rows: int, layer: Integers) -> None:
 
 
 @compiled
-def attend(memory: Memory, op: Integers, numbers: Floats, layer: Integers, task: int) -> None:
-    """Compute the outputs of the heads of one token that share keys and values.
+def attend(
+    memory: AttentionMemory, op: Integers, numbers: Floats, layer: Integers, task: int
+) -> None:
+    """Compute the output of a query head of a token.
 
     WIDTH is the number of query heads of a head of keys, P3 the window, P4 and P5 the offsets of
     slopes and sinks or -1; numbers are scale and softcap.
     """
-    arena, width = memory.arena, layer[FEATURES]
-    row, kv_head = task // layer[HEADS], task % layer[HEADS]
+    arena, width, num_heads = memory.arena, layer[FEATURES], layer[HEADS] * op[WIDTH]
+    row, head = task // num_heads, task % num_heads
     end = memory.step[row, POSITION] + 1
     begin = max(end - op[P3], 0) if op[P3] else 0
-    for head in range(kv_head * op[WIDTH], (kv_head + 1) * op[WIDTH]):
-        at = op[A] + row * op[A_STRIDE] + head * width
-        query = arena + 4 * at
-        at = op[OUT] + row * op[OUT_STRIDE] + head * width
-        out = arena + 4 * at
-        slope = get(arena, op[P4] + head) if op[P4] >= 0 else _ZERO
-        sink = get(arena, op[P5] + head) if op[P5] >= 0 else _LOWEST
-        span = SeenSpan(row, kv_head, begin, end)
-        largest = max(_score(memory, span, layer, query, numbers), sink)
-        if slope != _ZERO:
-            largest = max(_add_distances(memory.scores, end - begin, slope), sink)
-        divisor = _exponentials(memory.scores, end - begin, largest)
-        if op[P5] >= 0:
-            divisor += exp(sink - largest)
-        _mix(memory, span, layer, out, _UNIT / divisor)
+    query = arena + 4 * (op[A] + row * op[A_STRIDE] + head * width)
+    out = arena + 4 * (op[OUT] + row * op[OUT_STRIDE] + head * width)
+    slope = get(arena, op[P4] + head) if op[P4] >= 0 else _ZERO
+    sink = get(arena, op[P5] + head) if op[P5] >= 0 else _LOWEST
+    span = SeenSpan(row, head // op[WIDTH], begin, end)
+    largest = max(_score(memory, span, layer, query, numbers), sink)
+    if slope != _ZERO:
+        largest = max(_add_distances(memory.scores, end - begin, slope), sink)
+    divisor = _exponentials(memory.scores, end - begin, largest)
+    if op[P5] >= 0:
+        divisor += exp(sink - largest)
+    _mix(memory, span, layer, out, _UNIT / divisor)
 
 
 @compiled
-def _block(memory: Memory, span: SeenSpan, layer: Integers, position: int) -> tuple[int, int, int]:
+def _block(
+    memory: AttentionMemory, span: SeenSpan, layer: Integers, position: int
+) -> tuple[int, int, int]:
     """Return the tokens of the block of `position` from there to the end, and the block's slot."""
     tokens = layer[TOKENS]
     first = position % tokens
@@ -191,7 +197,9 @@ def _block(memory: Memory, span: SeenSpan, layer: Integers, position: int) -> tu
 
 
 @compiled
-def _score(memory: Memory, span: SeenSpan, layer: Integers, query: int, numbers: Floats) -> Any:
+def _score(
+    memory: AttentionMemory, span: SeenSpan, layer: Integers, query: int, numbers: Floats
+) -> Any:
     """Write the scores of the visible keys, and return the largest."""
     total, largest, position, index = _ZERO, _LOWEST, span.begin, 0
     for i in range(layer[FEATURES]):
@@ -231,7 +239,9 @@ def _exponentials(scores: int, count: int, largest: np.float32) -> Any:
 
 
 @compiled
-def _mix(memory: Memory, span: SeenSpan, layer: Integers, out: int, factor: np.float32) -> None:
+def _mix(
+    memory: AttentionMemory, span: SeenSpan, layer: Integers, out: int, factor: np.float32
+) -> None:
     """Write the sum of the visible values, each with its share."""
     for i in range(layer[FEATURES]):
         put(out, i, _ZERO)

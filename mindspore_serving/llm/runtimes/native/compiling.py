@@ -76,6 +76,11 @@ class CompiledFunction:
         if status not in _SUCCESS:
             raise ServingError(f"{self._function.__name__} has failed with status {status}")
 
+    def address(self, *values: Any) -> int:
+        """Return the address of the code for arguments like `values`, of numba's convention."""
+        call = self._call or self._open(values)
+        return ctypes.cast(call, ctypes.c_void_p).value or 0
+
     def _open(self, values: tuple[Any, ...]) -> Any:
         with _lock:
             name = f"{self._function.__name__}-{_source_digest()}"
@@ -88,7 +93,7 @@ class CompiledFunction:
         return self._call
 
 
-def entry(function: Callable[..., None]) -> Callable[..., None]:
+def entry(function: Callable[..., None]) -> CompiledFunction:
     """Return `function` for Python."""
     return CompiledFunction(function)
 

@@ -4,6 +4,11 @@ from typing import NamedTuple
 
 from mindspore_serving.llm.runtimes.native import attention, elementwise, experts, lora
 from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.attention_tasks import (
+    AttentionOperation,
+    AttentionTasks,
+    attend_all,
+)
 from mindspore_serving.llm.runtimes.native.codes import Column, OpCode
 from mindspore_serving.llm.runtimes.native.compiling import compiled, entry
 from mindspore_serving.llm.runtimes.native.elementwise import (
@@ -37,6 +42,7 @@ class PlanArrays(NamedTuple):
     layers: Integers
     states: Integers
     team: Team
+    attention: AttentionTasks
 
 
 @entry
@@ -58,8 +64,8 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
         elif code == _ATTENTION:
             layer = planned.layers[op[P2]]
             attention.write(memory, op, rows, layer)
-            for task in range(rows * layer[attention.HEADS]):
-                attention.attend(memory, op, numbers, layer, task)
+            operation = AttentionOperation(op, numbers, layer)
+            attend_all(planned.team, planned.attention, memory, operation, rows)
         elif code == _ADAPT:
             lora.adapt(memory, op, rows)
         elif code == _STATE:

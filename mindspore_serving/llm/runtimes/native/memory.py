@@ -76,6 +76,13 @@ def _call_kernel(b: Any, kernel: Any, arguments: Any, chunk: Any) -> Any:
     return ir.Constant(_I32, 0)
 
 
+def _exchange_i64(b: Any, address: Any, expected: Any, value: Any) -> Any:
+    """Store `value` if the number is `expected`; return 1 then, else 0.  Atomic."""
+    pointer = b.inttoptr(address, _I64.as_pointer())
+    swapped = b.cmpxchg(pointer, expected, value, "seq_cst", "seq_cst")
+    return b.zext(b.extract_value(swapped, 1), _I32)
+
+
 def _exp(b: Any, x: Any) -> Any:
     """Emit e**x to 2e-7, for x within -87..87; beyond, the result is that of the nearer end."""
 
@@ -124,6 +131,33 @@ def _function(result: str, arguments: tuple[str, ...], generate: Generate) -> De
     return Deferred(make)
 
 
+def _array(element: str) -> Deferred:
+    """Return a function of an address, rows and columns, whose result is an array there."""
+
+    def make() -> Any:
+        from numba import types
+        from numba.extending import intrinsic
+        from numba.np.arrayobj import make_array, populate_array
+
+        kind = types.Array(getattr(types, element), 2, "C")
+        signature = kind(types.int64, types.int64, types.int64)
+
+        def emit(context: Any, b: Any, _: Any, values: Any) -> Any:
+            array = make_array(kind)(context, b)
+            size = ir.Constant(_I64, kind.dtype.bitwidth // 8)
+            data = b.inttoptr(values[0], array.data.type)
+            strides = b.mul(values[2], size), size
+            populate_array(array, data, values[1:], strides, size, None)
+            return array._getvalue()
+
+        def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
+            return signature, emit
+
+        return intrinsic(type_ternary)
+
+    return Deferred(make)
+
+
 def _load(generate: Generate) -> Deferred:
     return _function("float32", ("int64", "int64"), generate)
 
@@ -139,3 +173,5 @@ store_bf16, store_u8 = _store(_store_bf16), _store(_store_u8)
 store_i64 = _function("int32", ("int64", "int64", "int64"), _store_i64)
 call_kernel = _function("int32", ("int64", "int64", "int64"), _call_kernel)
 exp = _function("float32", ("float32",), _exp)
+exchange_i64 = _function("int32", ("int64", "int64", "int64"), _exchange_i64)
+int64_array, float32_array = _array("int64"), _array("float32")

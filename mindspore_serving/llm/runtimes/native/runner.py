@@ -18,6 +18,7 @@ from mindspore_serving.llm.runtimes.layout import (
     lay_out,
 )
 from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.attention_tasks import AttentionTasks
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, CacheType, StepColumn
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
@@ -64,8 +65,8 @@ class NativeRunner(LimitedRunner):
         team = Team(self._threads.run_address, self._threads.arguments.ctypes.data)
         operations, numbers = model.plan.operations, model.plan.numbers
         tables = (self._cache.table, self._states.addresses)
-        self._planned = PlanArrays(operations, numbers, *tables, team)
-        self._scores = np.zeros(limits.max_model_len, np.float32)
+        attention = AttentionTasks.of(limits.max_model_len, self._threads.num_threads)
+        self._planned = PlanArrays(operations, numbers, *tables, team, attention)
         self.block_bytes = self._cache.block_bytes
         self.block_format = f"native 1 {cache_type.name} {block_size} {layers}"
         self.cache_memory = replace(limits.memory, can_release=True)
@@ -145,8 +146,8 @@ class NativeRunner(LimitedRunner):
             target = _view(plan, lookup.target, len(ids))
             target[:] = gather(indices.astype(np.int32))
             model.adapters.add_rows(target, lookup.table, indices, rows[:, StepColumn.ADAPTER])
-        addresses = (plan.arena.ctypes.data, self._scores.ctypes.data)
-        execute(self._planned, Memory(*addresses, rows, *rest, model.adapters.table), len(ids))
+        memory = Memory(plan.arena.ctypes.data, rows, *rest, model.adapters.table)
+        execute(self._planned, memory, len(ids))
         self._threads.adapt()
 
 

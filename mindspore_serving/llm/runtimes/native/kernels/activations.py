@@ -1,5 +1,6 @@
 """Rounding of activations to int8, one scale for 16, and the sums that products need."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, TypeAlias
 
@@ -26,6 +27,9 @@ from mindspore_serving.llm.runtimes.native.kernels.formats import (
 Value: TypeAlias = Any
 LANES = 16
 EIGHT = 8  # columns of a block in one vector
+_LOW = (*range(8), *range(16, 24))
+_HIGH = tuple(lane + 8 for lane in _LOW)
+_SHIFT = 1.5 * 2**23
 _PAIR = ir.VectorType(I32, 2)
 
 
@@ -71,16 +75,17 @@ def first_block(e: Emitter, group: Value, blocks: Value) -> Value:
 
 def _store_block(kind: Activations, e: Emitter, source: Value, target: Value) -> None:
     """Write a block whose place in the first vector, and among scales and sums, is `target`."""
+    vectors = [e.load(source, F16L, 4 * LANES * half) for half in range(2)]
+    scales_of_halves, inverses = _scales(e, vectors)
     totals = []
-    for half in range(2):
-        vector = e.load(source, F16L, 4 * LANES * half)
-        scale, inverse = _scale(e, vector)
-        rounded = _rounded(e, vector, inverse)
+    for half, vector in enumerate(vectors):
+        rounded = _rounded(e, vector, e.shuffle(inverses, [half] * LANES))
         parts = [e.shuffle(rounded, range(at, at + EIGHT)) for at in (0, EIGHT)]
-        for at, part in enumerate(parts):
-            values = e.b.trunc(part, ir.VectorType(I8, EIGHT))
-            e.store(values, target, (2 * half + at) * GROUP // 4)
-        scales = e.splat(scale, 2)
+        values = e.b.bitcast(e.b.trunc(rounded, ir.VectorType(I8, LANES)), ir.VectorType(I64, 2))
+        for at in range(2):
+            value = e.b.extract_element(values, e.c(at, I32))
+            e.store(value, target, (2 * half + at) * GROUP // 4)
+        scales = e.shuffle(scales_of_halves, [half] * 2)
         e.store(scales, target, GROUP + LANES_BYTES * half)
         total = _sums_of_four(e, e.b.add(*parts))
         if kind == Activations.INTEGER_SUMS:
@@ -99,19 +104,27 @@ def _sums_of_four(e: Emitter, vector: Value) -> Value:
     return e.b.add(*(e.shuffle(pairs, range(at, 4, 2)) for at in range(2)))
 
 
-def _scale(e: Emitter, vector: Value) -> tuple[Value, Value]:
-    """Return the scale of 16 numbers and its inverse, 0 of zeros; NaN stays NaN."""
-    absolute = e.call("llvm.fabs.v16f32", F16L, vector)
-    maximum = e.call("llvm.vector.reduce.fmaximum.v16f32", F32, absolute)
-    zero = ir.Constant(F32, 0.0)
-    inverse = e.b.fdiv(ir.Constant(F32, 127.0), maximum)
+def _scales(e: Emitter, vectors: Sequence[Value]) -> tuple[Value, Value]:
+    """Return the scales of two vectors and their inverses, 0 of zeros; NaN stays NaN."""
+    # Without their signs, floats are ordered as their bits are, and NaN is the largest.
+    bits = [e.b.and_(e.b.bitcast(v, L16), e.every(L16, 0x7FFFFFFF)) for v in vectors]
+    largest = _larger(e, e.shuffle(bits[0], _LOW, bits[1]), e.shuffle(bits[0], _HIGH, bits[1]))
+    for step in (4, 2, 1):
+        largest = _larger(e, largest, e.shuffle(largest, [lane ^ step for lane in range(LANES)]))
+    maximum = e.shuffle(e.b.bitcast(largest, F16L), (0, EIGHT))
+    top, zero = e.every(maximum.type, 127.0), e.every(maximum.type, 0.0)
     # The inverse of a denormal maximum is infinite, and products with it are NaN.
-    is_small = e.b.fcmp_ordered("<", maximum, ir.Constant(F32, 1e-30))
-    scale = e.b.fdiv(maximum, ir.Constant(F32, 127.0))
-    return e.b.select(is_small, zero, scale), e.b.select(is_small, zero, inverse)
+    is_small = e.b.fcmp_ordered("<", maximum, e.every(maximum.type, 1e-30))
+    scales, inverses = e.b.fdiv(maximum, top), e.b.fdiv(top, maximum)
+    return e.b.select(is_small, zero, scales), e.b.select(is_small, zero, inverses)
+
+
+def _larger(e: Emitter, x: Value, y: Value) -> Value:
+    return e.call("llvm.umax.v16i32", L16, x, y)
 
 
 def _rounded(e: Emitter, vector: Value, inverse: Value) -> Value:
-    scaled = e.b.fmul(vector, e.splat(inverse, LANES))
-    nearest = e.call("llvm.rint.v16f32", F16L, scaled)
-    return e.call("llvm.fptosi.sat.v16i32.v16f32", L16, nearest)
+    """Return integers; their bits are those of the sums with a number that leaves no fractions."""
+    scaled = e.b.fmul(vector, inverse)
+    shifted = e.b.fadd(scaled, e.every(F16L, _SHIFT))
+    return e.b.sub(e.b.bitcast(shifted, L16), e.b.bitcast(e.every(F16L, _SHIFT), L16))

@@ -147,13 +147,33 @@ class Emitter:
         width = f"v{x.type.count}f32" if isinstance(x.type, ir.VectorType) else "f32"
         return self.call(f"llvm.fma.{width}", x.type, x, y, z)
 
+    def totals(self, vectors: Sequence[Value]) -> list[Value]:
+        """Return the sum of each vector's 16 floats, four vectors together.
+
+        The order of additions does not depend on how many vectors there are.
+        """
+        zero = self.every(F16L, 0.0)
+        sums: list[Value] = []
+        for at in range(0, len(vectors), 4):
+            four = [*vectors[at : at + 4], zero, zero, zero][:4]
+            low, high = (self._added(four[k], four[k + 1], step=1) for k in (0, 2))
+            lanes = self._added(low, high, step=2)
+            while lanes.type.count > 4:
+                half = lanes.type.count // 2
+                sides = (self.shuffle(lanes, range(k, k + half)) for k in (0, half))
+                lanes = self.b.fadd(*sides)
+            sums += [self.b.extract_element(lanes, self.c(k, I32)) for k in range(4)]
+        return sums[: len(vectors)]
+
+    def _added(self, x: Value, y: Value, step: int) -> Value:
+        """Return sums of halves of each four lanes: first x's, then y's, `step` lanes by turns."""
+        first = [(0, 16, 1, 17), (0, 1, 16, 17)][step - 1]
+        lanes = [4 * four + lane for four in range(4) for lane in first]
+        return self.b.fadd(self.shuffle(x, lanes, y), self.shuffle(x, [n + 2 for n in lanes], y))
+
     def total(self, vector: Value) -> Value:
-        """Return the sum of a vector's lanes, halves first."""
-        while (half := vector.type.count // 2) >= 1:
-            low, high = (self.shuffle(vector, range(at, at + half)) for at in (0, half))
-            is_float = isinstance(vector.type.element, ir.FloatType)
-            vector = self.b.fadd(low, high) if is_float else self.b.add(low, high)
-        return self.b.extract_element(vector, self.c(0, I32))
+        """Return the sum of 16 floats."""
+        return self.totals([vector])[0]
 
     def widened(self, vector: Value, kind: Any, *, signed: bool) -> Value:
         target = ir.VectorType(kind, vector.type.count)

@@ -99,13 +99,9 @@ def products(
             for of_token, token in zip(sums, tokens.addresses, strict=True):
                 x = e.b.add(token, e.b.mul(index, e.c(format_.activations.group_bytes)))
                 _add_products(format_, reader, e, (group, x), of_token[number])
-    return [
-        [
-            _total(e, format_, row, tokens, (*pair, factors))
-            for row, pair in zip(rows, of_token, strict=True)
-        ]
-        for of_token in sums
-    ]
+    vectors = [_sums(e, format_, pair, factors) for of_token in sums for pair in of_token]
+    totals = iter(e.totals(vectors))
+    return [[_scaled(e, format_, row, tokens, next(totals)) for row in rows] for _ in sums]
 
 
 def _add_products(
@@ -136,19 +132,22 @@ def _add_products(
         e.b.store(e.fma(e.b.fneg(minimum), sums, e.b.load(low)), low)
 
 
-def _total(
-    e: Emitter, format_: KernelFormat, row: ProductRow, tokens: ProductTokens, sums: Sequence[Any]
+def _sums(
+    e: Emitter, format_: KernelFormat, pair: Sequence[Value], factors: tuple[float, ...] | None
 ) -> Value:
-    high, low, factors = e.b.load(sums[0]), e.b.load(sums[1]), sums[2]
+    high, low = (e.b.load(variable) for variable in pair)
     if factors:
         high = e.b.fmul(high, e.const(F32, factors))
-    total = e.total(
-        e.b.fadd(high, low) if format_.activations != Activations.INTEGER_SUMS else high
-    )
+    return high if format_.activations == Activations.INTEGER_SUMS else e.b.fadd(high, low)
+
+
+def _scaled(
+    e: Emitter, format_: KernelFormat, row: ProductRow, tokens: ProductTokens, total: Value
+) -> Value:
     if format_.scale_group >= 0:
         return total
-    scale = e.b.fpext(e.load(tokens.weight_scales, F16, e.b.mul(row.number, e.c(2))), F32)
-    return e.b.fmul(total, scale)
+    scale = e.load(tokens.weight_scales, F16, e.b.mul(row.number, e.c(2)))
+    return e.b.fmul(total, e.b.fpext(scale, F32))
 
 
 def _whole_group(format_: KernelFormat, e: Emitter, row: ProductRow, columns: Value) -> Value:
