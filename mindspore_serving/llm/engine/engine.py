@@ -242,6 +242,7 @@ class Engine:
             num_cache_bytes_target=memory.target,
             num_cache_bytes_released=memory.num_released,
             num_steps=self._num_steps,
+            num_native_steps=getattr(self.runner, "num_native_steps", 0),
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_generated,
             num_cache_queries=cache.num_queries,

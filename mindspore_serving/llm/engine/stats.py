@@ -17,6 +17,7 @@ class EngineStats:
     num_cache_bytes_target: int = 0  # that they may take now for later prompts
     num_cache_bytes_released: int = 0  # returned to the system
     num_steps: int = 0
+    num_native_steps: int = 0  # of these, by the native part of the runtime "combined"
     num_prompt_tokens: int = 0  # of the requests accepted
     num_generated_tokens: int = 0
     num_cache_queries: int = 0  # tokens looked up in the prefix cache, and prefix hits of them
