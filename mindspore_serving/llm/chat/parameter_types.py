@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 ANY = "any"
+MAX_LENGTH = 256  # of texts whose length a grammar holds: the lexer counts their characters
 _MAX_DEPTH = 20  # of nested schemas
 _OF_PYTHON = {bool: "boolean", int: "number", float: "number", str: "string", type(None): "null"}
 _WORDS = {"True": "true", "False": "false", "None": "null"}  # as Python and Jinja write them
@@ -49,6 +50,15 @@ def _types(
     if not isinstance(parts, list) or not parts:
         return frozenset((ANY,))
     return frozenset[str]().union(*(_types(part, root, known, depth + 1) for part in parts))
+
+
+def length_range(schema: object) -> tuple[int, int] | None:
+    """Return the least and the largest length of a text, None if a grammar does not hold them."""
+    stated = schema if isinstance(schema, Mapping) else {}
+    low, high = stated.get("minLength", 0), stated.get("maxLength")
+    if type(low) is not int or type(high) is not int or not 0 <= low <= high <= MAX_LENGTH:
+        return None
+    return low, high
 
 
 def may_be_text(types: frozenset[str]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mindspore_serving.llm.chat.gemma_calls import CALL, QUOTE
-from mindspore_serving.llm.chat.parameter_types import types_of
+from mindspore_serving.llm.chat.parameter_types import length_range, types_of
 from mindspore_serving.llm.chat.python_calls import CALL as FENCED_CALL
 from mindspore_serving.llm.chat.python_calls import FENCE
 from mindspore_serving.llm.chat.tool_formats import NamedCall, ToolFormat, invalid_tools
@@ -115,6 +115,10 @@ def _gemma_value(rule: str, schema: object, root: Mapping[str, Any], depth: int)
     values = stated.get("enum")
     if isinstance(values, list) and all(isinstance(value, str) for value in values):
         yield f"{rule}: quote ({' | '.join(map(_text, values))}) quote"
+    elif types == {"string"} and (length := length_range(schema)):
+        yield f"{rule}_t[suffix={_text(QUOTE)}]: {rule.upper()}_T"
+        yield f"{rule.upper()}_T: /(?s:.{{%d,%d}})/" % length
+        yield f"{rule}: quote {rule}_t"
     elif types == {"string"}:
         yield f"{rule}: quote text"
     elif types == {"object"} and stated.get("properties") and depth < _MAX_DEPTH:

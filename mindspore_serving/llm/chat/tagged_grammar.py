@@ -1,18 +1,18 @@
 """Grammar rules for tool calls whose arguments are tags: Qwen3-Coder's, GLM's, DeepSeek V3.2's.
 
 Parameters come in the order of the schema.  Strings have no quotes, so any text up to the next tag
-is one.  Of a schema's constraints on strings, `enum` is enforced; others are refused for a `strict`
-tool and otherwise ignored.  Pure: knows no tokens and no requests.
+is one.  Of a schema's constraints on strings, `enum` and small lengths are enforced; others are
+refused for a `strict` tool and otherwise ignored.  Pure: knows no tokens and no requests.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mindspore_serving.llm.chat.parameter_types import may_be_text, types_of
+from mindspore_serving.llm.chat.parameter_types import length_range, may_be_text, types_of
 from mindspore_serving.llm.chat.tool_formats import Tags, invalid_tools
 
-_STRING_CONSTRAINTS = ("pattern", "format", "minLength", "maxLength")
+_LENGTHS = ("minLength", "maxLength")
 _SHARED = ("$defs", "definitions", "x-guidance")  # copied from the schema to each parameter
 
 
@@ -39,7 +39,7 @@ def tagged_rules(
             rules += _value(tags, f"v_{index}_{number}", schema_of_key, schema)
         parts += [json.dumps(tags.end)] * bool(tags.end)
         rules.append(f"call_{index}: {' '.join(parts)}")
-    return [*rules, *_markers(tags)]
+    return [*dict.fromkeys(rules), *_markers(tags)]  # texts of one length have one rule
 
 
 def _name(tags: Tags, name: str) -> str:
@@ -72,16 +72,29 @@ def _value(tags: Tags, rule: str, parameter: object, schema: Mapping[str, Any]) 
         texts = " | ".join(json.dumps(value, ensure_ascii=False) for value in enum)
         forms = [f"{as_text}({texts}) {line}value_end LINE"]
     elif may_be_text(types):
-        forms.append(f"{as_text}text LINE")
+        length = length_range(parameter) if types == {"string"} else None
+        name = "text"
+        if length is not None:
+            name = f"text_{length[0]}_{length[1]}"
+            yield from _bounded_text(tags, *length)
+        forms.append(f"{as_text}{name} LINE")
     yield f"{rule}: {' | '.join(forms)}"
+
+
+def _bounded_text(tags: Tags, low: int, high: int) -> Iterator[str]:
+    yield f"text_{low}_{high}[suffix={_text_end(tags)}]: VALUE_{low}_{high}"
+    yield f"VALUE_{low}_{high}: /(?s:.{{{low},{high}}})/"
+
+
+def _text_end(tags: Tags) -> str:
+    return json.dumps("\n" * tags.has_lines + tags.value[1])
 
 
 def _markers(tags: Tags) -> list[str]:
     """Return a rule for each marker, so that special tokens match."""
     begin, key_end = tags.value[0], tags.key[1]
-    end = json.dumps("\n" * tags.has_lines + tags.value[1])
     return [
-        f"text[suffix={end}]: VALUE",
+        f"text[suffix={_text_end(tags)}]: VALUE",
         "VALUE: /(?s:.*)/",
         "LINE: /\\n?/",
         f"key_begin: {json.dumps(tags.key[0])}",
@@ -107,7 +120,8 @@ def _check_name(name: str) -> None:
 
 def _check_strict(name: str, key: str, parameter: object) -> None:
     schema = parameter if isinstance(parameter, Mapping) else {}
-    unsupported = [word for word in _STRING_CONSTRAINTS if word in schema]
+    lengths = _LENGTHS if length_range(schema) is None else ()
+    unsupported = [word for word in ("pattern", "format", *lengths) if word in schema]
     if unsupported and may_be_text(types_of(parameter, {})):
         raise invalid_tools(
             f"parameter {key!r} of the strict tool {name!r} has {unsupported[0]!r}, which cannot "

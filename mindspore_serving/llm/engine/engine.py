@@ -250,6 +250,7 @@ class Engine:
             num_preemptions=self._scheduler.num_preemptions,
             num_draft_tokens=self._speculation.num_draft_tokens,
             num_accepted_tokens=self._speculation.num_accepted,
+            num_forced_tokens=self._speculation.num_forced,
             num_disk_hits=cache.disk.num_tokens,
             num_disk_bytes_read=num_read,
             num_disk_bytes_written=num_written,

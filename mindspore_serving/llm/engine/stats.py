@@ -25,6 +25,7 @@ class EngineStats:
     num_preemptions: int = 0
     num_draft_tokens: int = 0  # draft tokens verified, and how many were accepted
     num_accepted_tokens: int = 0
+    num_forced_tokens: int = 0  # accepted ones that a grammar forced: they took no step
     num_disk_hits: int = 0  # tokens whose blocks were read from disk
     num_disk_bytes_read: int = 0
     num_disk_bytes_written: int = 0

@@ -22,6 +22,7 @@ from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
 from mindspore_serving.llm.grammar.source import (
     disable_forcing,
     insert_special_tokens,
+    is_large,
     whitespace_options,
 )
 from mindspore_serving.llm.grammar.state import GrammarState, clear_bits
@@ -124,7 +125,8 @@ class GrammarCompiler:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
-        compiled = call_with_deep_stack(partial(self._compile, grammar))
+        work = partial(self._compile, grammar)
+        compiled = call_with_deep_stack(work, is_slow=is_large(grammar))
         with self._lock:
             self._compiled[key] = compiled
             while len(self._compiled) > _MAX_CACHED:

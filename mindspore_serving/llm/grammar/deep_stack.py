@@ -18,7 +18,7 @@ _Calls: TypeAlias = "SimpleQueue[tuple[Callable[[], Any], Future[Any]]]"
 
 
 class _DeepThread:
-    """The thread of a process, which begins with the first call and ends with the process."""
+    """A thread of a process, which begins with the first call and ends with the process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -53,9 +53,12 @@ def _work(calls: _Calls) -> None:
         del function, future  # and what they refer to, until the next call
 
 
-_thread = _DeepThread()
+_thread, _slow_thread = _DeepThread(), _DeepThread()
 
 
-def call_with_deep_stack(function: Callable[[], T]) -> T:
-    """Return what `function` returns, or raise what it raises, on the thread of the process."""
-    return _thread.call(function)
+def call_with_deep_stack(function: Callable[[], T], *, is_slow: bool = False) -> T:
+    """Return what `function` returns, or raise what it raises, on a thread of the process.
+
+    Calls that are slow have a thread of their own, so that others do not wait for them.
+    """
+    return (_slow_thread if is_slow else _thread).call(function)

@@ -11,6 +11,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.errors import InvalidInputs
 
+_LARGE = 64 * 1024  # characters
 # JSON on one line, with at most a space after "," and ":", as most models have learnt to write it.
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ?", "key_separator": ": ?"}
 
@@ -22,6 +23,11 @@ _SUFFIX = re.compile(rf"^(\s*[a-z_][\w-]*)\s*\[\s*suffix\s*=\s*({_LITERAL})\s*\]
 _PIECES = re.compile(
     rf"{_LITERAL}?|//[^\n]*|\#[^\n]*|/(?:[^/\\\n]|\\.)+/?|(?<![\w$%-])start(?![\w-])", re.VERBOSE
 )
+
+
+def is_large(grammar: Grammar) -> bool:
+    """Return whether compiling `grammar` may take a second; smaller ones do not wait for it."""
+    return len(grammar.source) > _LARGE
 
 
 def whitespace_options(schema: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from mindspore_serving.isolation.fork_server import Role, answer_jobs, memory, r
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
+from mindspore_serving.llm.grammar.source import is_large
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import (
@@ -49,7 +50,7 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 MODULE = "mindspore_serving.llm.processing.child"
 PREPARE = "prepare"  # the role
 # The worker builds an accepted grammar again, and follows it.
-MAX_BUILD_SECONDS = 0.5  # of CPU; a schema of 60 KB takes a tenth of it
+MAX_BUILD_SECONDS = 1.0  # of CPU; a hundred tools of ten parameters take a tenth of it
 MAX_BUILD_MEMORY = 32 << 20
 
 
@@ -125,7 +126,7 @@ def _try_grammar(processor: Processor, prompt: PreparedPrompt) -> None:
     grammar = prompt.answer_format.grammar
     if grammar is None:
         return
-    before = call_with_deep_stack(memory)  # with that stack
+    before = call_with_deep_stack(memory, is_slow=is_large(grammar))  # with that stack
     began = time.process_time()
     compiled = processor.grammar(grammar)
     seconds, growth = time.process_time() - began, memory() - before

@@ -1,7 +1,8 @@
 """Preparation of requests: small ones on two threads, other ones in processes that can be killed.
 
-What a child returns is completed on a third thread, or on a fourth if it has images, which are
-computed there: small requests do not wait for it.
+What a child returns is completed on a third thread; on a fourth if it has images, which are
+computed there, and on a fifth if it is large, as its grammar may take a second to build: other
+requests do not wait for these.
 """
 
 import threading
@@ -34,6 +35,7 @@ from mindspore_serving.llm.processing.processor import Processor
 
 THREADS = 2
 WARM_AFTER = 1.0  # seconds: both take as long and the memory of a second tokenizer
+_LARGE_ANSWER = 64 * 1024  # bytes of what a child returns: its grammar, or many tokens
 IMAGE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
 )  # fmt: skip
@@ -64,6 +66,7 @@ class Preparation:
         self._threads = ThreadPoolExecutor(THREADS, "prepare")
         self._completing_thread = ThreadPoolExecutor(1, "complete")  # builds grammars
         self._image_thread = ThreadPoolExecutor(1, "see")  # computes images
+        self._large_thread = ThreadPoolExecutor(1, "large")  # builds large grammars
         self._lock = threading.Lock()
         self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
@@ -105,7 +108,8 @@ class Preparation:
             pool = self._pool
         if pool is not None:
             pool.close()
-        for threads in (self._threads, self._completing_thread, self._image_thread):
+        rest = (self._completing_thread, self._image_thread, self._large_thread)
+        for threads in (self._threads, *rest):
             threads.shutdown(wait=False, cancel_futures=True)
 
     def _warm(self) -> None:
@@ -127,10 +131,12 @@ class Preparation:
             return
 
         context = copy_context()
-        threads = self._image_thread if has_images(request) else self._completing_thread
 
         def done(answer: bytes | JobFailure) -> None:
             end = partial(self._end, request_id, take, answer)
+            is_large = isinstance(answer, bytes) and len(answer) > _LARGE_ANSWER
+            plain = self._large_thread if is_large else self._completing_thread
+            threads = self._image_thread if has_images(request) else plain
             threads.submit(context.run, self._guarded, request_id, end)
 
         job = encode_job(request, log.request_id.get())

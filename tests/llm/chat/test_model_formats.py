@@ -308,6 +308,26 @@ def test_typed_keys_decide_the_type_of_a_value(language: Language) -> None:
         assert not allows(language, grammar, call(*wrong))
 
 
+BOUNDED = {
+    "qwen3_coder": "<tool_call>\n<function=f>\n<parameter=x>\n%s\n</parameter>\n</function>\n"
+    "</tool_call>",
+    "glm": "<tool_call>f\n<arg_key>x</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>",
+    "deepseek_v32": '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n'
+    '<｜DSML｜parameter name="x" string="true">%s</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+    "gemma4": '<|tool_call>call:f{x:<|"|>%s<|"|>}<tool_call|>',
+}
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_texts_without_quotes_keep_small_lengths(language: Language, name: str) -> None:
+    text = {"type": "string", "minLength": 2, "maxLength": 5}
+    schema = {"type": "object", "properties": {"x": text, "y": text}, "required": ["x"]}
+    grammar = tool_grammar(name, [tool("f", schema, strict=True)], None, parallel=False)
+    for value, is_allowed in (("a", 0), ("ab", 1), ("a<b>c", 1), ("abcdef", 0), ("日本", 1)):
+        assert allows(language, grammar, BOUNDED[name] % value) == bool(is_allowed)
+
+
 def test_values_of_python_calls_become_json() -> None:
     text = (
         "<|tool_call_start|>[get_weather(a='it\\'s', b=[1, 2.5, None], c={'x': (True, False)}, "

@@ -197,8 +197,21 @@ GLM = (
     "{% endfor %}{% endfor %}"
 )
 
+DSML = (
+    "{% for m in messages %}{% for c in m.tool_calls %}"
+    "{% if loop.first %}<｜DSML｜function_calls>\n{% endif %}"
+    '<｜DSML｜invoke name="{{ c.function.name }}">\n'
+    "{% for k, v in c.function.arguments.items() %}"
+    "<｜DSML｜parameter name=\"{{ k }}\" string=\"{{ 'true' if v is string else 'false' }}\">"
+    "{{ v if v is string else v | tojson }}</｜DSML｜parameter>\n{% endfor %}"
+    "</｜DSML｜invoke>\n{% if loop.last %}</｜DSML｜function_calls>{% endif %}"
+    "{% endfor %}{% endfor %}"
+)
 
-@pytest.mark.parametrize(("tool_format", "template"), [("qwen3_coder", QWEN), ("glm", GLM)])
+
+@pytest.mark.parametrize(
+    ("tool_format", "template"), [("qwen3_coder", QWEN), ("glm", GLM), ("deepseek_v32", DSML)]
+)
 def test_a_call_written_by_the_template_is_parsed_back(tool_format: str, template: str) -> None:
     assert find_tool_format(template) == tool_format
     arguments = {"city": "Rome\nItaly", "days": 2, "more": {"wind": False}}

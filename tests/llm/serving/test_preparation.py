@@ -1,6 +1,7 @@
 """Requests that a child process prepares: answered as if the worker had done it."""
 
 import dataclasses
+import json
 import os
 import signal
 import threading
@@ -48,6 +49,7 @@ OPTIONS = {
     "kv_cache_memory": 16 << 20,
     "preparation_timeout": PATIENCE,
 }
+LARGE = {"anyOf": [{"const": f"{number} {'x' * 100}"} for number in range(900)]}
 TEXT = "the quick fox " * (SMALL // 14 + 1)
 
 
@@ -104,6 +106,7 @@ def preparing(opened):
         Generate(prompt=TEXT, params=SamplingParams(bad_words=["fox", "x"], logit_bias={5: 1.5})),
         Generate(prompt=TEXT, truncate=100),
         Generate(prompt="a", grammar=Grammar("regex", "a+b")),
+        Generate(prompt="a", grammar=Grammar("json_schema", json.dumps(LARGE))),
     ],
 )
 def test_a_child_prepares_a_request_as_the_worker_does(preparing, request_):
