@@ -1,6 +1,8 @@
 """Seconds from starting `serve MODEL.gguf` to the first token of a completion, and where they go.
 
-`python -m benchmarks.llm_start PATH [PATH ...] [--rounds N] [--against CHECKOUT] [--parts]`
+`python -m benchmarks.llm_start PATH[@OPTIONS] ... [--rounds N] [--against CHECKOUT] [--parts]`
+
+OPTIONS are those of `serve`, as `runtime=openvino` or `memory=low`, divided by commas.
 
 Each round starts a server with an empty cache directory and then a second one, which finds what
 the first has kept.  "processor" is the time of the server and its worker, which a busy machine
@@ -49,6 +51,8 @@ PARTS = {
     "compile": OPENVINO + "opening:compile_graph",
     "pack weights": OPENVINO + "runner:OpenVINORunner._pack",
     "warm up": OPENVINO + "runner:OpenVINORunner._warm_up",
+    "plan of native": LLM + "runtimes.combined.opening:plan_model",
+    "steps of native": LLM + "runtimes.native.runner:NativeRunner.run",
 }
 
 
@@ -118,8 +122,10 @@ def parts(path: Path) -> dict[str, list[float]]:
     return clock.spent
 
 
-def started(path: Path, cache: str, root: Path = ROOT) -> tuple[float, float]:
+def started(text: str, cache: str, root: Path = ROOT) -> tuple[float, float]:
     """Seconds, and processor seconds of all its processes, from the start to the first token."""
+    name, _, options = text.partition("@")
+    path = Path(name).absolute()
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/v1/completions"
     body = json.dumps({"model": path.stem, "prompt": "Hello", "max_tokens": 1}).encode()
@@ -135,7 +141,8 @@ def started(path: Path, cache: str, root: Path = ROOT) -> tuple[float, float]:
         return False
 
     command = [sys.executable, "-m", "mindspore_serving", "serve", str(path), "--no-grpc"]
-    command = ["env", "-C", str(root), f"{CACHE}={cache}", *command, "--http-port", str(port)]
+    command += ["--http-port", str(port), *(f"--{one}" for one in options.split(",") if one)]
+    command = ["env", "-C", str(root), f"{CACHE}={cache}", *command]
     with running("llm_start", command, ready, limit=300) as seconds:
         return seconds, spent
 
@@ -180,7 +187,7 @@ def print_parts(path: Path) -> None:
     print_json("llm_start_parts", path=path.name, first=first, second=second)
 
 
-def print_starts(paths: list[Path], rounds: int, roots: list[Path]) -> None:
+def print_starts(paths: list[str], rounds: int, roots: list[Path]) -> None:
     found: dict[tuple[str, str, Path], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for path in paths:
@@ -188,7 +195,7 @@ def print_starts(paths: list[Path], rounds: int, roots: list[Path]) -> None:
                 caches = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in roots]
                 for start in STARTS:
                     for root, cache in zip(roots, caches, strict=True):
-                        key = (path.stem, start, root)
+                        key = (Path(path).name, start, root)
                         found.setdefault(key, []).append(started(path, cache, root))
     rows, results = [], {}
     for (stem, start, root), values in found.items():
@@ -213,21 +220,20 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.llm_start")
-    parser.add_argument("paths", nargs="+", type=Path)
+    parser.add_argument("paths", nargs="+", metavar="PATH[@OPTIONS]")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout, in turns with this one")
     parser.add_argument("--parts", action="store_true")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    paths = [path.absolute() for path in asked.paths]
     if asked.inside:
-        parts(*paths)
+        parts(*map(Path, asked.paths))
     elif asked.parts:
-        for path in paths:
-            print_parts(path)
+        for path in asked.paths:
+            print_parts(Path(path).absolute())
     else:
         roots = [ROOT, *([asked.against.absolute()] if asked.against else [])]
-        print_starts(paths, asked.rounds, roots)
+        print_starts(asked.paths, asked.rounds, roots)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ REPEATS = 3
 def opened(text: str, streams: int, context: int, prompt: int) -> Any:
     """A runner with a cache for `streams` sequences of `context` tokens, filled."""
     directory, _, options = text.partition("@")
-    given: dict[str, Any] = dict(one.split("=") for one in options.split(",") if one)
+    pairs = (one.split("=") for one in options.split(",") if one)
+    given: dict[str, Any] = {k: int(v) if v.isdecimal() else v for k, v in pairs}
     runtime = given.pop("runtime", "openvino")
     runner = open_runner(
         directory,

@@ -38,6 +38,13 @@ class BackgroundLoop:
             future.cancel()  # KeyboardInterrupt, or a timeout: nobody waits for the result
             raise
 
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        """Run a coroutine on the loop; return its result to the loop of the caller.
+
+        Cancelling the result cancels the coroutine.
+        """
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._get()))
+
     def close(self) -> None:
         """Stop the loop and its thread."""
         with self._lock:

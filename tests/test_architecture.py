@@ -26,7 +26,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"core"}),
     frozenset({"proto"}),
     frozenset({"process"}),
-    frozenset({"wire", "ipc", "servable", "isolation", "mindir"}),
+    frozenset({"wire", "ipc", "servable", "isolation", "mindir", "mcp"}),
     frozenset({"batching"}),
     frozenset({"backends", "cluster"}),
     frozenset({"distributed"}),
@@ -223,6 +223,7 @@ def test_child_processes_are_started_in_a_single_module() -> None:
     assert offenders(sources(), lambda _, tree: spawns(tree)).keys() == {
         "process/child.py",
         "process/interpreter.py",  # asks another interpreter for its packages
+        "process/command.py",  # becomes an MCP server
         "process/tool.py",  # npu-smi
         "cli/launch.py",  # becomes a coding agent
         "cluster/environment.py",  # pip and uv

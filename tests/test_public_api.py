@@ -27,7 +27,8 @@ SIGNATURES = {
         "api_keys=(), llm_serving_form='r21', limits=None, allowed_hosts=(), allow_origins=(), "
         "language_limits=None, max_n=16, allow_priority=False, allow_chat_template=False, "
         "allow_loading=False, client_shared_memory=False, front_ends=1, vllm_metrics=False, "
-        "lora_directories=(), pull_prefixes=(), state_directory='')"
+        "lora_directories=(), pull_prefixes=(), state_directory='', "
+        "mcp_config='')"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (

@@ -118,3 +118,9 @@ def log_path(log_name: str) -> Path | None:
     except OSError:
         return None
     return (directory / f"{log_name}.log").absolute()
+
+
+def open_mcp_log(name: str) -> ChildLog:
+    """Open the log of the process of an MCP server."""
+    plain = "".join(letter if letter.isalnum() else "_" for letter in name)
+    return ChildLog(log_path(f"log_mcp_{plain}"))

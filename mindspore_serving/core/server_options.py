@@ -105,6 +105,14 @@ class ServerOptions:
     allow_chat_template: bool = _security(
         False, "let clients send a chat template of their own with a request"
     )
+    mcp_config: str = _security(
+        "",
+        "file of MCP servers whose tools language models may call for clients",
+        details="JSON with mcpServers, as other programs have it. Without it, no tool is called",
+        metavar="FILE",
+        is_path=True,
+        page="mcp.md#tools-for-models",
+    )
     max_n: int = param(
         16,
         "max completions of a language model per prompt",

@@ -10,6 +10,7 @@ from mindspore_serving.frontends.conversation_store import ConversationStore
 from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
+from mindspore_serving.mcp.servers import McpServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class AppState:
     only with `adapters`, and made by clients only with `client_models`.  Batches and files need
     `batches`, which runs those in `store`.  `background` has the responses that run in the
     background, by owner and id, and `held` the conversations to which a response will add items.
+    `mcp` has the MCP servers whose tools requests can name.
     """
 
     models: LanguageModels
@@ -33,6 +35,7 @@ class AppState:
     batches: BatchRunner | None = None
     background: dict[tuple[str, str], Any] = field(default_factory=dict)
     held: set[tuple[str, str]] = field(default_factory=set)
+    mcp: McpServers | None = None
 
     @property
     def responses(self) -> ResponseStore:

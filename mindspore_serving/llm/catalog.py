@@ -23,10 +23,11 @@ class Runtime:
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
     cannot compute a part of a model, `opens_head` if no prediction head.  `accepts` has the values
     of options of which it takes only some, `devices` its names for device types of servables;
-    without one, it computes on CPUs only.  The flags say whether it takes images, whether quantised
-    weights stay integers (on every device, or on the one of `keeps_integers_on`), whether the cache
-    of latent attention has latent vectors, and whether its ranks are started by another program:
-    such a runtime cannot be chosen by `serve --runtime`.
+    without one, it computes on CPUs only.  `num_latent` is how often the cache of latent attention
+    has a token's latent vector (on every device, or on the one of `keeps_latent_on`), 0 for the
+    keys and values of every head.  The flags say whether it takes images, whether quantised weights
+    stay integers (on every device, or on the one of `keeps_integers_on`), and whether its ranks are
+    started by another program: such a runtime cannot be chosen by `serve --runtime`.
     """
 
     opens: str
@@ -38,7 +39,8 @@ class Runtime:
     takes_images: bool = False
     keeps_integers: bool = False
     keeps_integers_on: str = ""
-    keeps_latent: bool = False
+    num_latent: int = 0
+    keeps_latent_on: str = ""
     has_running_ranks: bool = False
 
 
@@ -62,6 +64,7 @@ RUNTIMES: dict[str, Runtime] = {
             "kv_cache_dtype": ("auto", "f32", "f16", "bf16", "u8"),
             "quantization": (None, "int8", "int4"),
         },
+        num_latent=2,
         takes_images=True,
         keeps_integers=True,
     ),
@@ -76,6 +79,8 @@ RUNTIMES: dict[str, Runtime] = {
             "quantization": (None,),
         },
         devices={"cpu": "cpu", "gpu": "cuda"},
+        num_latent=1,
+        keeps_latent_on="cpu",
         takes_images=True,
     ),
     "mindspore": Runtime(
@@ -90,7 +95,7 @@ RUNTIMES: dict[str, Runtime] = {
         },
         devices={"cpu": "cpu", "ascend": "ascend"},
         keeps_integers_on="ascend",
-        keeps_latent=True,
+        num_latent=1,
     ),
     "mindir": Runtime(
         ".mindir.runner:open_runner",

@@ -204,9 +204,10 @@ class EngineConfig:
     )
     draft: str | Path | None = _option(
         None,
-        "directory or GGUF file of a draft model: a smaller model with the same tokenizer. It "
-        "computes on the same runtime, without adapters. `kv_cache_memory` is that of both "
-        "models together. Not for models with layers that keep a state, and not with ranks.",
+        "directory or GGUF file of a draft model: a smaller model with the same tokenizer, or an "
+        "EAGLE-3 head. It computes on the same runtime, without adapters. `kv_cache_memory` is "
+        "that of both models together. Not for models with layers that keep a state (a head is "
+        "for them too), and not with ranks.",
         runtimes={name for name, row in RUNTIMES.items() if not row.has_running_ranks},
         has_encoders=False,
     )

@@ -182,8 +182,9 @@ def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str,
     """Return the fields that follow from the sizes of a model that generates."""
     engine_config = EngineConfig()
     width = _width(runtime, has_accelerator=has_accelerator)
-    keeps_latent = RUNTIMES[runtime].keeps_latent
-    block_bytes = cache_block_bytes(engine_config, spec, width, keeps_latent=keeps_latent)
+    row, device = RUNTIMES[runtime], "accelerator" if has_accelerator else "cpu"
+    num_latent = row.num_latent if row.keeps_latent_on in ("", device) else 0
+    block_bytes = cache_block_bytes(engine_config, spec, width, num_latent=num_latent)
     return {
         "context_length": longest_sequence(engine_config, spec),
         "cache_bytes_per_token": block_bytes // engine_config.block_size,

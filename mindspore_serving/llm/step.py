@@ -173,7 +173,13 @@ class HiddenRunner(Runner, Protocol):
 
 
 class HeadRunner(HiddenRunner, Protocol):
-    """A prediction head: its tokens follow those whose hidden states it gets."""
+    """A prediction head: its tokens follow those whose hidden states it gets.
+
+    `draft_ids` are the model's tokens by the head's logits; None if they are the same.
+    """
+
+    is_head: bool
+    draft_ids: npt.NDArray[np.int64] | None
 
     def compute(self, step: Step, hidden_states: Vectors | None = None) -> Logits:
         """Compute `step` as `run` does, with `hidden_states` of all tokens."""

@@ -43,6 +43,7 @@ _COUNTERS = {
     "serving_llm_preemptions_total": "num_preemptions",
     "serving_llm_speculated_tokens_total": "num_draft_tokens",
     "serving_llm_accepted_tokens_total": "num_accepted_tokens",
+    "serving_llm_forced_tokens_total": "num_forced_tokens",
 }
 _REASONS = ("stop", "length", "abort", "error")
 

@@ -158,6 +158,11 @@ ENGINES = (
     ),
     _counter("llm_speculated_tokens", "Draft tokens that were computed.", *SERVABLE),
     _counter("llm_accepted_tokens", "Draft tokens that were accepted.", *SERVABLE),
+    _counter(
+        "llm_forced_tokens",
+        "Accepted draft tokens that a grammar forced, each of which saved a step.",
+        *SERVABLE,
+    ),
 )
 
 GENERATIONS = (

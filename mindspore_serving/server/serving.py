@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 
 from mindspore_serving import __version__, log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.cluster.local import LocalLauncher, open_mcp_log
 from mindspore_serving.cluster.spreading import SpreadingLauncher
 from mindspore_serving.core.deployment import Capacity, Deployment, RefusedServable
 from mindspore_serving.core.llm_messages import BACKGROUND
@@ -46,6 +46,8 @@ from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.master.master import Master
+from mindspore_serving.mcp.config import read_config
+from mindspore_serving.mcp.servers import McpServers
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.client_models import MasterClientModels
@@ -98,6 +100,7 @@ class Serving:
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
         self.store: StateStore | None = None
         self.batches: BatchRunner | None = None
+        self._mcp: McpServers | None = None
         self.is_deployed = False
 
     @classmethod
@@ -260,7 +263,10 @@ class Serving:
             limits = options.language_limits
             sweep = ResponseStore(store).fail_interrupted if store.is_shared else lambda: None
             self.batches = BatchRunner(store, lines, limits, priority=priority, sweep=sweep)
-        state = replace(self._app_state(options), store=store, batches=self.batches)
+        if options.mcp_config:
+            self._mcp = McpServers(read_config(options.mcp_config), open_mcp_log)
+        state = self._app_state(options)
+        state = replace(state, store=store, batches=self.batches, mcp=self._mcp)
         state.responses.fail_interrupted()
         v2 = self._v2(state, options)
         has_keys = bool(options.api_keys or options.key_file is not None)
@@ -326,6 +332,9 @@ class Serving:
         self._grpc = self._http = self._pool = None
         self._directory.close()
         self._memory.close()
+        if self._mcp is not None:
+            await self._mcp.close()
+            self._mcp = None
         if self.store is not None:
             await self.store.close()
             self.store = self.batches = None

@@ -174,11 +174,13 @@ def start_restful_server(
     lora_directories: Sequence[str] = (),
     pull_prefixes: Sequence[str] = (),
     state_directory: str = "",
+    mcp_config: str = "",
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 
     The protocols are the classic one, Open Inference Protocol v2, and for language models OpenAI's,
-    Anthropic's, Ollama's, TGI's and llm-serving's.  It may be called before `start_servables`.
+    Anthropic's, Gemini's, Ollama's, TGI's and llm-serving's.  It may be called before
+    `start_servables`.
 
     Args:
         address: `ip:port`.

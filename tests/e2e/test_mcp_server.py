@@ -3,10 +3,16 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mindspore_serving.aio import BackgroundLoop
+from mindspore_serving.errors import UpstreamFailed
+from mindspore_serving.mcp.config import McpServerConfig
+from mindspore_serving.mcp.servers import McpServers
+from mindspore_serving.process.child_log import ChildLog
 from tests.e2e.harness import Calls, config, serving, write_servable
 
 mcp = pytest.importorskip("mcp", reason="needs the SDK: pip install 'mindspore-serving[mcp]'")
@@ -43,14 +49,11 @@ def measure(value):
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "front ends"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Calls]:
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     place = tmp_path_factory.mktemp("mcp")
     write_servable(place, "toy", SOURCE)
-    options = {"api_keys": [KEY], "front_ends": request.param}
-    with serving(place, config(place, "toy"), **options) as calls:
+    with serving(place, config(place, "toy"), api_keys=[KEY]) as calls:
         yield calls
 
 
@@ -113,3 +116,22 @@ def test_refusals_have_the_form_of_the_protocol(server: Calls) -> None:
         assert json.loads(body)["error"]["code"] < 0
     status, _ = server.http_call("GET", "/mcp", headers=HEADERS)
     assert status == 405
+
+
+def test_our_client_calls_a_server_by_its_url(server: Calls, tmp_path: Path) -> None:
+    url = f"http://127.0.0.1:{server.http}/mcp"
+    listed = {
+        "right": McpServerConfig(url=url, headers={"Authorization": f"Bearer {KEY}"}),
+        "wrong": McpServerConfig(url=url),
+    }
+    loop = BackgroundLoop()
+    servers = McpServers(listed, lambda name: ChildLog(tmp_path / name))
+    try:
+        tools = {tool.name: tool for tool in loop.run(servers.tools("right"))}
+        text, has_failed = loop.run(servers.call(tools["toy__predict"], {"x": [1, 2]}, ""))
+        assert (json.loads(text), has_failed) == ({"y": [2.0, 4.0]}, False)
+        with pytest.raises(UpstreamFailed, match="MCP server 'wrong' failed: "):
+            loop.run(servers.tools("wrong"))
+    finally:
+        loop.run(servers.close())
+        loop.close()

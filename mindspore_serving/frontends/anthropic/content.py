@@ -5,13 +5,17 @@ stream.  Knows no sockets and no request.
 """
 
 import secrets
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from mindspore_serving.core.llm_messages import Chunk, ToolCallDelta
+from mindspore_serving.frontends.chat.mcp_tools import McpResult
 from mindspore_serving.frontends.chat.opaque import sign
+from mindspore_serving.mcp.names import McpTool
 
 Object = dict[str, Any]
 
@@ -19,7 +23,11 @@ _DELTAS = {  # by the type of a block: the type of its deltas, and their field
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
+    "mcp_tool_use": ("input_json_delta", "partial_json"),
 }
+
+
+_RESULT = "mcp_tool_result"
 
 
 @dataclass(slots=True)
@@ -51,6 +59,8 @@ class _Block:
             return {**self.start, "thinking": text, "signature": sign(text)}
         if self.kind == "text":
             return {**self.start, "text": text}
+        if self.kind == _RESULT:
+            return self.start
         try:
             return {**self.start, "input": msgspec.json.decode(text or "{}", type=Object)}
         except (msgspec.MsgspecError, RecursionError):
@@ -60,7 +70,9 @@ class _Block:
 class Content:
     """Blocks of one answer; every method returns the events to send."""
 
-    def __init__(self) -> None:
+    def __init__(self, mcp: Mapping[str, McpTool]) -> None:
+        self._mcp = mcp  # tools of MCP servers, by the function in the prompt
+        self._running: deque[str] = deque()  # ids of their calls without a result
         self._blocks: list[_Block] = []
         self._is_open = False
 
@@ -74,6 +86,16 @@ class Content:
         for call in chunk.tool_calls:
             events += self._add_call(call)
         return events
+
+    def add_result(self, result: McpResult) -> list[Object]:
+        """Add the result of the first call of an MCP server's tool that has none."""
+        start = {
+            "type": _RESULT,
+            "tool_use_id": self._running.popleft(),
+            "is_error": result.has_failed,
+            "content": [{"type": "text", "text": result.text}],
+        }
+        return [*self._begin(start), *self.finish()]
 
     def finish(self) -> list[Object]:
         """Close the last block."""
@@ -102,6 +124,11 @@ class Content:
     def _add_call(self, call: ToolCallDelta) -> list[Object]:
         if call.name is None:
             return [self._append(call.arguments)]
+        if tool := self._mcp.get(call.name):
+            name = f"mcptoolu_{secrets.token_hex(12)}"
+            self._running.append(name)
+            start = {"type": "mcp_tool_use", "id": name, "name": tool.name, "input": {}}
+            return self._begin({**start, "server_name": tool.server})
         name = f"toolu_{secrets.token_hex(12)}"
         return self._begin({"type": "tool_use", "id": name, "name": call.name, "input": {}})
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.requests import Block, CountRequest
-from mindspore_serving.frontends.anthropic.tools import is_offered
+from mindspore_serving.frontends.anthropic.tools import TOOLSET, is_offered
 from mindspore_serving.frontends.chat.fields import unexpected
 from mindspore_serving.frontends.chat.messages import (
     CalledFunction,
@@ -20,13 +20,17 @@ from mindspore_serving.frontends.chat.opaque import is_signed
 from mindspore_serving.frontends.chat.turns import ChatTurns
 from mindspore_serving.frontends.chat.unknown_fields import report_kinds
 from mindspore_serving.frontends.decoding import check_free
+from mindspore_serving.mcp.names import tool_name
 
 _ACCEPTED = {  # by role
     "system": ("text",),
     "user": ("text", "image", "tool_result"),
-    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "assistant": (
+        *("text", "thinking", "redacted_thinking", "tool_use"),
+        *("mcp_tool_use", "mcp_tool_result"),
+    ),
 }
-_SERVER_USES = ("server_tool_use", "mcp_tool_use")
+_MCP = ("mcp_tool_use", "mcp_tool_result")
 _MEDIA = ("image", "document", "search_result")
 _REQUIRED = {  # by type
     "text": ["text"],
@@ -34,6 +38,8 @@ _REQUIRED = {  # by type
     "thinking": ["thinking"],
     "tool_result": ["tool_use_id"],
     "tool_use": ["id", "name", "input"],
+    "mcp_tool_use": ["id", "name", "server_name", "input"],
+    "mcp_tool_result": ["tool_use_id"],
 }
 
 
@@ -79,7 +85,8 @@ def find_ignored(body: CountRequest) -> Iterator[str]:
 def _find_unread(body: CountRequest) -> Iterator[tuple[str, str]]:
     """Iterate over path and type of the tools and blocks that the model does not see."""
     for index, tool in enumerate(body.tools or ()):
-        if not is_offered(tool):
+        is_toolset = tool.type == TOOLSET and body.mcp_servers
+        if not is_offered(tool) and not is_toolset:
             yield f"tools[{index}]", tool.type or ""
     for path, _, content in _turns(body):
         for index, block in enumerate(content if isinstance(content, list) else ()):
@@ -89,7 +96,9 @@ def _find_unread(body: CountRequest) -> Iterator[tuple[str, str]]:
 
 def _is_of_server(block: Block) -> bool:
     """Return whether a block is of a tool that only Anthropic's server runs."""
-    return block.type in _SERVER_USES or block.type.endswith("_tool_result")
+    if block.type in _MCP:
+        return False
+    return block.type == "server_tool_use" or block.type.endswith("_tool_result")
 
 
 def _is_ours(block: Block) -> bool:
@@ -125,11 +134,14 @@ def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
     elif block.type == "thinking":
         if _is_ours(block):
             conversation.turn_of(role).reasoning.append(block.thinking or "")
-    elif block.type == "tool_use":
+    elif block.type in ("tool_use", "mcp_tool_use"):
         check_free(f"{path}.input", block.input)
-        called = CalledFunction(block.name or "", block.input)
+        name = block.name or ""
+        if block.server_name is not None:
+            name = tool_name(block.server_name, name)
+        called = CalledFunction(name, block.input)
         conversation.turn_of(role).calls.append(ToolCall(called, block.id, "function"))
-    elif block.type == "tool_result":
+    elif block.type in ("tool_result", "mcp_tool_result"):
         text = _text(f"{path}.content", block.content)
         conversation.add_result(block.tool_use_id, f"Error: {text}" if block.is_error else text)
 

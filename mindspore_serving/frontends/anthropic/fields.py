@@ -76,9 +76,6 @@ MESSAGES = Fields(
         FieldRefusal(
             "temperature", "is {}, expected a number from 0 to 1", lambda value: not 0 <= value <= 1
         ),
-        FieldRefusal(
-            "mcp_servers", "is not supported: call the servers in the client, and send tools"
-        ),
         FieldRefusal("container", "is not supported: the server runs no tools"),
     ),
     translated=(template_options, thinking_token_budget, grammar),

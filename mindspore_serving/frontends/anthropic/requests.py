@@ -28,6 +28,7 @@ class Block(msgspec.Struct):
     signature: str | None = None
     id: str | None = None
     name: str | None = None
+    server_name: str | None = None
     input: Object | None = None
     tool_use_id: str | None = None
     content: "str | list[Block] | Block | None" = None
@@ -52,6 +53,24 @@ class AnthropicTool(msgspec.Struct):
     input_schema: Object | None = None
     strict: bool | None = None
     cache_control: Any = None
+    mcp_server_name: str | None = None
+    default_config: "ToolsetConfig | None" = None
+    configs: "dict[str, ToolsetConfig] | None" = None
+
+
+class ToolsetConfig(msgspec.Struct):
+    """Options of a tool of an MCP server, or of all of them."""
+
+    enabled: bool | None = None
+
+
+class AnthropicMcpServer(msgspec.Struct):
+    """An MCP server that toolsets name."""
+
+    name: str
+    type: str = "url"
+    url: str | None = None
+    authorization_token: str | None = None
 
 
 class AnthropicToolChoice(msgspec.Struct):
@@ -96,6 +115,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
     output_config: OutputConfig | None = None
     cache_control: Any = None
     context_management: Any = None
+    mcp_servers: list[AnthropicMcpServer] | None = None
 
 
 @MESSAGES.extend

@@ -1,14 +1,20 @@
 """Tools of a request, and which of them the model may or must call."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from mindspore_serving.core.llm_messages import ToolChoice
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.anthropic.known_tools import find_known
-from mindspore_serving.frontends.anthropic.requests import AnthropicTool, CountRequest
+from mindspore_serving.frontends.anthropic.requests import (
+    AnthropicMcpServer,
+    AnthropicTool,
+    CountRequest,
+)
 from mindspore_serving.frontends.chat.fields import show, unexpected
+from mindspore_serving.frontends.chat.mcp_tools import McpOffer, McpWish
+from mindspore_serving.frontends.chat.tools import to_tools
 from mindspore_serving.frontends.decoding import check_free
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
@@ -19,25 +25,56 @@ _MODES: dict[str, Literal["none", "auto", "required"]] = {
     "none": "none",
 }
 
+TOOLSET = "mcp_toolset"  # type of a tool: those of an MCP server
+_OF_OPERATOR = "is not supported: the operator lists servers with their secrets"
+
 Tools = list[dict[str, Any]]
 
 
-def read_tools(body: CountRequest) -> tuple[Tools, ToolChoice]:
+def read_tools(body: CountRequest, offered: McpOffer | None = None) -> tuple[Tools, ToolChoice]:
     """Return the tools in the form of the request to a model, and the choice among them.
 
-    Raises InvalidField.
+    Those of MCP servers are `offered`. Raises InvalidField.
     """
     tools = [
         _to_tool(f"tools[{index}]", tool)
         for index, tool in enumerate(body.tools or ())
         if is_offered(tool)
     ]
+    tools += to_tools(offered.functions() if offered is not None else ())
     names: dict[str, None] = {}
     for name in [tool["function"]["name"] for tool in tools]:
         if name in names:
             raise InvalidField("tools", f"has {show(name)} twice, expected different names")
         names[name] = None
     return tools, _choice(body, names)
+
+
+def read_wishes(body: CountRequest) -> list[McpWish]:
+    """Return the MCP servers of which tools are offered, none without `mcp_servers`.
+
+    Raises InvalidField.
+    """
+    servers = {server.name: server for server in body.mcp_servers or ()}
+    for index, server in enumerate(body.mcp_servers or ()):
+        if server.authorization_token is not None:
+            raise InvalidField(f"mcp_servers[{index}].authorization_token", _OF_OPERATOR)
+    return [
+        _to_wish(f"tools[{index}]", tool, servers)
+        for index, tool in enumerate(body.tools or ())
+        if tool.type == TOOLSET and servers
+    ]
+
+
+def _to_wish(path: str, tool: AnthropicTool, servers: Mapping[str, AnthropicMcpServer]) -> McpWish:
+    path, name = f"{path}.mcp_server_name", tool.mcp_server_name
+    if name is None or name not in servers:
+        raise unexpected(path, name, "the name of one of mcp_servers")
+    configs = tool.configs or {}
+    is_listed = tool.default_config is not None and tool.default_config.enabled is False
+    on = [key for key, config in configs.items() if config.enabled or config.enabled is None]
+    off = [key for key, config in configs.items() if config.enabled is False]
+    return McpWish(path, name, servers[name].url or "", on if is_listed else None, off)
 
 
 def is_offered(tool: AnthropicTool) -> bool:

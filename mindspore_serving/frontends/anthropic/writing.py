@@ -6,11 +6,13 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Chunk, Event, Finished
+from mindspore_serving.core.llm_messages import Chunk, Finished
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.anthropic.answers import AnthropicAnswer
 from mindspore_serving.frontends.anthropic.content import Content
+from mindspore_serving.frontends.chat.mcp_rounds import McpGeneration, RoundEvent
+from mindspore_serving.frontends.chat.mcp_tools import McpOffer, McpResult
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 
 Object = dict[str, Any]
@@ -22,15 +24,21 @@ _encode = msgspec.json.Encoder().encode
 class AnthropicMessageBuilder:
     """Builds one message from the model's events."""
 
-    def __init__(self, model: str, params: SamplingParams, num_prompt_tokens: int) -> None:
+    def __init__(
+        self,
+        model: str,
+        params: SamplingParams,
+        num_prompt_tokens: int,
+        offered: McpOffer | None = None,
+    ) -> None:
         self._model = model
         self._params = params
         self._name = f"msg_{secrets.token_hex(12)}"
-        self._content = Content()
+        self._content = Content(offered.tools if offered is not None else {})
         self._last: Chunk | None = None
         self._usage = _usage(num_prompt_tokens, 0, 0)
 
-    def take(self, event: Event) -> list[Object]:
+    def take(self, event: RoundEvent) -> list[Object]:
         """Add an event of the model and return the events for the client.
 
         Raises ServingError if the model failed.
@@ -42,6 +50,8 @@ class AnthropicMessageBuilder:
                 return events
             self._last = event
             return [*events, *self._content.finish()]
+        if isinstance(event, McpResult):
+            return self._content.add_result(event)
         if isinstance(event, Finished):
             self._usage = _finished_usage(event)
             return [
@@ -54,7 +64,7 @@ class AnthropicMessageBuilder:
         """Return the first events of a stream."""
         return _write([{"type": "message_start", "message": self.to_object()}]) + PING
 
-    def write(self, event: Event) -> bytes:
+    def write(self, event: RoundEvent) -> bytes:
         """Add an event of the model and return the events for the client as bytes."""
         return _write(self.take(event))
 
@@ -100,7 +110,9 @@ def _usage(num_prompt: int, num_cached: int, num_generated: int) -> Object:
     }
 
 
-async def collect_message(generation: Generation, builder: AnthropicMessageBuilder) -> bytes:
+async def collect_message(
+    generation: Generation | McpGeneration, builder: AnthropicMessageBuilder
+) -> bytes:
     """Return the complete message of `generation`, which has begun.
 
     Raises ServingError.

@@ -5,7 +5,7 @@ own answer.
 """
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias, TypeVar
@@ -48,6 +48,7 @@ DEFAULT_MAX_N = 16
 ANY_MODEL = frozenset({"", "default", "dummy", "tgi"})
 
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Purpose: TypeAlias = Literal["generate", "embed", "score", "rank"]
 
 
@@ -97,20 +98,9 @@ class Generation:
     async def stream_bytes(
         self, first: bytes, write: Callable[[Event], bytes], fail: Callable[[Exception], bytes]
     ) -> AsyncIterator[bytes]:
-        """Iterate over the bytes of an answer that has begun.
-
-        They are `first`, then the result of `write` for each event, and after an error that of
-        `fail`.
-        """
-        if first:
-            yield first
-        try:
-            async for event in self:
-                data = write(event)
-                if data:
-                    yield data
-        except Exception as error:
-            yield fail(error)
+        """Iterate over the bytes of an answer that has begun, as `stream_bytes` does."""
+        async for data in stream_bytes(self, first, write, fail):
+            yield data
 
     def cancel(self) -> None:
         """Cancel the request; has no effect after its end."""
@@ -136,6 +126,27 @@ class Generation:
             for body in reply.instances:
                 self._events += decode_events(body)
         return self._events.popleft()
+
+
+async def stream_bytes(
+    events: AsyncIterable[Item],
+    first: bytes,
+    write: Callable[[Item], bytes],
+    fail: Callable[[Exception], bytes],
+) -> AsyncIterator[bytes]:
+    """Iterate over the bytes of an answer.
+
+    They are `first`, then the result of `write` for each event, and after an error that of `fail`.
+    """
+    if first:
+        yield first
+    try:
+        async for event in events:
+            data = write(event)
+            if data:
+                yield data
+    except Exception as error:
+        yield fail(error)
 
 
 @dataclass(frozen=True, slots=True)

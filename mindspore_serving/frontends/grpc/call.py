@@ -71,11 +71,12 @@ class GrpcCall(Exchange):
         "_messages",
         "_metadata",
         "_method",
-        "_missing",
         "_num_counted",
         "_on_done",
         "_parts",
         "_path",
+        "_prefix",
+        "_size",
         "_task",
         "_timer",
         "_trailing",
@@ -95,9 +96,10 @@ class GrpcCall(Exchange):
         self.is_cut = self._is_over = self._is_cancelled = False
         self._encoding = head.fields.get(b"grpc-encoding", b"identity")
         self._messages: deque[tuple[bool, bytes]] = deque()  # whether it is compressed, and itself
-        self._parts: list[bytes] = []  # the beginning of a message
+        self._prefix = b""  # of the message that arrives
+        self._size: int | None = None  # bytes of it, by its prefix
+        self._parts: list[bytes] = []  # the beginning of it
         self._count = 0  # bytes of them
-        self._missing = PREFIX  # bytes until the prefix, and then the message, is whole
         self._num_counted = 0  # bytes that count in the memory quota
         self._waiter: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -131,35 +133,46 @@ class GrpcCall(Exchange):
     def feed(self, data: bytes) -> None:
         if self._is_over:
             return
-        self._count += len(data)
-        self._parts.append(data)
         try:
-            while self._count >= self._missing:
-                self._take()
-            if self._count > _SMALL:
-                self._hold(len(data))
+            while data:
+                data = self._take(data)
         except CallFault as fault:
             self._stop(fault.code, str(fault))
 
-    def _take(self) -> None:
-        """Take the prefix of a message, or the message itself, which have arrived."""
-        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        size = int.from_bytes(data[1:PREFIX], "big")
-        if size > self._max_message:
-            text = f"message of {size} bytes is larger than max ({self._max_message})"
+    def _take(self, data: bytes) -> bytes:
+        """Take a part of a prefix or of a message, and return the rest of `data`."""
+        if self._size is None:
+            missing = PREFIX - len(self._prefix)
+            self._prefix += data[:missing]
+            if len(self._prefix) == PREFIX:
+                self._begin_message()
+            data = data[missing:]
+        if self._size is None or (not data and self._size):
+            return b""
+        missing = self._size - self._count
+        part = data if len(data) <= missing else data[:missing]
+        self._parts.append(part)
+        self._count += len(part)
+        if self._count > _SMALL:
+            self._hold(len(part))
+        if self._count == self._size:
+            self._end_message()
+        return data[missing:]
+
+    def _begin_message(self) -> None:
+        self._size = int.from_bytes(self._prefix[1:], "big")
+        if self._size > self._max_message:
+            text = f"message of {self._size} bytes is larger than max ({self._max_message})"
             raise CallFault(Code.RESOURCE_EXHAUSTED, text)
-        self._missing, end = PREFIX + size, PREFIX + size
-        if len(data) < end:
-            self._parts = [data]
-            return
-        is_compressed = bool(data[0])
-        if is_compressed and self._encoding == b"identity":
+        if self._prefix[0] and self._encoding == b"identity":
             raise CallFault(Code.INTERNAL, "a message is compressed, but grpc-encoding is missing")
-        self._messages.append((is_compressed, data[PREFIX:end]))
-        rest = data[end:]
-        self._parts, self._count, self._missing = [rest] if rest else [], len(rest), PREFIX
+
+    def _end_message(self) -> None:
+        message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._messages.append((bool(self._prefix[0]), message))
+        self._parts, self._count, self._size, self._prefix = [], 0, None, b""
         self._wake()
-        if self._count or len(self._messages) > 1:
+        if len(self._messages) > 1:
             self.output.flow.pause_reading()
 
     def _hold(self, size: int) -> None:
@@ -219,34 +232,37 @@ class GrpcCall(Exchange):
 
     def _answer(self, response: Any) -> None:
         """Write the only response of a call, and its status."""
-        data = self._framed(response)
+        parts = self._framed(response)
         if self._is_over:
             return
         self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
         self.request_id = log.request_id.get().encode()
-        self.num_sent = len(data) - PREFIX
         trailers = _OK + encode_fields(_encoded(self._trailing)) if self._trailing else _OK
         self._finish()
-        self.output.answer_block(_HEAD, data, trailers)
+        self.output.answer_block(_HEAD, parts, trailers)
 
-    def _framed(self, response: Any) -> bytes:
+    def _framed(self, response: Any) -> tuple[bytes, ...]:
+        """Return a response with its prefix, in a part of its own if the response is large."""
         serialize = self._method.response_serializer
         data: bytes = response if serialize is None else serialize(response)
-        if len(data) > self._max_message:
-            text = f"message of {len(data)} bytes is larger than max ({self._max_message})"
+        size = len(data)
+        if size > self._max_message:
+            text = f"message of {size} bytes is larger than max ({self._max_message})"
             raise CallFault(Code.RESOURCE_EXHAUSTED, text)
-        return b"\0" + len(data).to_bytes(4, "big") + data
+        self.num_sent += size
+        prefix = b"\0" + size.to_bytes(4, "big")
+        return (prefix + data,) if size < _SMALL else (prefix, data)
 
     def _send(self, response: Any) -> None:
         """Write a response of a stream."""
-        data = self._framed(response)
+        parts = self._framed(response)
         if self._is_over:
             return
         if not self.has_responded:
             self.has_responded = True
             self.output.begin(200, _HEADERS, keep_alive=True, is_chunked=False)
-        self.num_sent += len(data) - PREFIX
-        self.output.write(data)
+        for part in parts:
+            self.output.write(part)
 
     def _stop(self, code: Code, text: str) -> None:
         """End the call from outside its method, which is cancelled."""

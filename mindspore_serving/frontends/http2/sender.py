@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.frontends.http2.budget import FrameBudget
 from mindspore_serving.frontends.http2.fields import NO_TABLE
 from mindspore_serving.frontends.http2.frames import (
@@ -73,7 +74,7 @@ class FrameSender:
     # --- data ---
 
     def send_whole(
-        self, stream: Http2Stream, block: bytes, body: bytes, trailers: bytes | None
+        self, stream: Http2Stream, block: bytes, body: Buffer, trailers: bytes | None
     ) -> bool:
         """Write a whole answer at once; return False if it has to be written in parts."""
         size = len(body)
@@ -86,7 +87,8 @@ class FrameSender:
         stream.send_window -= size
         stream.ends = stream.is_closed = True
         number, last = stream.id, Flag.END_HEADERS | Flag.END_STREAM
-        parts = [frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block)), block]
+        start = frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block))
+        parts: list[Buffer] = [start, block]
         if trailers is None:
             parts += (frame_head(FrameType.DATA, Flag.END_STREAM, number, size), body)
         else:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from mindspore_serving.core.buffers import Buffer, BufferList, in_memory
@@ -42,7 +42,7 @@ class StreamConnection(Protocol):
         ...
 
     def send_whole(
-        self, stream: "Http2Stream", block: bytes, body: bytes, trailers: bytes | None
+        self, stream: "Http2Stream", block: bytes, body: Buffer, trailers: bytes | None
     ) -> bool:
         """Write a whole answer at once; return False if it has to be written in parts."""
         ...
@@ -199,36 +199,29 @@ class Http2Stream:
         self._connection.send_fields(self, _CONTINUE)
 
     def answer_json(self, request_id: bytes, body: bytes) -> None:
-        self.answer_block(_JSON + literal(NAME, request_id) + literal(*length_of(body)), body)
+        self.answer_block(_JSON + literal(NAME, request_id) + literal(*length_of(body)), (body,))
 
     def answer(
         self, status: int, headers: Fields, body: bytes | BufferList, *, keep_alive: bool
     ) -> None:
         block = encode_head(status, (*headers, length_of(body)))
-        if isinstance(body, bytes):
-            self.answer_block(block, body)
-            return
-        self._answer(
-            block, map(in_memory, body.buffers) if isinstance(body, BufferList) else (body,)
-        )
+        parts = [*map(in_memory, body.buffers)] if isinstance(body, BufferList) else (body,)
+        self.answer_block(block, parts)
 
-    def answer_block(self, block: bytes, body: bytes, trailers: bytes | None = None) -> None:
+    def answer_block(
+        self, block: bytes, parts: Sequence[Buffer], trailers: bytes | None = None
+    ) -> None:
         """Write an answer whose head and trailers are encoded.  The exchange is over."""
         if self.is_closed:
             return
         self.has_head = True
-        if not self._connection.send_whole(self, block, body, trailers):
-            self._begin(block)
-            self._put(body)
-            self.trailers = trailers
-        self.finish()
-
-    def _answer(self, block: bytes, parts: Iterable[Buffer]) -> None:
-        if not self.is_closed:
+        sends_whole = self._connection.send_whole
+        if len(parts) != 1 or not sends_whole(self, block, parts[0], trailers):
             self._begin(block)
             for part in parts:
                 self._put(part)
-            self.finish()
+            self.trailers = trailers
+        self.finish()
 
     def begin(self, status: int, headers: Fields, *, keep_alive: bool, is_chunked: bool) -> None:
         if not self.is_closed:

@@ -11,10 +11,10 @@ import msgspec
 from mindspore_serving.core.service import Request
 from mindspore_serving.errors import NotFound, did_you_mean
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.mcp.names import tool_name
 from mindspore_serving.frontends.openapi.methods import DescribedServable, list_servables
 from mindspore_serving.frontends.openapi.values import instance_schema
 from mindspore_serving.frontends.replies import infer
+from mindspore_serving.mcp.names import tool_name
 
 Object = dict[str, Any]
 

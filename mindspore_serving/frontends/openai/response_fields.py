@@ -17,7 +17,8 @@ from mindspore_serving.frontends.openai.fields import not_supported
 from mindspore_serving.frontends.openai.grammars import JsonSchema, ResponseFormat
 from mindspore_serving.frontends.openai.response_input import find_unread as find_unread_items
 from mindspore_serving.frontends.openai.response_requests import LOGPROBS
-from mindspore_serving.frontends.openai.response_tools import BUILT_IN, read_tools
+from mindspore_serving.frontends.openai.response_tools import BUILT_IN, MCP_TYPE, read_tools
+from mindspore_serving.mcp.names import tool_name
 
 
 @translation("max_output_tokens", to="max_completion_tokens")
@@ -92,6 +93,10 @@ def tool_choice(body: Any, _: ModelCard) -> str | ToolChoiceBody | None:
         return choice
     if choice.type in BUILT_IN:
         return ToolChoiceBody("function", NamedFunction(BUILT_IN[choice.type][1].name))
+    if choice.type == MCP_TYPE and choice.name and choice.server_label:
+        return ToolChoiceBody(
+            "function", NamedFunction(tool_name(choice.server_label, choice.name))
+        )
     if choice.type in ("function", "custom") and choice.name is not None:
         return ToolChoiceBody("function", NamedFunction(choice.name))
     if choice.type == "allowed_tools":

@@ -17,6 +17,7 @@ from mindspore_serving.frontends.chat.messages import (
 from mindspore_serving.frontends.chat.opaque import decode_text
 from mindspore_serving.frontends.openai.response_calls import add_call, to_result
 from mindspore_serving.frontends.openai.response_decoding import read
+from mindspore_serving.frontends.openai.response_mcp import LIST, add_mcp_call
 from mindspore_serving.frontends.openai.response_requests import (
     CompactionItem,
     ItemReference,
@@ -24,12 +25,13 @@ from mindspore_serving.frontends.openai.response_requests import (
     MessageItem,
     ReasoningItem,
 )
-from mindspore_serving.frontends.openai.response_tools import CALLS
+from mindspore_serving.frontends.openai.response_tools import CALLS, MCP
 
 ROLES = ("user", "assistant", "system", "developer")
 _FIRST = ("system", "developer")
 _OUTPUTS = {kind.output: kind for kind in CALLS.values()}
-_KINDS = ("message", *CALLS, *_OUTPUTS, "reasoning", "compaction", "item_reference")
+_MCP = (MCP.item, LIST)
+_KINDS = ("message", *CALLS, *_OUTPUTS, *_MCP, "reasoning", "compaction", "item_reference")
 
 
 @dataclass(slots=True)
@@ -120,6 +122,9 @@ def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
         _add_message(conversation, path, read(path, raw, MessageItem))
     elif kind.type in CALLS:
         add_call(conversation.assistant(path, is_done=False), CALLS[kind.type], path, raw)
+    elif kind.type == MCP.item:
+        message = conversation.assistant(path, is_done=False)
+        conversation.add(path, add_mcp_call(message, path, raw))
     elif kind.type in _OUTPUTS:
         conversation.add(path, to_result(_OUTPUTS[kind.type], path, raw))
     elif kind.type == "reasoning":
@@ -131,7 +136,7 @@ def _add(conversation: ResponseConversation, path: str, raw: bytes) -> None:
         message.content = _decode_summary(f"{path}.encrypted_content", summary)
     elif kind.type == "item_reference":
         _check_reference(conversation, path, read(path, raw, ItemReference).id)
-    elif misspelt(kind.type, _KINDS):
+    elif kind.type != LIST and misspelt(kind.type, _KINDS):
         raise unexpected(f"{path}.type", kind.type, misspelt(kind.type, _KINDS))
 
 

@@ -5,6 +5,7 @@ stream. Knows no sockets and no request.
 """
 
 import secrets
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,13 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Chunk, GeneratedToken, ToolCallDelta
 from mindspore_serving.frontends.chat.custom_tools import InputReader
 from mindspore_serving.frontends.chat.logprobs import to_chat_logprobs
+from mindspore_serving.frontends.chat.mcp_tools import McpListed, McpResult
 from mindspore_serving.frontends.chat.opaque import encode_text
+from mindspore_serving.frontends.openai.response_mcp import LIST, to_error
 from mindspore_serving.frontends.openai.response_tools import (
     CUSTOM,
     FUNCTION,
+    MCP,
     CalledTool,
     CallKind,
     to_argument,
@@ -57,6 +61,7 @@ class ResponseOutput:
         self._encodes_reasoning = encodes_reasoning
         self._called = called
         self._open: _Open | None = None
+        self._running: deque[_Open] = deque()  # calls of MCP servers' tools without a result
 
     def take(self, chunk: Chunk, tokens: Sequence[GeneratedToken] = ()) -> list[Object]:
         """Add a chunk; `tokens` are its text's tokens, if log-probabilities were requested."""
@@ -75,7 +80,39 @@ class ResponseOutput:
         An empty answer becomes an empty message.
         """
         events = [] if self.items else self._add_text("message", "", ())
-        return [*events, *self._close(status)]
+        events += self._close(status)
+        while self._running:  # the answer ends without their results
+            opened = self._running.popleft()
+            opened.item["status"] = "incomplete"
+            events.append(_item_event("done", opened))
+        return events
+
+    def add_list(self, listed: McpListed) -> list[Object]:
+        """Add the list of an MCP server's tools."""
+        events = self._close("completed")
+        opened = self._begin(_item("mcpl", LIST, server_label=listed.server, tools=[]))
+        events += [_item_event("added", opened), opened.event(f"{LIST}.in_progress")]
+        opened.item["tools"] = [
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "input_schema": tool.schema,
+                "annotations": tool.annotations,
+            }
+            for tool in listed.tools
+        ]
+        self._open = None
+        del opened.item["status"]
+        return [*events, opened.event(f"{LIST}.completed"), _item_event("done", opened)]
+
+    def add_result(self, result: McpResult) -> list[Object]:
+        """Add the result of the first call of an MCP server's tool that has none."""
+        events = self._close("completed")
+        opened = self._running.popleft()
+        status = "failed" if result.has_failed else "completed"
+        outcome = to_error(result.text) if result.has_failed else {"output": result.text}
+        opened.item |= {"status": status, **outcome}
+        return [*events, opened.event(f"{MCP.item}.{status}"), _item_event("done", opened)]
 
     def _add_text(self, kind: str, text: str, tokens: Sequence[GeneratedToken]) -> list[Object]:
         """Append text to the open item of `kind`, or begin one."""
@@ -111,6 +148,8 @@ class ResponseOutput:
         """Begin the item of a call of the function `name`."""
         tool = self._called.get(name) or CalledTool(FUNCTION, name)
         kind = tool.kind
+        if kind is MCP:
+            return self._begin_mcp_call(tool)
         item = _item(kind.prefix, kind.item, call_id=_name("call"))
         if not kind.is_object:
             item["name"] = tool.name
@@ -121,6 +160,14 @@ class ResponseOutput:
         opened.kind = kind
         opened.reader = InputReader() if kind is CUSTOM else None
         return [_item_event("added", opened)]
+
+    def _begin_mcp_call(self, tool: CalledTool) -> list[Object]:
+        fields = {"server_label": tool.namespace, "name": tool.name, "arguments": ""}
+        item = _item(MCP.prefix, MCP.item, **fields, output=None, error=None)
+        opened = self._begin({**item, "approval_request_id": None})
+        opened.kind = MCP
+        self._running.append(opened)
+        return [_item_event("added", opened), opened.event(f"{MCP.item}.in_progress")]
 
     def _begin_text(self, kind: str) -> "_Open":
         if kind == "reasoning":
@@ -161,7 +208,7 @@ def _close_call(opened: _Open, kind: CallKind) -> list[Object]:
     rest = opened.reader.finish() if opened.reader else ""
     item = opened.item
     item[kind.argument] = argument = to_argument(kind, "".join([*opened.texts, rest]))
-    events = [_item_event("done", opened)]
+    events = [] if kind is MCP else [_item_event("done", opened)]
     if kind.deltas:
         name = {"name": item["name"]} if kind is FUNCTION else {}
         events.insert(0, opened.event(f"{kind.deltas}.done", **name, **{kind.argument: argument}))

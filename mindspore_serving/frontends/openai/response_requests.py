@@ -50,6 +50,25 @@ class ResponseTool(msgspec.Struct):
     tools: list[msgspec.Raw] | None = None
 
 
+class McpToolset(msgspec.Struct):
+    """A tool of type "mcp": a server, and which of its tools are offered."""
+
+    server_label: str
+    server_url: str | None = None
+    connector_id: str | None = None
+    allowed_tools: "list[str] | McpFilter | None" = None
+    require_approval: Any = None
+    authorization: Any = None
+    headers: Any = None
+
+
+class McpFilter(msgspec.Struct):
+    """Names of the tools that are offered."""
+
+    tool_names: list[str] | None = None
+    read_only: bool | None = None
+
+
 class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
     """Choice of a function or of several."""
 
@@ -57,6 +76,7 @@ class ResponseToolChoice(msgspec.Struct, omit_defaults=True):
     name: str | None = None
     mode: str | None = None
     tools: list[Object] | None = None
+    server_label: str | None = None
 
 
 class ItemType(msgspec.Struct):
@@ -89,6 +109,17 @@ class CustomCallItem(msgspec.Struct):
     name: str
     input: str
     namespace: str | None = None
+
+
+class McpCallItem(msgspec.Struct):
+    """A call of an MCP server's tool, and its result."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    output: str | None = None
+    error: Any = None
 
 
 class BuiltInCallItem(msgspec.Struct):

@@ -20,6 +20,7 @@ from mindspore_serving.frontends.openai.response_requests import ResponseTool
 
 Object = dict[str, Any]
 
+MCP_TYPE = "mcp"
 _MAX_NAME = 64  # characters of a function's name
 _MAX_NESTED = 2  # levels of namespaces
 
@@ -48,6 +49,7 @@ class CallKind:
 
 FUNCTION = CallKind("function_call", "fc", "arguments", "function_call_arguments")
 CUSTOM = CallKind("custom_tool_call", "ctc", "input", "custom_tool_call_input")
+MCP = CallKind("mcp_call", "mcp", "arguments", "mcp_call_arguments")  # its namespace is a server
 _TEXT, _MILLISECONDS = {"type": "string"}, {"type": "integer", "description": "Timeout in ms"}
 _WORDS = {"type": "array", "items": _TEXT}
 
@@ -146,6 +148,8 @@ def read_tools(tools: Sequence[msgspec.Raw] | None) -> ResponseTools:
         if tool.type in BUILT_IN:
             kind, function = BUILT_IN[tool.type]
             read_.add(function, kind, function.name, "")
+        elif tool.type == MCP_TYPE:
+            continue  # `response_mcp` reads it
         elif tool.type not in ("function", "custom"):
             read_.ignored.append((path, tool.type))
         elif tool.name is None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import msgspec
 
-from mindspore_serving.core.llm_messages import Chunk, Event, Finished, GeneratedToken
+from mindspore_serving.core.llm_messages import Chunk, Finished, GeneratedToken
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.chat.errors import to_failure
+from mindspore_serving.frontends.chat.mcp_rounds import McpGeneration, RoundEvent
+from mindspore_serving.frontends.chat.mcp_tools import McpListed, McpOffer, McpResult
 from mindspore_serving.frontends.chat.models import Generation, finish_reason
 from mindspore_serving.frontends.openai.answers import OpenAIResponse
 from mindspore_serving.frontends.openai.response_items import ResponseOutput
+from mindspore_serving.frontends.openai.response_mcp import called_tools
 from mindspore_serving.frontends.openai.response_requests import (
     ENCODED_REASONING,
     ResponseRequest,
@@ -28,13 +31,13 @@ _encode = msgspec.json.Encoder().encode
 class ResponseBuilder:
     """Builds one response from its request and the model's events."""
 
-    def __init__(self, body: ResponseRequest, model: str) -> None:
+    def __init__(self, body: ResponseRequest, model: str, offered: McpOffer | None = None) -> None:
         self._body = body
         self._model = model
         self._name = f"resp_{secrets.token_hex(16)}"
         self._created = int(time.time())
         self._output = ResponseOutput(
-            read_tools(body.tools).called,
+            read_tools(body.tools).called | called_tools(offered),
             encodes_reasoning=ENCODED_REASONING in (body.include or ()),
         )
         self._tokens: list[GeneratedToken] = []  # whose log-probabilities are not sent yet
@@ -43,13 +46,17 @@ class ResponseBuilder:
         self._error: Object | None = None
         self._usage: Object | None = None
 
-    def take(self, event: Event) -> list[Object]:
+    def take(self, event: RoundEvent) -> list[Object]:
         """Add an event of the model and return the events for the client.
 
         Raises ServingError if the model failed.
         """
         if isinstance(event, Chunk):
             return self._take_chunk(event)
+        if isinstance(event, McpListed):
+            return self._output.add_list(event)
+        if isinstance(event, McpResult):
+            return self._output.add_result(event)
         if isinstance(event, Finished):
             self._usage = _to_usage(event)
         return []
@@ -120,7 +127,9 @@ def _to_usage(finished: Finished) -> Object:
     }
 
 
-async def collect_response(generation: Generation, builder: ResponseBuilder) -> OpenAIResponse:
+async def collect_response(
+    generation: Generation | McpGeneration, builder: ResponseBuilder
+) -> OpenAIResponse:
     """Return the complete response of `generation`, which has begun.
 
     Raises ServingError.
@@ -131,7 +140,9 @@ async def collect_response(generation: Generation, builder: ResponseBuilder) -> 
 
 
 async def stream_response(
-    generation: Generation, builder: ResponseBuilder, keep: Callable[[OpenAIResponse], None]
+    generation: Generation | McpGeneration,
+    builder: ResponseBuilder,
+    keep: Callable[[OpenAIResponse], None],
 ) -> AsyncIterator[bytes]:
     """Iterate over the events of the response of `generation`, which has begun.
 

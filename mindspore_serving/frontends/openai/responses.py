@@ -18,8 +18,11 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import capped_header
+from mindspore_serving.frontends.chat.mcp_rounds import begin_generation
+from mindspore_serving.frontends.chat.mcp_tools import McpOffer, find_offer
 from mindspore_serving.frontends.chat.messages import ChatMessage
 from mindspore_serving.frontends.chat.models import ServedModel, find_generator
+from mindspore_serving.frontends.chat.unknown_fields import name_ignored, report_kinds
 from mindspore_serving.frontends.disconnect import OwnedStream, while_connected
 from mindspore_serving.frontends.json_answer import to_json
 from mindspore_serving.frontends.openai import answers, background, chat, conversations
@@ -33,7 +36,9 @@ from mindspore_serving.frontends.openai.response_input import (
     to_items,
     to_messages,
 )
+from mindspore_serving.frontends.openai.response_mcp import read_wishes
 from mindspore_serving.frontends.openai.response_requests import ResponseRequest
+from mindspore_serving.frontends.openai.response_tools import MCP_TYPE, read_tools
 from mindspore_serving.frontends.openai.response_writing import (
     ResponseBuilder,
     collect_response,
@@ -59,11 +64,20 @@ NAMES = (
 
 async def answer(state: AppState, http: Request, body: ResponseRequest) -> Response:
     """Answer a conversation with one object, or with a stream of events."""
+    response = await _answer(state, http, body)
+    if state.mcp is None and (wishes := read_wishes(body.tools)):
+        report_kinds("POST /v1/responses", [MCP_TYPE])
+        name_ignored(response, [wish.path.rpartition(".")[0] for wish in wishes])
+    return response
+
+
+async def _answer(state: AppState, http: Request, body: ResponseRequest) -> Response:
     model = find_generator(state.models, body.model)
     RESPONSES.refuse(body)
     if body.background and body.store is False:
         raise InvalidField("background", "is true, expected store: true with it")
-    builder = ResponseBuilder(_filled(body, model), model.name)
+    offered = await _find_offer(state, http, body)
+    builder = ResponseBuilder(_filled(body, model), model.name, offered)
     add_items = partial(conversations.add_turn, state, http, body)
 
     def keep(response: answers.OpenAIResponse) -> None:
@@ -77,11 +91,13 @@ async def answer(state: AppState, http: Request, body: ResponseRequest) -> Respo
         before = await conversations.items_before(state, http, body)
         items = (*before, *to_items(body.input))
         conversation = to_messages(body.input, body.instructions, before, _source_of(body))
-        chat_body = _to_chat(body, conversation.messages, model.card)
+        chat_body = _to_chat(body, conversation.messages, model.card, offered)
         try:
             request = chat.to_request(chat_body, model)
             with renaming_fields("input", CHAT, chat_body):
-                generation = stack.enter_context(model.generate(request, request_options_of(http)))
+                options = request_options_of(http)
+                generation = begin_generation(model, request, options, offered)
+                stack.enter_context(generation)
                 started = await while_connected(http, generation.begin())
         except InvalidField as error:
             raise _renamed(error, conversation) from None
@@ -108,7 +124,8 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
     RESPONSES.refuse(body)
     before = await conversations.items_before(state, http, body)
     conversation = to_messages(body.input, body.instructions, before, _source_of(body))
-    chat_body = _to_chat(body, conversation.messages, model.card)
+    offered = await _find_offer(state, http, body)
+    chat_body = _to_chat(body, conversation.messages, model.card, offered)
     try:
         generate = chat.to_request(chat_body, model)
         request = Tokenize(
@@ -126,6 +143,11 @@ async def count(state: AppState, http: Request, body: ResponseRequest) -> InputT
     return InputTokens(input_tokens=len(tokenized.tokens))
 
 
+async def _find_offer(state: AppState, http: Request, body: ResponseRequest) -> McpOffer | None:
+    taken = read_tools(body.tools).called
+    return await find_offer(state.mcp, http, read_wishes(body.tools), taken)
+
+
 def _source_of(body: ResponseRequest) -> str:
     return "previous_response_id" if body.conversation is None else "conversation"
 
@@ -139,11 +161,16 @@ def _filled(body: ResponseRequest, model: ServedModel) -> ResponseRequest:
 
 
 def _to_chat(
-    body: ResponseRequest, messages: Sequence[ChatMessage], card: ModelCard
+    body: ResponseRequest,
+    messages: Sequence[ChatMessage],
+    card: ModelCard,
+    offered: McpOffer | None,
 ) -> OpenAIChatRequest:
     same = {name: getattr(body, name) for name in SAME}
     same["stream"] = body.stream or body.background  # whose events may be read while it runs
     options = RESPONSES.options(body, card, has_sampling=True)
+    if offered is not None:
+        options["tools"] = [*(options.get("tools") or ()), *offered.functions()]
     return OpenAIChatRequest(messages=[*messages], **same, **options)
 
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from mindspore_serving import log
 from mindspore_serving.aio import function_thread, on_thread
 from mindspore_serving.core.language_limits import LanguageLimits
-from mindspore_serving.errors import Overloaded, ServingError, StartError, reason
+from mindspore_serving.errors import Code, Overloaded, ServingError, StartError, Temporary, reason
 from mindspore_serving.frontends.state.database import Database
 from mindspore_serving.frontends.state.dialects import (
     SQLITE,
@@ -31,6 +31,7 @@ T = TypeVar("T")
 
 DAY = 86_400  # seconds
 _THREAD = "state"
+_RETRY_SECONDS = 5.0
 FILE, LOCK = "state.sqlite3", "lock"
 
 
@@ -38,8 +39,10 @@ class StorageFull(Overloaded):
     """No room on the disk of the state's directory."""
 
 
-class StateLost(ServingError):
+class StateLost(Temporary):
     """No connection to the database of several servers, for now."""
+
+    code = Code.SERVABLE_UNAVAILABLE
 
 
 class StateStore:
@@ -151,9 +154,12 @@ class StateStore:
             if self._dialect.is_full(error):
                 text = f"there is no room for more state in {where}: remove files, or make room"
                 raise StorageFull(text) from None
+            if isinstance(error, self._dialect.lost):
+                log.error("the database of %r cannot be reached: %s", where, reason(error))
+                text = "the database of the server's state cannot be reached: try again"
+                raise StateLost(text, _RETRY_SECONDS) from None
             log.error("the database of %r failed", where, exc_info=True)
-            kind = StateLost if isinstance(error, self._dialect.lost) else ServingError
-            raise kind("the state of the server could not be read or written") from error
+            raise ServingError("the state of the server could not be read or written") from error
 
     def _transact(self, database: Database, work: Callable[[Database], T]) -> T:
         """Run `work`; on a full disk again with the reserve, which lets removals succeed."""

@@ -95,7 +95,9 @@ class PredictionHead(DraftSource):
         logits = self._head.compute(step, np.concatenate(hidden))
         if not drafts:
             return logits[:0]
-        for draft, token in zip(drafts.values(), logits.argmax(axis=1).tolist(), strict=True):
+        best = logits.argmax(axis=1)
+        best = best if self._head.draft_ids is None else self._head.draft_ids[best]
+        for draft, token in zip(drafts.values(), best.tolist(), strict=True):
             draft.append(token)
         return self._head.hidden_states().copy()
 
@@ -108,5 +110,6 @@ class PredictionHead(DraftSource):
         )  # fmt: skip
 
     def _can_compute(self, sequence: Sequence) -> bool:
-        is_running = sequence.status is SequenceStatus.RUNNING
+        is_short = len(sequence.tokens) <= self.runner.max_model_len
+        is_running = sequence.status is SequenceStatus.RUNNING and is_short
         return is_running and max(sequence.blocks) < self.runner.num_blocks

@@ -39,7 +39,7 @@ class DraftState:
 
     __slots__ = (
         *("_acceptance", "_drafter", "_is_sampled", "draft", "model_draft", "num_draft_tokens"),
-        *("num_accepted", "rate"),
+        *("num_accepted", "num_forced", "rate"),
     )
 
     def __init__(self, drafter: SuffixDrafter, rate: ModelAcceptance, *, is_sampled: bool) -> None:
@@ -50,6 +50,7 @@ class DraftState:
         self.draft = NO_DRAFT
         self.model_draft: list[int] = []  # tokens of the draft model
         self.num_draft_tokens = self.num_accepted = 0  # verified, and accepted
+        self.num_forced = 0  # first tokens of the present draft that the grammar forces
 
     def fork(self) -> "DraftState":
         """Return the state of another answer to the same prompt."""
@@ -69,15 +70,15 @@ class DraftState:
 
         Returns for each token how likely it and all before it are accepted.
         """
-        self.draft = self._drafter.propose(limit)
+        self.draft, self.num_forced = self._drafter.propose(limit), 0
         if grammar is not None:
-            self.draft = _constrain(self.draft, grammar, limit)
+            forced = grammar.forced(limit)
+            self.draft, self.num_forced = _constrain(self.draft, grammar, forced), len(forced)
         return self._acceptance.probabilities(self.draft) if self.draft.tokens else []
 
 
-def _constrain(draft: Draft, grammar: GrammarState, limit: int) -> Draft:
+def _constrain(draft: Draft, grammar: GrammarState, forced: list[int]) -> Draft:
     """Return the part of `draft` that the grammar allows, or what it forces if that differs."""
-    forced = grammar.forced(limit)
     if forced and draft.tokens[: len(forced)] != forced:
         return Draft(forced, is_forced=True)
     return Draft(grammar.valid_prefix(draft.tokens), draft.match_length, draft.shares)
@@ -128,9 +129,10 @@ class Speculation:
     ) -> None:
         self.limit = config.max_draft_tokens
         self.num_draft_tokens = self.num_accepted = 0
+        self.num_forced = 0  # accepted tokens that a grammar forced, which took no step
         self._config = config
         self._model: DraftSource | None = None
-        if draft is not None and config.mtp:
+        if getattr(draft, "is_head", False):
             head, model = cast(HeadRunner, draft), cast(HiddenRunner, runner)
             self._model = PredictionHead(head, model, clock)
         elif draft is not None:
@@ -170,6 +172,7 @@ class Speculation:
         if answer.draft_state is not None:
             answer.draft_state.num_draft_tokens += num_draft_tokens
             answer.draft_state.num_accepted += num_accepted
+            self.num_forced += min(num_accepted, answer.draft_state.num_forced)
 
     def draft(
         self, running: Iterable[Sequence], answers: Mapping[Sequence, SpeculativeCompletion]

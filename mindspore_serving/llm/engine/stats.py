@@ -17,6 +17,7 @@ class EngineStats:
     num_cache_bytes_target: int = 0  # that they may take now for later prompts
     num_cache_bytes_released: int = 0  # returned to the system
     num_steps: int = 0
+    num_native_steps: int = 0  # of these, by the native part of the runtime "combined"
     num_prompt_tokens: int = 0  # of the requests accepted
     num_generated_tokens: int = 0
     num_cache_queries: int = 0  # tokens looked up in the prefix cache, and prefix hits of them
@@ -24,6 +25,7 @@ class EngineStats:
     num_preemptions: int = 0
     num_draft_tokens: int = 0  # draft tokens verified, and how many were accepted
     num_accepted_tokens: int = 0
+    num_forced_tokens: int = 0  # accepted ones that a grammar forced: they took no step
     num_disk_hits: int = 0  # tokens whose blocks were read from disk
     num_disk_bytes_read: int = 0
     num_disk_bytes_written: int = 0

@@ -14,7 +14,9 @@ from mindspore_serving.llm.models.mixture import feed_forward
 from mindspore_serving.llm.models.ops import DecoderInputs, Ops, Tensor
 from mindspore_serving.llm.models.positions import distance_rows
 from mindspore_serving.llm.models.prediction import (
+    EAGLE_NORM,
     EMBEDDING_NORM,
+    FUSION,
     HEAD,
     HIDDEN_NORM,
     NORM,
@@ -32,10 +34,15 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
 
     Raises StartError: unknown activation.
     """
-    names, x = spec.architecture.names, _run(ops, spec, inputs)
+    names, kept = spec.architecture.names, list[Tensor]()
+    x = _run(ops, spec, inputs, kept)
     if not spec.is_last:
         return x
-    if spec.keeps_hidden:
+    if kept:
+        joined = ops.join_heads(kept, 1, len(kept) * spec.hidden_size)
+        ops.hidden(ops.linear(joined, ops.weight(FUSION)))
+        x = norm(ops, spec, ops.gather_rows(x, inputs.rows), names.norm)
+    elif spec.keeps_hidden:
         x = ops.gather_rows(ops.hidden(norm(ops, spec, x, names.norm)), inputs.rows)
     else:
         x = ops.hidden(norm(ops, spec, ops.gather_rows(x, inputs.rows), names.norm))
@@ -67,6 +74,23 @@ def predictor(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     return _logits(ops, spec, normed, head)
 
 
+def eagle(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
+    """Return the logits of an EAGLE-3 head as `predictor` does, for `spec.num_logits` tokens.
+
+    Its attention sees the normalised embedding and hidden state side by side; the residual stream
+    begins with the hidden state.
+    """
+    names, layer = spec.architecture.names, Layer(ops, spec, spec.layers.start)
+    x = inputs.hidden
+    parts = [layer.norm(_embed(ops, spec, inputs), names.attention_norm)]
+    parts += [layer.norm(x, EAGLE_NORM)]
+    joined = ops.join_heads(parts, 1, 2 * spec.hidden_size)
+    x = ops.add(x, attention(layer, joined, AttentionContext.of(ops, spec, inputs)))
+    x = ops.add(x, feed_forward(layer, layer.norm(x, names.mlp_norm), x))
+    x = ops.hidden(ops.gather_rows(x, inputs.rows))
+    return _logits(ops, spec, norm(ops, spec, x, names.norm), names.head)
+
+
 def _logits(ops: Ops, spec: ModelSpec, x: Tensor, head: str) -> Tensor:
     bias = ops.weight(f"{spec.architecture.names.head}.bias") if spec.head_bias else None
     logits = ops.logits(scaled(ops, x, spec.scales.head), ops.weight(f"{head}.weight"), bias)
@@ -86,13 +110,18 @@ def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     return norm(ops, spec, x, names.norm) if names.norm else x
 
 
-def _run(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
-    """Run the layers of `spec` on the tokens, or on the hidden states of the stage before."""
+def _run(
+    ops: Ops, spec: ModelSpec, inputs: DecoderInputs, kept: list[Tensor] | None = None
+) -> Tensor:
+    """Run the layers of `spec` on the tokens, or on the hidden states of the stage before.
+
+    Appends the inputs of `spec.kept_layers` to `kept`.
+    """
     x = _embed(ops, spec, inputs) if spec.is_first else inputs.hidden
     context = AttentionContext.of(ops, spec, inputs)
     extra_inputs = layer_inputs(ops, spec, x, inputs.token_ids)
     layers = altup.run_layers if spec.streams else _run_layers
-    return layers(ops, spec, x, partial(_block, context=context), extra_inputs)
+    return layers(ops, spec, x, partial(_block, context=context, kept=kept), extra_inputs)
 
 
 def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
@@ -122,8 +151,12 @@ def _run_layers(
     return x
 
 
-def _block(layer: Layer, x: Tensor, context: AttentionContext) -> Tensor:
+def _block(
+    layer: Layer, x: Tensor, context: AttentionContext, kept: list[Tensor] | None = None
+) -> Tensor:
     spec, names = layer.spec, layer.architecture.names
+    if kept is not None and layer.index in spec.kept_layers:
+        kept.append(x)
     if layer.architecture.parallel:
         return _parallel(layer, x, context)
     if spec.mixes(layer.index):

@@ -2,18 +2,28 @@
 
 It gets the hidden state of a token and the embedding of the next one, and was trained with the
 model: DeepSeek-AI, "DeepSeek-V3 Technical Report", arXiv:2412.19437, section 2.2.  Architectures
-name its tensors otherwise; here they are renamed to DeepSeek's.  Knows no runtime.
+name its tensors otherwise; here they are renamed to DeepSeek's.
+
+EAGLE-3 trains such a layer for a finished model, on the states before three of its layers and for
+its most frequent tokens: Li et al., "EAGLE-3", arXiv:2503.01840.  Knows no runtime.
 """
 
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.descriptions.architecture import Config
 from mindspore_serving.llm.models.spec import ModelSpec
 
 EMBEDDING_NORM, HIDDEN_NORM, PROJECTION = "enorm", "hnorm", "eh_proj"
 NORM, HEAD = "shared_head.norm", "shared_head.head"
+EAGLE, EAGLE_NORM, FUSION = "LlamaForCausalLMEagle3", "hidden_norm", "fc.weight"
+_OFFSETS = "d2t"  # of a token of the head's vocabulary: what is added to get that of the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +111,48 @@ def _renamed(name: str, form: HeadForm, layer: str) -> str:
         if name.startswith(stem):
             return target.format(layer=layer) + name.removeprefix(stem)
     return name
+
+
+def is_eagle(config: Config) -> bool:
+    """Return whether `config` (config.json) describes an EAGLE-3 head."""
+    return list(config.get("architectures") or []) == [EAGLE]
+
+
+def eagle_layers(config: Config, num_layers: int) -> tuple[int, ...]:
+    """Return the layers of a model whose inputs an EAGLE-3 head gets.
+
+    Raises StartError if the model does not have them.
+    """
+    settings = config.get("eagle_config") or {}
+    layers = settings.get("eagle_aux_hidden_state_layer_ids")
+    layers = tuple(layers or (2, num_layers // 2, num_layers - 3))
+    if len(set(layers)) < len(layers) or not all(0 <= layer < num_layers for layer in layers):
+        raise StartError(
+            f"the EAGLE-3 head gets the inputs of layers {list(layers)}, but the model has "
+            f"{num_layers} layers: it belongs to another model"
+        )
+    return tuple(sorted(layers))
+
+
+def eagle_spec(spec: ModelSpec, num_logits: int) -> ModelSpec:
+    """Return the spec of an EAGLE-3 head; `spec` is that of its config.json as a Llama."""
+    return replace(head_spec(spec), num_logits=num_logits)
+
+
+def eagle_tensors(checkpoint: Checkpoint, layer: str) -> dict[str, StoredTensor]:
+    """Return the tensors of an EAGLE-3 head under Llama's names."""
+    tensors = {}
+    for name in checkpoint.names():
+        short = re.sub(r"^(model\.)?(midlayer|layers\.0)\.", f"{layer}.", name)
+        short = re.sub(r"^(norm|embed_tokens)\.", r"model.\1.", short)
+        tensors[short] = checkpoint.stored(name)
+    return tensors
+
+
+def eagle_ids(checkpoint: Checkpoint) -> npt.NDArray[np.int64] | None:
+    """Return the model's token for each logit of an EAGLE-3 head; None if they are the same."""
+    if not checkpoint.has(_OFFSETS):
+        return None
+    offsets = checkpoint.stored(_OFFSETS).bits.reshape(-1).view(np.int64)
+    ids: npt.NDArray[np.int64] = np.arange(len(offsets)) + offsets
+    return ids

@@ -50,6 +50,8 @@ class ModelSpec:
         rotated: whether a layer rotates queries and keys by their positions.
         activation: name in config.json.
         keeps_hidden: whether the hidden states of all tokens are a result, for a prediction head.
+        kept_layers: layers whose inputs are projected to that result, in place of the final states.
+        num_logits: rows of the output matrix, if they are fewer than tokens; 0 otherwise.
     """
 
     architecture_name: str
@@ -92,6 +94,8 @@ class ModelSpec:
     latent: Latent | None
     state: LayerState | None
     keeps_hidden: bool = False
+    kept_layers: tuple[int, ...] = ()
+    num_logits: int = 0
 
     @property
     def attention_layers(self) -> tuple[int, ...]:

@@ -8,14 +8,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.quantized.methods import SCALED, quantization_of
+from mindspore_serving.llm.checkpoint.quantized.methods import SCALED, quantization_of, read_config
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.models import Decoder
-from mindspore_serving.llm.models.decoder import predictor
+from mindspore_serving.llm.models import Decoder, load_definition
+from mindspore_serving.llm.models.decoder import eagle, predictor
 from mindspore_serving.llm.models.layouts import open_converted
 from mindspore_serving.llm.models.opening import open_definition
-from mindspore_serving.llm.models.prediction import find_head, head_spec
+from mindspore_serving.llm.models.prediction import (
+    FUSION,
+    eagle_layers,
+    eagle_spec,
+    eagle_tensors,
+    find_head,
+    head_spec,
+    is_eagle,
+)
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import Grid
@@ -62,6 +70,13 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         check_experts(spec, config.tensor_parallel)
     if config.mtp:
         spec = replace(spec, keeps_hidden=True)
+    head = open_eagle(config)
+    if head is not None:
+        layers = eagle_layers(head.config, spec.num_layers)
+        spec = replace(spec, keeps_hidden=True, kept_layers=layers)
+        tensors = {name: checkpoint.stored(name) for name in checkpoint.names()}
+        tensors[FUSION] = head.stored(FUSION)
+        checkpoint = Checkpoint.of(checkpoint, tensors=tensors)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
     if spec.architecture.takes_images and config.max_images:
@@ -86,8 +101,27 @@ def open_head_part(directory: str | Path, config: EngineConfig) -> RankPart:
 
     Raises StartError if it has none, or one that is not known.
     """
-    _, spec, _ = open_definition(directory, max_model_len=config.max_model_len)
-    return RankPart(head_spec(spec), predictor, find_head(open_converted(directory), spec))
+    checkpoint, spec, _ = open_definition(directory)
+    head = open_eagle(config)
+    if head is None:
+        return RankPart(head_spec(spec), predictor, find_head(open_converted(directory), spec))
+    table = f"{spec.architecture.names.embedding}.weight"
+    layer, _ = load_definition({**head.config, "architectures": ["LlamaForCausalLM"]})
+    tensors = eagle_tensors(head, f"model.layers.{layer.num_layers}")
+    tensors.setdefault("model.embed_tokens.weight", checkpoint.stored(table))
+    tensors.setdefault("lm_head.weight", checkpoint.stored("lm_head.weight"))
+    rows = tensors["lm_head.weight"].shape[0]
+    layer = replace(layer, vocab_size=spec.vocab_size, tied_embeddings=False)
+    return RankPart(eagle_spec(layer, rows), eagle, Checkpoint.of(head, tensors=tensors))
+
+
+def open_eagle(config: EngineConfig) -> Checkpoint | None:
+    """Open the EAGLE-3 head that `config.draft` names; return None if it names none."""
+    if config.draft is None or not (Path(config.draft) / "config.json").is_file():
+        return None
+    if not is_eagle(read_config(Path(config.draft))):
+        return None
+    return Checkpoint.open(config.draft)
 
 
 def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:

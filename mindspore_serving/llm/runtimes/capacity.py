@@ -34,16 +34,17 @@ class DeviceMemory:
 
 
 def cache_block_bytes(
-    config: EngineConfig, spec: ModelSpec, element_size: int, *, keeps_latent: bool = False
+    config: EngineConfig, spec: ModelSpec, element_size: int, *, num_latent: int = 0
 ) -> int:
     """Return the bytes of one block's keys and values in all layers.
 
-    `element_size` is bytes per number.  With `keeps_latent`, latent attention has a latent vector
-    and one rotated key of a token in the cache, else the keys and values of every head.
+    `element_size` is bytes per number.  With `num_latent`, latent attention has as many latent
+    vectors and one rotated key of a token in the cache, else the keys and values of every head.
     """
     numbers = 2 * sum(prod(spec.heads[layer]) for layer in spec.attention_layers)
-    if keeps_latent and spec.latent:
-        numbers = len(spec.attention_layers) * (spec.latent.kv_rank + spec.latent.rotated)
+    if num_latent and spec.latent:
+        width = num_latent * spec.latent.kv_rank + spec.latent.rotated
+        numbers = len(spec.attention_layers) * width
     return numbers * element_size * config.block_size
 
 
@@ -194,7 +195,7 @@ def first_step() -> Iterator[None]:
 
 def check_logits(logits: Logits, spec: ModelSpec) -> None:
     """Raise StartError unless there is one logit for each token of the vocabulary."""
-    if logits.shape[1] != spec.vocab_size:
+    if logits.shape[1] != (spec.num_logits or spec.vocab_size):
         raise StartError(
             f"the output matrix has {logits.shape[1]} rows, but config.json has vocab_size "
             f"{spec.vocab_size}"

@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.catalog import RUNTIMES
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.quantized.methods import quantization_of, read_config
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models import load_definition
-from mindspore_serving.llm.models.prediction import head_spec
+from mindspore_serving.llm.models.prediction import eagle_ids, head_spec
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.part import open_eagle
 from mindspore_serving.llm.runtimes import open_head, open_runner
 from mindspore_serving.llm.step import Runner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer, has_tokenizer
@@ -29,8 +32,9 @@ def open_runners(
 
     Raises StartError as `open_runner`, or if the two do not fit each other.
     """
-    if config.mtp:
-        return _open_with_head(directory, runtime, config)
+    eagle = open_eagle(config)
+    if config.mtp or eagle is not None:
+        return _open_with_head(directory, runtime, config, eagle)
     if config.draft is None:
         return open_runner(directory, runtime, config), None
     draft = find_gguf(Path(config.draft)) or Path(config.draft)
@@ -49,15 +53,22 @@ def open_runners(
 
 
 def _open_with_head(
-    directory: Path, runtime: str, config: EngineConfig
+    directory: Path, runtime: str, config: EngineConfig, eagle: Checkpoint | None
 ) -> tuple[Runner, Runner | None]:
-    if is_gguf(directory):
+    if not RUNTIMES[runtime].opens_head:
+        known = ", ".join(name for name, row in RUNTIMES.items() if row.opens_head)
+        raise StartError(f"runtime {runtime!r} computes no EAGLE-3 heads, expected one of {known}")
+    if is_gguf(directory) and eagle is None:
         raise StartError(
             f"mtp is True, but {directory} is a GGUF file, whose prediction head is not read: "
             "leave mtp out, or serve the directory of safetensors"
         )
     model = load_definition(find_config(directory))[0]
-    specs = model, head_spec(model)
+    head = model
+    if eagle is not None:
+        head = load_definition({**eagle.config, "architectures": ["LlamaForCausalLM"]})[0]
+    specs = model, head_spec(head)
+    longest = head.max_position_embeddings
     memory, sizes = config.kv_cache_memory, [_size(spec) for spec in specs]
     if memory is not None:
         memory = max(1, memory - memory * sizes[1] // sum(sizes))
@@ -66,11 +77,14 @@ def _open_with_head(
         # Enough for the blocks of the model, whose tables the head shares.
         memory = runner.num_blocks * runner.cache_memory.block_bytes * sizes[1] // sizes[0]
         head_config = replace(
-            config, mtp=False, adapters={}, max_loras=0, max_images=0, prefix_cache_dir=None,
-            deterministic=False, max_model_len=runner.max_model_len,
+            config, adapters={}, max_loras=0, max_images=0, prefix_cache_dir=None,
+            deterministic=False, max_model_len=min(longest, runner.max_model_len),
             kv_cache_memory=memory + memory // 8,
         )  # fmt: skip
-        return runner, open_head(directory, runtime, head_config)
+        opened = open_head(directory, runtime, head_config)
+        opened.is_head = True
+        opened.draft_ids = None if eagle is None else eagle_ids(eagle)
+        return runner, opened
     except BaseException:
         runner.close()
         raise

@@ -90,6 +90,8 @@ class LimitedRunner:
 
     hidden_size = 0
     rope_switch = 0
+    is_head = False
+    draft_ids: Indices | None = None
 
     def __init__(self, limits: RunnerLimits) -> None:
         self._limits = limits

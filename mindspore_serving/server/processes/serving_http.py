@@ -4,6 +4,7 @@ It answers inference calls with one reply, and the most frequent requests to lan
 `Inference.submit`.  All other requests are forwarded to the master, also those of unknown paths.
 """
 
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -45,9 +46,11 @@ def make_http_server(
     origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
     v2 = resources.v2(options)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
-    routes = bind([row for row in rows if row.path in LOCAL_PATHS], v2.state)
+    # Only the master has connections to MCP servers.
+    paths = LOCAL_PATHS - {"/v1/messages"} if options.mcp_config else LOCAL_PATHS
+    routes = bind([row for row in rows if row.path in paths], v2.state)
     local = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
-    app = PathRouter(local, HostRecorder(resources.app, origins), keys)
+    app = PathRouter(local, HostRecorder(resources.app, origins), keys, paths)
     fast_v2 = FastInfer(v2, partial(LocalInfer, resources.app))
     path = LocalFastPath(resources.inference, rest, keys.keys, origins, fast_v2, local_keys=keys)
     limits = share_of(options, message.num_processes)
@@ -116,15 +119,18 @@ class HostRecorder:
 
 
 class PathRouter:
-    """An ASGI application that calls `local` for LOCAL_PATHS, and `master` for other paths."""
+    """An ASGI application that calls `local` for some `paths`, and `master` for others."""
 
-    def __init__(self, local: ASGIApp, master: ASGIApp, keys: LocalKeys) -> None:
+    def __init__(
+        self, local: ASGIApp, master: ASGIApp, keys: LocalKeys, paths: Container[str]
+    ) -> None:
         self._local = local
         self._master = master
         self._keys = keys
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_local = scope["path"] in LOCAL_PATHS and scope["method"] == "POST"
+        is_local = scope["path"] in self._paths and scope["method"] == "POST"
         if is_local and self._keys.accepts(dict(scope["headers"])):
             await self._local(scope, receive, send)
         else:

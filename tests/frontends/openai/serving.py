@@ -45,6 +45,7 @@ from mindspore_serving.llm.processing.answer_format import (
     AnswerParser,
     to_answer_format,
 )
+from mindspore_serving.mcp.servers import McpServers
 from mindspore_serving.metrics.exposition import Page
 from tests import cards
 from tests.frontends.inference import FakeCall, FakeInference
@@ -207,6 +208,7 @@ class Web:
         *,
         directory: str = "",
         limits: LanguageLimits | None = None,
+        mcp: McpServers | None = None,
     ) -> None:
         self._background = background
         self.control = Control()
@@ -218,7 +220,7 @@ class Web:
         self.batches = BatchRunner(self.store, LINES, limits)
         state = AppState(
             models, self.inference, self.control, MAX_BODY,
-            store=self.store, batches=self.batches if directory else None,
+            store=self.store, batches=self.batches if directory else None, mcp=mcp,
         )  # fmt: skip
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         rest = MsRest(MAX_BODY)

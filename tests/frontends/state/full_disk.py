@@ -6,37 +6,46 @@ The last line is JSON: what clients were answered.
 import json
 import sys
 
-import openai
+from starlette.routing import BaseRoute
 
-from tests.frontends.anthropic.conftest import mount
-from tests.frontends.openai.serving import serving
-from tests.frontends.openai.test_batches import client_of, upload
+from mindspore_serving.frontends.app_state import AppState
+from tests.frontends.mounting import anthropic_routes, openai_routes
+from tests.frontends.openai.serving import Answer, Web, serving
 
-TEXT = "x" * 200_000
-HEADERS = {"anthropic-version": "2023-06-01"}
+TEXT = "x" * 400_000
+PART = '--b\r\nContent-Disposition: form-data; name="{}"{}\r\n\r\n{}\r\n'
+FORM = PART.format("purpose", "", "batch") + PART.format("file", '; filename="f"', TEXT)
 HELLO = {"model": "toy", "max_tokens": 3, "messages": [{"role": "user", "content": TEXT}]}
-BATCH = {"requests": [{"custom_id": str(number), "params": HELLO} for number in range(5)]}
+BATCH = {"requests": [{"custom_id": str(number), "params": HELLO} for number in range(2)]}
 
 
-def main(directory: str) -> dict[str, object]:
+def upload(web: Web) -> Answer:
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    return web.call("POST", "/v1/files", f"{FORM}--b--\r\n".encode(), headers)
+
+
+def main(web: Web) -> dict[str, object]:
     found: dict[str, object] = {}
-    with serving(mount, directory=directory) as web, client_of(web) as client:
-        files = []
-        try:
-            while len(files) < 1000:
-                files.append(upload(client, TEXT))
-        except openai.RateLimitError as error:
-            found["upload"] = error.body
-        found["files"] = len(files)
-        found["listed"] = len(client.files.list(limit=1000).data)
-        found["chat"] = web.chat().status
-        web.inference.script = lambda request: None  # so that batches keep their room
-        for _ in range(9):
-            found["messages"] = web.call("POST", "/v1/messages/batches", BATCH, HEADERS).json
-        found["deleted"] = [client.files.delete(file.id).deleted for file in files]
-        found["again"] = upload(client, TEXT).bytes
+    files = []
+    while len(files) < 1000 and (answer := upload(web)).status == 200:
+        files.append(answer.json["id"])
+    found["upload"] = answer.status, answer.error["message"]
+    found["files"] = len(files)
+    found["listed"] = len(web.call("GET", "/v1/files").json["data"])
+    found["chat"] = web.chat().status
+    web.inference.script = lambda request: None  # so that batches keep their room
+    for _ in range(9):
+        headers = {"anthropic-version": "2023-06-01"}
+        found["messages"] = web.call("POST", "/v1/messages/batches", BATCH, headers).json
+    found["deleted"] = [web.call("DELETE", f"/v1/files/{name}").status for name in files]
+    found["again"] = upload(web).status
     return found
 
 
+def routes(state: AppState) -> list[BaseRoute]:
+    return [*anthropic_routes(state), *openai_routes(state)]
+
+
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1])))
+    with serving(routes, directory=sys.argv[1]) as running:
+        print(json.dumps(main(running)))

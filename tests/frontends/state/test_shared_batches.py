@@ -18,8 +18,8 @@ TEXTS = [str(number) for number in range(12)]
 
 @pytest.fixture
 def webs(empty: Postgres, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Web, Web]]:
-    monkeypatch.setattr(f"{STATE}.runner._SHARED_SWEEP_SECONDS", 0.05)
-    monkeypatch.setattr(f"{STATE}.claims.RENEWAL_SECONDS", 0.05)
+    monkeypatch.setattr(f"{STATE}.runner._SHARED_SWEEP_SECONDS", 0.3)
+    monkeypatch.setattr(f"{STATE}.claims.RENEWAL_SECONDS", 0.3)
     with serving(directory=empty.url) as first, serving(directory=empty.url) as second:
         yield first, second
 

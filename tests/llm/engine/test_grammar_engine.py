@@ -210,6 +210,7 @@ def test_guesses_change_nothing_but_the_number_of_steps(has_draft):
             assert ask(grammar, plain, **options) == ask(grammar, guessing, **options)
         assert guessing.stats().num_accepted_tokens > 0
         assert guessing.stats().num_steps < plain.stats().num_steps
+        assert 0 < guessing.stats().num_forced_tokens <= guessing.stats().num_accepted_tokens
 
 
 def test_tokens_forced_by_a_grammar_take_few_steps():
@@ -221,6 +222,8 @@ def test_tokens_forced_by_a_grammar_take_few_steps():
         said, _, reason, _ = ask(Grammar("regex", re.escape(text)), engine)
         assert (said, reason) == (text, STOP)
         assert engine.stats().num_steps < num_tokens / 3
+        saved = num_tokens - engine.stats().num_steps  # the prompt's step gives the first token
+        assert saved <= engine.stats().num_forced_tokens + 1 <= num_tokens
 
 
 def test_an_answer_without_grammar_is_not_changed_by_grammars_beside():

@@ -32,7 +32,7 @@ class Model(ToyRunner):
 
 
 class Head(ToyRunner):
-    fails = False
+    fails, is_head = False, True
 
     def compute(self, step, hidden_states=None):
         if self.fails:

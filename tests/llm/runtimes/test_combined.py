@@ -103,6 +103,13 @@ def test_logits_over_a_cache_of_the_other_runtime_are_close(packed):
         assert relative_error(logits, of_native) < limit
 
 
+def test_steps_of_the_native_runtime_are_counted(packed):
+    before = packed.num_native_steps
+    for last_native in (ALL, NONE, ALL):
+        chosen(packed, last_native).run(Step((Row([5], 0, [0], 1),)))
+    assert packed.num_native_steps == before + 2
+
+
 def test_hidden_states_of_both_runtimes_are_close(packed):
     step = Step((Row(checkpoints.prompts(1)[0], 0, range(4), 3),))
     native, openvino = (np.array(chosen(packed, which).embed(step)) for which in (ALL, NONE))

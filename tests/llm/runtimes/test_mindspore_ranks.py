@@ -34,7 +34,7 @@ from tests.llm.running import generate_staggered, texts
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch]
 TWO = {"tensor_parallel": 2}
 SERVED = [
-    pytest.param("llama", TWO, marks=pytest.mark.long),  # failed in one of seven runs under load
+    pytest.param("llama", TWO, marks=pytest.mark.long),  # three processes import MindSpore
     pytest.param("qwen2", TWO, marks=pytest.mark.long),
     pytest.param("mixtral", TWO, marks=pytest.mark.long),
     pytest.param("llama", {**TWO, "pipeline_parallel": 2}, marks=pytest.mark.long),

@@ -131,6 +131,11 @@ def test_logits_of_a_head_are_those_of_its_layer(root: Path, name: str, runtime:
 def test_answers_with_a_head_are_greedy(root: Path, name: str, runtime: str) -> None:
     directory, _ = built(root, name)
     given = config(runtime, num_speculative_tokens=2, adaptive_speculation=False, min_ngram=32)
+    check_greedy(directory, runtime, given)
+
+
+def check_greedy(directory: Path, runtime: str, given: EngineConfig) -> None:
+    """Answers with a head are those of the reference, and draft tokens were computed."""
     model, head = open_runners(directory, runtime, given, None)
     engine = Engine(model, None, given, draft=head)
     params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -146,6 +151,112 @@ def test_answers_with_a_head_are_greedy(root: Path, name: str, runtime: str) -> 
     engine.close()
     for prompt, answer in zip(prompts, found.values(), strict=True):
         assert checkpoints.shortfall(directory, prompt, tuple(answer)) < 1e-5
+
+
+EAGLE_VOCAB = 40
+
+
+def eagle(root: Path) -> tuple[Path, Path]:
+    """A Llama of three layers, and an EAGLE-3 head for some of its tokens."""
+    directory, draft = root / "llama", root / "eagle"
+    if draft.exists():
+        return directory, draft
+    checkpoints.build("llama", root)
+    config = json.loads((directory / "config.json").read_text())
+    width, wide, kv = config["hidden_size"], config["intermediate_size"], 32
+    shapes = {
+        "fc": (width, 3 * width), "lm_head": (EAGLE_VOCAB, width), "norm": (width,),
+        "midlayer.input_layernorm": (width,), "midlayer.hidden_norm": (width,),
+        "midlayer.post_attention_layernorm": (width,),
+        "midlayer.self_attn.q_proj": (64, 2 * width), "midlayer.self_attn.k_proj": (kv, 2 * width),
+        "midlayer.self_attn.v_proj": (kv, 2 * width), "midlayer.self_attn.o_proj": (width, 64),
+        "midlayer.mlp.gate_proj": (wide, width), "midlayer.mlp.up_proj": (wide, width),
+        "midlayer.mlp.down_proj": (width, wide),
+    }  # fmt: skip
+    generator = torch.Generator().manual_seed(1)
+    tensors = {
+        f"{key}.weight": torch.randn(shape, generator=generator) * 0.2
+        for key, shape in shapes.items()
+    }
+    ids = torch.arange(EAGLE_VOCAB) * 3 + 2
+    tensors["d2t"] = ids - torch.arange(EAGLE_VOCAB)
+    tensors["t2d"] = torch.zeros(config["vocab_size"], dtype=torch.bool)
+    tensors["t2d"][ids] = True
+    draft.mkdir()
+    save_file(tensors, draft / "model.safetensors", {"format": "pt"})
+    config |= {"architectures": ["LlamaForCausalLMEagle3"], "num_hidden_layers": 1}
+    (draft / "config.json").write_text(json.dumps({**config, "draft_vocab_size": EAGLE_VOCAB}))
+    return directory, draft
+
+
+@torch.inference_mode()
+def eagle_logits(root: Path, tokens: list[int]) -> np.ndarray:
+    """The logits of the EAGLE-3 head by its definition, for each of `tokens` but the last."""
+    directory, draft = eagle(root)
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    model = load(directory, dtype=torch.float32).eval()
+    w = {
+        key.removesuffix(".weight"): x for key, x in load_file(draft / "model.safetensors").items()
+    }
+    ids = torch.tensor([tokens])
+    states = model.model(ids[:, :-1], output_hidden_states=True, use_cache=False).hidden_states
+    h = torch.cat([state[0] for state in states[:3]], -1) @ w["fc"].T
+    e = model.model.embed_tokens(ids[0, 1:])
+    joined = torch.cat(
+        [normed(e, w["midlayer.input_layernorm"]), normed(h, w["midlayer.hidden_norm"])], -1
+    )
+    length, stem = len(h), "midlayer.self_attn."
+    q, k, v = (
+        (joined @ w[f"{stem}{name}_proj"].T).view(length, -1, 16).transpose(0, 1) for name in "qkv"
+    )
+    cos, sin = model.model.rotary_emb(h[None], torch.arange(length)[None])
+
+    def rotated(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, -1)
+        return x * cos[0] + torch.cat([-second, first], -1) * sin[0]
+
+    out = torch.nn.functional.scaled_dot_product_attention(
+        rotated(q), rotated(k).repeat_interleave(2, 0), v.repeat_interleave(2, 0), is_causal=True
+    )
+    h = h + out.transpose(0, 1).reshape(length, -1) @ w[f"{stem}o_proj"].T
+    x = normed(h, w["midlayer.post_attention_layernorm"])
+    gate = torch.nn.functional.silu(x @ w["midlayer.mlp.gate_proj"].T)
+    h = h + (gate * (x @ w["midlayer.mlp.up_proj"].T)) @ w["midlayer.mlp.down_proj"].T
+    return (normed(h, w["norm"]) @ w["lm_head"].T).numpy()
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_logits_of_an_eagle_head_follow_from_three_layers(root: Path, runtime: str) -> None:
+    directory, draft = eagle(root)
+    given = config(runtime, mtp=False, draft=draft)
+    model, head = open_runners(directory, runtime, given, None)
+    assert model.hidden_size == 0  # its hidden states are those for the head
+    assert head.draft_ids.tolist() == [3 * i + 2 for i in range(EAGLE_VOCAB)]
+    (prompt,) = checkpoints.prompts(1)
+    found, middle, blocks = [], len(prompt) // 2, [3, 1, 2]
+    for begin, end in ((0, middle), (middle, len(prompt) - 1)):
+        model.run(Step((Row(prompt[begin:end], begin, blocks, 1),)))
+        row = Row(prompt[begin + 1 : end + 1], begin, blocks, end - begin)
+        found.append(head.compute(Step((row,)), model.hidden_states().copy()).copy())
+    model.close()
+    head.close()
+    assert relative_error(np.concatenate(found), eagle_logits(root, list(prompt))) < 1e-4
+
+
+def test_answers_with_an_eagle_head_are_greedy(root: Path) -> None:
+    directory, draft = eagle(root)
+    options = {"num_speculative_tokens": 2, "adaptive_speculation": False, "min_ngram": 32}
+    check_greedy(directory, "openvino", config("openvino", mtp=False, draft=draft, **options))
+
+
+def test_an_eagle_head_of_another_model_is_refused(root: Path, tmp_path: Path) -> None:
+    directory = checkpoints.build("llama", tmp_path, num_hidden_layers=2)
+    given = config("torch", mtp=False, draft=eagle(root)[1])
+    with pytest.raises(StartError, match=r"inputs of layers \[2, 1, -1\], but the model has 2"):
+        open_runners(directory, "torch", given, None)
+    given = EngineConfig(draft=eagle(root)[1])
+    with pytest.raises(StartError, match="'mindspore' computes no EAGLE-3 heads, expected one of"):
+        open_runners(directory, "mindspore", given, None)
 
 
 def test_models_and_runtimes_without_a_head_are_refused(root: Path, tmp_path: Path) -> None:

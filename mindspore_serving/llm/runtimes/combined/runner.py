@@ -28,6 +28,7 @@ class CombinedRunner(LimitedRunner):
         self._with_spare_block = replace(limits, num_blocks=limits.num_blocks + 1)
         self._alone = Lock()  # held while a step is computed
         self.packing: Packing | None = None
+        self.num_native_steps = 0
         self.block_bytes = native.block_bytes
         self.block_format = f"combined {native.block_format}"
         self.cache_memory = native.cache_memory
@@ -78,6 +79,7 @@ class CombinedRunner(LimitedRunner):
         with self._alone:
             packing = self.packing
             runner = self._native if packing is None else self._chosen(packing, step.num_tokens)
+            self.num_native_steps += runner is self._native
             output = runner.embed(step) if embeds else runner.run(step)
             # Until the choice is made, a step that is measured would overwrite it.
             return output if packing is None or packing.is_done else output.copy()

@@ -3,6 +3,8 @@
 Tests run it on CPUs only; for Ascend they check the calls, not the results.
 """
 
+from typing import Any
+
 from mindspore_serving.backends.mindir import import_mindspore
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import StartError
@@ -11,9 +13,13 @@ mindspore = import_mindspore()
 from mindspore import mint, ops  # noqa: E402
 from mindspore.common.np_dtype import bfloat16  # noqa: E402
 
-__all__ = ["ASCEND", "CPU", "bfloat16", "mindspore", "mint", "ops", "soc_version", "use_device"]
+__all__ = [
+    "ASCEND", "CPU", "bfloat16", "in_fractal_format", "mindspore", "mint", "ops", "soc_version",
+    "use_device",
+]  # fmt: skip
 
 CPU, ASCEND = "CPU", "Ascend"  # MindSpore's names
+_FRACTAL_NZ = 29  # tiles of 16 * 16 elements, as CANN numbers formats
 
 
 def use_device(target: str, number: int = 0) -> None:
@@ -34,6 +40,13 @@ def use_device(target: str, number: int = 0) -> None:
         # Without it each operation waits for the scheduler, and errors surface in a later call.
         # On Ascend operations are queued to the device, and blocking would cost time.
         mindspore.runtime.launch_blocking()
+
+
+def in_fractal_format(tensor: Any) -> Any:
+    """Return a copy of `tensor` on the device in the format that its products read."""
+    from mindspore.ops.auto_generate import format_cast
+
+    return format_cast(tensor, _FRACTAL_NZ)
 
 
 def soc_version() -> str:

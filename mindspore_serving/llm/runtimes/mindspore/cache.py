@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.llm.runtimes.layout import Indices
-from mindspore_serving.llm.runtimes.mindir.library import CPU, mindspore, mint
+from mindspore_serving.llm.runtimes.mindir.library import CPU, in_fractal_format, mindspore, mint
 from mindspore_serving.llm.runtimes.mindspore.cell import CacheShape
 from mindspore_serving.llm.runtimes.pages import in_pages, release_rows
 
@@ -25,6 +25,7 @@ class DeviceCache:
     def __init__(
         self, num_blocks: int, shapes: Sequence[CacheShape], target: str, dtype: Any
     ) -> None:
+        """Allocate it; a device has flat caches in its format of tiles."""
         self._arrays: list[Any] = []
         sizes = [(num_blocks, *each.sizes[part]) for part in range(2) for each in shapes]
         if target == CPU:
@@ -33,6 +34,8 @@ class DeviceCache:
             tensors = [mindspore.Tensor.from_numpy(array) for array in self._arrays]
         else:
             tensors = [mint.zeros(size, dtype=dtype) for size in sizes]
+            if any(each.is_flat for each in shapes):
+                tensors = [in_fractal_format(each) for each in tensors]
         self.keys = mindspore.mutable(tensors[: len(shapes)])
         self.values = mindspore.mutable(tensors[len(shapes) :])
 

@@ -24,19 +24,25 @@ ARGUMENTS = (
 class CacheShape:
     """Shapes of one layer's cache: block_size tokens of kv_heads with head_dim features.
 
-    `value_dim` are those of values, if they have others.
+    `value_dim` are those of values, if they have others.  If it `is_flat`, the features of all
+    heads are one axis.
     """
 
     block_size: int
     kv_heads: int
     head_dim: int
     value_dim: int = 0
+    is_flat: bool = False
 
     @property
-    def sizes(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    def sizes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Shapes of a block of keys and of one of values."""
+        keys, values = self.head_dim, self.value_dim or self.head_dim
+        if self.is_flat:
+            flat = [(self.block_size, self.kv_heads * size) for size in (keys, values)]
+            return flat[0], flat[1]
         tokens = self.block_size, self.kv_heads
-        return (*tokens, self.head_dim), (*tokens, self.value_dim or self.head_dim)
+        return (*tokens, keys), (*tokens, values)
 
 
 class GraphCell(mindspore.nn.Cell):  # type: ignore[misc]

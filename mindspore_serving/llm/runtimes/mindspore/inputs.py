@@ -67,15 +67,19 @@ def graph_inputs(layout: Layout, spans: tuple[TokenSpan, ...]) -> GraphInputs:
     )
 
 
-def kernel_mask(inputs: GraphInputs, *, is_prefill: bool, is_bf16: bool) -> npt.NDArray[np.float32]:
+def kernel_mask(
+    inputs: GraphInputs, *, is_prefill: bool, is_bf16: bool, is_complete: bool = False
+) -> npt.NDArray[np.float32]:
     """Return `attn_mask` as Ascend's attention kernels read it.
 
     Flash attention repeats a mask of 128 tokens along the diagonal: 1 in bfloat16, -10000 in
-    float16.  Paged attention reads a row for each token, -10000 at the keys after it, if a
-    sequence has several new tokens, and nothing otherwise.
+    float16.  If it `is_complete` it covers the longest sequence.  Paged attention reads a row for
+    each token, -10000 at the keys after it, if a sequence has several new tokens, and nothing
+    otherwise.
     """
     if is_prefill:
-        return np.triu(np.full((128, 128), 1 if is_bf16 else HIDDEN, np.float32), 1)
+        size = int(inputs.q_seq_lens.max()) if is_complete else 128
+        return np.triu(np.full((size, size), 1 if is_bf16 else HIDDEN, np.float32), 1)
     if inputs.q_seq_lens.max() == 1:
         return np.zeros((1, 1), np.float32)
     keys = np.arange(inputs.batch_valid_length.max())

@@ -41,6 +41,7 @@ from mindspore_serving.llm.runtimes.mindspore.dtypes import choose_dtype
 from mindspore_serving.llm.runtimes.mindspore.latent import why_expanded
 from mindspore_serving.llm.runtimes.mindspore.lora import DeviceAdapters
 from mindspore_serving.llm.runtimes.mindspore.primitives import AUTO, broken_primitives
+from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import SOC_310P
 from mindspore_serving.llm.runtimes.mindspore.primitives.selftest import KERNEL_VARIABLES
 from mindspore_serving.llm.runtimes.mindspore.runner import (
     TARGETS,
@@ -110,7 +111,9 @@ def compute_on(target: GraphTarget, config: EngineConfig, number: int = 0) -> Gr
         os.environ.update(KERNEL_VARIABLES | os.environ)
     use_device(target.name, number)
     soc = soc_version() if target.name == ASCEND else ""
-    return replace(target, dtype=choose_dtype(config, soc))
+    lacking = frozenset({"mla"} if soc == SOC_310P else ())
+    composed = target.composed | lacking
+    return replace(target, dtype=choose_dtype(config, soc), soc=soc, composed=composed)
 
 
 def open_graphs(part: RankPart, target: GraphTarget, config: EngineConfig) -> PhaseGraphs:
@@ -140,7 +143,7 @@ def cache_limits(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> R
     """Return the limits that all ranks can hold."""
     element_size = 4 if graphs.target.name == CPU else 2
     block_bytes = cache_block_bytes(
-        config, part.spec, element_size, keeps_latent=graphs.keeps_latent
+        config, part.spec, element_size, num_latent=int(graphs.keeps_latent)
     )
     memory = _memory(graphs, config, block_bytes)
     if isinstance(memory, DeviceMemory):  # each rank has its device
@@ -168,8 +171,9 @@ def _weights(checkpoint: Checkpoint, target: GraphTarget, config: EngineConfig) 
         )
     bits = 0 if stored or not config.quantization else BITS[config.quantization]
     return GraphWeights(
-        checkpoint, f"mindspore.{target.dtype}", keeps_integers=has_kernels, bits=bits
-    )
+        checkpoint, f"mindspore.{target.dtype}", keeps_integers=has_kernels, bits=bits,
+        is_fractal=target.is_fractal,
+    )  # fmt: skip
 
 
 def _memory(

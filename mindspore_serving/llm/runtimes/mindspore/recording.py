@@ -97,7 +97,7 @@ class GraphOps(RotaryOps):
     # Matrices
 
     def embedding(self, ids: Node, table: str) -> Node:
-        attribute, shape = self.weights.matrix((table,))
+        attribute, shape = self.weights.matrix((table,), is_table=True)
         y = self.emit(f"ops.gather(self.{attribute}, {ids.name}, 0)", shape[1])
         return y if self.uses is None else add_rows(self, self.uses, y, (ids, table))
 

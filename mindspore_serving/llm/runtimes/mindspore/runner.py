@@ -42,12 +42,14 @@ from mindspore_serving.llm.runtimes.mindspore.lora import (
     DeviceAdapters,
     adapter_columns,
 )
+from mindspore_serving.llm.runtimes.mindspore.primitives.contracts import SOC_310P
 from mindspore_serving.llm.runtimes.mindspore.weights import GraphWeights
 from mindspore_serving.llm.step import BestLogits, Logits, Row, Step, Vectors
 
 T = TypeVar("T")
 
 LOGITS, HIDDEN = 0, 1  # outputs of a graph
+CACHED = frozenset({"reshape_and_cache", "paged_attention"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ class GraphTarget:
     filling: str
     dtype: str
     composed: frozenset[str] = frozenset()
+    soc: str = ""
+
+    @property
+    def is_fractal(self) -> bool:
+        """True for a SoC that reads weights and cache in tiles, and complete masks."""
+        return self.soc == SOC_310P
 
 
 TARGETS = {
@@ -96,7 +104,9 @@ class PhaseGraphs:
         latent = self.spec.latent if self.keeps_latent else None
         if latent is not None:
             return [CacheShape(block_size, 1, latent.kv_rank, latent.rotated)] * len(self.layers)
-        return [CacheShape(block_size, *self.spec.heads[layer]) for layer in self.layers]
+        is_flat = self.target.is_fractal and not CACHED & self.target.composed
+        heads = [self.spec.heads[layer] for layer in self.layers]
+        return [CacheShape(block_size, *each, is_flat=is_flat) for each in heads]
 
     def phase(self, inputs: GraphInputs) -> str:
         """Return the phase of the graph that computes `inputs`."""
@@ -277,7 +287,10 @@ class GraphRunner(LimitedRunner):
         if graphs.target.filling != nodes.ASCEND or graphs.phase(inputs) == nodes.CHUNKS:
             return self._no_mask
         is_bf16 = graphs.dtype == mindspore.bfloat16
-        mask = kernel_mask(inputs, is_prefill=inputs.is_prefill, is_bf16=is_bf16)
+        mask = kernel_mask(
+            inputs, is_bf16=is_bf16, is_prefill=inputs.is_prefill,
+            is_complete=graphs.target.is_fractal,
+        )  # fmt: skip
         return as_tensor(mask).astype(graphs.dtype)
 
     def _call(

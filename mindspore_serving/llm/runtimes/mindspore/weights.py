@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, from_bf16, to_bf16
-from mindspore_serving.llm.runtimes.mindir.library import bfloat16, mindspore
+from mindspore_serving.llm.runtimes.mindir.library import bfloat16, in_fractal_format, mindspore
 from mindspore_serving.llm.runtimes.mindspore.integers import (
     IntegerForm,
     Integers,
@@ -33,16 +33,20 @@ class GraphWeights:
     """Parameters by attribute of the cell; `load` makes those that graphs have named.
 
     `dtype` is the source of their dtype, "mindspore.float32" on a CPU.  With `keeps_integers`
-    quantised matrices remain integers, and with `bits` those of floats are rounded to them.
+    quantised matrices remain integers, and with `bits` those of floats are rounded to them.  With
+    `is_fractal` matrices of floats that products read have the device's format of tiles.
     """
 
     def __init__(
         self, checkpoint: Checkpoint, dtype: str = "mindspore.float32", *,
-        keeps_integers: bool = False, bits: int = 0,
+        keeps_integers: bool = False, bits: int = 0, is_fractal: bool = False,
     ) -> None:  # fmt: skip
         self.dtype = dtype
         self.keeps_integers = keeps_integers
         self._bits = bits
+        self._is_fractal = is_fractal
+        self._tables: set[str] = set()
+        self._factors: set[str] = set()
         self._forms: dict[str, IntegerForm | None] = {}
         self.parameters: dict[str, Any] = {}
         self._checkpoint = checkpoint
@@ -69,11 +73,18 @@ class GraphWeights:
         """Return the number of elements of a tensor."""
         return prod(self._checkpoint.shape(name))
 
-    def matrix(self, names: tuple[str, ...]) -> tuple[str, tuple[int, int]]:
-        """Return the attribute and the shape of matrices, [out, in] each, below each other."""
+    def matrix(
+        self, names: tuple[str, ...], *, is_table: bool = False
+    ) -> tuple[str, tuple[int, int]]:
+        """Return the attribute and the shape of matrices, [out, in] each, below each other.
+
+        Of a table, rows are read.
+        """
         shapes = [self._checkpoint.shape(name) for name in names]
         height, width = sum(shape[0] for shape in shapes), shapes[0][1]
-        return self._made(" ".join(names), lambda: self._stacked(names)), (height, width)
+        attribute = self._made(" ".join(names), lambda: self._stacked(names))
+        (self._tables if is_table else self._factors).add(attribute)
+        return attribute, (height, width)
 
     def integer_form(self, name: str) -> IntegerForm | None:
         """Return the form of a matrix that is to be integers, None for floats."""
@@ -123,8 +134,15 @@ class GraphWeights:
         while self._waiting:
             attributes, make_tensors = self._waiting.pop(0)
             for attribute, tensor in zip(attributes, make_tensors(), strict=True):
+                if self._has_tiles(attribute, tensor.shape):
+                    tensor = in_fractal_format(tensor)
                 self.parameters[attribute] = _parameter(attribute, tensor)
             self._checkpoint.release()
+
+    def _has_tiles(self, attribute: str, shape: tuple[int, ...]) -> bool:
+        """Return whether only products read a parameter, in a format of tiles."""
+        is_factor = attribute in self._factors and attribute not in self._tables
+        return self._is_fractal and is_factor and not any(size % 16 for size in shape)
 
     def drop(self, name: str) -> None:
         """Forget a matrix alone that no line of a graph names, unless it is loaded."""

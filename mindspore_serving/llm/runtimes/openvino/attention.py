@@ -26,13 +26,13 @@ BLOCK_SIZE = 32  # tokens per cache block, fixed by the plugin
 
 def paged_attention(
     qkv: tuple[Node, Node, Node], cache: tuple[Node, Node], spec: AttentionSpec, *,
-    step: Mapping[str, Node], sinks: Node | None = None,
+    step: Mapping[str, Node], sinks: Node | None = None, value_dim: int = 0,
 ) -> Node:  # fmt: skip
     """Compute the attention of the new tokens, and write their keys and values to `cache`.
 
-    The result is [T, heads * head_dim].  `step` has the parameters past_lens, subsequence_begins,
-    block_indices, block_indices_begins and max_context_len; also token_type_ids if adjacent tokens
-    of type 1 see one another.  `sinks` are [1, heads].
+    The result is [T, heads * value_dim], by default that of keys.  `step` has the parameters
+    past_lens, subsequence_begins, block_indices, block_indices_begins and max_context_len; also
+    token_type_ids if adjacent tokens of type 1 see one another.  `sinks` are [1, heads].
 
     Raises StartError for attention that the operation does not support.
     """
@@ -62,9 +62,9 @@ def paged_attention(
     node = _PagedAttentionExtension([x.output(0) for x in nodes])
     sizes = node.get_rt_info()
     sizes["num_k_heads"] = sizes["num_v_heads"] = spec.num_kv_heads
-    sizes["k_head_size"] = sizes["v_head_size"] = spec.head_dim
+    sizes["k_head_size"], sizes["v_head_size"] = spec.head_dim, value_dim or spec.head_dim
     # It has three outputs; a reshape of the first is a node with one, of known width.
-    width = spec.num_heads * spec.head_dim
+    width = spec.num_heads * (value_dim or spec.head_dim)
     return opset.reshape(node.output(0), np.array([-1, width], np.int64), False)
 
 

@@ -109,7 +109,8 @@ def _open(
     weights = _weights(part, config, options, is_exact=is_exact)
     weights.check = weights.check if shared is None else shared.check
     sums = None if part.exchange is None else RankSums(part.exchange)
-    ops = _ops_of(part, config, weights, sums)
+    keeps_latent = spec.latent is not None and shared is None and sums is None
+    ops = _ops_of(part, config, weights, sums, keeps_latent=keeps_latent)
     model = build_model(ops, part)
     loading.reached(0.3)
     _log_dequantised(weights, checkpoint, options)
@@ -162,11 +163,13 @@ def _weights(
 
 
 def _ops_of(
-    part: RankPart, config: EngineConfig, weights: OpenVINOWeights, sums: RankSums | None
-) -> OpenVINOOps:
+    part: RankPart, config: EngineConfig, weights: OpenVINOWeights, sums: RankSums | None,
+    *, keeps_latent: bool,
+) -> OpenVINOOps:  # fmt: skip
     """Return the operations with the inputs that the model and `config` need.
 
-    `sums` are those over ranks.
+    `sums` are those over ranks.  Adapters may change the matrix that expands latent vectors, and
+    the runner that a cache is shared with has the keys and values of every head.
     """
     spec, switches = part.spec, bool(part.spec.rope.switch)
     has_images = spec.architecture.takes_images and config.max_images > 0
@@ -178,6 +181,7 @@ def _ops_of(
         num_features=spec.hidden_size if has_images else 0,
         switches=switches,
         has_types=_has_bidirectional_images(part, config),
+        keeps_latent=keeps_latent and not config.has_adapters,
     )
 
 
@@ -228,7 +232,8 @@ def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
     output = part.decoder(ops, spec, inputs)
     if not spec.is_last:
         return ops.graph_of({"hidden": output})
-    width = spec.vocab_size if part.exchange is None else part.exchange.rows.count
+    width = spec.num_logits or spec.vocab_size
+    width = width if part.exchange is None else part.exchange.rows.count
     return ops.model(output, width)
 
 

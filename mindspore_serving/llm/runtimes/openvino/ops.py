@@ -14,7 +14,12 @@ from openvino.op import Parameter
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.expert_block import ExpertBlock
-from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Weight
+from mindspore_serving.llm.models.ops import (
+    AttentionSpec,
+    DecoderInputs,
+    Weight,
+    latent_sizes,
+)
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
@@ -25,6 +30,7 @@ from mindspore_serving.llm.runtimes.openvino.experts import (
     route,
 )
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
+from mindspore_serving.llm.runtimes.openvino.latent import latent_attention
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     USES_LONG_ROPE,
@@ -49,15 +55,16 @@ class OpenVINOOps(heads.Headwise):
 
     With `adapts`, the graph has inputs for LoRA adapters (`lora`); with `num_features`, for image
     features of that size in place of embeddings; with `switches`, for
-    `DecoderInputs.uses_long_rope`; with `has_types`, tokens of an image see one another.
+    `DecoderInputs.uses_long_rope`; with `has_types`, tokens of an image see one another; with
+    `keeps_latent`, the cache of latent attention has latent vectors.
     """
 
     def __init__(
         self, weights: OpenVINOWeights, *, adapts: bool = False, num_features: int = 0,
-        switches: bool = False, has_types: bool = False,
+        switches: bool = False, has_types: bool = False, keeps_latent: bool = False,
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
-        self._weights = weights
+        self._weights, self._keeps_latent = weights, keeps_latent
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         names = ("token_ids", "positions", "rows", *([USES_LONG_ROPE] if switches else []))
         vectors = {name: self._parameter(name) for name in names}
@@ -177,6 +184,17 @@ class OpenVINOOps(heads.Headwise):
         cache = (self._cache(f"key_cache.{layer}"), self._cache(f"value_cache.{layer}"))
         sinks = self._vector(spec.sinks, spec.num_heads) if spec.sinks else None
         return paged_attention((q, k, v), cache, spec, step=self._step, sinks=sinks)
+
+    def latent_attention(
+        self, layer: int, q: tuple[Node, Node], key: tuple[Node, Node], expansion: Weight,
+        spec: AttentionSpec,
+    ) -> Node:  # fmt: skip
+        if not self._keeps_latent:
+            return super().latent_attention(layer, q, key, expansion, spec)
+        cache = (self._cache(f"key_cache.{layer}"), self._cache(f"value_cache.{layer}"))
+        latent = latent_sizes(spec)
+        matrices = self._weights.by_head(expansion, (latent.plain, latent.value))
+        return latent_attention(q, key, matrices, cache, spec, step=self._step)
 
     def convolution(self, layer: int, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         shape = self._weights.shape(weight)

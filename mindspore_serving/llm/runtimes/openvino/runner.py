@@ -43,6 +43,8 @@ class OpenVINORunner:
     """
 
     block_size = BLOCK_SIZE
+    is_head = False
+    draft_ids: npt.NDArray[np.int64] | None = None
 
     def __init__(
         self,
@@ -57,7 +59,8 @@ class OpenVINORunner:
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
-        self.hidden_size = self.width = spec.hidden_size
+        self.width = spec.hidden_size
+        self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base = base
         self._part = part
@@ -147,7 +150,7 @@ class OpenVINORunner:
                 cache.array[target] = cache.array[source]
         if not self._part.spec.is_first:
             if hidden_states is None:  # to warm up
-                hidden_states = np.zeros((step.num_tokens, self.hidden_size), np.float32)
+                hidden_states = np.zeros((step.num_tokens, self.width), np.float32)
             feed.request.set_tensor(HIDDEN, ov.Tensor(hidden_states, shared_memory=True))
         try:
             feed.request.infer()

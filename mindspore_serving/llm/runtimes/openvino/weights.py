@@ -179,6 +179,21 @@ class OpenVINOWeights:
             return self.constants.of(arrays, arrays.shape, ov.Type.f32)
         return self.constants.scaled(merged(some, np.stack))
 
+    def by_head(self, name: str, sizes: tuple[int, int]) -> tuple[Node, Node]:
+        """Return two matrices, [heads, size, in] each, that a matrix has after each other by head.
+
+        They are floats: the plugin has no product by integers for stacks of them.
+        """
+        rows = self._checkpoint.f32(name)
+        parts = np.split(rows.reshape(-1, sum(sizes), rows.shape[1]), [sizes[0]], 1)
+        first, second = (self._stack_of_floats(np.ascontiguousarray(part)) for part in parts)
+        return first, second
+
+    def _stack_of_floats(self, stack: Array) -> Node:
+        if self.precision == "bf16":
+            return widened(self.constants.of(to_bf16(stack), stack.shape, TYPES["BF16"]))
+        return self.constants.of(stack, stack.shape, ov.Type.f32)
+
     def rows(self, names: Sequence[str]) -> Node:
         """Stack vectors of equal length, [len(names), features] float32."""
         rows = np.stack([self._checkpoint.f32(name) for name in names])

@@ -173,7 +173,7 @@ class GatheredAttention:
         self, keys: torch.Tensor, values: torch.Tensor, q: torch.Tensor, spec: AttentionSpec,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        out = torch.empty_like(q)
+        out = q.new_empty(len(q), spec.num_heads * values.shape[-1])
         for group in self.groups:
             gathered = tuple(_gather(stored, group, q.dtype) for stored in (keys, values))
             out[group.tokens] = _attend(group, q[group.tokens], gathered, spec, sinks)
@@ -183,12 +183,13 @@ class GatheredAttention:
 class TorchCache:
     """Keys and values of layers, each [num_blocks, block_size, kv_heads, head_dim].
 
-    `heads` has the last two sizes of each layer.
+    `heads` has the last two sizes of each layer.  With `latent`, values are that many first
+    features of keys, which latent attention caches.
     """
 
     def __init__(
         self, blocks: tuple[int, int], heads: Mapping[int, tuple[int, int]], *, dtype: torch.dtype,
-        device: str,
+        device: str, latent: int = 0,
     ) -> None:  # fmt: skip
         self._pages: list[Array] = []  # memory of the tensors, on a CPU
 
@@ -200,7 +201,11 @@ class TorchCache:
             self._pages.append(in_pages((blocks[0], math.prod(shape[1:]) * dtype.itemsize), "u1"))
             return torch.from_numpy(self._pages[-1]).view(dtype).view(shape)
 
-        self.layers = {layer: (zeros(layer), zeros(layer)) for layer in heads}
+        self.is_latent = latent > 0
+        self.layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        for layer in heads:
+            keys = zeros(layer)
+            self.layers[layer] = keys, keys[..., :latent] if latent else zeros(layer)
 
     def release(self, blocks: Sequence[int]) -> None:
         """Return the memory of `blocks` to the system, on a CPU."""
@@ -214,9 +219,8 @@ class TorchCache:
 
     def copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy blocks `source` to `target`; all are read before any is written."""
-        for keys, values in self.layers.values():
-            keys[target] = keys[source]
-            values[target] = values[source]
+        for stored in self._all():
+            stored[target] = stored[source]
 
     def read(self, block: int) -> memoryview:
         """Return the contents of a block, as bytes."""
@@ -233,13 +237,14 @@ class TorchCache:
 
     def _all(self) -> Iterator[torch.Tensor]:
         for pair in self.layers.values():
-            yield from pair
+            yield from pair[:1] if self.is_latent else pair
 
-    def write(
-        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
-    ) -> None:
-        """Write `keys` and `values`, [T, kv_heads, head_dim], to the slots of a layer."""
-        for stored, new in zip(self.layers[layer], (keys, values), strict=True):
+    def write(self, layer: int, slots: torch.Tensor, *new_tensors: torch.Tensor) -> None:
+        """Write keys and values, [T, kv_heads, head_dim], to the slots of a layer.
+
+        A latent cache has keys alone.
+        """
+        for stored, new in zip(self.layers[layer], new_tensors, strict=False):
             stored.flatten(0, 1)[slots] = new.to(stored.dtype)
 
 
@@ -254,8 +259,8 @@ def _attend(
 ) -> torch.Tensor:  # fmt: skip
     """Attend with `q`, [B * num_new, heads * head_dim], over [B, kv_heads, L, head_dim].
 
-    The result is shaped as `q`.  Heads that share a key are stacked as if they were queries, so
-    that no key is repeated.
+    The result has the features of values.  Heads that share a key are stacked as if they were
+    queries, so that no key is repeated.
     """
     keys, values = keys_values
     num_groups = spec.num_heads // spec.num_kv_heads
@@ -268,7 +273,7 @@ def _attend(
     else:
         attend = functional.scaled_dot_product_attention
         out = attend(q, keys, values, attn_mask=mask, scale=spec.scale)
-    out = out.view(batch, spec.num_kv_heads, num_groups, group.num_new, spec.head_dim)
+    out = out.view(batch, spec.num_kv_heads, num_groups, group.num_new, values.shape[-1])
     return out.permute(0, 3, 1, 2, 4).reshape(batch * group.num_new, -1)
 
 

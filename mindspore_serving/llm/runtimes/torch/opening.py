@@ -108,7 +108,18 @@ def open_model(
         device=device,
         part=part,
         is_invariant=config.deterministic,
+        keeps_latent=_keeps_latent(part, config, device),
     )
+
+
+def _keeps_latent(part: RankPart, config: EngineConfig, device: str) -> bool:
+    """Return whether the cache of latent attention has latent vectors, on a CPU.
+
+    Else it has the keys and values of every head: the kernel on CUDA needs values as wide as keys,
+    adapters may change the matrix that expands latent vectors, and ranks have some heads each.
+    """
+    is_plain = not (config.deterministic or config.has_adapters) and part.exchange is None
+    return part.spec.latent is not None and device == "cpu" and is_plain
 
 
 def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
@@ -128,7 +139,9 @@ def start_runner(model: TorchModel, config: EngineConfig) -> TorchRunner:
         setting = AttentionSetting(model.dtype, model.kv_dtype, config.block_size, model.device)
         with torch.cuda.device(model.device):
             kernels = open_kernels(layers, setting)
-    block_bytes = cache_block_bytes(config, spec, model.kv_dtype.itemsize)
+    block_bytes = cache_block_bytes(
+        config, spec, model.kv_dtype.itemsize, num_latent=int(model.keeps_latent)
+    )
     memory, part = _read_memory(model.device), model.part
     limits = runner_limits(config, spec, block_bytes, memory, part.size if part else 1)
     if part is not None:

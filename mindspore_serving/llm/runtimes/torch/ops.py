@@ -4,14 +4,14 @@ A rank computes its part of every layer on a CPU, with sums in float32.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
 from torch.nn import functional
 
 from mindspore_serving.llm.models.expert_block import ExpertBlock
-from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops
+from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops, latent_sizes
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.runtimes.torch.attention import Attention, TorchCache
@@ -180,6 +180,27 @@ class TorchOps(Ops):
         self._cache.write(layer, current.slots, k.view(shape), v.view(shape))
         sinks = self._weights[spec.sinks] if spec.sinks else None
         return current.attention.attend(*self._cache.layers[layer], q, spec, sinks)
+
+    def latent_attention(
+        self, layer: int, q: tuple[Tensor, Tensor], key: tuple[Tensor, Tensor], expansion: Tensor,
+        spec: AttentionSpec,
+    ) -> Tensor:  # fmt: skip
+        if not self._cache.is_latent:
+            expanded: Tensor = super().latent_attention(layer, q, key, expansion, spec)
+            return expanded
+        latent, heads, current = latent_sizes(spec), spec.num_heads, self._current()
+        matrices = expansion.view(heads, latent.plain + latent.value, latent.kv_rank)
+        of_keys, of_values = matrices.split([latent.plain, latent.value], 1)
+        plain, rotated = (part.unflatten(-1, (heads, -1)) for part in q)
+        queries = torch.cat([torch.einsum("thp,hpr->thr", plain, of_keys), rotated], -1)
+        self._cache.write(layer, current.slots, torch.cat(key, -1)[:, None])
+        width = latent.kv_rank + latent.rotated
+        shared = replace(spec, num_kv_heads=1, head_dim=width, latent=None)
+        self.specs.add(shared)
+        keys_values = self._cache.layers[layer]
+        out = current.attention.attend(*keys_values, queries.flatten(1), shared)
+        out = out.unflatten(-1, (heads, latent.kv_rank))
+        return torch.einsum("thr,hvr->thv", out, of_values).flatten(1)
 
     def convolution(
         self, layer: int, x: Tensor, weight: Tensor, bias: Tensor | None = None

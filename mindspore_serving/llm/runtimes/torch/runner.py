@@ -99,6 +99,15 @@ class TorchModel:
     device: str
     part: RankPart | None = None  # the part of the model in this process; None is all
     is_invariant: bool = False  # a row's result does not depend on the other rows
+    keeps_latent: bool = False  # the cache of latent attention has latent vectors
+
+    @property
+    def cached_heads(self) -> dict[int, tuple[int, int]]:
+        """Number of key-value heads and features of each in the cache, by layer."""
+        latent = self.spec.latent if self.keeps_latent else None
+        if latent is not None:
+            return dict.fromkeys(self.spec.attention_layers, (1, latent.kv_rank + latent.rotated))
+        return {layer: self.spec.heads[layer] for layer in self.spec.attention_layers}
 
     def ops(self, caches: Caches, *, is_fused: bool) -> TorchOps:
         """Return the operations to compute with; fused ones by Triton's kernels if `is_fused`."""
@@ -132,12 +141,16 @@ class TorchRunner(LimitedRunner):
         super().__init__(limits)
         spec = model.spec
         blocks = (limits.num_blocks + 1, limits.block_size)
-        heads = {layer: spec.heads[layer] for layer in spec.attention_layers}
+        heads, latent = model.cached_heads, spec.latent if model.keeps_latent else None
         self._model = model
         default = InvariantPath if model.is_invariant else GatherPath
         self._path: AttentionPath = path or default(limits.block_size)
-        self._cache = TorchCache(blocks, heads, dtype=model.kv_dtype, device=model.device)
-        self.block_bytes = 2 * sum(map(math.prod, heads.values())) * limits.block_size
+        self._cache = TorchCache(
+            blocks, heads, dtype=model.kv_dtype, device=model.device,
+            latent=latent.kv_rank if latent else 0,
+        )  # fmt: skip
+        num_tensors = 1 if latent else 2
+        self.block_bytes = num_tensors * sum(map(math.prod, heads.values())) * limits.block_size
         self.block_bytes *= model.kv_dtype.itemsize
         self.cache_memory = replace(limits.memory, can_release=model.device == "cpu")
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
@@ -148,7 +161,8 @@ class TorchRunner(LimitedRunner):
         )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
-        self.hidden_size = self.width = spec.hidden_size
+        self.width = spec.hidden_size
+        self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base: BaseModel | None = None
 

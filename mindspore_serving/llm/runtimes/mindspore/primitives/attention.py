@@ -203,7 +203,7 @@ class ComposedFlashAttention(PaddedAttention):
 
 
 class ComposedPagedAttention(PaddedAttention):
-    """Causal attention of q, [T, heads * D], to caches [blocks, block_size, kv_heads, D].
+    """Causal attention of q, [T, heads * D], to caches [blocks, block_size, kv_heads, D] or flat.
 
     `mask` is the output of `ComposedAttentionMask`; `sinks` as in `ComposedFlashAttention`.  Each
     sequence takes the time and the memory of the longest table.
@@ -222,12 +222,17 @@ class ComposedPagedAttention(PaddedAttention):
     ) -> Tensor:
         # The write to the cache is what q depends on; without this the gather could precede it.
         tables = ops.depend(mask[4], q)
-        k = gathered(key_cache, tables, mask)
-        return self.attend(q, k, gathered(value_cache, tables, mask), mask, sinks)
+        k = gathered(key_cache, tables, mask, self.kv_heads)
+        v = gathered(value_cache, tables, mask, self.kv_heads)
+        return self.attend(q, k, v, mask, sinks)
 
 
-def gathered(cache: Tensor, tables: Tensor, plan: Plan) -> Tensor:
-    """Return the cache of each sequence, [B * kv_heads, blocks * block_size, D]."""
+def gathered(cache: Tensor, tables: Tensor, plan: Plan, kv_heads: int) -> Tensor:
+    """Return the cache of each sequence, [B * kv_heads, blocks * block_size, D].
+
+    `cache` may have the features of all heads on one axis.
+    """
     # Two gathers, as a reshape of the cache itself would copy all of it.
-    rows = ops.reshape(ops.gather(cache, tables, 0), (-1, cache.shape[3]))
+    width = cache.shape[-1] if len(cache.shape) == 4 else cache.shape[-1] // kv_heads
+    rows = ops.reshape(ops.gather(cache, tables, 0), (-1, width))
     return ops.gather(rows, plan[1], 0)

@@ -164,8 +164,8 @@ class ComposedMla(PaddedAttention):
         q_seq_lens: Tensor,
     ) -> Tensor:
         tables = ops.depend(mask[4], (q, q_rope))
-        latent = gathered(kv_cache, tables, mask)
-        keys = ops.concat((latent, gathered(rope_cache, tables, mask)), 2)
+        latent = gathered(kv_cache, tables, mask, 1)
+        keys = ops.concat((latent, gathered(rope_cache, tables, mask, 1)), 2)
         queries = ops.concat((q, q_rope), 2)
         flat = ops.reshape(queries, (-1, self.heads * queries.shape[2]))
         return ops.reshape(self.attend(flat, keys, latent, mask, None), (-1, *q.shape[1:]))

@@ -1,7 +1,9 @@
-"""Names of tools, in the form that models and all clients accept."""
+"""Tools of MCP servers, and their names in the form that models and all clients accept."""
 
 import hashlib
 import re
+from dataclasses import dataclass, field
+from typing import Any
 
 MAX_NAME = 64  # characters of a function's name
 _OTHER = re.compile(r"[^A-Za-z0-9_-]")
@@ -18,3 +20,18 @@ def tool_name(owner: str, name: str) -> str:
         return full
     digest = hashlib.sha256(plain.encode()).hexdigest()[:8]
     return f"{full[: MAX_NAME - len(digest) - 1]}_{digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A tool; `function` is its name in the prompt."""
+
+    server: str
+    name: str
+    description: str
+    schema: dict[str, Any]
+    annotations: dict[str, Any] | None = None
+    function: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", tool_name(self.server, self.name))
