@@ -15,6 +15,7 @@ CLIENTS = (
         "grpcio-health-checking",
         "huggingface_hub",
         "langchain-openai",
+        "mcp",
     ),
     *("ollama", "openai", "schemathesis", "tritonclient"),
 )

@@ -4,17 +4,12 @@ Methods are those of grpcio's handlers, and see the part of its context that the
 """
 
 import asyncio
-import base64
-import binascii
 import re
-import zlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, NoReturn
-from urllib.parse import quote
 
-import grpc
 import grpc.aio
 
 from mindspore_serving import log
@@ -22,6 +17,17 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry
+from mindspore_serving.frontends.grpc.messages import (
+    ENCODINGS,
+    WINDOWS,
+    CallFault,
+    Code,
+    Metadata,
+    decode_metadata,
+    encode_metadata,
+    encode_status,
+    inflate,
+)
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http2.fields import encode_fields, encode_head
@@ -29,8 +35,6 @@ from mindspore_serving.frontends.http2.stream import Http2Stream
 from mindspore_serving.frontends.memory import NO_MEMORY
 from mindspore_serving.wire import status as statuses
 
-Metadata = tuple[tuple[str, str | bytes], ...]
-Code = grpc.StatusCode
 PREFIX = 5  # bytes before a message: whether it is compressed, and its size
 _HEADERS = ((b"content-type", b"application/grpc"),)
 _HEAD = encode_head(200, _HEADERS)
@@ -38,20 +42,6 @@ _OK = encode_fields([(b"grpc-status", b"0")])
 _SMALL = 64 << 10  # bytes of a message that do not count in the memory quota, or are waited for
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_RESERVED = frozenset(
-    {b"host", b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"}
-)
-_WINDOWS = {b"gzip": 31, b"deflate": 15}  # of zlib
-_UNQUOTED = " !\"#$&'()*+,/:;<=>?@[]"  # the rest of printable ASCII but %
-ENCODINGS = b"identity,deflate,gzip"
-
-
-class CallFault(Exception):
-    """An end of a call that no method decides."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class GrpcCall(Exchange):
@@ -123,7 +113,7 @@ class GrpcCall(Exchange):
                 return
             seconds = int(match[1]) * _UNITS[match[2]]
             self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
-        if self._encoding != b"identity" and self._encoding not in _WINDOWS:
+        if self._encoding != b"identity" and self._encoding not in WINDOWS:
             self._trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
             text = f"grpc-encoding {self._encoding.decode('latin-1')!r} is not supported"
             self._end(Code.UNIMPLEMENTED, text)
@@ -237,7 +227,7 @@ class GrpcCall(Exchange):
             return
         self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
         self.request_id = log.request_id.get().encode()
-        trailers = _OK + encode_fields(_encoded(self._trailing)) if self._trailing else _OK
+        trailers = _OK + encode_fields(encode_metadata(self._trailing)) if self._trailing else _OK
         self._finish()
         self.output.answer_block(_HEAD, parts, trailers)
 
@@ -274,10 +264,7 @@ class GrpcCall(Exchange):
             return
         self._is_over, self.status = True, code.name
         self._code, self._details = code, text
-        fields = [(b"grpc-status", b"%d" % code.value[0])]
-        if text:
-            fields.append((b"grpc-message", quote(text, safe=_UNQUOTED).encode()))
-        fields += _encoded(self._trailing)
+        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         self._finish()
         if self.has_responded:
             self.output.finish_with(fields)
@@ -330,14 +317,14 @@ class GrpcCall(Exchange):
             yield message
 
     async def _decompress(self, message: bytes) -> bytes:
-        arguments = message, _WINDOWS[self._encoding], self._max_message
+        arguments = message, WINDOWS[self._encoding], self._max_message
         if len(message) < _SMALL and self._max_message < _SMALL:
-            return _inflate(*arguments)
-        return await on_thread("inflate", _inflate, *arguments)
+            return inflate(*arguments)
+        return await on_thread("inflate", inflate, *arguments)
 
     def invocation_metadata(self) -> Metadata:
         if self._metadata is None:
-            self._metadata = tuple(_decoded(self._head.headers))
+            self._metadata = tuple(decode_metadata(self._head.headers))
         return self._metadata
 
     def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
@@ -376,42 +363,6 @@ class GrpcCall(Exchange):
 
     def add_done_callback(self, call: Callable[[Any], None]) -> None:
         self._on_done.append(call)
-
-
-def _inflate(message: bytes, window: int, limit: int) -> bytes:
-    """Decompress a message to at most `limit` bytes."""
-    stream = zlib.decompressobj(window)
-    try:
-        data = stream.decompress(message, limit + 1)
-    except zlib.error as error:
-        raise CallFault(Code.INTERNAL, f"a message cannot be decompressed: {error}") from None
-    if len(data) > limit:
-        raise CallFault(Code.RESOURCE_EXHAUSTED, f"a message has over {limit} bytes decompressed")
-    return data
-
-
-def _decoded(headers: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str | bytes]]:
-    for name, value in headers:
-        if name in _RESERVED:
-            continue
-        if name.endswith(b"-bin"):
-            stripped = value.rstrip(b"=")
-            padded = stripped + b"=" * (-len(stripped) % 4)
-            try:
-                yield name.decode("latin-1"), base64.b64decode(padded, validate=True)
-            except binascii.Error:
-                text = f"the metadata {name.decode('latin-1')} is not base64"
-                raise CallFault(Code.INVALID_ARGUMENT, text) from None
-        else:
-            yield name.decode("latin-1"), value.decode("latin-1")
-
-
-def _encoded(metadata: Metadata) -> Iterable[tuple[bytes, bytes]]:
-    for name, value in metadata:
-        if isinstance(value, str):
-            yield name.encode(), value.encode()
-        else:
-            yield name.encode(), base64.b64encode(value).rstrip(b"=")
 
 
 class RefusedMethod:

@@ -11,7 +11,8 @@ import grpc
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
-from mindspore_serving.frontends.grpc.call import Code, GrpcCall, RefusedMethod
+from mindspore_serving.frontends.grpc.call import GrpcCall, RefusedMethod
+from mindspore_serving.frontends.grpc.messages import Code
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.server import ExchangeServer

@@ -71,8 +71,11 @@ def _number(name: str) -> int:
 
 
 def check_size(num_ranks: int) -> None:
-    """Raise StartError if msrun has started another number of ranks, or this one does not serve."""
-    role = read_role()
+    """Raise StartError if msrun has started another number of ranks, or this one does not serve.
+
+    Without MS_NODE_ID the variables are those of agents, which connect by themselves.
+    """
+    role = read_role() if "MS_NODE_ID" in VARIABLES else None
     if role is None:
         return
     if role.rank != 0:

@@ -150,8 +150,9 @@ MALFORMED = {
 }
 
 
+@pytest.mark.parametrize("runtime", ["native", "combined"])
 @pytest.mark.parametrize("fault", MALFORMED)
-def test_a_malformed_file_is_refused_naming_its_fault(fault, tmp_path):
+def test_a_malformed_file_is_refused_naming_its_fault(fault, runtime, tmp_path):
     write, message = MALFORMED[fault]
     with pytest.raises(StartError, match=message):
-        open_runner(write(tmp_path), "native", EngineConfig(kv_cache_memory=2**20))
+        open_runner(write(tmp_path), runtime, EngineConfig(kv_cache_memory=2**20))

@@ -10,17 +10,16 @@ from mindspore_serving.llm.checkpoint.gguf.configuration import decoded_bytes
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
-from mindspore_serving.llm.runtimes.capacity import first_step, runner_limits
+from mindspore_serving.llm.runtimes.capacity import runner_limits
 from mindspore_serving.llm.runtimes.combined.runner import CombinedRunner
 from mindspore_serving.llm.runtimes.layout import SharedCache
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
-from mindspore_serving.llm.runtimes.native.opening import plan_model
+from mindspore_serving.llm.runtimes.native.opening import compute_first, plan_model
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.processor import kept_capabilities
-from mindspore_serving.llm.step import Row, Step
 
 LIBRARY_BYTES = 160 << 20  # of OpenVINO, its compiled graph, and the activations of a step
 SHARE_OF_FREE = 0.8  # largest share of free memory that the packed weights may take
@@ -49,8 +48,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> CombinedRunner:
     limits = runner_limits(config, model.spec, block_bytes, memory)
     with_spare_block = replace(limits, num_blocks=limits.num_blocks + 1)
     native = NativeRunner(model, with_spare_block, kind, config.num_threads)
-    with first_step():
-        native.run(Step((Row([0], 0, [limits.num_blocks], 1),)))
+    compute_first(native, directory, limits.num_blocks)
     runner = CombinedRunner(native, limits)
     if reserved:
         _pack(runner, Path(directory), config)

@@ -45,15 +45,24 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
         base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint.f32)
     changes = read_changes(config, base)
     runner = NativeRunner(model, limits, kind, config.num_threads, base)
-    with first_step():
-        if np.isnan(runner.run(Step((Row([0], 0, [0], 1),)))).any():
-            raise StartError(
-                f"{directory} has weights or scales that are not numbers (NaN): it is damaged; "
-                "download or convert it again"
-            )
+    compute_first(runner, directory)
     for adapter, change in changes.items():
         runner.load_adapter(adapter, change)
     return runner
+
+
+def compute_first(runner: NativeRunner, directory: str | Path, block: int = 0) -> None:
+    """Compute a first step in `block`.
+
+    Raises StartError: not enough memory, logits that are not numbers.
+    """
+    with first_step():
+        logits = runner.run(Step((Row([0], 0, [block], 1),)))
+    if np.isnan(logits).any():
+        raise StartError(
+            f"{directory} has weights or scales that are not numbers (NaN): it is damaged; "
+            "download or convert it again"
+        )
 
 
 def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
