@@ -27,10 +27,10 @@ CUT = [
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
     "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3",
 ]  # fmt: skip
-# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4 and internlm are.
+# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4, internlm and deepseek-v2 are.
 CUT_ALIKE = [
     "gemma", "chatglm3-32k", "ernie4_5", "seed-oss", "ministral3", "ministral", "glm",
-    "pangu-embedded",
+    "pangu-embedded", "pangu-ultra",
 ]  # fmt: skip
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
