@@ -122,8 +122,7 @@ class ServerOptions:
     )
     state_directory: str = param(
         "",
-        "directory or postgresql:// URL for files, batches and stored responses, which then "
-        "survive the server",
+        "directory or postgresql:// URL of files, batches and responses that survive the server",
         details="A directory is created if it does not exist, and has one server at a time; a "
         "database has several. Without it, there are no files and batches, and responses are "
         "stored in memory",

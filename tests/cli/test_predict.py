@@ -105,10 +105,12 @@ def test_the_port_of_the_other_protocol_is_told(served, tmp_path: Path) -> None:
     assert (by_http.returncode, by_http.stdout) == (1, "")
     assert f"{served.address} is a gRPC port" in by_http.stderr
     assert f"grpc://{served.address}" in by_http.stderr
+
+
+def test_the_port_of_http_answers_grpc_too(served, tmp_path: Path) -> None:
+    inputs = ["words", "double", '{"x": 1}']
     by_grpc = call(["predict", served.url.removeprefix("http://"), *inputs], tmp_path)
-    assert by_grpc.returncode == 1
-    assert "this is an HTTP port" in json.loads(by_grpc.stdout)["error_msg"]
-    assert f"or write {served.url}" in json.loads(by_grpc.stdout)["error_msg"]
+    assert (by_grpc.returncode, by_grpc.stderr) == (0, "")
 
 
 def test_a_server_without_answer_is_an_error_of_a_line(tmp_path: Path) -> None:

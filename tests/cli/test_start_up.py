@@ -110,7 +110,7 @@ def test_a_port_that_grpc_cannot_have_is_an_error_of_a_line(tmp_path: Path) -> N
         port = str(taken.getsockname()[1])
         done = run([*SERVING, "serve", "words", "--grpc-port", port, "--no-http"], tmp_path)
         assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-        assert f"address 127.0.0.1:{port}: is it in use" in done.stderr
+        assert f"address 127.0.0.1:{port} failed: Address already in use" in done.stderr
 
 
 def test_statuses_are_the_default_and_can_be_turned_off(tmp_path: Path) -> None:

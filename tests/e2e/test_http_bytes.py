@@ -92,7 +92,6 @@ def test_http_1_0_closes_and_1_1_stays_open(calls):
         b"POST /model/toy:same HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
         b"POST /model/toy:same HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"POST /model/toy:same HTTP/1.1\r\nbad header\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
         bytes(range(256)) * 8,
     ],
     ids=lambda data: repr(data[:30]),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.campaign import Finding
-from tests.fuzz.case import H2, SEEDS, Case
+from tests.fuzz.case import SEEDS, Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,7 @@ class Known:
     skips: Callable[[Case], bool] | None = None
 
 
-def _has_another_path(case: Case) -> bool:
-    """Whether the path of a call over gRPC may have been edited."""
-    paths = (b"\x05:path*/" + _PATH + b"@", b"\x05:path0/" + _PATH + b"Stream@")
-    return case.channel == H2 and not any(path in case.data for path in paths)
-
-
-_PATH = b"mindspore.serving.proto.MSService/Predict"
-KNOWN: tuple[Known, ...] = (
-    Known(
-        "grpc_bytes/found-path-not-utf8.h2",
-        "grpcio fails on a path that is not UTF-8; the server listens anew within a second",
-        skips=_has_another_path,
-    ),
-)
+KNOWN: tuple[Known, ...] = ()
 
 
 def is_skipped(case: Case) -> bool:

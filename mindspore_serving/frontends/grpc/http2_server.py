@@ -89,6 +89,7 @@ class Http2GrpcServer(ExchangeServer):
         responses: ResponseCounter | None = None,
     ) -> None:
         super().__init__(address, methods.open, methods.max_message, limits, responses=responses)
+        self.shared.speaks_http1 = False  # clients know a server of gRPC by its first frame
         self._calls = methods
 
     async def start(self, tls: Certificates | None, tag: str = "Serving gRPC server") -> None:

@@ -111,6 +111,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
         HTTP/2 begins with its preface, over TLS too; its connection takes over then.
         """
+        if not self._shared.speaks_http1:
+            self._take_over(self._shared.buffer[:nbytes])
+            return False
         if self._shared.buffer[0] != PREFACE[0] and not self._preface:
             self._is_new = False
             return True

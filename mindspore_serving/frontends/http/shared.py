@@ -59,6 +59,7 @@ class SharedState:
     pool: BodyPool
     connections: set[OpenConnection] = field(default_factory=set)
     is_stopping: bool = False
+    speaks_http1: bool = True  # else every connection is one of HTTP/2
     # All connections share this buffer: its content is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 

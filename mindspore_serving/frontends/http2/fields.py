@@ -21,7 +21,7 @@ _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
 _BAD_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
-_BAD_VALUE = re.compile(rb"[\0\r\n]|^[ \t]|[ \t]$")
+_BAD_VALUE = re.compile(rb"[\0\r\n]")
 _STATUS = {
     status: bytes([0x88 + i]) for i, status in enumerate((200, 204, 206, 304, 400, 404, 500))
 }
@@ -103,6 +103,7 @@ class FieldReader:
             if name in _PSEUDO and name not in pseudo and not headers:
                 pseudo[name] = value
             else:
+                value = value.strip(b" \t")  # as in HTTP/1.1; clients of gRPC send such values
                 _check(name, value)
                 headers.append((name, value))
         if {b":method", b":scheme", b":path"} - pseudo.keys() or not pseudo[b":path"]:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from tests.frontends.http2.peer import Peer
+from tests.frontends.http2.test_hostile import DATA, RawClient, request
 from tests.frontends.http_serving import BODY, Web
 from tests.waiting import PATIENCE, eventually
 
@@ -95,6 +96,14 @@ def test_an_application_gets_the_fields_of_the_request(peer):
         "scheme": "http",
         "headers": headers,
     }
+
+
+def test_spaces_around_a_value_are_left_out(web):
+    raw = RawClient(web)
+    raw.send(request(1, ("x", " y\t"), path="/show"))
+    frame = raw.read(lambda frame: frame[0] == DATA and frame[3])
+    assert ["x", "y"] in json.loads(frame[3])["headers"]
+    raw.socket.close()
 
 
 def test_an_unknown_route_is_refused(peer):
