@@ -103,7 +103,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", None, 2, ours("add_one")),
-        Server("ours http2", None, 2, ours("add_one", "http2")),
+        Server("ours grpcio", None, 2, ours("add_one", "grpcio")),
         Server("litserve", "litserve", 1, _script("litserve_add_one.py")),
         Server("mosec", "mosec", 1, _script("mosec_add_one.py")),
         Server("mlserver", "mlserver", 2, _script("mlserver_add_one.py")),
@@ -145,10 +145,10 @@ CONTENDERS = (
         port=1,
     ),
     Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
-    Contender("ours V2 gRPC, native", "ours native", "grpc", _V2_CALL, _v2_request(), port=1),
+    Contender("ours V2 gRPC, grpcio", "ours grpcio", "grpc", _V2_CALL, _v2_request(), port=1),
     Contender(
-        "ours gRPC, native",
-        "ours native",
+        "ours gRPC, grpcio",
+        "ours grpcio",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
         _ms_request(),

@@ -10,7 +10,7 @@ from mindspore_serving import server
 SERVABLES = Path(__file__).resolve().parents[1] / "servables"
 
 
-def main(servable: str, http_port: str, grpc_port: str, library: str = "grpcio") -> None:
+def main(servable: str, http_port: str, grpc_port: str, library: str = "auto") -> None:
     config = server.ServableStartConfig(str(SERVABLES), servable, num_parallel_workers=1)
     if "TRACE_URL" in os.environ:
         server.start_tracing(os.environ["TRACE_URL"], float(os.environ["TRACE_RATIO"]))
