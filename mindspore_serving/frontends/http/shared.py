@@ -14,6 +14,8 @@ from mindspore_serving.frontends.http.unsent import UnsentAnswers
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import end_http
 
+MAX_STREAMS = 16_384
+
 
 class OpenConnection(Protocol):
     """A connection, as its server sees it."""
@@ -60,6 +62,8 @@ class SharedState:
     connections: set[OpenConnection] = field(default_factory=set)
     is_stopping: bool = False
     speaks_http1: bool = True  # else every connection is one of HTTP/2
+    # Streams of HTTP/2 that are open on all connections, of which no client has all.
+    streams: Quota = field(default_factory=lambda: Quota(MAX_STREAMS))
     # All connections share this buffer: its content is parsed before the loop reads again.
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(READ_SIZE)))
 

@@ -98,6 +98,8 @@ class Http2Stream:
         "has_head",
         "memory",
         "num_discarded",
+        "num_free",
+        "num_held",
         "num_pending",
         "pending",
         "pool",
@@ -125,6 +127,7 @@ class Http2Stream:
         self._credit = 0  # bytes received that the client has not been given back
         self.has_head = False  # a head of the answer is written
         self.num_discarded = 0  # bytes of the body after the answer
+        self.num_free = self.num_held = 0  # bytes of it that the connection counts, see `_hold`
         self._num_received = 0
         length = head.fields.get(b"content-length")
         self._expected = None if length is None else int(length)

@@ -13,8 +13,13 @@ from mindspore_serving.frontends.http2.fields import FieldReader
 from mindspore_serving.frontends.http2.frames import ConnectionFault, ErrorCode, StreamFault
 from mindspore_serving.frontends.http2.sender import WELL_FILLED, FrameSender
 from mindspore_serving.frontends.http2.stream import HIGH_WATER, Http2Stream
-from mindspore_serving.frontends.memory import Allowance
+from mindspore_serving.frontends.memory import NO_MEMORY, Allowance
 
+_FREE_BODIES = (
+    1 << 20
+)  # bytes of bodies of a connection whose beginnings its exchanges do not count
+_FREE_BODY = 64 << 10  # bytes of a body that its exchange does not count
+_MANY_BLOCKED = 16  # streams whose small answers together count as unsent
 _NUM_RESET = 1_000  # streams of which late frames are ignored
 _MAX_DISCARDED = 16 << 20  # bytes of a body after its answer
 _NO_HEAD = RequestHead(b"", b"", "2", [], {}, keep_alive=True)
@@ -31,6 +36,8 @@ class StreamTable:
     ) -> None:
         self._shared, self._sender, self._budget = shared, sender, budget
         self.memory, self.pool = memory, shared.pool
+        self._room = shared.streams.allowance(sender.describe("peername"))
+        self._num_free = 0  # bytes that exchanges do not count
         self._fields = FieldReader(shared.limits)
         self._streams: dict[int, Http2Stream] = {}
         self._reset: OrderedDict[int, None] = OrderedDict()  # by us; frames may be on their way
@@ -85,7 +92,7 @@ class StreamTable:
             return
         if self.refused_from is not None or number in self._reset:
             return
-        if len(self._streams) >= self._shared.limits.max_streams:
+        if len(self._streams) >= self._shared.limits.max_streams or not self._room.take(1):
             self.fail(number, StreamFault(ErrorCode.REFUSED_STREAM, "too many streams"))
             return
         stream = Http2Stream(self, number, head, self._sender.stream_window)
@@ -128,6 +135,7 @@ class StreamTable:
         try:
             if stream.receive_window < 0:
                 raise StreamFault(ErrorCode.FLOW_CONTROL_ERROR, "the stream's window is over")
+            self._hold(stream, len(data))
             stream.receive(data, size)
             if is_last:
                 stream.end()
@@ -136,6 +144,19 @@ class StreamTable:
         except StreamFault as fault:
             self.fail(number, fault)
         self._remove_if_over(stream)
+
+    def _hold(self, stream: Http2Stream, size: int) -> None:
+        """Count the beginning of a body if the connection has many of them.
+
+        An exchange counts what follows; of HTTP/1.1 a connection has one beginning alone.
+        """
+        amount = min(size, _FREE_BODY - stream.num_free)
+        stream.num_free += amount
+        self._num_free += amount
+        if amount and self._num_free > _FREE_BODIES:
+            if not self.memory.take(amount):
+                raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, NO_MEMORY)
+            stream.num_held += amount
 
     def _refuse(self, number: int, name: str) -> None:
         """Answer a frame of a stream that the client has ended, or never opened."""
@@ -165,7 +186,7 @@ class StreamTable:
 
     def send_pending(self, stream: Http2Stream) -> None:
         self._sender.send_pending(stream)
-        if stream.flow.is_full:
+        if stream.flow.is_full or len(self._sender.blocked) > _MANY_BLOCKED:
             self._shared.unsent.add(self._sender)
 
     def finish(self, stream: Http2Stream) -> None:
@@ -214,7 +235,10 @@ class StreamTable:
     def _drop(self, stream: Http2Stream) -> None:
         stream.drop()
         self._sender.blocked.pop(stream.id, None)
-        self._streams.pop(stream.id, None)
+        if self._streams.pop(stream.id, None) is not None:
+            self._room.give_back(1)
+            self._num_free -= stream.num_free
+            self.memory.give_back(stream.num_held)
 
     def _send_reset(self, number: int, code: ErrorCode) -> None:
         self._reset[number] = None

@@ -264,6 +264,7 @@ def test_a_call_that_is_reset_ends_its_method(peer):
     peer.h2.reset_stream(number, error_code=8)
     peer.send()
     eventually(lambda: SEEN.num_running == 0)
+    assert called(peer, "echo", framed(b"a"))[1] is Code.OK  # the connection goes on
 
 
 def test_a_lost_connection_ends_all_its_methods(server):

@@ -317,6 +317,36 @@ def test_more_streams_than_allowed_are_refused(small, client):
     assert len(small.inference.calls) == 4
 
 
+def test_beginnings_of_many_bodies_count_in_the_memory_limit(background, connect):
+    """Each stream has 64 KiB that its exchange does not count; 1,024 of them would be 64 MB."""
+    limits = ServerLimits(max_body_memory=2 << 20)
+    web = Web(background, limits=limits, max_body=1 << 20)
+    client = connect(web)
+    body = framed(DATA, 0, 0, bytes(16_000))[9:]
+    for stream in range(1, 401, 2):
+        head = request(stream, path="/model/add:m", method="POST", flags=END_HEADERS)
+        client.send(head + framed(DATA, 0, stream, body))
+    frame = client.read(lambda frame: frame[0] in (RST_STREAM, GOAWAY))
+    assert ErrorCode(int.from_bytes(frame[3][:4], "big")).name == "ENHANCE_YOUR_CALM"
+    assert frame[0] == RST_STREAM
+    client.socket.close()
+    eventually(lambda: not web.server.shared.connections)
+    assert (web.held, web.server.shared.streams.used) == (0, 0)
+    web.close()
+
+
+def test_streams_of_all_connections_have_a_limit(background, connect, monkeypatch):
+    monkeypatch.setattr("mindspore_serving.frontends.http.shared.MAX_STREAMS", 8)
+    web = Web(background)
+    client = connect(web)
+    client.send(*[post(stream) for stream in range(1, 19, 2)])
+    frame = client.read(lambda frame: frame[0] in (RST_STREAM, GOAWAY))
+    assert (frame[0], int.from_bytes(frame[3], "big")) == (RST_STREAM, ErrorCode.REFUSED_STREAM)
+    other = connect(web)
+    assert other.is_served(1)
+    web.close()
+
+
 def test_a_head_over_the_limit_is_answered_431(client):
     large = [(f"x-{n}", "y" * 800) for n in range(6)]
     client.send(request(1, *large))

@@ -292,10 +292,11 @@ def test_a_silent_client_with_a_request_is_pinged_and_then_dropped(web, peer):
     limits = ServerLimits()
     web.sweep(0.0, limits.keepalive_time + 1)
     peer.read(until=lambda: peer.num_pings == 1)  # its answer counts as a sign of life
-    eventually(lambda: web.inference.calls[0].is_cancelled is False)
+    assert not web.inference.calls[0].is_cancelled
     web.sweep(0.0)
     web.sweep(limits.keepalive_time + limits.keepalive_timeout + 1)
     web.inference.wait(lambda: web.inference.calls[0].is_cancelled)
+    assert not web.server.shared.connections
 
 
 def test_a_call_that_takes_too_long_is_answered_504(web, peer):
@@ -328,6 +329,8 @@ def test_a_client_that_reads_nothing_is_dropped(web):
     peer.read(until=lambda: len(peer.answers[1].body) == 65_535)
     web.sweep(0.0, ServerLimits().idle_timeout + 1)
     eventually(lambda: not web.server.shared.connections)
+    peer.read(until=lambda: False)
+    assert not peer.is_open
     peer.close()
 
 
