@@ -182,3 +182,16 @@ def test_reasoning_is_shown_apart(page: Browser) -> None:
     assert finished(page) == "yes"
     thought = page.evaluate("document.querySelector('.log details div').textContent")
     assert thought == "hm, so"
+
+
+def test_text_typed_before_chats_are_read_stays(browser: Browser, server: Talking) -> None:
+    """A store that never opens holds the page in its first moment."""
+    never = "IDBFactory.prototype.open = () => ({})"
+    added = browser.call("Page.addScriptToEvaluateOnNewDocument", source=never)
+    browser._scripts.append(added["identifier"])
+    browser.open(server.url)
+    browser.evaluate("document.querySelector('textarea').focus()")
+    browser.type("hello")
+    browser.press("Enter")
+    assert browser.evaluate("document.querySelector('textarea').value").strip() == "hello"
+    assert browser.complaints == []

@@ -36,11 +36,13 @@ export class Chat {
       start: () => chat.#restart(),
     });
     find("not-kept").hidden = chat.#store.isLasting;
+    chat.#listen();
     chat.#show(chat.#conversation);
     return chat;
   }
 
-  constructor() {
+  // What is typed before the stored conversations are read stays in the input.
+  #listen() {
     this.#composer = new Composer({
       send: (text, attached) => this.#send(text, attached),
       refuse: () => this.#refuse(),
