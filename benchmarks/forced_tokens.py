@@ -32,12 +32,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="examples/tiny_llm/model")
     parser.add_argument("--tokens", type=int, default=400)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     grammar = Grammar("json_schema", json.dumps(SCHEMA))
-    params = SamplingParams(max_tokens=given.tokens, temperature=0.0)
+    params = SamplingParams(max_tokens=arguments.tokens, temperature=0.0)
     for limit in (0, None):
         options = {"num_speculative_tokens": limit, "enable_prefix_caching": False}
-        with LLM(given.model, runtime="openvino", **options) as llm:
+        with LLM(arguments.model, runtime="openvino", **options) as llm:
             for _ in range(2):
                 before, began = llm.stats(), time.process_time()
                 llm.generate(["A flight:"], params, False, grammar=grammar)

@@ -67,8 +67,8 @@ def main() -> None:
     ratios = {name: megabytes / size for name, megabytes in added.items()}
     rows = [[name, f"{added[name]:.0f}", f"{ratio:.3f}"] for name, ratio in ratios.items()]
     print_table([f"{arguments.dtype}, {size:.0f} MB", "MB", "ratio"], rows)
-    found = {"dtype": arguments.dtype, "MB": size, "baseline": before["now"]}
-    print_json("mindspore_loading", **found, **ratios)
+    measured = {"dtype": arguments.dtype, "MB": size, "baseline": before["now"]}
+    print_json("mindspore_loading", **measured, **ratios)
 
 
 if __name__ == "__main__":

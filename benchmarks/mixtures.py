@@ -1,4 +1,4 @@
-"""What a step of a mixture costs beside a dense model with as many active weights.
+"""Processor time of a mixture's step beside that of a dense model with as many active weights.
 
     python -m benchmarks.mixtures [--form float|int8|int4] [--streams 1,4,16] [--prompt 256]
         [--rounds 8]

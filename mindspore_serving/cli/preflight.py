@@ -13,7 +13,7 @@ from mindspore_serving.servable import bare, repository
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
-# Of runtimes with other names.
+# Library of a runtime, where its name is another.
 _LIBRARIES = {"mindir": "mindspore", "native": "numba", "combined": "numba", AUTO: OPENVINO}
 _LANGUAGE = ("tokenizers", "jinja2")
 

@@ -13,7 +13,7 @@ from mindspore_serving.process.child import Program
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.entry import tie_to_parent
 
-# Of the variables of the parent, which may be secrets, the program gets only these.
+# Variables that the program inherits; others of the parent may be secrets.
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 
 

@@ -60,26 +60,26 @@ def test_a_recorded_request_is_answered(
     web: Web, headers: dict[str, str], request_: dict[str, Any]
 ) -> None:
     body = request_.get("body")
-    found = web.call(request_.get("verb", "POST"), request_["path"], body, headers)
-    assert found.status == 200, found.body
-    READERS[request_["path"]](found, body)
+    answer = web.call(request_.get("verb", "POST"), request_["path"], body, headers)
+    assert answer.status == 200, answer.body
+    READERS[request_["path"]](answer, body)
 
 
-def test_each_program_names_where_its_fields_are_found() -> None:
+def test_each_program_names_where_its_fields_are_answer() -> None:
     assert len(PROGRAMS) == 6
     for program in PROGRAMS:
         assert program["source"]
 
 
-def read_chat(found: Answer, body: dict[str, Any]) -> None:
+def read_chat(answer: Answer, body: dict[str, Any]) -> None:
     if not body.get("stream"):
-        assert found.json["object"] == "chat.completion"
-        (choice,) = found.json["choices"]
+        assert answer.json["object"] == "chat.completion"
+        (choice,) = answer.json["choices"]
         read_message(choice["message"], choice["finish_reason"], body)
-        assert found.json["usage"]["total_tokens"] > 0
+        assert answer.json["usage"]["total_tokens"] > 0
         return
-    chunks = found.chunks
-    assert found.body.endswith(b"data: [DONE]\n\n")
+    chunks = answer.chunks
+    assert answer.body.endswith(b"data: [DONE]\n\n")
     assert all(chunk["object"] == "chat.completion.chunk" for chunk in chunks)
     assert len({chunk["id"] for chunk in chunks}) == 1
     usage = [chunk for chunk in chunks if chunk.get("usage")]
@@ -115,29 +115,29 @@ def read_message(message: dict[str, Any], reason: str, body: dict[str, Any]) -> 
     assert json.loads(call["function"]["arguments"]) == ARGUMENTS
 
 
-def read_completion(found: Answer, body: dict[str, Any]) -> None:
-    parts = found.chunks if body["stream"] else [found.json]
+def read_completion(answer: Answer, body: dict[str, Any]) -> None:
+    parts = answer.chunks if body["stream"] else [answer.json]
     assert all(part["object"] == "text_completion" for part in parts)
     assert "".join(part["choices"][0]["text"] for part in parts) == TEXT
 
 
-def read_response(found: Answer, body: dict[str, Any]) -> None:
+def read_response(answer: Answer, body: dict[str, Any]) -> None:
     events = [
-        json.loads(line[6:]) for line in found.body.decode().split("\n") if line[:5] == "data:"
+        json.loads(line[6:]) for line in answer.body.decode().split("\n") if line[:5] == "data:"
     ]
-    assert found.headers["x-ignored-fields"].startswith("tools[0]")
+    assert answer.headers["x-ignored-fields"].startswith("tools[0]")
     deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
     assert ("".join(deltas), events[-1]["type"]) == (TEXT, "response.completed")
 
 
-def read_vectors(found: Answer, body: dict[str, Any]) -> None:
+def read_vectors(answer: Answer, body: dict[str, Any]) -> None:
     count = len(body["input"]) if isinstance(body["input"], list) else 1
-    assert [row["embedding"] for row in found.json["data"]] == [[1.0, 1.0]] * count
-    assert found.json["usage"]["total_tokens"] == 3 * count
+    assert [row["embedding"] for row in answer.json["data"]] == [[1.0, 1.0]] * count
+    assert answer.json["usage"]["total_tokens"] == 3 * count
 
 
-def read_models(found: Answer, body: None) -> None:
-    assert "toy" in [model["id"] for model in found.json["data"]]
+def read_models(answer: Answer, body: None) -> None:
+    assert "toy" in [model["id"] for model in answer.json["data"]]
 
 
 READERS = {

@@ -118,6 +118,7 @@ def test_a_client_that_leaves_in_the_middle_disturbs_nobody(calls):
     for end in range(0, len(whole), 7):
         with socket.create_connection(("127.0.0.1", calls.http)) as stream:
             stream.send(whole[:end])
+    assert calls.send(whole, seconds=2).startswith(b"HTTP/1.1 200")
 
 
 # --- sizes --------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class GeminiAnswerBuilder:
         if not isinstance(event, Chunk):
             return b""
         answer = self._answers[event.index]
-        # What comes with the reason for the end waits for the counts of tokens.
+        # The last parts are sent with the counts of tokens.
         if answer.reason or not answer.parts:
             return b""
         return self._encode([answer.to_candidate(is_last=False)])

@@ -49,7 +49,7 @@ async def answer(state: AppState, http: Request) -> Response:
         raise Unsupported(extras.missing(error, "POST /mcp")) from None
     timeout = request_options_of(http).timeout
     server = _make_server(state, timeout)
-    # One of the SDK's managers per request: it keeps nothing, and ends with the request.
+    # Each request has a session manager of the SDK, which keeps nothing beyond it.
     session = manager(
         server, json_response=True, stateless=True, max_request_body_size=state.max_body
     )

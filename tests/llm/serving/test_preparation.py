@@ -182,6 +182,7 @@ def test_a_dying_fork_server_costs_at_most_its_own_requests(preparing):
         return is_well and server not in children(os.getpid())
 
     eventually(is_replaced)
+    assert set(children(os.getpid())) - preparing.others
 
 
 def test_nothing_is_left_after_the_end(opened):
@@ -209,4 +210,5 @@ def test_child_processes_start_soon_after_the_model(opened, monkeypatch):
     monkeypatch.setattr(preparation, "WARM_AFTER", 0.0)
     preparing = Preparing(opened)
     eventually(lambda: preparing.preparation._pool)
+    assert isinstance(preparing.read(Generate(prompt=TEXT)), PreparedPrompt)
     preparing.preparation.close()

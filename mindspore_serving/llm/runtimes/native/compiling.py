@@ -23,7 +23,7 @@ from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
 
-# What is fast and keeps NaN and infinite numbers.
+# Fast-math flags that keep NaN and infinite numbers.
 _FAST = ("contract", "reassoc", "nsz")
 _OPTIONS: dict[str, Any] = {
     "error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,

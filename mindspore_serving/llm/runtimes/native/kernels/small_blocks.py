@@ -111,7 +111,7 @@ def _bytes(e: Emitter, source: GroupSource, stride: int, offset: int) -> list[Va
     if e.signed_offset:
         blocks = [e.b.xor(block, e.every(V32, -128)) for block in blocks]
     pairs = [e.join(*blocks[at : at + 2]) for at in range(0, TOGETHER, 2)]
-    # Of four blocks each: parts 0 and 1, parts 2 and 3.
+    # Parts 0 and 1 of four blocks, then parts 2 and 3.
     mixed = [
         [e.words(pairs[at], [k + 4 * block for k in parts for block in range(4)], pairs[at + 1])
          for parts in ((0, 1), (2, 3))]
