@@ -40,6 +40,7 @@ _HEADERS = ((b"content-type", b"application/grpc"),)
 _HEAD = encode_head(200, _HEADERS)
 _OK = encode_fields([(b"grpc-status", b"0")])
 _SMALL = 64 << 10  # bytes of a message that do not count in the memory quota, or are waited for
+_FEW, _OVERHEAD = 16, 128  # unread messages that do not count; bytes that a further one costs more
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
@@ -160,6 +161,8 @@ class GrpcCall(Exchange):
     def _end_message(self) -> None:
         message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         self._messages.append((bool(self._prefix[0]), message))
+        if len(self._messages) > _FEW:
+            self._hold(len(message) + _OVERHEAD)
         self._parts, self._count, self._size, self._prefix = [], 0, None, b""
         self._wake()
         if len(self._messages) > 1:
@@ -286,8 +289,9 @@ class GrpcCall(Exchange):
         self._on_done.clear()
 
     def _give_back(self) -> None:
-        self.output.memory.give_back(self._num_counted)
-        self._num_counted = 0
+        if self._num_counted:
+            self.output.memory.give_back(self._num_counted)
+            self._num_counted = 0
 
     def complete_entry(self, entry: Entry) -> None:
         super().complete_entry(entry)
@@ -303,9 +307,8 @@ class GrpcCall(Exchange):
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         is_compressed, message = self._messages.popleft()
-        if self._num_counted:
-            self._give_back()
         if not self._messages:
+            self._give_back()
             self.output.resume_reading()
         if is_compressed:
             message = await self._decompress(message)

@@ -1,9 +1,12 @@
 """Messages of gRPC on our own HTTP/2, byte by byte: framing, compression, metadata, deadlines."""
 
+import asyncio
 import gzip
 import zlib
+from contextlib import suppress
 
 import grpc
+import h2.exceptions
 import pytest
 
 from mindspore_serving.core.server_limits import ServerLimits
@@ -58,11 +61,19 @@ async def wait(_, context):
     return b""
 
 
+async def read_nothing(_, context):
+    SEEN.num_running += 1
+    try:
+        await asyncio.get_running_loop().create_future()
+    finally:
+        SEEN.num_running -= 1
+
+
 @pytest.fixture(scope="module")
 def server(background):
     methods = {
         each.__name__: grpc.stream_unary_rpc_method_handler(each)
-        for each in (echo, refuse, fail, wait)
+        for each in (echo, refuse, fail, wait, read_nothing)
     }
     methods["repeat"] = grpc.stream_stream_rpc_method_handler(repeat)
     handlers = [grpc.method_handlers_generic_handler(SERVICE, methods)]
@@ -153,6 +164,21 @@ def test_a_size_over_the_limit_is_refused_before_the_message_comes(peer):
     assert dict(peer.answers[number].fields)["grpc-status"] == str(Code.RESOURCE_EXHAUSTED.value[0])
     send(peer, number)
     assert called(peer, "echo", framed(b"a"))[1] is Code.OK
+
+
+def test_unread_messages_count_in_the_memory_limit(peer):
+    """An empty message is five bytes on the wire, and many times that in memory."""
+    number = begin(peer, "read_nothing")
+    peer.read(until=lambda: peer.h2.local_flow_control_window(number) > 900_000)
+    with suppress(h2.exceptions.StreamClosedError, h2.exceptions.ProtocolError):
+        for _ in range(55):
+            peer.read(until=lambda: peer.h2.local_flow_control_window(number) > 16_000)
+            send(peer, number, framed(b"") * 3_200, is_last=False)
+            if peer.answers[number].fields:
+                break
+    peer.read(until=lambda: peer.answers[number].fields)
+    assert dict(peer.answers[number].fields)["grpc-status"] == str(Code.RESOURCE_EXHAUSTED.value[0])
+    eventually(lambda: SEEN.num_running == 0)
 
 
 # --- compression ----------------------------------------------------------------------------------
