@@ -35,7 +35,7 @@ def mount(state: AppState) -> list[Any]:
     return [*anthropic_routes(state), *openai_routes(state)]
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
     """A model that calls tools as Hermes does, and its MCP servers."""
     place = tmp_path_factory.mktemp("mcp")

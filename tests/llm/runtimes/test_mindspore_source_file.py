@@ -1,6 +1,7 @@
 """Files of graphs' sources, also those of processes that were killed."""
 
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,18 @@ def test_sources_of_killed_processes_are_removed(
         assert [Path(path).read_text() for path in (first, second)] == ["first", "second"]
         assert set(tmp_path.iterdir()) == {Path(first), Path(second), other}
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_sources_that_end_at_once_are_each_removed_by_their_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that others remove between its lock's end and its own removal failed the compiler."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def hold(number: int) -> bool:
+        with source_file(str(number)) as path:
+            return Path(path).read_text() == str(number)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(hold, range(400)))
+    assert not list(tmp_path.iterdir())

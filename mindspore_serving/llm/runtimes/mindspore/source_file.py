@@ -17,11 +17,15 @@ PREFIX = "mindspore-serving-graph-"
 def source_file(source: str) -> Iterator[str]:
     """Hold a file of `source` and return its path."""
     _remove_unlocked()
-    with tempfile.NamedTemporaryFile("w", prefix=PREFIX, suffix=".py") as file:
+    descriptor, name = tempfile.mkstemp(prefix=PREFIX, suffix=".py")
+    with open(descriptor, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(source)
-        file.flush()
-        yield file.name
+        try:
+            file.write(source)
+            file.flush()
+            yield name
+        finally:  # before the lock ends: afterwards another process would remove the file too
+            Path(name).unlink(missing_ok=True)
 
 
 def _remove_unlocked() -> None:
