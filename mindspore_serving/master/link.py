@@ -148,7 +148,8 @@ class Link:
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
-        self._send(CallReply(PartReply(call_id, payloads, to_faults(reply.faults), rejected)))
+        faults = to_faults(reply.faults)
+        self._send(CallReply(PartReply(call_id, payloads, faults, rejected, reply.is_last)))
 
     def trim(self) -> float:
         """Return unused shared memory to the kernel, some at a time.
@@ -307,4 +308,4 @@ class Link:
     def _copied(self, call: WorkerCall) -> WorkerCall:
         chunks: list[Payload] = [self._take(chunk) for chunk in call.part.chunks]
         part = msgspec.structs.replace(call.part, chunks=chunks)
-        return WorkerCall(call.servable, call.version, part)
+        return WorkerCall(call.servable, call.version, part, call.parents)

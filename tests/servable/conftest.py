@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.servable import loader, model, pipeline
+from mindspore_serving.servable import loader, model, servable_method
 
 HEAD = """\
 import numpy as np
@@ -72,5 +72,5 @@ def runner():
 
 @pytest.fixture
 def pipeline_runner():
-    yield pipeline.bind_pipeline
-    pipeline.bind_pipeline(None)
+    yield servable_method.bind_runner
+    servable_method.bind_runner(None)
