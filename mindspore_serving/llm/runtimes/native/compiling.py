@@ -16,12 +16,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
+from mindspore_serving.llm.runtimes.native.kernels.machine_code import ObjectFile
 
 # Fast-math flags that keep NaN and infinite numbers.
 _FAST = ("contract", "reassoc", "nsz")
@@ -29,7 +29,6 @@ _OPTIONS: dict[str, Any] = {
     "error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
 }  # fmt: skip
 _SUCCESS = (0, -2)  # statuses; -2: the result is None
-_SYMBOL = np.dtype("<u4, u1, u1, <u2, <u8, <u8")  # a row of ELF's .symtab: name, .., section, ..
 _NUMBA = version("numba")  # raises ModuleNotFoundError
 _functions: list["Deferred"] = []
 _lock = Lock()
@@ -125,7 +124,7 @@ def _compile(function: Callable[..., None], values: tuple[Any, ...]) -> bytes:
         made.compile(signature)
     overload = made.overloads[signature]
     *_, (code, _) = overload.library.serialize_using_object_code()
-    unknown = [name for name in _undefined(code) if not hasattr(ctypes.CDLL(None), name)]
+    unknown = [name for name in ObjectFile(code).undefined if not hasattr(ctypes.CDLL(None), name)]
     if unknown:
         raise ServingError(f"compiled code of numba needs {', '.join(unknown)}, unknown here")
     return b"%s\n%s" % (overload.fndesc.llvm_func_name.encode(), code)
@@ -145,17 +144,6 @@ def _let_numba_type() -> None:
         function.made = function.make()
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
-
-
-def _undefined(code: bytes) -> list[str]:
-    """Return the symbols that the machine code needs from elsewhere.
-
-    LLVM ends the process where it does not find one.
-    """
-    sections = {each.name(): each.data() for each in llvm.ObjectFileRef.from_data(code).sections()}
-    symbols, names = np.frombuffer(sections[b".symtab"], _SYMBOL), sections[b".strtab"]
-    begins = symbols["f0"][(symbols["f3"] == 0) & (symbols["f0"] > 0)]
-    return [names[begin : names.index(b"\0", begin)].decode() for begin in begins.tolist()]
 
 
 def _listener() -> Any:
