@@ -119,7 +119,8 @@ class MethodReport(Message, frozen=True):
     `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
     of requests of a method that `streams`: they do not wait for each other.  Those of a method that
-    `calls` other servables wait for them.
+    `calls` other servables wait for them.  `cache` says whether its answers may be cached; None if
+    they may where a part may be run again.
     """
 
     name: str
@@ -131,6 +132,7 @@ class MethodReport(Message, frozen=True):
     streams: bool = False
     calls: bool = False
     signature: InstanceSignature = InstanceSignature()
+    cache: bool | None = None
 
 
 class ModelReport(Message, frozen=True):

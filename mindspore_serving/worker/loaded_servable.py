@@ -55,6 +55,7 @@ class LoadedServable:
                     method.streams,
                     method.calls,
                     program.signature,
+                    method.cache,
                 )
             )
         if self.language is not None:
