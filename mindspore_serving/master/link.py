@@ -311,7 +311,7 @@ class Link:
             self._send(Work([], freed))
 
     def _with_views(self, call: WorkerCall) -> WorkerCall:
-        """Return `call` with views of its chunks, which are copied to the arena of another worker."""
+        """Return `call` with views of its chunks, which are copied to another worker's arena."""
         chunks = [self._lender.lend(chunk) for chunk in call.part.chunks]
         part = msgspec.structs.replace(call.part, chunks=chunks)
         return WorkerCall(call.servable, call.version, part, call.parents)

@@ -71,6 +71,6 @@ def runner():
 
 
 @pytest.fixture
-def pipeline_runner():
+def bind_method_runner():
     yield servable_method.bind_runner
     servable_method.bind_runner(None)
