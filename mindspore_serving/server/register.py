@@ -27,6 +27,7 @@ from mindspore_serving.servable.legacy import (
 from mindspore_serving.servable.method import add_stage, register_method
 from mindspore_serving.servable.model import Model, declare_model
 from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
+from mindspore_serving.servable.servable_method import ServableMethod, method
 
 __all__ = [
     "AscendDeviceInfo",
@@ -36,9 +37,11 @@ __all__ = [
     "HFModel",
     "LanguageModel",
     "Model",
+    "ServableMethod",
     "add_stage",
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "method",
     "register_method",
 ]
