@@ -101,9 +101,9 @@ def spread(results: list[dict]) -> list[dict] | None:
 
 
 @pytest.mark.parametrize("method", ["staged", "called"])
-def test_each_worker_logs_the_time_of_the_requests_that_it_runs(calls, method):
+def test_each_worker_logs_the_time_of_its_requests(calls, method):
     names = ("device0", "extra0", "extra1")
-    logs = [Path("serving_logs") / f"log_toy_{name}_version0.log" for name in names]
+    logs = [Path("serving_logs") / f"log_toy_{name}_version1.log" for name in names]
     line, level = f"Method {method} WorkerRequestHandle Time Cost # ", str(int(log.get_level()))
     log.set_level("1")
     try:
