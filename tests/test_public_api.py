@@ -211,6 +211,12 @@ def test_merging_configurations_has_its_old_place(tmp_path: Path) -> None:
     assert merged.device_ids == (0, 1)
 
 
+def test_modules_of_the_register_have_their_old_names() -> None:
+    assert register.model.Model is register.Model
+    assert register.method.add_stage is register.add_stage
+    assert register.model.Model("net.mindir").model_key == "net.mindir"
+
+
 def test_every_error_is_a_runtime_error() -> None:
     from mindspore_serving import errors
 

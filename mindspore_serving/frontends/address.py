@@ -5,8 +5,11 @@ Knows no protocol.
 
 import errno
 import ipaddress
+import os
 import resource
 import socket
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mindspore_serving.core.server_limits import ServerLimits
@@ -91,6 +94,25 @@ def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
+
+
+def prepare_unix_socket(address: Address) -> None:
+    """Make the directory of a unix socket, and remove a socket's file that is in the way.
+
+    Directories above it are not made: a path with a mistake is to fail.
+    """
+    if address.path:
+        with suppress(OSError):
+            os.mkdir(os.path.dirname(os.path.abspath(address.path)))
+        remove_socket_file(address)
+
+
+def remove_socket_file(address: Address) -> None:
+    """Remove the file of a unix socket, which outlives its server."""
+    path = address.path
+    with suppress(OSError):
+        if path and stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
 
 
 def _hint(error: OSError) -> str:

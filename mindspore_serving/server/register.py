@@ -6,6 +6,7 @@ Importing it loads no server.  Names that are not in `__all__` are deprecated bu
 """
 
 # ruff: noqa: F401  (the deprecated names)
+from mindspore_serving.servable import method, model
 from mindspore_serving.servable.context import (
     AclOptions,
     AscendDeviceInfo,

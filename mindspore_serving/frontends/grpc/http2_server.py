@@ -1,9 +1,6 @@
 """A gRPC server on this package's HTTP/2, as fast as its RESTful server.  Knows no method."""
 
-import os
-import stat
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -11,7 +8,7 @@ from google.protobuf.descriptor import FileDescriptor
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
-from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.address import Address, prepare_unix_socket, remove_socket_file
 from mindspore_serving.frontends.grpc.call import GrpcCall, RefusedMethod
 from mindspore_serving.frontends.grpc.connect import (
     VERSION,
@@ -129,18 +126,11 @@ class Http2GrpcServer(ExchangeServer):
         return self._calls.open(head, output)
 
     async def start(self, tls: Certificates | None, tag: str = "Serving gRPC server") -> None:
-        self._remove_dead_socket()
+        prepare_unix_socket(self.address)
         await super().start(tls, tag)
 
     async def stop(self, grace: float) -> None:
         if self.is_running:
             self._calls.close()
             await super().stop(grace)
-            self._remove_dead_socket()
-
-    def _remove_dead_socket(self) -> None:
-        """Remove the file of a unix socket, which outlives its server."""
-        path = self.address.path
-        with suppress(OSError):
-            if path and stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
+            remove_socket_file(self.address)

@@ -1,8 +1,6 @@
 """gRPC server of grpcio: limits, TLS, start and graceful stop.  Knows no method."""
 
 import asyncio
-import os
-import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -14,7 +12,12 @@ from mindspore_serving.aio import on_thread
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends.access import ResponseCounter
-from mindspore_serving.frontends.address import Address, connection_limits
+from mindspore_serving.frontends.address import (
+    Address,
+    connection_limits,
+    prepare_unix_socket,
+    remove_socket_file,
+)
 from mindspore_serving.frontends.grpc import connections as grpc_connections
 from mindspore_serving.frontends.grpc.access import CountingHandler
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
@@ -77,7 +80,7 @@ class GrpcServer:
         if self._server is not None:
             await self._server.stop(grace)
             self._server = None
-        self._remove_dead_socket()
+        remove_socket_file(self.address)
 
     async def _keep_running(
         self, server: grpc.aio.Server, max_message: int, tls: Certificates | None
@@ -125,7 +128,7 @@ class GrpcServer:
         options = [*_options(self._limits, max_message), ("grpc.so_reuseport", self._shares_port)]
         server = grpc.aio.server(options=options)
         server.add_generic_rpc_handlers(tuple(self._handlers))
-        self._remove_dead_socket()
+        prepare_unix_socket(self.address)
         try:
             if tls is None:
                 server.add_insecure_port(self.address.text)
@@ -139,13 +142,6 @@ class GrpcServer:
                 reason = "is it in use, or not of this machine? Choose another"
             raise StartError(cannot_listen(self.address, reason)) from error
         return server
-
-    def _remove_dead_socket(self) -> None:
-        """Remove the file of a unix socket, which outlives its server, as the original did."""
-        path = self.address.path
-        with suppress(OSError):
-            if path and stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
 
 
 def cannot_listen(address: Address, reason: str) -> str:
