@@ -12,7 +12,8 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc.call import GrpcCall, RefusedMethod
-from mindspore_serving.frontends.grpc.messages import Code
+from mindspore_serving.frontends.grpc.direct import DirectCall, DirectMethod
+from mindspore_serving.frontends.grpc.messages import Code, call_head
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.http.server import ExchangeServer
@@ -41,13 +42,19 @@ class GrpcMethods:
 
     def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
         """Return the exchange of a call; None for a request that is no call."""
-        is_call = head.fields.get(b"content-type", b"").startswith(b"application/grpc")
-        if not is_call or head.method != b"POST" or not isinstance(output, Http2Stream):
+        if not isinstance(output, Http2Stream):
             return None
+        if head.facts is None:
+            is_call = head.fields.get(b"content-type", b"").startswith(b"application/grpc")
+            if not is_call or head.method != b"POST":
+                return None
+        facts = call_head(head)
         method = self._methods.get(head.target) or self._find(head.target)
-        if head.size > self._max_metadata:
+        if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
             method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
+        if isinstance(method, DirectMethod):
+            return DirectCall(method, facts, output, self.max_message)
         return GrpcCall(method, head, output, self.max_message)
 
     def open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
@@ -67,6 +74,8 @@ class GrpcMethods:
         for handler in self._handlers:
             method = handler.service(details)
             if method is not None:
+                direct = None if method.response_streaming else method.stream_unary
+                method = direct if isinstance(direct, DirectMethod) else method
                 self._methods[target] = method
                 return method
         return RefusedMethod(Code.UNIMPLEMENTED, f"Method not found: {details.method}")
