@@ -197,7 +197,7 @@ def test_a_call_without_a_whole_message_is_refused(served, peer, data):
     assert not served.inference.calls
 
 
-def test_a_message_over_the_limit_is_refused_before_it_comes(served, peer):
+def test_a_message_over_the_limit_is_refused_by_its_prefix(served, peer):
     number = begin(peer)
     send(peer, number, b"\0" + (LARGEST + 1).to_bytes(4, "big"), is_last=False)
     code, fields = status_of(peer, number)
