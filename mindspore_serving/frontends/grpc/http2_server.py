@@ -16,7 +16,8 @@ from mindspore_serving.frontends.grpc.connect import (
     media_type,
     message_kinds,
 )
-from mindspore_serving.frontends.grpc.messages import Code
+from mindspore_serving.frontends.grpc.direct import DirectCall, DirectMethod
+from mindspore_serving.frontends.grpc.messages import Code, call_head
 from mindspore_serving.frontends.grpc.web import WEB_TYPES, GrpcWebCall
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
@@ -46,12 +47,14 @@ class GrpcMethods:
         """Create the methods; metadata of a call has at most `max_metadata` bytes."""
         self._handlers, self.max_message, self._closing = handlers, max_message, closing
         self._max_metadata = max_metadata
-        self._methods: dict[bytes, Any] = {}
+        self._methods: dict[bytes, tuple[Any, DirectMethod | None]] = {}  # by path
         self._kinds = message_kinds(files)
         self._services = {_service_of(path) for path in self._kinds}
 
     def is_call(self, head: RequestHead) -> bool:
         """Return whether a request is a call by gRPC, gRPC-Web or Connect."""
+        if head.facts is not None:  # as of an earlier request with the same head
+            return True
         if head.method != b"POST":
             return False
         kind = head.fields.get(b"content-type", b"")
@@ -64,16 +67,19 @@ class GrpcMethods:
 
         Raises HeadRefusal for messages of an unknown form.
         """
-        method = self._methods.get(head.target) or self._find(head.target)
-        if head.size > self._max_metadata:
+        facts = call_head(head)
+        method, direct = self._methods.get(head.target) or self._find(head.target)
+        if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
-            method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
+            method, direct = RefusedMethod(Code.RESOURCE_EXHAUSTED, text), None
         kind = head.fields.get(b"content-type", b"")
         if not kind.startswith(b"application/grpc"):
             kinds = self._kinds.get(head.target)
             return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
         if not kind.startswith(_WEB):
             assert isinstance(output, Http2Stream)
+            if direct is not None:
+                return DirectCall(direct, facts, output, self.max_message)
             return GrpcCall(method, head, output, self.max_message)
         is_text = WEB_TYPES.get(media_type(head))
         if is_text is None:
@@ -86,14 +92,18 @@ class GrpcMethods:
         for close in self._closing:
             close()
 
-    def _find(self, target: bytes) -> Any:
+    def _find(self, target: bytes) -> tuple[Any, DirectMethod | None]:
+        """Return the method of a path, and its direct one if it has that."""
         details = _Details(target.decode("latin-1"))
         for handler in self._handlers:
             method = handler.service(details)
             if method is not None:
-                self._methods[target] = method
-                return method
-        return RefusedMethod(Code.UNIMPLEMENTED, f"Method not found: {details.method}")
+                direct = None if method.response_streaming else method.stream_unary
+                direct = direct if isinstance(direct, DirectMethod) else None
+                self._methods[target] = method, direct
+                return method, direct
+        text = f"Method not found: {details.method}"
+        return RefusedMethod(Code.UNIMPLEMENTED, text), None
 
 
 def _service_of(path: bytes) -> bytes:
