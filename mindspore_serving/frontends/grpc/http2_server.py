@@ -8,7 +8,7 @@ from google.protobuf.descriptor import FileDescriptor
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
-from mindspore_serving.frontends.address import Address, prepare_unix_socket, remove_socket_file
+from mindspore_serving.frontends.address import Address, remove_socket
 from mindspore_serving.frontends.grpc.call import GrpcCall, RefusedMethod
 from mindspore_serving.frontends.grpc.connect import (
     VERSION,
@@ -45,7 +45,7 @@ class GrpcMethods:
         files: Sequence[FileDescriptor] = (),
     ) -> None:
         """Create the methods; metadata of a call has at most `max_metadata` bytes."""
-        self._handlers, self.max_message, self._closing = handlers, max_message, closing
+        self.handlers, self.max_message, self._closing = handlers, max_message, closing
         self._max_metadata = max_metadata
         self._methods: dict[bytes, tuple[Any, DirectMethod | None]] = {}  # by path
         self._kinds = message_kinds(files)
@@ -68,7 +68,7 @@ class GrpcMethods:
         Raises HeadRefusal for messages of an unknown form.
         """
         facts = call_head(head)
-        method, direct = self._methods.get(head.target) or self._find(head.target)
+        method, direct = self._both(head.target)
         if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
             method, direct = RefusedMethod(Code.RESOURCE_EXHAUSTED, text), None
@@ -92,10 +92,17 @@ class GrpcMethods:
         for close in self._closing:
             close()
 
-    def _find(self, target: bytes) -> tuple[Any, DirectMethod | None]:
+    def method(self, target: bytes) -> Any:
+        """Return the method of a path; of an unknown path, a method that refuses."""
+        return self._both(target)[0]
+
+    def _both(self, target: bytes) -> tuple[Any, DirectMethod | None]:
         """Return the method of a path, and its direct one if it has that."""
+        return self._methods.get(target) or self._find(target)
+
+    def _find(self, target: bytes) -> tuple[Any, DirectMethod | None]:
         details = _Details(target.decode("latin-1"))
-        for handler in self._handlers:
+        for handler in self.handlers:
             method = handler.service(details)
             if method is not None:
                 direct = None if method.response_streaming else method.stream_unary
@@ -136,11 +143,10 @@ class Http2GrpcServer(ExchangeServer):
         return self._calls.open(head, output)
 
     async def start(self, tls: Certificates | None, tag: str = "Serving gRPC server") -> None:
-        prepare_unix_socket(self.address)
         await super().start(tls, tag)
 
     async def stop(self, grace: float) -> None:
         if self.is_running:
             self._calls.close()
             await super().stop(grace)
-            remove_socket_file(self.address)
+            remove_socket(self.address)

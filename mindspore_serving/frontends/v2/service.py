@@ -12,7 +12,6 @@ from msgspec.structs import asdict
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort, add_trailing
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import answers, repository, settings
@@ -25,7 +24,7 @@ from mindspore_serving.frontends.v2.descriptions import (
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
-from mindspore_serving.frontends.v2.stream import Stream
+from mindspore_serving.frontends.v2.stream import Stream, UnsentReplies
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
@@ -36,7 +35,7 @@ Method: TypeAlias = Callable[[Any], "Awaitable[Any]"]
 
 
 def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
-    """Return the handler of the service, to be added to a server; both count in `unsent`."""
+    """Return the handler of the service, whose streams count in `unsent`."""
     service = Service(v2, gate)
     methods = {
         name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
