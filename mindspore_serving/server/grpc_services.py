@@ -5,7 +5,7 @@ from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.health import HealthService
 from mindspore_serving.frontends.grpc.http2_server import GrpcMethods
-from mindspore_serving.frontends.grpc.reflection import ReflectionService
+from mindspore_serving.frontends.grpc.reflection import FILES, ReflectionService
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.v2 import service as v2_service
@@ -34,4 +34,6 @@ def make_grpc_methods(
     }
     handlers = [*services.values(), *ReflectionService(services, gate).handlers()]
     closing = [health.close, gate.close]
-    return GrpcMethods(handlers, max_message, closing, max_metadata=limits.max_metadata)
+    return GrpcMethods(
+        handlers, max_message, closing, max_metadata=limits.max_metadata, files=FILES
+    )

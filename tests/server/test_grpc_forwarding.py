@@ -122,7 +122,7 @@ class Forwarding:
                 tasks[message[0].id].cancel()
 
     def call(self, name: str, context: Context) -> AsyncIterator[Any]:
-        method = MasterMethod(self.calls, 0, f"/{SERVICE}/{name}")
+        method = MasterMethod(self.calls, 0, f"/{SERVICE}/{name}", streams=True)
         return method.stream_stream(None, context)
 
     async def answers(self, name: str, context: Context) -> list[bytes]:

@@ -3,7 +3,7 @@
 A call that the master answers passes message by message in both directions.  Knows no service.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -56,13 +56,14 @@ class FrontEndMethods:
         method = next((method for method in methods if method is not None), None)
         if method is None:
             return None
-        forwarded = MasterMethod(self._master, self._server, details.method)
+        streams = method.response_streaming
+        forward = MasterMethod(self._master, self._server, details.method, streams=streams)
         if details.method not in self._local:
-            return forwarded
-        forward = forwarded.stream_stream
-        if method.response_streaming:
-            return method._replace(stream_stream=self._stream(method.stream_stream, forward))
-        return method._replace(stream_unary=self._unary(method.stream_unary, forward))
+            return forward
+        if streams:
+            stream = self._stream(method.stream_stream, forward.stream_stream)
+            return method._replace(stream_stream=stream)
+        return method._replace(stream_unary=self._unary(method.stream_unary, forward.stream_unary))
 
     def _stream(self, local: Behavior, forward: Behavior) -> Behavior:
         def answer(requests: Any, context: Context) -> Any:
@@ -79,23 +80,27 @@ class FrontEndMethods:
                 with suppress(RemoteRegionError):
                     return await local(requests, context)
                 context.rewind()
-            async with aclosing(forward(requests, context)) as responses:
-                received = [response async for response in responses]
-            return received[-1] if received else b""
+            return await forward(requests, context)
 
         return answer
 
 
 class MasterMethod:
-    """A method that the master answers, for the server `server`."""
+    """A method that the master answers, for the server `server`; `streams` if by a stream."""
 
-    response_streaming = True
     request_deserializer = response_serializer = None
 
-    def __init__(self, master: MasterCalls, server: int, path: str) -> None:
+    def __init__(self, master: MasterCalls, server: int, path: str, *, streams: bool) -> None:
         self._master, self._server, self._path = master, server, path
+        self.response_streaming = streams
 
-    async def stream_stream(self, _: object, context: Any) -> AsyncIterator[Any]:
+    async def stream_unary(self, requests: object, context: Any) -> bytes:
+        """Return the only message of the master.  Aborts the call if there is none."""
+        async with aclosing(self.stream_stream(requests, context)) as responses:
+            received = [bytes(response) async for response in responses]
+        return received[-1]
+
+    async def stream_stream(self, _: object, context: Any) -> AsyncGenerator[Any, None]:
         """Iterate over the messages of the master, and end the call with its status."""
 
         async def receive() -> Message:
