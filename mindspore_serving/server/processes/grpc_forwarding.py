@@ -57,14 +57,13 @@ class FrontEndMethods:
         if method is None:
             return None
         streams = method.response_streaming
-        forwarded = MasterMethod(self._master, self._server, details.method, streams=streams)
+        forward = MasterMethod(self._master, self._server, details.method, streams=streams)
         if details.method not in self._local:
-            return forwarded
+            return forward
         if streams:
-            stream = self._stream(method.stream_stream, forwarded.stream_stream)
+            stream = self._stream(method.stream_stream, forward.stream_stream)
             return method._replace(stream_stream=stream)
-        unary = self._unary(method.stream_unary, forwarded.stream_unary)
-        return method._replace(stream_unary=unary)
+        return method._replace(stream_unary=self._unary(method.stream_unary, forward.stream_unary))
 
     def _stream(self, local: Behavior, forward: Behavior) -> Behavior:
         def answer(requests: Any, context: Context) -> Any:
@@ -87,7 +86,7 @@ class FrontEndMethods:
 
 
 class MasterMethod:
-    """A method that the master answers, for the server `server`."""
+    """A method that the master answers, for the server `server`; `streams` if by a stream."""
 
     request_deserializer = response_serializer = None
 
@@ -95,11 +94,11 @@ class MasterMethod:
         self._master, self._server, self._path = master, server, path
         self.response_streaming = streams
 
-    async def stream_unary(self, requests: object, context: Any) -> Any:
-        """Return the message of the master, and end the call with its status."""
+    async def stream_unary(self, requests: object, context: Any) -> bytes:
+        """Return the only message of the master.  Aborts the call if there is none."""
         async with aclosing(self.stream_stream(requests, context)) as responses:
-            received = [response async for response in responses]
-        return received[-1] if received else b""
+            received = [bytes(response) async for response in responses]
+        return received[-1]
 
     async def stream_stream(self, _: object, context: Any) -> AsyncGenerator[Any, None]:
         """Iterate over the messages of the master, and end the call with its status."""
