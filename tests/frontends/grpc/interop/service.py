@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc.calls import CallGate
@@ -23,6 +24,7 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.proto import ms_service_pb2 as pb
 from tests.frontends.http_serving import Control, Inference, numbers
 
 PROTO = Path(__file__).parent / "testing.proto"
@@ -131,12 +133,21 @@ class TestService:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
+class Answering(Inference):
+    """Answers every request with an instance, or keeps it for the test to answer."""
+
+    def received(self, call):
+        if not self.holds:
+            is_json = call.request.codec == "ms_json"
+            call.reply(Reply([b'{"y":1}' if is_json else pb.Instance().SerializeToString()]))
+
+
 class Interop:
     """A running server: the service beside MSService, health, and the routes of HTTP."""
 
     def __init__(self, background, *, keys=(), origins=None, tls=None, largest=LARGEST, **limits):
         self.background, self.service = background, TestService()
-        self.inference, self.responses = Inference(), ResponseCounter()
+        self.inference, self.responses = Answering(), ResponseCounter()
         bounds, known, control = ServerLimits(**limits), Keys(keys), Control()
         self.methods = background.run(self._make(bounds, known, control, largest))
         rest = MsRest(largest, False, bounds)
