@@ -62,6 +62,8 @@ class TestService:
     __test__ = False
 
     def __init__(self):
+        self.num_calls = 0
+        self.num_inputs = 0  # messages of StreamingInputCall
         self.num_cancelled = 0  # calls whose clients have left them
 
     async def empty_call(self, requests, context):
@@ -80,6 +82,7 @@ class TestService:
         try:
             async for request in requests:
                 size += len(request.payload.body)
+                self.num_inputs += 1
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise
@@ -98,6 +101,7 @@ class TestService:
             raise
 
     async def _begin(self, context):
+        self.num_calls += 1
         metadata = context.invocation_metadata()
         await context.send_initial_metadata([each for each in metadata if each[0] == ECHOED])
         context.set_trailing_metadata([each for each in metadata if each[0] == ECHOED_BIN])
