@@ -91,19 +91,19 @@ class FrameCampaign:
     async def _exchange(self, number: int, data: bytes) -> bytes:
         """Send a sequence, and return all that comes back."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._served.port)
-        received = b""
+        received = bytearray()
         with suppress(ConnectionError):
             is_patient = number & 1 and data.startswith(PREFACE)
             writer.write(data + _MARK if is_patient else data)
             if is_patient:  # let it answer; a cut frame may have swallowed the ping
                 with suppress(TimeoutError):
-                    received = await within(0.03, _until_ping(reader))
+                    await within(0.03, _read_until_ping(reader, received))
             writer.write_eof()
             received += await reader.read()
         writer.close()
         with suppress(ConnectionError):
             await writer.wait_closed()
-        return received
+        return bytes(received)
 
     async def _look(self, first: int) -> None:
         """Note what the server holds or has logged, and whether it still answers."""
@@ -131,14 +131,12 @@ class FrameCampaign:
         self.report.findings += [(first, f"{where}: {problem}") for problem in problems]
 
 
-async def _until_ping(reader: asyncio.StreamReader) -> bytes:
-    received = b""
+async def _read_until_ping(reader: asyncio.StreamReader, received: bytearray) -> None:
     while _PING not in received:
         part = await reader.read(1 << 16)
         if not part:
             break
         received += part
-    return received
 
 
 class _Collector(logging.Handler):
@@ -179,6 +177,7 @@ def end_of(answer: bytes) -> str:
             assert stream & 1 or not stream
             ended.add(stream)
         elif kind == GOAWAY:
+            assert size < 1000
             code = f"GOAWAY {int.from_bytes(payload[4:8], 'big')}"
     return code
 
