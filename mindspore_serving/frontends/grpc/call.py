@@ -54,7 +54,9 @@ class GrpcCall(Exchange):
         "_details",
         "_encoding",
         "_error",
+        "_facts",
         "_head",
+        "_initial",
         "_is_cancelled",
         "_is_over",
         "_max_message",
@@ -78,7 +80,7 @@ class GrpcCall(Exchange):
     def __init__(self, method: Any, head: RequestHead, output: Http2Stream, limit: int) -> None:
         """Create a call of a grpcio method handler, with messages of at most `limit` bytes."""
         super().__init__(output, keep_alive=True)
-        self._head = facts = call_head(head)
+        self._head, self._facts = head, (facts := call_head(head))
         self._method, self._max_message = method, limit
         self.protocol, self._encoding = facts.protocol, facts.encoding
         self.is_cut = self._is_over = self._is_cancelled = False
@@ -93,6 +95,7 @@ class GrpcCall(Exchange):
         self._timer: asyncio.TimerHandle | None = None
         self._code: Code | None = None
         self._details = ""
+        self._initial: Metadata = ()
         self._trailing: Metadata = ()
         self._error: ServingError | None = None
         self._on_done: list[Callable[[Any], None]] = []
@@ -100,14 +103,18 @@ class GrpcCall(Exchange):
     # --- by the stream ---
 
     def start(self) -> None:
-        loop, head = asyncio.get_running_loop(), self._head
-        if head.fault is not None:
-            self._trailing = head.trailing
-            self._end(head.fault.code, str(head.fault))
+        facts = self._facts
+        if facts.fault is not None:
+            self._trailing = facts.trailing
+            self._end(facts.fault.code, str(facts.fault))
             return
-        if head.timeout is not None:
-            args = Code.DEADLINE_EXCEEDED, "deadline"
-            self._timer = loop.call_later(head.timeout, self._stop, *args)
+        self._launch(facts.timeout)
+
+    def _launch(self, seconds: float | None) -> None:
+        """Run the method, until a deadline in some seconds."""
+        loop = asyncio.get_running_loop()
+        if seconds is not None:
+            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
         self._task = loop.create_task(self._run())
 
     def feed(self, data: bytes) -> None:
@@ -174,7 +181,7 @@ class GrpcCall(Exchange):
         self._stop(getattr(Code, statuses.of(error.code).grpc), str(error))
 
     def route_path(self) -> str:
-        return self._head.path
+        return self._facts.path
 
     # --- the method ---
 
@@ -216,7 +223,8 @@ class GrpcCall(Exchange):
         self.request_id = log.request_id.get().encode()
         trailers = OK + encode_fields(encode_metadata(self._trailing)) if self._trailing else OK
         self._finish()
-        self.output.answer_block(HEAD, parts, trailers)
+        head = HEAD + encode_fields(encode_metadata(self._initial)) if self._initial else HEAD
+        self.output.answer_block(head, parts, trailers)
 
     def _framed(self, response: Any) -> Sequence[Buffer]:
         """Return a response with its prefix, in a part of its own if the response is large."""
@@ -233,7 +241,8 @@ class GrpcCall(Exchange):
             return
         if not self.has_responded:
             self.has_responded = True
-            self.output.begin(200, HEADERS, keep_alive=True, is_chunked=False)
+            head = [*HEADERS, *encode_metadata(self._initial)]
+            self.output.begin(200, head, keep_alive=True, is_chunked=False)
         for part in parts:
             self.output.write(part)
 
@@ -247,12 +256,17 @@ class GrpcCall(Exchange):
             return
         self._is_over, self.status = True, code.name
         self._code, self._details = code, text
-        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         self._finish()
+        self._write_end(code, text)
+
+    def _write_end(self, code: Code, text: str) -> None:
+        """Write the status and the trailing metadata, after the head or with it."""
+        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         if self.has_responded:
             self.output.finish_with(fields)
         else:
-            self.output.answer_fields(200, [*HEADERS, *fields])
+            head = [*HEADERS, *encode_metadata(self._initial)]
+            self.output.answer_fields(200, [*head, *fields])
 
     def _finish(self) -> None:
         """Release what the call holds, and cancel its method unless that has ended the call."""
@@ -306,7 +320,11 @@ class GrpcCall(Exchange):
         return await on_thread("inflate", inflate, *arguments)
 
     def invocation_metadata(self) -> Metadata:
-        return self._head.metadata
+        return self._facts.read_metadata()
+
+    async def send_initial_metadata(self, initial: Iterable[tuple[str, str | bytes]]) -> None:
+        """Send metadata with the head, which is written with the first response."""
+        self._initial = tuple(initial)
 
     def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
         self._trailing = tuple(trailing)
