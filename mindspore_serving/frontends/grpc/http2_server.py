@@ -19,8 +19,9 @@ from mindspore_serving.frontends.grpc.connect import (
     media_type,
     message_kinds,
 )
-from mindspore_serving.frontends.grpc.direct import DirectCall, DirectMethod
+from mindspore_serving.frontends.grpc.direct import DirectCall
 from mindspore_serving.frontends.grpc.messages import Code, call_head
+from mindspore_serving.frontends.grpc.unary import DirectMethod
 from mindspore_serving.frontends.grpc.web import WEB_TYPES, GrpcWebCall
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
