@@ -115,7 +115,7 @@ def pieces_of_reply(
     spec_raw: bytes,
     instances: Sequence[bytes | memoryview],
     errors: Sequence[Failure] | None = None,
-) -> list[bytes | memoryview]:
+) -> list[Buffer]:
     """Return a PredictReply of encoded instances in parts.
 
     `errors`, if any, has one entry per instance.  If all instances failed alike, the reply is that
@@ -124,7 +124,7 @@ def pieces_of_reply(
     common = status.common_failure(errors) if errors else None
     if common is not None:
         return [assemble_error(spec_raw, *common)]
-    parts: list[bytes | memoryview] = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
+    parts: list[Buffer] = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
     failures = status.numbered(errors) if errors and any(errors) else ()
     for index, instance in enumerate(instances):
         kept = b"" if failures and failures[index] else instance

@@ -320,7 +320,7 @@ class GrpcCall(Exchange):
         return await on_thread("inflate", inflate, *arguments)
 
     def invocation_metadata(self) -> Metadata:
-        return self._facts.metadata
+        return self._facts.read_metadata()
 
     async def send_initial_metadata(self, initial: Iterable[tuple[str, str | bytes]]) -> None:
         """Send metadata with the head, which is written with the first response."""

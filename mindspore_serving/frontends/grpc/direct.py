@@ -4,18 +4,17 @@ A task, its future and a context cost more than all the rest of a small call.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.buffers import Buffer
-from mindspore_serving.core.service import Call, Inference, Reply, Request
+from mindspore_serving.core.service import Call, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
+from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.answer_headers import CACHE
-from mindspore_serving.frontends.grpc.calls import CallGate, abort, trailing
 from mindspore_serving.frontends.grpc.messages import (
     HEAD,
     HEADERS,
@@ -33,76 +32,20 @@ from mindspore_serving.frontends.grpc.messages import (
     frame_response,
     inflate,
 )
+from mindspore_serving.frontends.grpc.unary import DirectMethod, Parts
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.parser import LARGE_BODY
 from mindspore_serving.frontends.http2.fields import encode_fields
 from mindspore_serving.frontends.http2.stream import Http2Stream
 from mindspore_serving.frontends.keys import Tenant
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.request_id import NAME, id_of
-from mindspore_serving.frontends.spans import fail, fail_span, start_rpc
-from mindspore_serving.tracing.request_span import RequestSpan
+from mindspore_serving.frontends.spans import fail_span, start_rpc
+from mindspore_serving.tracing.request_span import RequestSpan, current
 from mindspore_serving.wire import status as statuses
 
 _ID, _OK = NAME.decode(), Code.OK.name  # an enumeration's name costs a call
 _SLOW = "the request arrived too slowly"
-
-
-class UnaryProtocol(Protocol):
-    """Messages of a method."""
-
-    def begin(self, body: Buffer, timeout: float) -> tuple[Request, Any]:
-        """Return the request in a message, and its state for the other functions.
-
-        Raises ServingError.
-        """
-        ...
-
-    def answer(self, state: Any, reply: Reply) -> Sequence[Buffer]:
-        """Return the parts of the response for a reply without a failure.  Raises ServingError."""
-        ...
-
-    def refuse(self, state: Any, error: Exception) -> bytes | ServingError:
-        """Return the response for an error, or the error that the status of the call tells of.
-
-        The state is None if the request cannot be read.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class DirectMethod:
-    """A method of one message and one answer; `name` is package.Service/Method.
-
-    A server on our own HTTP/2 opens a `DirectCall`; others call it as a method of grpcio.
-    """
-
-    name: str
-    protocol: UnaryProtocol
-    inference: Inference
-    gate: CallGate
-
-    async def __call__(self, _: object, context: Context) -> bytes:
-        """Answer a call that has a context."""
-        call, state = await self.gate.admit(context, self.name), None
-        try:
-            request, state = self.protocol.begin(call.body, call.timeout)
-            reply = await infer(self.inference, request)
-            if reply.failure is not None:
-                reply.raise_failure()
-            return b"".join(self.protocol.answer(state, reply))
-        except Exception as error:
-            response = self.protocol.refuse(state, error)
-            if isinstance(response, ServingError):
-                await abort(context, response)
-            fail(error)
-            if isinstance(error, ServingError):
-                context.set_trailing_metadata(trailing(error))
-            return response
-        finally:
-            call.leave()
 
 
 class DirectCall(Exchange):
@@ -121,10 +64,10 @@ class DirectCall(Exchange):
     _trace: RequestSpan | None = None
     _tenant: Tenant | None = None
     _timer: asyncio.TimerHandle | None = None
-    _task: asyncio.Task[None] | None = None  # that decompresses the message
+    _task: asyncio.Task[None] | None = None  # of a call that needs one
     _call: Call | None = None
     _state: Any = None  # of the protocol
-    _cache = ""  # of the reply
+    _trailing: Metadata = ()
     _is_over = False
     _has_message = False
     _is_compressed = False
@@ -245,7 +188,7 @@ class DirectCall(Exchange):
     def _take_message(self, body: Buffer) -> None:
         self._has_message, self._count, self._body = True, len(body), b""
         if self._is_compressed:
-            self._task = asyncio.get_running_loop().create_task(self._inflate(body))
+            self._start_task(self._inflate(body))
         else:
             self._submit(body)
 
@@ -262,15 +205,24 @@ class DirectCall(Exchange):
     def _submit(self, body: Buffer) -> None:
         method = self._method
         try:
-            request, self._state = method.protocol.begin(body, self._timeout())
-            request.id, request.span = self.request_id.decode(), self._trace
+            begun, self._state = method.protocol.begin(body, self._timeout(), self._add_trailing)
+            if not isinstance(begun, Request):
+                self._start_task(self._answer_soon(begun))
+                return
+            begun.id, begun.span = self.request_id.decode(), self._trace
             if self._tenant is not None:
-                request.tenant = self._tenant.owner
+                begun.tenant = self._tenant.owner
             if self.entry is not None:
-                self.entry.servable, self.entry.method = request.servable, request.method
-            self._call = method.inference.submit(request, self._on_reply)
+                self.entry.servable, self.entry.method = begun.servable, begun.method
+            self._call = method.inference.submit(begun, self._on_reply)
         except Exception as error:
             self._refuse(error)
+
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def _add_trailing(self, headers: Mapping[str, str]) -> None:
+        self._trailing = (*self._trailing, *headers.items())
 
     def _timeout(self) -> float:
         limit = self._method.gate.limits.request_timeout
@@ -286,14 +238,26 @@ class DirectCall(Exchange):
         if self._is_over:
             return
         if reply.cache:
-            self._cache = reply.cache
+            self._trailing = (*self._trailing, (CACHE, reply.cache))
         if reply.failure is not None:
             self._refuse(reply.failure)
             return
         try:
-            self._answer(self._method.protocol.answer(self._state, reply))
-        except CallFault as fault:
-            self._end(fault.code, str(fault))
+            parts = self._method.protocol.answer(self._state, reply)
+            if isinstance(parts, list):
+                self._answer(parts)
+            else:
+                self._start_task(self._answer_soon(parts))
+        except Exception as error:
+            self._refuse(error)
+
+    async def _answer_soon(self, response: Awaitable[Parts]) -> None:
+        """Answer with a response that is awaited."""
+        log.request_id.set(self.request_id.decode())  # in the context of this task
+        access.current.set(self.entry)
+        current.set(self._trace)
+        try:
+            self._answer(await response)
         except Exception as error:
             self._refuse(error)
 
@@ -301,39 +265,37 @@ class DirectCall(Exchange):
         """Answer with an error, in the message or as status."""
         if self._is_over:
             return
+        if isinstance(error, CallFault):
+            self._end(error.code, str(error))
+            return
         with log.of_request(self.request_id.decode()):
             response = self._method.protocol.refuse(self._state, error)
         if isinstance(response, ServingError):
             self._abort(response)
         else:
             fail_span(self._trace, error)
-            self._answer((response,), error if isinstance(error, ServingError) else None)
+            self._answer([response], error if isinstance(error, ServingError) else None)
 
-    def _answer(self, parts: Sequence[Buffer], error: ServingError | None = None) -> None:
+    def _answer(self, parts: Parts, error: ServingError | None = None) -> None:
         """Write the response, and its status; `error` is the one that the response tells of.
 
         Raises CallFault.
         """
-        size, parts = frame_response(parts, self._max_message)
+        if self._is_over:
+            return
+        size, framed = frame_response(parts, self._max_message)
         self._is_over, self.status, self.num_sent = True, _OK, size
         trailers = OK
-        if self._names_request or error is not None or self._cache:
+        has_id = self._head.request_id is not None or self._trace is not None
+        if has_id or error is not None or self._trailing:
             trailers = OK + encode_fields(encode_metadata(self._metadata(error)))
         self._finish()
-        self.output.answer_block(HEAD, parts, trailers)
+        self.output.answer_block(HEAD, framed, trailers)
 
     def _metadata(self, error: ServingError | None) -> Metadata:
         seconds = statuses.retry_after(error)
-        metadata = [(_ID, self.request_id.decode())]
-        if seconds is not None:
-            metadata.append(("retry-after", seconds))
-        if self._cache:
-            metadata.append((CACHE, self._cache))
-        return tuple(metadata)
-
-    @property
-    def _names_request(self) -> bool:
-        return self._head.request_id is not None or self._trace is not None
+        name = (*self._trailing, (_ID, self.request_id.decode()))
+        return name if seconds is None else (*name, ("retry-after", seconds))
 
     def _abort(self, error: ServingError) -> None:
         """End the call with the status of `error`."""
@@ -363,7 +325,7 @@ class DirectCall(Exchange):
             self._call = None
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
-        self._body = b""
+        self._body, self._state = b"", None
         if self._num_counted:
             self.output.memory.give_back(self._num_counted)
             self._num_counted = 0

@@ -16,8 +16,9 @@ from mindspore_serving.frontends.grpc.connect import (
     media_type,
     message_kinds,
 )
-from mindspore_serving.frontends.grpc.direct import DirectCall, DirectMethod
+from mindspore_serving.frontends.grpc.direct import DirectCall
 from mindspore_serving.frontends.grpc.messages import Code, call_head
+from mindspore_serving.frontends.grpc.unary import DirectMethod
 from mindspore_serving.frontends.grpc.web import WEB_TYPES, GrpcWebCall
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
@@ -47,7 +48,7 @@ class GrpcMethods:
         """Create the methods; metadata of a call has at most `max_metadata` bytes."""
         self.handlers, self.max_message, self._closing = handlers, max_message, closing
         self._max_metadata = max_metadata
-        self._methods: dict[bytes, tuple[Any, DirectMethod | None]] = {}  # by path
+        self._methods: dict[bytes, Any] = {}
         self._kinds = message_kinds(files)
         self._services = {_service_of(path) for path in self._kinds}
 
@@ -68,17 +69,18 @@ class GrpcMethods:
         Raises HeadRefusal for messages of an unknown form.
         """
         facts = call_head(head)
-        method, direct = self._both(head.target)
+        method = self.method(head.target)
         if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
-            method, direct = RefusedMethod(Code.RESOURCE_EXHAUSTED, text), None
+            method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
         kind = head.fields.get(b"content-type", b"")
         if not kind.startswith(b"application/grpc"):
             kinds = self._kinds.get(head.target)
             return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
         if not kind.startswith(_WEB):
             assert isinstance(output, Http2Stream)
-            if direct is not None:
+            direct = method.stream_unary
+            if isinstance(direct, DirectMethod):
                 return DirectCall(direct, facts, output, self.max_message)
             return GrpcCall(method, head, output, self.max_message)
         is_text = WEB_TYPES.get(media_type(head))
@@ -94,23 +96,16 @@ class GrpcMethods:
 
     def method(self, target: bytes) -> Any:
         """Return the method of a path; of an unknown path, a method that refuses."""
-        return self._both(target)[0]
-
-    def _both(self, target: bytes) -> tuple[Any, DirectMethod | None]:
-        """Return the method of a path, and its direct one if it has that."""
         return self._methods.get(target) or self._find(target)
 
-    def _find(self, target: bytes) -> tuple[Any, DirectMethod | None]:
+    def _find(self, target: bytes) -> Any:
         details = _Details(target.decode("latin-1"))
         for handler in self.handlers:
             method = handler.service(details)
             if method is not None:
-                direct = None if method.response_streaming else method.stream_unary
-                direct = direct if isinstance(direct, DirectMethod) else None
-                self._methods[target] = method, direct
-                return method, direct
-        text = f"Method not found: {details.method}"
-        return RefusedMethod(Code.UNIMPLEMENTED, text), None
+                self._methods[target] = method
+                return method
+        return RefusedMethod(Code.UNIMPLEMENTED, f"Method not found: {details.method}")
 
 
 def _service_of(path: bytes) -> bytes:

@@ -60,10 +60,21 @@ class CallHead:
         self.metadata: Metadata = ()
         self.trailing: Metadata = ()
         self.fault: CallFault | None = None
+        self._metadata_fault: CallFault | None = None
+        try:
+            self.metadata = tuple(decode_metadata(head.headers))
+        except CallFault as fault:
+            self.fault = self._metadata_fault = fault.with_traceback(None)
         try:
             self._read(head)
         except CallFault as fault:
             self.fault = fault.with_traceback(None)
+
+    def read_metadata(self) -> Metadata:
+        """Return the metadata.  Raises CallFault."""
+        if self._metadata_fault is not None:
+            raise self._metadata_fault.with_traceback(None)
+        return self.metadata
 
     def _read(self, head: RequestHead) -> None:
         timeout = head.fields.get(b"grpc-timeout")
@@ -76,7 +87,6 @@ class CallHead:
             self.trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
             text = f"grpc-encoding {self.encoding.decode('latin-1')!r} is not supported"
             raise CallFault(Code.UNIMPLEMENTED, text)
-        self.metadata = tuple(decode_metadata(head.headers))
 
 
 def call_head(head: RequestHead) -> CallHead:

@@ -4,7 +4,7 @@ Only the names of servable and method are parsed here.  The gRPC status is OK un
 fails; errors are in the reply, as in the original.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -14,7 +14,7 @@ from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.grpc.calls import CallGate, trailing
-from mindspore_serving.frontends.grpc.direct import DirectMethod
+from mindspore_serving.frontends.grpc.unary import DirectMethod, Parts
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.spans import fail
@@ -56,15 +56,17 @@ def handler(inference: Inference, gate: CallGate) -> Any:
 class PredictMessages:
     """Messages of Predict; the state of a call is its servable_spec as it was sent."""
 
+    passed_on = ()
+
     @staticmethod
-    def begin(body: Buffer, timeout: float) -> tuple[Request, bytes]:
+    def begin(body: Buffer, timeout: float, _: object = None) -> tuple[Request, bytes]:
         """Return the request in a message, and its servable_spec.  Raises InvalidInputs."""
         spec = ms_proto.peek(body)
         request = Request(spec.name, spec.method, spec.version, "ms_proto", body, timeout=timeout)
         return request, spec.raw
 
     @staticmethod
-    def answer(raw: bytes, reply: Reply) -> Sequence[Buffer]:
+    def answer(raw: bytes, reply: Reply) -> Parts:
         """Return the parts of the response for a reply without a failure."""
         return ms_proto.pieces_of_reply(raw, reply.instances, reply.failures())
 
