@@ -11,7 +11,7 @@ from tests.llm import gguf_files
 pytestmark = pytest.mark.slow
 
 
-def test_steps_on_one_core_beside_busy_processes_and_stopped_give_the_same_results(tmp_path):
+def test_steps_whose_threads_lose_their_cores_give_the_same_results(tmp_path):
     path = gguf_files.write_model(tmp_path / "model.gguf", kind="Q8_0")
     phases = soak(path, seconds=1.0, phase_seconds=0.3, seed=1)
     assert {each["phase"] for each in phases} == set(PHASES)
