@@ -51,11 +51,11 @@ def instruction_set() -> InstructionSet:
                 f"{VARIABLE} is {forced!r}, expected one of {', '.join(InstructionSet)}"
             )
         return InstructionSet(forced)
-    features = set(_processor().get("flags", "").split())
+    features = set(processor().get("flags", "").split())
     for instructions, needed in _NEEDED.items():
         if needed <= features:
             return instructions
-    name = _processor().get("model name", "no name in /proc/cpuinfo")
+    name = processor().get("model name", "no name in /proc/cpuinfo")
     raise StartError(
         f"native kernels need an x86-64 processor with AVX2, this one is {platform.machine()} "
         f"({name}): choose another runtime"
@@ -63,7 +63,7 @@ def instruction_set() -> InstructionSet:
 
 
 @cache
-def _processor() -> dict[str, str]:
+def processor() -> dict[str, str]:
     """Return what Linux says of the first processor, by name; nothing if it does not."""
     try:
         first, _, _ = _PROCESSOR.read_text().partition("\n\n")
@@ -141,7 +141,7 @@ class Compiler:
 
     def _path(self, name: str) -> Path:
         names = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-        parts = [_processor().get(name, "") for name in names]
+        parts = [processor().get(name, "") for name in names]
         parts += [self.instructions.value, version("llvmlite")]
         key = hashlib.sha256("\n".join((_source_digest(), *parts)).encode()).hexdigest()[:24]
         return self._directory / f"{name}-{key}.o"
