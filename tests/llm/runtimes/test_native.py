@@ -68,6 +68,17 @@ def test_sixty_four_greedy_tokens_are_those_of_the_reference(llama):
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("f16", 0.003), ("bf16", 0.02), ("u8", 0.04)])
+def test_sixty_four_greedy_tokens_of_smaller_caches_are_nearly_the_best(llama, dtype, limit):
+    """Relative to the largest logit of the reference: a smaller cache decides ties alone."""
+    prompts = checkpoints.prompts(3)
+    runner = open_runner(llama, "native", replace(CONFIG, kv_cache_dtype=dtype))
+    answers = greedy(runner, prompts, 64, chunk=13, arrivals=[0, 1, 5])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 64
+        assert checkpoints.shortfall(llama, prompt, tuple(answer)) < limit
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("f16", 0.003), ("bf16", 0.02), ("u8", 0.04)])
 def test_smaller_caches_change_logits_little(llama, dtype, limit):
     prompt = checkpoints.prompts(1)[0]
     logits = all_logits(open_runner(llama, "native", replace(CONFIG, kv_cache_dtype=dtype)), prompt)
