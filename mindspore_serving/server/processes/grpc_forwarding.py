@@ -30,9 +30,9 @@ _STATUS, _TEXT = b"grpc-status", b"grpc-message"
 class FrontEndMethods:
     """A handler with the methods of `handlers`.
 
-    This process answers calls of the methods `local`, by path, for which `takes` returns True; the
-    application `server` of the master answers the others.  With `rereads` it answers also those for
-    which a method raises RemoteRegionError.
+    This process answers calls of the methods `local`, by path, for which `takes` returns True, or
+    all if it is None; the application `server` of the master answers the others.  With `rereads` it
+    answers also those for which a method raises RemoteRegionError.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class FrontEndMethods:
         master: MasterCalls,
         server: int,
         *,
-        takes: Callable[[Any], bool],
+        takes: Callable[[Any], bool] | None,
         rereads: bool,
     ) -> None:
         self._handlers, self._local = handlers, local
@@ -60,20 +60,25 @@ class FrontEndMethods:
         forward = MasterMethod(self._master, self._server, details.method, streams=streams)
         if details.method not in self._local:
             return forward
+        if self._takes is None and (streams or not self._rereads):
+            return method
         if streams:
             stream = self._stream(method.stream_stream, forward.stream_stream)
             return method._replace(stream_stream=stream)
         return method._replace(stream_unary=self._unary(method.stream_unary, forward.stream_unary))
 
+    def _is_local(self, context: Any) -> bool:
+        return self._takes is None or self._takes(context)
+
     def _stream(self, local: Behavior, forward: Behavior) -> Behavior:
         def answer(requests: Any, context: Context) -> Any:
-            return (local if self._takes(context) else forward)(requests, context)
+            return (local if self._is_local(context) else forward)(requests, context)
 
         return answer
 
     def _unary(self, local: Behavior, forward: Behavior) -> Behavior:
         async def answer(requests: Any, context: Any) -> Any:
-            if self._takes(context):
+            if self._is_local(context):
                 if not self._rereads:
                     return await local(requests, context)
                 context = RereadableContext(context)

@@ -41,7 +41,7 @@ def make_front_end_methods(
     )
 
     def takes(context: Any) -> bool:
-        return keys.is_open or keys.accepts(
+        return keys.accepts(
             {
                 name.encode(): value if isinstance(value, bytes) else value.encode()
                 for name, value in context.invocation_metadata()
@@ -54,7 +54,7 @@ def make_front_end_methods(
             _LOCAL,
             resources.master,
             server,
-            takes=takes,
+            takes=None if keys.is_open else takes,
             rereads=options.client_shared_memory,
         )
     ]
