@@ -92,7 +92,19 @@ def text_of(answer: bytes) -> str:
         found = json.loads(text)
     except ValueError:
         return text.strip().replace("\n", "⏎")
-    return _of_gemini(found) or _of_form(found) or json.dumps(found, ensure_ascii=False)
+    return (
+        _of_connect(found)
+        or _of_gemini(found)
+        or _of_form(found)
+        or json.dumps(found, ensure_ascii=False)
+    )
+
+
+def _of_connect(found: Any) -> str:
+    match found:
+        case {"code": str(code), "message": message, **rest} if not rest:
+            return f"Connect {code}: {message}"
+    return ""
 
 
 def _of_gemini(found: Any) -> str:

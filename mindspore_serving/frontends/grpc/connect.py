@@ -26,6 +26,7 @@ _STREAM, _END = b"application/connect+", 2  # content type, and flag of the last
 _ACCEPTED = b"application/json, application/proto"
 _ENCODINGS = b"gzip, identity"
 _IS_MILLISECONDS = re.compile(rb"\d{1,10}").fullmatch
+_MAX_REASON = 500  # characters of an error, which may cite the body
 _QUICK = 4 << 10  # bytes of a message that is translated on the event loop
 _STATUS = {  # of HTTP
     Code.CANCELLED: 499,
@@ -142,10 +143,9 @@ class ConnectCall(WebCall):
             raise _too_large(len(data), self._max_message)
         if self._is_over:
             return
-        self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
         self.num_sent += len(data)
+        self._succeed()
         trailers = [(b"trailer-" + name, value) for name, value in safe_fields(self._trailing)]
-        self._finish()
         head = (b"content-type", self._type), *safe_fields(self._initial)
         self._write_whole(200, (*head, *trailers), (data,))
 
@@ -181,16 +181,17 @@ class _JsonMethod:
         return await on_thread("json", to_json, data, self._kind)
 
 
-def from_json(text: bytes, kind: type[Message], limit: int) -> bytes:
+def from_json(body: bytes, kind: type[Message], limit: int) -> bytes:
     """Translate JSON to a message of at most `limit` bytes.  Raises CallFault."""
     try:
-        if not text.lstrip().startswith(b"{"):  # the library takes an empty list, too
+        if not body.lstrip().startswith(b"{"):  # the library takes an empty list, too
             raise ValueError("expected an object")
-        message = json_format.Parse(text, kind()).SerializeToString()
+        message = json_format.Parse(body, kind()).SerializeToString()
     except (json_format.Error, ValueError, RecursionError, OverflowError) as error:
         name = kind.DESCRIPTOR.full_name
-        reason = f"the body is not JSON of {name}: {error}"
-        raise CallFault(Code.INVALID_ARGUMENT, reason) from None
+        reason = " ".join(str(error).split())[:_MAX_REASON]
+        text = f"the body is not JSON of {name}: {reason}"
+        raise CallFault(Code.INVALID_ARGUMENT, text) from None
     if len(message) > limit:  # numbers of a digit take more bytes
         raise _too_large(len(message), limit)
     return message

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from mindspore_serving import log
 from mindspore_serving.core.buffers import Buffer, join
 from mindspore_serving.frontends.grpc.call import GrpcCall
 from mindspore_serving.frontends.grpc.messages import (
@@ -40,7 +41,7 @@ class WebCall(GrpcCall):
     """
 
     is_timed = True
-    __slots__ = ("_cors", "_fault", "_is_started")
+    __slots__ = ("_cors", "_expects_continue", "_fault", "_is_started")
     output: ExchangeOutput  # type: ignore[assignment]
 
     def __init__(
@@ -49,7 +50,7 @@ class WebCall(GrpcCall):
         """Create a call of a method handler, with messages of at most `limit` bytes."""
         super().__init__(method, head, output, limit)
         self.keep_alive, self._cors = head.keep_alive, cors
-        self._is_started = False
+        self._is_started, self._expects_continue = False, head.expects_continue
         self._fault: CallFault | None = None  # that ends the call when it is started
 
     def start(self) -> None:
@@ -71,9 +72,16 @@ class WebCall(GrpcCall):
 
     async def read(self) -> Any:
         """Return the next message of the client; None after the last."""
-        if self._head.expects_continue and not (self.is_complete or self._is_over):
+        if self._expects_continue and not (self.is_complete or self._is_over):
             self.output.send_continue()
+        self._expects_continue = False
         return await super().read()
+
+    def _succeed(self) -> None:
+        """End the call with the status OK, before its last response is written."""
+        self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
+        self.request_id = log.request_id.get().encode()
+        self._finish()
 
     def _write_whole(self, status: int, fields: Fields, parts: Sequence[Buffer]) -> None:
         """Write a whole answer, after which the connection goes on if all of its call was read."""
@@ -117,8 +125,7 @@ class GrpcWebCall(WebCall):
     def _answer(self, response: Any) -> None:
         parts = self._framed(response)
         if not self._is_over:
-            self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
-            self._finish()
+            self._succeed()
             self._write_frames(*parts, self._trailers(Code.OK, ""))
 
     def _send(self, response: Any) -> None:
@@ -127,7 +134,7 @@ class GrpcWebCall(WebCall):
             return
         if not self.has_responded:
             self.has_responded = True
-            version = self._head.version
+            version, self._expects_continue = self._head.version, False
             self.keep_alive = self.keep_alive and self.is_complete and version != "1.0"
             fields = (*self._fields(), *self._cors)
             is_chunked = version == "1.1"

@@ -249,6 +249,41 @@ def test_a_held_back_body_is_asked_for(served):
     client.stream.close()
 
 
+def test_a_stream_is_asked_once_for_its_body(served):
+    """Another 100 would stand inside the answer."""
+    path = STREAM.replace("StreamingOutputCall", "FullDuplexCall")
+    client, body = Client(served), framed(outputs(1))
+    client.send(
+        b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Type: application/grpc-web\r\n"
+        b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (path.encode(), 2 * len(body))
+    )
+    assert client.read()[0] == 100
+    client.send(body)
+    data = b""
+    while data.count(b"\x12") < 1 and len(data) < 200:
+        data += client.stream.recv(65536)
+    client.send(body)
+    while part := client.stream.recv(65536):
+        data += part
+    assert data.startswith(b"HTTP/1.1 200")
+    assert (data.count(b"HTTP/1.1"), data.count(b"grpc-status: 0")) == (1, 1)
+    client.stream.close()
+
+
+def test_a_call_has_its_id_in_the_access_log(background):
+    with closing(Interop(background)) as served:
+        entries = []
+        served.responses.is_logged = True
+        served.responses.add = lambda *arguments: entries.append(arguments)
+        with closing(Web(served.port)) as web:
+            for path in (PREDICT, f"{PREDICT}Stream"):
+                web.call(path, message(), x_request_id="mine")
+            web.post(PREDICT, message(), content_type="application/proto", x_request_id="mine")
+        eventually(lambda: len(entries) == 3)
+        for protocol, code, entry, num_sent in entries:
+            assert (protocol, code, entry.request_id, num_sent > 0) == ("grpc", "OK", "mine", True)
+
+
 def test_bodies_count_in_the_memory_limit(background):
     with closing(Interop(background, max_body_memory=LARGEST)) as served:
         served.inference.holds = True
