@@ -37,7 +37,7 @@ SIGNATURES = {
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "max_queue_seconds=0, cache_mb=0, cache_seconds=600, cache_per_key=False, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
-        "llm_options=None, max_workers=0, min_workers=1, requests_per_worker=8, "
+        "llm_options=None, cores='', max_workers=0, min_workers=1, requests_per_worker=8, "
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
         "environment='', with_batch_dim=None, batch_axis=None, network='', weights='', "
         "arguments=None, inputs=None, mode='')"

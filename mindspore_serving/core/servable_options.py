@@ -191,6 +191,14 @@ class ServableOptions:
         is_secret=True,
         serve=None,
     )
+    cores: str = _workers(
+        "",
+        "cores of each worker, as '0-3;4-7': a set for each, in turn; numa: a NUMA node each",
+        details="The threads of a worker run on its cores only",
+        default_text="all",
+        metavar="SETS",
+        page="servable_config.md#cores-of-workers",
+    )
     max_workers: int = _workers(
         0,
         "scale the number of workers with the requests, up to this number",

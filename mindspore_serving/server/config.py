@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.core.core_sets import parse_core_sets
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
@@ -84,6 +85,7 @@ class ServableStartConfig(ServableOptions):
             checked["llm_options"] = _completed(
                 described.language_options, checked["llm_options"] or {}, alias or name
             )
+        parse_core_sets(checked["cores"])
         check_language_options(checked["llm_options"])
         checked["weights"] = _checked_weights(checked, name, self.servable_directory)
         checked["llm_options"] = resolve_options(checked["llm_options"])
