@@ -39,6 +39,10 @@ class Batcher(Generic[T]):
     def add(self, item: T, now: float) -> None:
         self._waiting.append((now, item))
 
+    def pop(self) -> T:
+        """Remove and return the oldest item; the queue is not empty."""
+        return self._waiting.popleft()[1]
+
     def put_back(self, item: T) -> None:
         """Return a taken `item` that could not be sent to the head of the queue, due at once."""
         self._waiting.appendleft((float("-inf"), item))
@@ -61,7 +65,7 @@ class Batcher(Generic[T]):
             return []
         if preferred:
             limit = min(limit, preferred)
-        return [self._waiting.popleft()[1] for _ in range(min(limit, len(self._waiting)))]
+        return [self.pop() for _ in range(min(limit, len(self._waiting)))]
 
     def keep(self, predicate: Callable[[T], bool]) -> None:
         """Remove the items for which `predicate` is false."""

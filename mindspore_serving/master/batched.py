@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from mindspore_serving.aio import Ticker
-from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.answer_cache import cache_for
+from mindspore_serving.master.levels import QueueLevels, make_queue
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -34,6 +34,7 @@ from mindspore_serving.master.request import (
 # A message that the worker runs and one that waits there; later parts stay in the queue.  A worker
 # whose models run in other workers or in agents can have more: its instances only wait there.
 MAX_MESSAGES, MAX_MESSAGES_WITHOUT_MODELS = 2, 8
+_LEVEL_CHECK = 0.005  # seconds, at least, until requests that wait too long are looked for
 MAX_DROPPED = 1024  # parts of ended requests in the queue before they are removed
 
 
@@ -47,6 +48,7 @@ class BatchScheduler:
     def __init__(self, deliver: Callable[[list[Answer]], None]) -> None:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self.call_later = self._loop.call_later
         self._ticker = Ticker(self._loop, self.dispatch)
         self._waiting: dict[BatchedMethod, None] = {}  # methods with queued parts, in turn
         self._wake_at: dict[BatchedMethod, float] = {}  # when a delayed batch is due
@@ -164,7 +166,8 @@ class BatchedMethod(ServedMethod):
         self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler
-        self._queue: Batcher[PendingPart] = Batcher(delay, preferred)
+        self._queue, self._levels = make_queue(deployment, preferred, self.label)
+        self._is_level_check_due = False
         self._num_dropped = 0  # parts in the queue whose request has ended
         self._has_agents = deployment.gang is not None
         # Parts that must not run again if the worker dies do not wait in the worker.
@@ -250,11 +253,31 @@ class BatchedMethod(ServedMethod):
         self._scheduler.schedule(self)
 
     def put(self, parts: Sequence[PendingPart], now: float) -> None:
-        """Queue `parts` until a worker has room."""
+        """Queue `parts` until a worker has room.  Raises Overloaded if their level has none."""
+        if self._levels is not None:
+            self._levels.check(parts)
         for part in parts:
             part.state = QUEUED
             self._queue.add(part, now)
+        if self._levels is not None:
+            self._plan_level_check(self._levels, now)
         self._scheduler.schedule(self)
+
+    def _plan_level_check(self, levels: QueueLevels, now: float) -> None:
+        due = levels.next_check()
+        if due is not None and not self._is_level_check_due:
+            self._is_level_check_due = True
+            self._scheduler.call_later(max(_LEVEL_CHECK, due - now), self._check_levels, levels)
+
+    def _check_levels(self, levels: QueueLevels) -> None:
+        """Refuse requests that have been queued for longer than their level allows."""
+        self._is_level_check_due = False
+        now = time.monotonic()
+        overdue, num_ended = levels.take_overdue(now)
+        self._num_dropped -= num_ended
+        for part, error in overdue:
+            part.request.fail(error)
+        self._plan_level_check(levels, now)
 
     def put_back(self, part: PendingPart) -> None:
         """Return `part` to the head of the queue, or of the quarantine."""

@@ -80,6 +80,7 @@ class Dispatcher:
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
         pending.is_background = request.is_background
+        pending.priority = request.priority
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since

@@ -1,10 +1,11 @@
 """Pinning of a worker to processor cores, or to those of a NUMA node, before it loads anything.
 
-All threads that start later have the same cores, and memory that they touch first is of their node.
+Threads that start later have the same cores, and memory that they touch first is of their node.
 """
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from mindspore_serving import log
@@ -29,7 +30,9 @@ def pin(cores: str, number: int) -> None:
             f"cores {cores!r}: worker {number} would run on {_listed(chosen)}, but it may not use "
             f"{_listed(missing)}, only {_listed(allowed)}"
         )
-    os.sched_setaffinity(0, chosen)
+    for thread in os.listdir("/proc/self/task"):  # those that run already, too
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), chosen)
     log.info("worker %d runs on the cores %s", number, _listed(chosen))
 
 

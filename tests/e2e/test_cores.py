@@ -39,7 +39,8 @@ def write_model(path: Path) -> None:
     weights = helper.make_tensor("w", TensorProto.FLOAT, [64, 64], np.eye(64).ravel())
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     graph = helper.make_graph(nodes, "g", [x], [y], [weights])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), path)
+    opsets = [helper.make_opsetid("", 13)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
 
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])

@@ -13,6 +13,7 @@ def pinned(monkeypatch):
     """The sets that `pin` has chosen on a machine whose process may use the cores 0 to 5."""
     chosen = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
+    monkeypatch.setattr(os, "listdir", lambda _: ["7"])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: chosen.append(set(cores)))
     return chosen
 

@@ -64,6 +64,10 @@ _READ = {
     "dynamic_batching.preserve_ordering",
     "dynamic_batching.default_queue_policy.default_timeout_microseconds",
     "dynamic_batching.default_queue_policy.timeout_action",
+    "dynamic_batching.default_queue_policy.max_queue_size",
+    "dynamic_batching.priority_levels",
+    "dynamic_batching.default_priority_level",
+    "dynamic_batching.priority_queue_policy",
     "parameters",
     "model_warmup",
     "response_cache.enable",
@@ -81,6 +85,7 @@ _REFUSED = {
         "a model file answers once: yield answers from a function of a servable_config.py"
     ),
 }
+_MAX_LEVELS = 64
 _CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
 _PARALLEL = "execution_mode"
@@ -238,18 +243,47 @@ def _batching(config: Any) -> dict[str, Any]:
         return {}
     batching = config.dynamic_batching
     policy = batching.default_queue_policy
-    options: dict[str, Any] = {}
+    options = _levels(batching)
     if batching.max_queue_delay_microseconds:
         options["max_batch_delay_ms"] = batching.max_queue_delay_microseconds / 1000
         options["preferred_batch_size"] = max(batching.preferred_batch_size, default=0)
-    if policy.default_timeout_microseconds:
-        if policy.timeout_action != pb.ModelQueuePolicy.REJECT:
-            raise StartError(
-                f"{FILE}: timeout_action DELAY is not supported: requests that have waited too "
-                "long are refused, as by REJECT"
-            )
+    if policy.default_timeout_microseconds and not options.get("priority_levels"):
+        _check_action(policy)
         options["max_queue_seconds"] = policy.default_timeout_microseconds / 1e6
     return options
+
+
+def _levels(batching: Any) -> dict[str, Any]:
+    """Return the options for levels of priority, of which a limited queue without levels is one."""
+    count, default = batching.priority_levels, batching.default_priority_level
+    if not count and not batching.default_queue_policy.max_queue_size:
+        return {}
+    count = count or 1
+    if count > _MAX_LEVELS or default > count:
+        raise StartError(
+            f"{FILE}: priority_levels is {count} and default_priority_level {default}, expected at "
+            f"most {_MAX_LEVELS} levels, and one of them"
+        )
+    times, sizes = {}, {}
+    for level in range(1, count + 1):
+        policy = batching.default_queue_policy
+        if level in batching.priority_queue_policy:
+            policy = batching.priority_queue_policy[level]
+        if policy.default_timeout_microseconds:
+            _check_action(policy)
+            times[str(level)] = max(1, policy.default_timeout_microseconds // 1000)
+        if policy.max_queue_size:
+            sizes[str(level)] = policy.max_queue_size
+    options = {"priority_levels": count, "default_priority": default}
+    return {**options, "level_queue_ms": times, "level_queue_sizes": sizes}
+
+
+def _check_action(policy: Any) -> None:
+    if policy.timeout_action != pb.ModelQueuePolicy.REJECT:
+        raise StartError(
+            f"{FILE}: timeout_action DELAY is not supported: requests that have waited too "
+            "long are refused, as by REJECT"
+        )
 
 
 def _parameters(config: Any) -> tuple[dict[str, Any], list[str]]:

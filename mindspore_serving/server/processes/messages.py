@@ -54,6 +54,7 @@ class Submit(Message, frozen=True, tag=11):
     traceparent: str = ""
     tracestate: str = ""
     tenant: str = ""
+    priority: int = 0
 
 
 class CancelRequest(Message, frozen=True, tag=12):
