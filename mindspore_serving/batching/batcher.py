@@ -55,13 +55,18 @@ class Batcher(Generic[T]):
         """Return the time at which the oldest item must leave; None if the queue is empty."""
         return self._waiting[0][0] + self.max_batch_delay_ms / 1000 if self._waiting else None
 
+    def is_complete(self, now: float) -> bool:
+        """Return whether a batch can be taken."""
+        due = self.due()
+        return due is not None and (now >= due or 0 < self.preferred_batch_size <= len(self))
+
     def take(self, limit: int, now: float) -> list[T]:
         """Remove and return the next batch, oldest items first; [] if no batch is complete.
 
         At most `limit` items.
         """
-        due, preferred = self.due(), self.preferred_batch_size
-        if due is None or (now < due and not 0 < preferred <= len(self._waiting)):
+        preferred = self.preferred_batch_size
+        if not self.is_complete(now):
             return []
         if preferred:
             limit = min(limit, preferred)

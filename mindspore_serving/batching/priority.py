@@ -48,10 +48,15 @@ class PriorityBatcher(Generic[T]):
         dues = (level.due() for level in self.levels)
         return min((due for due in dues if due is not None), default=None)
 
+    def is_complete(self, now: float) -> bool:
+        """Return whether a batch can be taken."""
+        due = self.due()
+        return due is not None and (now >= due or 0 < self._preferred <= len(self))
+
     def take(self, limit: int, now: float) -> list[T]:
         """Remove and return the next batch of at most `limit` items; [] if none is complete."""
-        due, preferred = self.due(), self._preferred
-        if due is None or (now < due and not 0 < preferred <= len(self)):
+        preferred = self._preferred
+        if not self.is_complete(now):
             return []
         limit, taken = min(limit, preferred) if preferred else limit, list[T]()
         for level in self.levels:

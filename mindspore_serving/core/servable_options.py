@@ -235,6 +235,21 @@ class ServableOptions:
         metavar="SETS",
         page="servable_config.md#cores-of-workers",
     )
+    resources: Mapping[str, int] | None = _workers(
+        None,
+        "shared resources that a worker needs to run, as npu0=1",
+        details="Workers of all servables that need more than there is take turns",
+        metavar="NEEDS",
+        page="servable_config.md#shared-resources",
+    )
+    resource_counts: Mapping[str, int] | None = _workers(
+        None,
+        "number of each resource in all, as npu0=2",
+        details="The largest number of all servables counts",
+        default_text="the most that a servable needs",
+        metavar="COUNTS",
+        page="servable_config.md#shared-resources",
+    )
     max_workers: int = _workers(
         0,
         "scale the number of workers with the requests, up to this number",

@@ -139,7 +139,7 @@ class Dispatcher:
             link.answer_call(part.id, reply)
 
         pending = PendingRequest(part.method, answer, self._on_done, self._now())
-        pending.id = part.request_id
+        pending.id, pending.is_call = part.request_id, True
         self._requests[pending] = None
         try:
             method = _method_of_caller(caller, message) or self.registry.find(

@@ -1,9 +1,13 @@
 """Priority levels of a method's queue: the level of a request, and the limits of each level.
 
-It knows no clock and sends nothing.
+Sends nothing.
 """
 
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TypeAlias
 
 from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.batching.priority import PriorityBatcher
@@ -11,11 +15,26 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.master.request import IDLE, SENT, PendingPart
 
+CHECK_SECONDS = 0.005  # at least, between two checks for requests that wait too long
+CallLater: TypeAlias = Callable[[float, Callable[[], None]], asyncio.TimerHandle]
+
 
 class QueueLevels:
     """Levels 1 (first) to `priority_levels` of one method; its queue has them from 0."""
 
-    def __init__(self, deployment: Deployment, preferred: int, label: str) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        preferred: int,
+        label: str,
+        call_later: CallLater,
+        on_ended_removed: Callable[[int], None],
+    ) -> None:
+        """Create the queue; `on_ended_removed` gets numbers of removed parts of ended requests."""
+        self._call_later = call_later
+        self._on_ended_removed = on_ended_removed
+        self._checked_at = inf  # when the timer fires
+        self._timer: asyncio.TimerHandle | None = None
         count = deployment.priority_levels
         delay = deployment.max_batch_delay_ms
         self.queue: PriorityBatcher[PendingPart] = PriorityBatcher(
@@ -39,6 +58,25 @@ class QueueLevels:
                 f"{self._label}: {len(self.queue.levels[index])} requests of priority {index + 1} "
                 f"are queued, and the limit is {size} (level_queue_sizes)"
             )
+
+    def watch(self, now: float) -> None:
+        """Refuse the requests that wait too long, as soon as the time is there."""
+        due = self.next_check()
+        if due is not None and due < self._checked_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._checked_at = due
+            self._timer = self._call_later(max(CHECK_SECONDS, due - now), self.refuse_overdue)
+
+    def refuse_overdue(self) -> None:
+        """Refuse requests that have been queued for longer than their level allows."""
+        self._checked_at, self._timer = inf, None
+        now = time.monotonic()
+        overdue, num_ended = self.take_overdue(now)
+        self._on_ended_removed(num_ended)
+        for part, error in overdue:
+            part.request.fail(error)
+        self.watch(now)
 
     def next_check(self) -> float | None:
         """Return when the oldest request of a level will have waited too long; None without one."""
@@ -74,12 +112,16 @@ class QueueLevels:
 
 
 def make_queue(
-    deployment: Deployment, preferred: int, label: str
+    deployment: Deployment,
+    preferred: int,
+    label: str,
+    call_later: CallLater,
+    on_ended_removed: Callable[[int], None],
 ) -> "tuple[Batcher[PendingPart] | PriorityBatcher[PendingPart], QueueLevels | None]":
     """Return the queue of a method, and its levels if there are any."""
     if not deployment.priority_levels:
         return Batcher(deployment.max_batch_delay_ms, preferred), None
-    levels = QueueLevels(deployment, preferred, label)
+    levels = QueueLevels(deployment, preferred, label, call_later, on_ended_removed)
     return levels.queue, levels
 
 

@@ -169,7 +169,10 @@ def _checked_weights(values: Mapping[str, Any], name: str, directory: str) -> st
 
 
 def _check_levels(values: Mapping[str, Any]) -> None:
-    """Raise InvalidInputs for limits of levels that do not exist."""
+    """Raise InvalidInputs for limits of levels that do not exist, and numbers of resources."""
+    for option in ("resources", "resource_counts"):
+        if wrong := {name: count for name, count in values[option].items() if count < 1}:
+            raise InvalidInputs(f"Parameter '{option}' has {wrong}, expected numbers from 1")
     count = values["priority_levels"]
     if values["default_priority"] > count:
         raise InvalidInputs(

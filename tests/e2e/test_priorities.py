@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -27,6 +27,8 @@ def predict(x):
     return register.add_stage(wait, x, outputs_count=1)
 """
 
+Send: TypeAlias = Callable[[Calls, int, int], None]
+
 
 @pytest.fixture(params=[1, 2], ids=["master", "front-ends"], scope="module")
 def calls(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
@@ -41,7 +43,7 @@ def by_rest(calls: Calls, x: int, priority: int) -> None:
     calls.post("toy", "predict", [{"x": x}], {"x-request-priority": str(priority)})
 
 
-def by_triton(library: Any, port: str) -> Callable[[Calls, int, int], None]:
+def by_triton(library: Any, port: str) -> Send:
     def call(calls: Calls, x: int, priority: int) -> None:
         tensor = library.InferInput("x", [1, 1], "INT32")
         tensor.set_data_from_numpy(np.array([[x]], np.int32))
@@ -59,28 +61,29 @@ PROTOCOLS = {
 }
 
 
+def send_all(calls: Calls, send: Send, pool: ThreadPoolExecutor) -> "Iterator[Future[None]]":
+    """Send requests 0 to 3, each when the server has the one before; the first one runs."""
+    for number, priority in enumerate((2, 3, 2, 1)):
+        yield pool.submit(send, calls, number, priority)
+        if number == 0:
+            eventually(lambda: Path("calls.txt").exists() and Path("calls.txt").read_text())
+        eventually(lambda count=number + 1: in_flight(calls) == count)
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_the_request_of_the_first_level_overtakes_the_others(calls: Calls, protocol: str) -> None:
-    send = PROTOCOLS[protocol]
     for name in ("go", "calls.txt"):
         Path(name).unlink(missing_ok=True)
     with ThreadPoolExecutor(4) as pool:
-        answers = []
-        for number, priority in enumerate((2, 3, 2, 1)):
-            answers.append(pool.submit(send, calls, number, priority))
-            if number == 0:
-                eventually(lambda: Path("calls.txt").exists() and Path("calls.txt").read_text())
-            eventually(lambda count=number + 1: in_flight(calls) == count)
-        status, body = calls.http_call(
-            "POST",
-            "/model/toy:predict",
-            '{"instances": [{"x": 9}]}',
-            {"x-request-priority": "3"},
-        )
-        assert (status, b"1 requests of priority 3 are queued" in body) == (503, True)
-        Path("go").touch()
+        try:
+            answers = list(send_all(calls, PROTOCOLS[protocol], pool))
+            body, header = '{"instances": [{"x": 9}]}', {"x-request-priority": "3"}
+            status, problem = calls.http_call("POST", "/model/toy:predict", body, header)
+        finally:
+            Path("go").touch()
         for answer in answers:
             answer.result(PATIENCE)
+    assert (status, b"1 requests of priority 3 are queued" in problem) == (429, True)
     assert Path("calls.txt").read_text().split() == ["0", "3", "2", "1"]
 
 

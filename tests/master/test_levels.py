@@ -95,7 +95,7 @@ async def test_a_request_of_which_a_part_runs_is_not_refused():
     assert (len(first.held), served.method.num_ahead) == (1, 1)
     served.submit(1, body=body(7))  # behind it
     for _ in range(3):
-        served.method._check_levels(served.method._levels)
+        served.method._levels.refuse_overdue()
     assert served.replies == [None, None]
     served.answer(first)
     await turn()
