@@ -59,6 +59,7 @@ _READ = {
     *(f"input.{name}" for name in ("name", "data_type", "dims")),
     *(f"output.{name}" for name in ("name", "data_type", "dims", "label_filename")),
     *(f"instance_group.{name}" for name in ("name", "kind", "count", "gpus")),
+    "instance_group.rate_limiter.resources",
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
     "dynamic_batching.preserve_ordering",
@@ -223,9 +224,12 @@ def _workers(config: Any) -> tuple[dict[str, Any], list[str]]:
             "runs on CPUs or on GPUs"
         )
     count = sum(max(group.count, 1) for group in groups)
+    limits = [limit for group in groups for limit in group.rate_limiter.resources]
+    shared = {str(limit.name): max(int(limit.count), 1) for limit in limits}
+    options: dict[str, Any] = {"resources": shared} if shared else {}
     if kind != pb.ModelInstanceGroup.KIND_GPU:
         has_gpus = any(group.gpus for group in groups)
-        options = {"num_parallel_workers": count}
+        options["num_parallel_workers"] = count
         if kind == pb.ModelInstanceGroup.KIND_CPU:
             options["device_type"] = "CPU"
         return options, ["instance_group.gpus of another kind than KIND_GPU"] * has_gpus
@@ -233,9 +237,11 @@ def _workers(config: Any) -> tuple[dict[str, Any], list[str]]:
     notes = []
     if any(group.count > 1 for group in groups):
         notes.append("instance_group.count on GPUs: a GPU has one worker")
+    if len(devices) > 1 and any(not getattr(limit, "global") for limit in limits):
+        notes.append("instance_group.rate_limiter.resources of each GPU: they are global")
     if not devices:
         notes.append("instance_group without gpus: device 0 is used; --device-ids chooses")
-    return {"device_type": "GPU", "device_ids": tuple(devices) or (0,)}, notes
+    return {**options, "device_type": "GPU", "device_ids": tuple(devices) or (0,)}, notes
 
 
 def _batching(config: Any) -> dict[str, Any]:

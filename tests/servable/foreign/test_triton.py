@@ -71,6 +71,20 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
     assert model.model_options == {"thread_num": 3, "enable_parallel": True}
 
 
+def test_the_rate_limiter_names_shared_resources(tmp_path: Path) -> None:
+    text = """instance_group [ { kind: KIND_CPU
+      rate_limiter { resources { name: "R" global: true count: 2 } priority: 3 } } ]"""
+    model = read(tmp_path, text)
+    assert model.options["resources"] == {"R": 2}
+    assert model.without_effect == ("instance_group.rate_limiter.priority",)
+    text = text.replace("KIND_CPU", "KIND_GPU gpus: [ 0, 1 ]").replace("global: true", "")
+    model = read(tmp_path, text)
+    assert model.options["resources"] == {"R": 2}
+    assert "instance_group.rate_limiter.resources of each GPU: they are global" in (
+        model.without_effect
+    )
+
+
 def test_a_level_has_its_own_limits_or_the_default(tmp_path: Path) -> None:
     text = """max_batch_size: 4 dynamic_batching {
       priority_levels: 3 default_priority_level: 2 default_queue_policy { max_queue_size: 7 }
