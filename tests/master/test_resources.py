@@ -26,7 +26,7 @@ def holding(workers):
     return [len(worker.held) for worker in workers]
 
 
-async def test_workers_that_need_one_device_take_turns():
+async def test_workers_that_need_a_device_take_turns():
     served, workers = serve({"npu": 1}, {"npu": 1})
     for _ in range(4):
         served.submit()
@@ -73,7 +73,7 @@ async def test_servables_with_other_resources_do_not_wait():
     assert holding(workers) == [1, 1, 1]
 
 
-async def test_a_servable_that_needs_more_gets_it_though_smaller_ones_come():
+async def test_a_servable_that_needs_more_is_not_overtaken_by_smaller_servables():
     served, workers = serve(
         {"memory": 2}, {"memory": 3}, {"memory": 1}, resource_counts={"memory": 4}
     )
@@ -96,7 +96,7 @@ async def test_the_resources_of_a_dead_worker_are_released():
     assert holding(workers[1:]) == [1]
 
 
-async def test_a_cancelled_request_lets_others_run():
+async def test_a_cancelled_request_lets_other_servables_run():
     served, workers = serve({"npu": 1}, {"npu": 1}, {"npu": 1})
     served.submit()
     waiting = served.submit(servable="t")
@@ -108,7 +108,7 @@ async def test_a_cancelled_request_lets_others_run():
     assert holding(workers) == [0, 0, 1]
 
 
-async def test_a_servable_without_workers_does_not_keep_others_waiting():
+async def test_a_servable_without_workers_does_not_keep_other_servables_waiting():
     served, workers = serve({"npu": 1}, {"npu": 1})
     service = next(each for each in served.registry if each.name == "t")
     served.registry.remove_worker(service, workers[1])
@@ -130,7 +130,7 @@ async def test_workers_without_models_need_no_device():
     assert (len(owner.held), len(other.held), len(extra.held)) == (0, 1, 1)
 
 
-async def test_a_call_of_a_worker_does_not_wait_for_what_its_caller_holds():
+async def test_a_call_of_a_worker_does_not_wait_for_resources_of_its_caller():
     served, (caller, callee) = serve({"npu": 1}, {"npu": 1})
     served.submit()
     await turn()

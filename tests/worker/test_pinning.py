@@ -46,5 +46,5 @@ def test_a_numa_node_has_the_cores_that_are_allowed(tmp_path):
     assert pinning.numa_nodes({1, 2, 3, 4}, tmp_path) == [{1, 2}, {3, 4}]
 
 
-def test_a_system_without_nodes_is_one_node(tmp_path):
+def test_a_system_without_nodes_is_a_single_node(tmp_path):
     assert pinning.numa_nodes({1, 2}, tmp_path) == [{1, 2}]

@@ -95,7 +95,7 @@ def test_a_level_has_its_own_limits_or_the_default(tmp_path: Path) -> None:
     assert options["level_queue_sizes"] == {"2": 7, "3": 7}
 
 
-def test_a_queue_with_a_size_alone_has_one_level(tmp_path: Path) -> None:
+def test_a_queue_with_a_size_alone_has_a_single_level(tmp_path: Path) -> None:
     options = read(tmp_path, "dynamic_batching { default_queue_policy { max_queue_size: 7 } }")
     assert options.options["priority_levels"] == 1
     assert options.options["level_queue_sizes"] == {"1": 7}
