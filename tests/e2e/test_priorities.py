@@ -71,9 +71,7 @@ def send_all(calls: Calls, send: Send, pool: ThreadPoolExecutor) -> "Iterator[Fu
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_request_of_the_first_level_overtakes_earlier_requests(
-    calls: Calls, protocol: str
-) -> None:
+def test_the_first_level_overtakes_earlier_requests(calls: Calls, protocol: str) -> None:
     for name in ("go", "calls.txt"):
         Path(name).unlink(missing_ok=True)
     with ThreadPoolExecutor(4) as pool:
