@@ -221,6 +221,7 @@ class ServedState(Message, frozen=True, tag=26):
     signatures: list[ServableSignature]  # of each version; the newest of a name first
     streams: list[tuple[str, int, str]]  # servable, version and name of streaming methods
     log_level: str | None = None
+    trace_ratio: float | None = None  # that replaces the operator's
 
 
 class Refreshed(Message, frozen=True, tag=28):
