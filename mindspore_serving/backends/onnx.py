@@ -1,5 +1,6 @@
 """ONNX through ONNX Runtime on CPU, CUDA or CANN.  Knows no batches."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -115,6 +116,9 @@ def _session_options(options: SourceOptions) -> Any:
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
     num_threads = options.take("thread_num")
+    num_cores = len(os.sched_getaffinity(0))
+    if num_threads is None and num_cores < (os.cpu_count() or 1):
+        num_threads = num_cores  # the library would pin a thread to each core of the machine
     if num_threads is not None:
         settings.intra_op_num_threads = num_threads
     if options.take("enable_parallel"):

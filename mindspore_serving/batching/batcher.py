@@ -39,6 +39,10 @@ class Batcher(Generic[T]):
     def add(self, item: T, now: float) -> None:
         self._waiting.append((now, item))
 
+    def pop(self) -> T:
+        """Remove and return the oldest item; the queue is not empty."""
+        return self._waiting.popleft()[1]
+
     def put_back(self, item: T) -> None:
         """Return a taken `item` that could not be sent to the head of the queue, due at once."""
         self._waiting.appendleft((float("-inf"), item))
@@ -51,17 +55,22 @@ class Batcher(Generic[T]):
         """Return the time at which the oldest item must leave; None if the queue is empty."""
         return self._waiting[0][0] + self.max_batch_delay_ms / 1000 if self._waiting else None
 
+    def is_complete(self, now: float) -> bool:
+        """Return whether a batch can be taken."""
+        due = self.due()
+        return due is not None and (now >= due or 0 < self.preferred_batch_size <= len(self))
+
     def take(self, limit: int, now: float) -> list[T]:
         """Remove and return the next batch, oldest items first; [] if no batch is complete.
 
         At most `limit` items.
         """
-        due, preferred = self.due(), self.preferred_batch_size
-        if due is None or (now < due and not 0 < preferred <= len(self._waiting)):
+        preferred = self.preferred_batch_size
+        if not self.is_complete(now):
             return []
         if preferred:
             limit = min(limit, preferred)
-        return [self._waiting.popleft()[1] for _ in range(min(limit, len(self._waiting)))]
+        return [self.pop() for _ in range(min(limit, len(self._waiting)))]
 
     def keep(self, predicate: Callable[[T], bool]) -> None:
         """Remove the items for which `predicate` is false."""

@@ -63,6 +63,10 @@ class Deployment(ServableOptions):
     device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
     node_labels: Mapping[str, str] = field(default_factory=dict)
     batch_axis: Mapping[str, int] = field(default_factory=dict)
+    resources: Mapping[str, int] = field(default_factory=dict)
+    resource_counts: Mapping[str, int] = field(default_factory=dict)
+    level_queue_ms: Mapping[str, int] = field(default_factory=dict)
+    level_queue_sizes: Mapping[str, int] = field(default_factory=dict)
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of a network in code
     inputs: Mapping[str, str] = field(default_factory=dict)

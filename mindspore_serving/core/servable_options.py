@@ -123,6 +123,40 @@ class ServableOptions:
         load="max_queue_seconds",
         page="reliability.md#overload",
     )
+    priority_levels: int = _batching(
+        0,
+        "number of priority levels of queued requests: 1 runs first",
+        details="Requests of a lower level wait until none of a higher one is queued. Not for "
+        "methods that stream",
+        default_text="0, first come, first served",
+        at_least=0,
+        at_most=64,
+        page="servable_config.md#priorities",
+        is_common=False,
+    )
+    default_priority: int = _batching(
+        0,
+        "level of requests that name none",
+        default_text="0, the last",
+        at_least=0,
+        at_most=64,
+        page="servable_config.md#priorities",
+        is_common=False,
+    )
+    level_queue_ms: Mapping[str, int] | None = _batching(
+        None,
+        "milliseconds after which a queued request is refused, by level, as 1=200,3=30000",
+        metavar="LEVELS",
+        page="servable_config.md#priorities",
+        is_common=False,
+    )
+    level_queue_sizes: Mapping[str, int] | None = _batching(
+        None,
+        "max number of queued requests, by level, as 3=16; further ones are refused",
+        metavar="LEVELS",
+        page="servable_config.md#priorities",
+        is_common=False,
+    )
     cache_mb: float = _limits(
         0,
         "max size of the answers that are kept for equal requests, per method",
@@ -141,11 +175,13 @@ class ServableOptions:
         at_most=1e9,
         unit="seconds",
         page="servable_config.md#a-cache-of-answers",
+        is_common=False,
     )
     cache_per_key: bool = _limits(
         False,
         "with `cache_mb`: a request gets no answer to a request with another API key",
         page="servable_config.md#a-cache-of-answers",
+        is_common=False,
     )
     heartbeat_timeout: float = _workers(
         10,
@@ -190,6 +226,29 @@ class ServableOptions:
         "engine_options, there is no directory: `servable_name` is the model's name for clients",
         is_secret=True,
         serve=None,
+    )
+    cores: str = _workers(
+        "",
+        "cores of each worker, as '0-3;4-7': a set for each, in turn; numa: a NUMA node each",
+        details="The threads of a worker run on its cores only",
+        default_text="all",
+        metavar="SETS",
+        page="servable_config.md#cores-of-workers",
+    )
+    resources: Mapping[str, int] | None = _workers(
+        None,
+        "shared resources that a worker needs to run, as npu0=1",
+        details="Workers of all servables that need more than there is take turns",
+        metavar="NEEDS",
+        page="servable_config.md#shared-resources",
+    )
+    resource_counts: Mapping[str, int] | None = _workers(
+        None,
+        "number of each resource in all, as npu0=2",
+        details="The largest number of all servables counts",
+        default_text="the most that a servable needs",
+        metavar="COUNTS",
+        page="servable_config.md#shared-resources",
     )
     max_workers: int = _workers(
         0,

@@ -31,7 +31,8 @@ class Request:
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.  One `is_background` may wait as long as
     it takes, and others do not wait for it, so admission control does not count it.  `tenant` has
-    the API key of the request, "" for that of the task (`tenant_of_task`).
+    the API key of the request, "" for that of the task (`tenant_of_task`).  `priority` is a level
+    of the method's queue, from 1, which is first; 0 is the default level.
     """
 
     servable: str
@@ -46,6 +47,7 @@ class Request:
     span: RequestSpan | None = None
     is_background: bool = False
     tenant: str = ""
+    priority: int = 0
 
 
 @dataclass(slots=True)

@@ -182,6 +182,8 @@ class Setup(Message, frozen=True, tag=10):
     with_batch_dim: bool | None = None  # of a model without servable_config.py
     batch_axis: dict[str, int] = {}  # of one, too
     network: NetworkCode | None = None  # of a Python file that the operator named
+    cores: str = ""  # sets of cores, see `core.core_sets`
+    number: int = 0  # of the worker in its servable, from 0
 
 
 class Work(Message, frozen=True, tag=11):

@@ -169,14 +169,17 @@ class ActiveDeployment:
         """Create the supervisor of a worker that owns a device, or of an extra worker."""
         deployment = self.deployment
         name, version = deployment.servable_name, deployment.version_number
+        devices, number = deployment.device_ids, extra or 0
         if deployment.gang is not None:
             title, log_name = f"distributed servable {name}", f"log_{name}_distributed"
         elif device_id is not None:
             title = f"servable {name}, device {device_id}"
             log_name = f"log_{name}_device{device_id}_version{version}"
+            number = devices.index(device_id)
         else:
             title = f"servable {name}, worker {extra}"
             log_name = f"log_{name}_extra{extra}_version{version}"
+            number += len(devices)
 
         supervisor = WorkerSupervisor(
             title,
@@ -184,6 +187,7 @@ class ActiveDeployment:
             lambda _: self._on_worker(),
             deployment.restart_policy,
             is_awaited=deployment.gang is None,
+            number=number,
         )
         self.workers.append(supervisor)
         ended = [worker for worker in self._started if worker.state == "gone"]

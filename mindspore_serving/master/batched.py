@@ -7,16 +7,16 @@ together, in one message per worker.  A worker has at most as many parts as its 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
 from mindspore_serving.aio import Ticker
-from mindspore_serving.batching.batcher import Batcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.answer_cache import cache_for
+from mindspore_serving.master.levels import make_queue
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -30,6 +30,7 @@ from mindspore_serving.master.request import (
     PendingRequest,
     WorkerLink,
 )
+from mindspore_serving.master.resources import ResourcePool
 
 # A message that the worker runs and one that waits there; later parts stay in the queue.  A worker
 # whose models run in other workers or in agents can have more: its instances only wait there.
@@ -48,11 +49,13 @@ class BatchScheduler:
     def __init__(self, deliver: Callable[[list[Answer]], None]) -> None:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
+        self.call_later = self._loop.call_later
         self._ticker = Ticker(self._loop, self.dispatch)
         self._waiting: dict[BatchedMethod, None] = {}  # methods with queued parts, in turn
         self._wake_at: dict[BatchedMethod, float] = {}  # when a delayed batch is due
         self._windows: dict[WorkerLink, Window] = {}  # shared by all methods of a worker
         self._reserved: dict[WorkerLink, BatchedMethod] = {}
+        self.resources = ResourcePool()
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -67,6 +70,7 @@ class BatchScheduler:
         """Remove a worker that has died."""
         self._windows.pop(link, None)
         self._reserved.pop(link, None)
+        self.resources.release(link)
 
     def reserve(self, method: "BatchedMethod", links: Iterable[Link]) -> Link | None:
         """Reserve the worker with the fewest parts for `method`; None if none is free."""
@@ -124,6 +128,7 @@ class BatchScheduler:
             has_moved = method.dispatch(now)
             if not method.num_waiting:
                 del self._waiting[method]
+                self.resources.end_turn(method)
                 continue
             if has_moved:  # move it to the end: methods of a worker take turns
                 del self._waiting[method]
@@ -136,6 +141,8 @@ class BatchScheduler:
     def on_answers(self, link: WorkerLink, answers: list[Answer]) -> None:
         """Implement `DispatchStrategy.on_answers`."""
         self._windows[link].answered(answers, time.monotonic())
+        if self.is_empty(link):
+            self.resources.release(link)
         self._deliver(answers)
         if self._reserved and link in self._reserved and self.is_empty(link):
             self._reserved[link].on_empty()
@@ -165,7 +172,11 @@ class BatchedMethod(ServedMethod):
         self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler
-        self._queue: Batcher[PendingPart] = Batcher(delay, preferred)
+        self._resources = deployment.resources
+        scheduler.resources.declare(deployment.resources, deployment.resource_counts)
+        self._queue, self._levels = make_queue(
+            deployment, preferred, self.label, scheduler.call_later, self._on_ended_removed
+        )
         self._num_dropped = 0  # parts in the queue whose request has ended
         self._has_agents = deployment.gang is not None
         # Parts that must not run again if the worker dies do not wait in the worker.
@@ -207,6 +218,9 @@ class BatchedMethod(ServedMethod):
 
     def on_dropped(self, part: PendingPart) -> None:
         self._num_dropped += 1
+
+    def _on_ended_removed(self, count: int) -> None:
+        self._num_dropped -= count
 
     def _ages(self, now: float) -> list[float]:
         """Return the ages of queued requests in seconds, estimated from a sample."""
@@ -253,10 +267,14 @@ class BatchedMethod(ServedMethod):
         self._scheduler.schedule(self)
 
     def put(self, parts: Sequence[PendingPart], now: float) -> None:
-        """Queue `parts` until a worker has room."""
+        """Queue `parts` until a worker has room.  Raises Overloaded if their level has none."""
+        if self._levels is not None:
+            self._levels.check(parts)
         for part in parts:
             part.state = QUEUED
             self._queue.add(part, now)
+        if self._levels is not None:
+            self._levels.watch(now)
         self._scheduler.schedule(self)
 
     def put_back(self, part: PendingPart) -> None:
@@ -321,7 +339,11 @@ class BatchedMethod(ServedMethod):
         if oldest is None:
             return False
         size = self.report.batch_size
-        link, room, num_free = self._scheduler.freest(self.workers, size)
+        needs = self._needs(oldest)
+        links: Sequence[Link] = self.workers
+        if needs and self._queue.is_complete(now):
+            links = self._scheduler.resources.usable(self, needs, links)
+        link, room, num_free = self._scheduler.freest(links, size)
         if link is None:
             return False
         batch = -(-size // max(1, len(oldest.chunks)))  # parts that fill a batch
@@ -329,12 +351,22 @@ class BatchedMethod(ServedMethod):
         parts = self._queue.take(min(room, batch if self._sends_single_batches else share), now)
         if not parts:
             return False
+        self._scheduler.resources.end_turn(self)
         parts = self._drop_late(parts, now)
         if parts:
             self._scheduler.send(parts, link, now)
+            self._scheduler.resources.hold(link, needs)
             if len(self.workers) > 1:
                 self._make_last(link)
         return True
+
+    def _needs(self, part: PendingPart) -> Mapping[str, int]:
+        """Return the resources that a worker needs for `part`.
+
+        It needs none for a call of a worker, which may hold them, unless that runs no models.
+        """
+        is_nested = part.request.is_call and not self.report.name.startswith("@")
+        return {} if is_nested else self._resources
 
     def _drop_late(self, taken: list[PendingPart], now: float) -> list[PendingPart]:
         """Refuse parts, just taken from the queue, that would be late; return the rest."""

@@ -84,6 +84,7 @@ class Dispatcher:
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
         pending.is_background = request.is_background
+        pending.priority = request.priority
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since
@@ -143,7 +144,7 @@ class Dispatcher:
                 link.answer_call(part.id, reply)
 
         pending = PendingRequest(part.method, answer, self._on_done, self._now())
-        pending.id = part.request_id
+        pending.id, pending.is_call = part.request_id, True
         self._requests[pending] = None
         try:
             method = _method_of_caller(caller, message) or self.registry.find(

@@ -77,8 +77,10 @@ def setup_of(
     device_id: int | None,
     models: dict[str, ModelReport] | None,
     traces: TraceOptions | None = None,
+    *,
+    number: int = 0,
 ) -> Setup:
-    """Create the first message to a worker; with `models`, other workers run the models."""
+    """Create the first message to worker `number`; with `models`, others run the models."""
     return Setup(
         deployment.servable_directory,
         deployment.servable_name,
@@ -99,4 +101,6 @@ def setup_of(
         deployment.with_batch_dim,
         dict(deployment.batch_axis),
         deployment.network_code,
+        deployment.cores,
+        number,
     )

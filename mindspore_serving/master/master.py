@@ -228,7 +228,8 @@ class Master:
         name = deployment.servable_name
         models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
-        setup = loading.setup_of(deployment, device_id, models, self.traces)
+        number = supervisor.number
+        setup = loading.setup_of(deployment, device_id, models, self.traces, number=number)
         try:
             ready = await loading.load(link, setup)
         except ServingError as error:

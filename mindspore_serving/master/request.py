@@ -115,6 +115,8 @@ class PendingRequest:
     id: str = ""  # in logs
     trace: RequestTrace | None = None
     is_background: bool = False  # not counted by admission control
+    is_call: bool = False  # of a worker
+    priority: int = 0  # level, from 1, which is first; 0 is the default of its method
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

@@ -33,6 +33,7 @@ class WorkerSupervisor(Supervisor[Link]):
         policy: str = "always",
         *,
         is_awaited: bool = True,
+        number: int = 0,
     ) -> None:
         super().__init__(
             title,
@@ -42,6 +43,7 @@ class WorkerSupervisor(Supervisor[Link]):
             policy=policy,
             on_change=on_change,
         )
+        self.number = number  # of the worker in its servable
         self.last_exit = ""
         self.first_link: Link | None = None  # to its first worker, also while that loads
         self.is_added = False  # by autoscaling: no request waits for its start

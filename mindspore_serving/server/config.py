@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.core.core_sets import parse_core_sets
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
@@ -84,6 +85,8 @@ class ServableStartConfig(ServableOptions):
             checked["llm_options"] = _completed(
                 described.language_options, checked["llm_options"] or {}, alias or name
             )
+        parse_core_sets(checked["cores"])
+        _check_levels(checked)
         check_language_options(checked["llm_options"])
         checked["weights"] = _checked_weights(checked, name, self.servable_directory)
         checked["llm_options"] = resolve_options(checked["llm_options"])
@@ -163,6 +166,26 @@ def _checked_weights(values: Mapping[str, Any], name: str, directory: str) -> st
                 "net.py:Net, or set 'network' to the class of a Python file"
             )
     return ""
+
+
+def _check_levels(values: Mapping[str, Any]) -> None:
+    """Raise InvalidInputs for limits of levels that do not exist, and numbers of resources."""
+    for option in ("resources", "resource_counts"):
+        if wrong := {name: count for name, count in values[option].items() if count < 1}:
+            raise InvalidInputs(f"Parameter '{option}' has {wrong}, expected numbers from 1")
+    count = values["priority_levels"]
+    if values["default_priority"] > count:
+        raise InvalidInputs(
+            f"Parameter 'default_priority' is {values['default_priority']}, expected at most "
+            f"'priority_levels', {count}"
+        )
+    for option in ("level_queue_ms", "level_queue_sizes"):
+        for level, value in values[option].items():
+            if not (level.isdecimal() and 1 <= int(level[:9]) <= count and value >= 1):
+                raise InvalidInputs(
+                    f"Parameter '{option}' has {level!r:.100}: {value}, expected levels from 1 to "
+                    f"'priority_levels', {count}, and numbers from 1"
+                )
 
 
 def _check_device_type(device_type: str | None) -> str:

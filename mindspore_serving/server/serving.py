@@ -59,7 +59,7 @@ from mindspore_serving.server.processes.pool import FrontEndPool
 from mindspore_serving.server.processes.session import SharedServices
 from mindspore_serving.server.renewal import Renewal
 from mindspore_serving.server.repository import DeploymentSource, ModelRepository
-from mindspore_serving.tracing.options import TraceOptions
+from mindspore_serving.tracing.options import TraceOptions, change_ratio
 
 if TYPE_CHECKING:
     from mindspore_serving.tracing.otlp import OtlpTracer
@@ -165,6 +165,7 @@ class Serving:
             )
         from mindspore_serving.tracing.otlp import OtlpTracer
 
+        change_ratio(None)  # by clients of a server before
         self._tracer = OtlpTracer(options)
         self._master.traces = options
         self._master.dispatcher.recorder = self._tracer

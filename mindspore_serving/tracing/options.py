@@ -41,3 +41,17 @@ def is_requested(endpoint: str) -> bool:
 def is_disabled() -> bool:
     """Return whether the environment turns OpenTelemetry off."""
     return os.environ.get(DISABLED, "").strip().lower() == "true"
+
+
+_changed_ratio: float | None = None
+
+
+def change_ratio(ratio: float | None) -> None:
+    """Record this share of the traces that begin here; None is that of the operator again."""
+    global _changed_ratio
+    _changed_ratio = ratio
+
+
+def changed_ratio() -> float | None:
+    """Return the share that replaces the operator's; None if none does."""
+    return _changed_ratio

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext as OtelContext
 from opentelemetry.trace import get_current_span as span_of
 
 from mindspore_serving.tracing.export import end, make_provider
-from mindspore_serving.tracing.options import TraceOptions
+from mindspore_serving.tracing.options import TraceOptions, changed_ratio
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.tracing.span import Span, SpanContext, new_id
 
@@ -51,6 +51,10 @@ class OtlpTracer:
         context = self._propagator.extract(carrier, Context()) if carrier else Context()
         parent = span_of(context).get_span_context()
         trace_id = parent.trace_id or random.getrandbits(128) or 1
+        ratio = changed_ratio()
+        if ratio is not None and not parent.trace_id:
+            is_sampled = random.random() < ratio
+            return RequestSpan(self, name, SpanContext(trace_id, new_id(), is_sampled), 0)
         decision = self._sampler.should_sample(context, trace_id, name, SpanKind.SERVER)
         state = decision.trace_state.to_header() if decision.trace_state else ""
         context_of_span = SpanContext(

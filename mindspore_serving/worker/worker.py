@@ -23,6 +23,7 @@ from mindspore_serving.worker.job import PreparedMethod
 from mindspore_serving.worker.loaded_servable import LoadedServable
 from mindspore_serving.worker.loading import load
 from mindspore_serving.worker.loop import LanguageLoop, StageLoop
+from mindspore_serving.worker.pinning import pin
 from mindspore_serving.worker.remote import RemoteCaller
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
@@ -95,6 +96,7 @@ class Worker:
         self._remote.servable = setup.servable_name
         try:
             setup, steps = self.overrides.apply(setup), Lane(self._status, STEPS)
+            pin(setup.cores, setup.number)
             wakeable = self._connection.make_wakeable
             with loading.reported_to(partial(set_loaded, self._status)):
                 servable = load(setup, self._remote, wakeable, steps, self._broke)

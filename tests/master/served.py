@@ -130,6 +130,7 @@ class Served:
             is_stream=is_stream,
             prefix=values.get("prefix", ()),
             tenant=values.get("tenant", ""),
+            priority=values.get("priority", 0),
         )
         number = len(self.replies)
         self.replies.append(None)

@@ -342,3 +342,21 @@ def test_options_of_a_modelfile_are_below_those_of_the_script(tmp_path):
     made = ServableStartConfig(str(tmp_path), "Modelfile", llm_options={"max_model_len": 32})
     assert made.llm_options == {"max_model_len": 32, "default_top_k": 5}
     assert made.alias == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_priority": 1},
+        {"priority_levels": 2, "default_priority": 3},
+        {"level_queue_ms": {"1": 5}},
+        {"priority_levels": 2, "level_queue_ms": {"3": 5}},
+        {"priority_levels": 2, "level_queue_sizes": {"0": 5}},
+        {"priority_levels": 2, "level_queue_sizes": {"1": 0}},
+        {"priority_levels": 2, "level_queue_sizes": {"first": 1}},
+        {"cores": "first"},
+    ],
+)
+def test_levels_and_cores_that_do_not_exist_are_refused(directory, options):
+    with pytest.raises(RuntimeError, match="expected"):
+        ServableStartConfig(directory, "add", **options)

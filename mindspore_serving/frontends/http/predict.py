@@ -19,7 +19,13 @@ from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.mindspore.rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.mindspore.rest import (
+    Answer,
+    MsRest,
+    find_route,
+    to_priority,
+    to_request,
+)
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -69,6 +75,7 @@ class FastPath:
             if tenant is not None:
                 call.tenant = tenant.admit()
             call.timeout = self.rest.to_timeout(head.fields)
+            call.priority = to_priority(head.fields.get(b"x-request-priority"))
             if self.inference.is_refusing:
                 route = call.route
                 call.check_room(head, route.servable, route.method, route.version)
@@ -93,6 +100,7 @@ class Predict(Exchange):
         "_num_counted",
         "_path",
         "error",
+        "priority",
         "tenant",
         "cache",
         "content_headers",
@@ -110,6 +118,7 @@ class Predict(Exchange):
         self.num_sent = 0
         self.route: Route | None = None
         self.timeout: float | None = None  # seconds
+        self.priority = 0
         self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
         self.cache = ""  # of the reply
         self.error: ServingError | None = None  # why the request is refused
@@ -224,7 +233,7 @@ class Predict(Exchange):
         """Make the request to the master.  Raises InvalidInputs."""
         assert self.route is not None
         assert not isinstance(body, memoryview)  # there is no body_buffer
-        return to_request(self.route, body, self.timeout)
+        return to_request(self.route, body, self.timeout, self.priority)
 
     def answer(self, reply: Reply) -> Answer:
         """Return the answer for a reply without a failure."""

@@ -99,13 +99,35 @@ def is_classic(target: bytes) -> bool:
     return True
 
 
-def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
+def to_request(
+    route: ms_json.Route, body: bytes | bytearray, timeout: float | None, priority: int = 0
+) -> Request:
     """Make the request to the master.  Raises InvalidInputs if the body is empty."""
     if not body:
         raise InvalidInputs(
             'http message invalid: the body is empty, expected {"instances": [{"INPUT": VALUE}]}'
         )
-    return Request(route.servable, route.method, route.version, "ms_json", body, timeout=timeout)
+    return Request(
+        route.servable,
+        route.method,
+        route.version,
+        "ms_json",
+        body,
+        timeout=timeout,
+        priority=priority,
+    )
+
+
+def to_priority(header: bytes | None) -> int:
+    """Parse an X-Request-Priority header, 0 without one.  Raises InvalidInputs."""
+    if header is None:
+        return 0
+    if not header.isdigit() or len(header) > 9:
+        raise InvalidInputs(
+            f"header X-Request-Priority '{header[:32].decode('latin-1')}': expected a level of the "
+            "queue, 1 for the first"
+        )
+    return int(header)
 
 
 def to_timeout(header: bytes) -> float:

@@ -15,7 +15,13 @@ from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_connected
-from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
+from mindspore_serving.frontends.mindspore.rest import (
+    MsRest,
+    find_route,
+    is_classic,
+    to_priority,
+    to_request,
+)
 from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.operation import JSON, STRING, to_object
 from mindspore_serving.frontends.paths import PathNode
@@ -67,12 +73,14 @@ async def _read(http: HttpRequest, rest: MsRest) -> Request:
     target = http.scope["raw_path"]
     if http.scope["query_string"]:
         target += b"?" + http.scope["query_string"]
-    route, timeout = find_route(target), rest.to_timeout(dict(http.scope["headers"]))
+    fields = dict(http.scope["headers"])
+    route, timeout = find_route(target), rest.to_timeout(fields)
+    priority = to_priority(fields.get(b"x-request-priority"))
     try:
         body = await read_body(http, rest.max_body)
     except TooLarge:
         raise rest.too_big() from None
-    return to_request(route, body, timeout)
+    return to_request(route, body, timeout, priority)
 
 
 def _takes_any_verb(classic: Classic, _: Scope) -> bool:

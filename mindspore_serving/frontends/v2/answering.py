@@ -38,8 +38,9 @@ async def change_log(v2: V2, http: Request) -> LogSettings:
 
 
 async def change_trace(v2: V2, http: Request) -> TraceSettings:
-    """Check changes of the settings of traces, which are fixed."""
-    return settings.change_trace_settings(await read_object(http), v2.traces)
+    """Change settings of traces."""
+    changes, model = await read_object(http), http.path_params.get("name", "")
+    return settings.change_trace_settings(changes, v2.traces, v2.state.repository, model)
 
 
 async def show_model_ready(v2: V2, http: Request) -> Response:

@@ -113,6 +113,7 @@ class V2:
             request.codec,
             request.body,
             timeout=timeout_of(request, options, self.limits),
+            priority=priority_of(request),
         )
 
     def _expect_regions(self, request: InferRequest) -> None:
@@ -148,6 +149,18 @@ def timeout_of(request: InferRequest, options: RequestOptions, limits: ServerLim
     if options.timeout is not None:
         seconds.append(options.timeout)
     return min(seconds)
+
+
+def priority_of(request: InferRequest) -> int:
+    """Return the level in the parameter `priority`, 0 without one.  Raises InvalidInputs."""
+    parameter = request.parameters.get("priority") or 0
+    if isinstance(parameter, str) and parameter.isdecimal() and len(parameter) < 20:
+        parameter = int(parameter)
+    if type(parameter) is not int or not 0 <= parameter < 1 << 64:
+        raise InvalidInputs(
+            f"parameter priority is {str(parameter)[:64]}, expected a level, 1 for the first"
+        )
+    return parameter
 
 
 def _of_instance(fault: ServingError, index: int, count: int) -> ServingError:

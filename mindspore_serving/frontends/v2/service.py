@@ -201,7 +201,9 @@ class Service:
 
     async def _trace(self, request: pb.TraceSettingRequest) -> dict[str, Any]:
         changes = {name: list(setting.value) or None for name, setting in request.settings.items()}
-        present = settings.change_trace_settings(changes, self._v2.traces)
+        present = settings.change_trace_settings(
+            changes, self._v2.traces, self._v2.state.repository, request.model_name
+        )
         return {
             "settings": {
                 name: {"value": value if isinstance(value, list) else [value]}

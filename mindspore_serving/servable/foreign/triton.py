@@ -59,11 +59,16 @@ _READ = {
     *(f"input.{name}" for name in ("name", "data_type", "dims")),
     *(f"output.{name}" for name in ("name", "data_type", "dims", "label_filename")),
     *(f"instance_group.{name}" for name in ("name", "kind", "count", "gpus")),
+    "instance_group.rate_limiter.resources",
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
     "dynamic_batching.preserve_ordering",
     "dynamic_batching.default_queue_policy.default_timeout_microseconds",
     "dynamic_batching.default_queue_policy.timeout_action",
+    "dynamic_batching.default_queue_policy.max_queue_size",
+    "dynamic_batching.priority_levels",
+    "dynamic_batching.default_priority_level",
+    "dynamic_batching.priority_queue_policy",
     "parameters",
     "model_warmup",
     "response_cache.enable",
@@ -81,6 +86,7 @@ _REFUSED = {
         "a model file answers once: yield answers from a function of a servable_config.py"
     ),
 }
+_MAX_LEVELS = 64
 _CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
 _PARALLEL = "execution_mode"
@@ -218,9 +224,12 @@ def _workers(config: Any) -> tuple[dict[str, Any], list[str]]:
             "runs on CPUs or on GPUs"
         )
     count = sum(max(group.count, 1) for group in groups)
+    limits = [limit for group in groups for limit in group.rate_limiter.resources]
+    shared = {str(limit.name): max(int(limit.count), 1) for limit in limits}
+    options: dict[str, Any] = {"resources": shared} if shared else {}
     if kind != pb.ModelInstanceGroup.KIND_GPU:
         has_gpus = any(group.gpus for group in groups)
-        options = {"num_parallel_workers": count}
+        options["num_parallel_workers"] = count
         if kind == pb.ModelInstanceGroup.KIND_CPU:
             options["device_type"] = "CPU"
         return options, ["instance_group.gpus of another kind than KIND_GPU"] * has_gpus
@@ -228,9 +237,11 @@ def _workers(config: Any) -> tuple[dict[str, Any], list[str]]:
     notes = []
     if any(group.count > 1 for group in groups):
         notes.append("instance_group.count on GPUs: a GPU has one worker")
+    if len(devices) > 1 and any(not getattr(limit, "global") for limit in limits):
+        notes.append("instance_group.rate_limiter.resources of each GPU: they are global")
     if not devices:
         notes.append("instance_group without gpus: device 0 is used; --device-ids chooses")
-    return {"device_type": "GPU", "device_ids": tuple(devices) or (0,)}, notes
+    return {**options, "device_type": "GPU", "device_ids": tuple(devices) or (0,)}, notes
 
 
 def _batching(config: Any) -> dict[str, Any]:
@@ -238,18 +249,47 @@ def _batching(config: Any) -> dict[str, Any]:
         return {}
     batching = config.dynamic_batching
     policy = batching.default_queue_policy
-    options: dict[str, Any] = {}
+    options = _levels(batching)
     if batching.max_queue_delay_microseconds:
         options["max_batch_delay_ms"] = batching.max_queue_delay_microseconds / 1000
         options["preferred_batch_size"] = max(batching.preferred_batch_size, default=0)
-    if policy.default_timeout_microseconds:
-        if policy.timeout_action != pb.ModelQueuePolicy.REJECT:
-            raise StartError(
-                f"{FILE}: timeout_action DELAY is not supported: requests that have waited too "
-                "long are refused, as by REJECT"
-            )
+    if policy.default_timeout_microseconds and not options.get("priority_levels"):
+        _check_action(policy)
         options["max_queue_seconds"] = policy.default_timeout_microseconds / 1e6
     return options
+
+
+def _levels(batching: Any) -> dict[str, Any]:
+    """Return the options for levels of priority, of which a limited queue without levels is one."""
+    count, default = batching.priority_levels, batching.default_priority_level
+    if not count and not batching.default_queue_policy.max_queue_size:
+        return {}
+    count = count or 1
+    if count > _MAX_LEVELS or default > count:
+        raise StartError(
+            f"{FILE}: priority_levels is {count} and default_priority_level {default}, expected at "
+            f"most {_MAX_LEVELS} levels, and one of them"
+        )
+    times, sizes = {}, {}
+    for level in range(1, count + 1):
+        policy = batching.default_queue_policy
+        if level in batching.priority_queue_policy:
+            policy = batching.priority_queue_policy[level]
+        if policy.default_timeout_microseconds:
+            _check_action(policy)
+            times[str(level)] = max(1, policy.default_timeout_microseconds // 1000)
+        if policy.max_queue_size:
+            sizes[str(level)] = policy.max_queue_size
+    options = {"priority_levels": count, "default_priority": default}
+    return {**options, "level_queue_ms": times, "level_queue_sizes": sizes}
+
+
+def _check_action(policy: Any) -> None:
+    if policy.timeout_action != pb.ModelQueuePolicy.REJECT:
+        raise StartError(
+            f"{FILE}: timeout_action DELAY is not supported: requests that have waited too "
+            "long are refused, as by REJECT"
+        )
 
 
 def _parameters(config: Any) -> tuple[dict[str, Any], list[str]]:

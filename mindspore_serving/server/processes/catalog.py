@@ -8,6 +8,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import Control, MethodCounts, ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.server.processes.messages import ServedState
+from mindspore_serving.tracing.options import changed_ratio
 
 
 def current_state(control: Control, serial: int = 0) -> ServedState:
@@ -29,6 +30,7 @@ def current_state(control: Control, serial: int = 0) -> ServedState:
             if control.streams(version.name, version.version, method)
         ],
         log.changed_level(),
+        changed_ratio(),
     )
 
 

@@ -22,7 +22,7 @@ from mindspore_serving.server.processes.master_app import MasterCalls
 from mindspore_serving.server.processes.messages import Serve, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.server.processes.resources import AccessPolicy, FrontEndResources
-from mindspore_serving.tracing.options import TraceOptions
+from mindspore_serving.tracing.options import TraceOptions, change_ratio
 
 
 class FrontEnd:
@@ -78,6 +78,7 @@ class FrontEnd:
         self._resources.catalog.set(state)
         if state.log_level != log.changed_level():
             log.set_level(state.log_level)
+        change_ratio(state.trace_ratio)
         counts = self._resources.responses.counts
         rows = [(protocol, code, number) for (protocol, code), number in counts.items()]
         counts.clear()

@@ -72,6 +72,7 @@ class RemoteInference:
             traceparent,
             tracestate,
             request.tenant or tenant_of_task.get(),
+            request.priority,
         )
 
     def cancel(self, number: int) -> None:

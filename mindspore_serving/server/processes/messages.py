@@ -60,6 +60,7 @@ class Submit(Message, frozen=True, tag=11):
     traceparent: str = ""
     tracestate: str = ""
     tenant: str = ""
+    priority: int = 0
 
 
 class CancelRequest(Message, frozen=True, tag=12):
@@ -211,6 +212,7 @@ class ServedState(Message, frozen=True, tag=26):
     signatures: list[ServableSignature]  # of each version; the newest of a name first
     streams: list[tuple[str, int, str]]  # servable, version and name of streaming methods
     log_level: str | None = None
+    trace_ratio: float | None = None  # that replaces the operator's
 
 
 ToMaster: TypeAlias = (

@@ -139,6 +139,7 @@ class Session:
             message.request_id,
             self._services.span_of(message),
             tenant=message.tenant,
+            priority=message.priority,
         )
         answer = partial(self._answer, message.id)
         self._calls[message.id] = self._services.inference.submit(request, answer)

@@ -1,11 +1,14 @@
 """Settings of protocol v2: levels of the log, and traces."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends.v2 import settings
 from mindspore_serving.frontends.v2.answers import LogSettings
+from mindspore_serving.tracing import options
 from mindspore_serving.tracing.options import TraceOptions
 
 
@@ -14,6 +17,7 @@ def from_warnings():
     log.set_level("2")
     yield
     log.set_level(None)
+    options.change_ratio(None)
 
 
 def test_the_levels_are_shown():
@@ -91,3 +95,32 @@ def test_the_trace_rate_is_the_inverse_of_the_sampling_ratio(ratio, level, rate)
 def test_clients_cannot_switch_traces_on(changes):
     with pytest.raises(InvalidInputs):
         settings.change_trace_settings(changes, None)
+
+
+@pytest.mark.parametrize("is_allowed", [None, False])
+def test_traces_are_changed_only_with_permission(is_allowed):
+    repository = None if is_allowed is None else SimpleNamespace(is_allowed=is_allowed)
+    with pytest.raises(InvalidInputs, match="only the operator of the server can change it"):
+        settings.change_trace_settings({"trace_level": ["OFF"]}, TraceOptions(), repository)
+    assert options.changed_ratio() is None
+
+
+@pytest.mark.parametrize(
+    ("before", "changes", "ratio"),
+    [
+        (None, {"trace_level": ["OFF"]}, 0.0),
+        (None, {"trace_rate": ["4"]}, 0.25),
+        (0.0, {"trace_level": "TIMESTAMPS", "trace_rate": 4}, 0.25),
+        (0.0, {"trace_level": ["TIMESTAMPS"]}, 0.1),
+        (0.5, {"trace_level": ["TIMESTAMPS"]}, 0.5),
+        (0.5, {"trace_rate": None}, None),
+        (0.0, {"trace_level": None}, None),
+        (0.5, {}, 0.5),
+    ],
+)
+def test_the_level_and_the_rate_decide_the_share_of_traces(before, changes, ratio):
+    options.change_ratio(before)
+    allowing = SimpleNamespace(is_allowed=True)
+    changed = settings.change_trace_settings(changes, TraceOptions(ratio=0.1), allowing)
+    assert options.changed_ratio() == ratio
+    assert changed == settings.trace_settings(TraceOptions(ratio=0.1))

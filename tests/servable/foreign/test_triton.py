@@ -60,12 +60,51 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
         "device_type": "CPU",
         "max_batch_delay_ms": 0.5,
         "preferred_batch_size": 8,
-        "max_queue_seconds": 2.0,
+        "priority_levels": 2,
+        "default_priority": 0,
+        "level_queue_ms": {"1": 2000, "2": 2000},
+        "level_queue_sizes": {"1": 16, "2": 16},
         "cache_mb": 64,
         "with_batch_dim": True,
     }
     assert (model.versions, model.max_batch_size) == ("1,3", 8)
     assert model.model_options == {"thread_num": 3, "enable_parallel": True}
+
+
+def test_the_rate_limiter_names_shared_resources(tmp_path: Path) -> None:
+    text = """instance_group [ { kind: KIND_CPU
+      rate_limiter { resources { name: "R" global: true count: 2 } priority: 3 } } ]"""
+    model = read(tmp_path, text)
+    assert model.options["resources"] == {"R": 2}
+    assert model.without_effect == ("instance_group.rate_limiter.priority",)
+    text = text.replace("KIND_CPU", "KIND_GPU gpus: [ 0, 1 ]").replace("global: true", "")
+    model = read(tmp_path, text)
+    assert model.options["resources"] == {"R": 2}
+    assert "instance_group.rate_limiter.resources of each GPU: they are global" in (
+        model.without_effect
+    )
+
+
+def test_a_level_has_its_own_limits_or_the_default(tmp_path: Path) -> None:
+    text = """max_batch_size: 4 dynamic_batching {
+      priority_levels: 3 default_priority_level: 2 default_queue_policy { max_queue_size: 7 }
+      priority_queue_policy { key: 1 value: { default_timeout_microseconds: 1500 } } }"""
+    options = read(tmp_path, text).options
+    assert (options["priority_levels"], options["default_priority"]) == (3, 2)
+    assert options["level_queue_ms"] == {"1": 1}
+    assert options["level_queue_sizes"] == {"2": 7, "3": 7}
+
+
+def test_a_queue_with_a_size_alone_has_a_single_level(tmp_path: Path) -> None:
+    options = read(tmp_path, "dynamic_batching { default_queue_policy { max_queue_size: 7 } }")
+    assert options.options["priority_levels"] == 1
+    assert options.options["level_queue_sizes"] == {"1": 7}
+
+
+@pytest.mark.parametrize("levels", ["65", "2 default_priority_level: 3"])
+def test_levels_that_do_not_exist_are_refused(tmp_path: Path, levels: str) -> None:
+    problem = refusal(tmp_path, "dynamic_batching { priority_levels: " + levels + " }")
+    assert "expected at most 64 levels, and one of them" in problem
 
 
 @pytest.mark.parametrize("name", ["none.txt", "../resnet/../labels.txt", "/etc/hosts"])
@@ -87,8 +126,7 @@ def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
 def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> None:
     assert read(tmp_path, FULL).note("resnet") == (
         "resnet: without effect here, of Triton's config.pbtxt: input.format, "
-        "instance_group.host_policy, dynamic_batching.priority_levels, "
-        "dynamic_batching.default_queue_policy.max_queue_size, optimization, "
+        "instance_group.host_policy, optimization, "
         "parameters.other"
     )
 
@@ -217,7 +255,10 @@ def test_options_of_the_operator_win(tmp_path: Path) -> None:
     assert formats.complete(model, values) == {
         "device_type": "CPU",
         "preferred_batch_size": 8,
-        "max_queue_seconds": 2.0,
+        "priority_levels": 2,
+        "default_priority": 0,
+        "level_queue_ms": {"1": 2000, "2": 2000},
+        "level_queue_sizes": {"1": 16, "2": 16},
         "cache_mb": 64,
         "with_batch_dim": True,
     }
