@@ -38,9 +38,10 @@ Value: TypeAlias = Any
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 CHUNK_BYTES = 2**17  # of weights: some microseconds of memory's time
-_TILES = ((4, 1), (2, 2), (1, 4))  # tokens, and rows, that are computed together
+# Tokens, and rows, that are computed together.  Few rows: memory is read in its order fastest.
+_TILES = ((4, 1), (2, 2), (1, 2))
 _LARGE_TILES = ((8, 1), *_TILES)  # where there are 32 registers
-_STEP = 4  # rows of a chunk are whole tiles
+_STEP = 2  # rows of a chunk are whole tiles
 
 
 class ProductArgument(IntEnum):
