@@ -3,7 +3,7 @@
 from contextlib import nullcontext
 from itertools import count
 
-from mindspore_serving.llm.runtimes.combined.choice import StepTimes, choose
+from mindspore_serving.llm.runtimes.combined.choice import ALL, LARGEST, StepTimes, choose
 from mindspore_serving.llm.runtimes.combined.measuring import SIZES, measure
 
 
@@ -21,6 +21,13 @@ def test_native_computes_steps_until_openvino_is_faster():
 def test_a_disturbed_time_does_not_change_the_choice():
     assert choose(times(n1=5, n2=12, n4=6, n8=20)).last_native == 4
     assert choose(times(n1=15, n2=30, n4=9, n8=60)).last_native == 0
+
+
+def test_native_computes_all_steps_if_the_largest_that_are_measured():
+    of_both, _ = measured((0.001, 0.0001), (0.002, 0.0002))
+    choice = choose(of_both)
+    assert (of_both[-1].tokens, choice.last_native) == (LARGEST, ALL)
+    assert "native computes all steps" in choice.describe()
 
 
 def test_without_times_openvino_computes_all_steps():
@@ -61,7 +68,7 @@ def test_measuring_ends_where_openvino_was_faster_twice():
 
 
 def test_measuring_ends_when_its_seconds_are_over():
-    found, _ = measured((0.1, 0.1), (0.5, 0.2))
+    found, _ = measured((0.2, 0.2), (1, 0.4))
     assert [each.tokens for each in found] == [1]
 
 

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+LARGEST = 64  # tokens of measured steps
+ALL = 2**31  # more tokens than steps have
+
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
@@ -28,17 +31,18 @@ class Choice:
             f"{each.tokens}: {each.native * 1e3:.1f} / {each.openvino * 1e3:.1f}"
             for each in self.times
         )
-        return (
-            f"native computes steps of up to {self.last_native} tokens, openvino the others "
-            f"(ms by tokens, native / openvino: {measured})"
-        )
+        who = f"steps of up to {self.last_native} tokens, openvino the others"
+        if self.last_native == ALL:
+            who = "all steps"
+        return f"native computes {who} (ms by tokens, native / openvino: {measured})"
 
 
 def choose(times: Sequence[StepTimes]) -> Choice:
     """Return the choice with the least loss: the sum of its times relative to the better ones.
 
     A single time that another process has disturbed does not decide it.  Larger steps than the
-    measured ones are OpenVINO's.
+    measured ones are OpenVINO's, unless native computes those of `LARGEST` tokens too: those of
+    mixtures, whose rows OpenVINO multiplies one by one.
     """
 
     def loss(last: int) -> float:
@@ -48,4 +52,5 @@ def choose(times: Sequence[StepTimes]) -> Choice:
             for each in times
         )
 
-    return Choice(min((0, *(each.tokens for each in times)), key=loss), tuple(times))
+    last = min((0, *(each.tokens for each in times)), key=loss)
+    return Choice(ALL if last == LARGEST else last, tuple(times))

@@ -4,13 +4,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
-from mindspore_serving.llm.runtimes.combined.choice import StepTimes
+from mindspore_serving.llm.runtimes.combined.choice import LARGEST, StepTimes
 from mindspore_serving.llm.step import Row, Runner, Step
 
-SIZES = (1, 2, 3, 4, 6, 8, 16, 32, 64)  # tokens of steps
+SIZES = (1, 2, 3, 4, 6, 8, 16, 32, LARGEST)  # tokens of steps
 CONTEXT = 128  # tokens of each sequence
 ROUNDS = 4  # the first compiles kernels, and is not counted
-SECONDS = 3.0  # after which no further size is measured
+SECONDS = 6.0  # after which no further size is measured
 PAUSE = 0.001  # seconds between two steps, in which the engine begins one of its own
 
 

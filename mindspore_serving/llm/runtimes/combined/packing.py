@@ -17,7 +17,7 @@ from weakref import finalize
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.runtimes.combined.choice import Choice
+from mindspore_serving.llm.runtimes.combined.choice import ALL, Choice
 from mindspore_serving.llm.runtimes.pages import trim
 from mindspore_serving.llm.step import EmbeddingRunner
 
@@ -95,6 +95,9 @@ class Packing:
             self.choice = self._measures(self.runner, self._check)
             self.decision = self.choice.describe()
             log.info("%s: %s", self._name, self.decision)
+            if self.choice.last_native == ALL:
+                self.runner.close()
+                self.runner = None
         except _Closed:
             return
         except Exception as error:  # whatever it is, the first runner goes on

@@ -1,6 +1,5 @@
 """Products of a row of floats with float32 activations."""
 
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from llvmlite import ir
@@ -23,16 +22,9 @@ LANES = 16
 
 
 def products(
-    format_: KernelFormat, e: Emitter, rows: Sequence[ProductRow], tokens: ProductTokens
-) -> list[list[Value]]:
-    """Return the products of each token with the rows."""
-    by_row = [_row_products(format_, e, row, tokens) for row in rows]
-    return [list(of_token) for of_token in zip(*by_row, strict=True)]
-
-
-def _row_products(
     format_: KernelFormat, e: Emitter, row: ProductRow, tokens: ProductTokens
 ) -> list[Value]:
+    """Return the products of each token with the row."""
     zero = e.every(F16L, 0.0)
     sums = [[e.variable(zero) for _ in range(STEP // LANES)] for _ in tokens.addresses]
     with e.loop(e.c(0), tokens.columns, STEP) as column:

@@ -76,32 +76,27 @@ def products(
     format_: KernelFormat,
     reader: GroupReader,
     e: Emitter,
-    rows: Sequence[ProductRow],
+    row: ProductRow,
     tokens: ProductTokens,
-) -> list[list[Value]]:
-    """Return the products of each token with the rows, which mostly lie one after the other."""
+) -> list[Value]:
+    """Return the products of each token with the row."""
     zero = e.every(F16L, 0.0)
-    sums = [[[e.variable(zero) for _ in range(2)] for _ in rows] for _ in tokens.addresses]
+    sums = [[e.variable(zero) for _ in range(2)] for _ in tokens.addresses]
     blocks = e.b.udiv(tokens.columns, e.c(BLOCK))
     group_bytes = format_.bytes * GROUP // format_.elements
-    addresses = [_whole_group(format_, e, row, tokens.columns) for row in rows]
-    # The next rows are fetched in the order of their bytes, whatever the order of use.
-    next_rows = e.b.add(rows[0].address, e.b.mul(tokens.row_bytes, e.c(len(rows))))
+    address = _whole_group(format_, e, row, tokens.columns)
     factors = None
     with e.loop(e.c(0), e.b.udiv(e.b.add(blocks, e.c(TOGETHER - 1)), e.c(TOGETHER))) as index:
-        step = group_bytes * len(rows)
-        e.prefetch(e.b.add(next_rows, e.b.mul(index, e.c(step))), step)
+        e.prefetch(e.b.add(row.address, e.b.mul(index, e.c(group_bytes))), group_bytes)
         block = first_block(e, index, blocks)
         offset = e.b.udiv(e.b.mul(block, e.c(group_bytes)), e.c(TOGETHER))
-        for number, (row, address) in enumerate(zip(rows, addresses, strict=True)):
-            group = reader.read(e, GroupSource(row, tokens, e.b.add(address, offset), block))
-            factors = group.factors
-            for of_token, token in zip(sums, tokens.addresses, strict=True):
-                x = e.b.add(token, e.b.mul(index, e.c(format_.activations.group_bytes)))
-                _add_products(format_, reader, e, (group, x), of_token[number])
-    vectors = [_sums(e, format_, pair, factors) for of_token in sums for pair in of_token]
-    totals = iter(e.totals(vectors))
-    return [[_scaled(e, format_, row, tokens, next(totals)) for row in rows] for _ in sums]
+        group = reader.read(e, GroupSource(row, tokens, e.b.add(address, offset), block))
+        factors = group.factors
+        for of_token, token in zip(sums, tokens.addresses, strict=True):
+            x = e.b.add(token, e.b.mul(index, e.c(format_.activations.group_bytes)))
+            _add_products(format_, reader, e, (group, x), of_token)
+    totals = e.totals([_sums(e, format_, pair, factors) for pair in sums])
+    return [_scaled(e, format_, row, tokens, total) for total in totals]
 
 
 def _add_products(

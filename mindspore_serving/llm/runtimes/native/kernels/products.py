@@ -10,7 +10,6 @@ tokens and of chunks.  `quantise_address` is the kernel that makes int8 activati
 each token.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, TypeAlias
@@ -38,9 +37,10 @@ Value: TypeAlias = Any
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 CHUNK_BYTES = 2**17  # of weights: some microseconds of memory's time
-_TILES = ((4, 1), (2, 2), (1, 4))  # tokens, and rows, that are computed together
-_LARGE_TILES = ((8, 1), *_TILES)  # where there are 32 registers
-_STEP = 4  # rows of a chunk are whole tiles
+# Tokens that are computed together, with one row: memory is read in its order, which is faster than
+# several rows at once.
+_TILES = (4, 2, 1)
+_LARGE_TILES = (8, *_TILES)  # where there are 32 registers
 
 
 class ProductArgument(IntEnum):
@@ -104,11 +104,7 @@ def task_address(using: Compiler | None = None) -> int:
 
 def num_chunks(matrix: BlockMatrix) -> int:
     """Return how many chunks compute the whole product."""
-    return -(-matrix.rows // _whole_tiles(CHUNK_BYTES // matrix.data.shape[1]))
-
-
-def _whole_tiles(rows: int) -> int:
-    return max(1, rows // _STEP) * _STEP
+    return -(-matrix.rows // max(1, CHUNK_BYTES // matrix.data.shape[1]))
 
 
 def product_arguments(
@@ -118,7 +114,6 @@ def product_arguments(
 
     There are `chunks`, or `num_chunks`; more than those would be empty.
     """
-    rows = -(-matrix.rows // (chunks or num_chunks(matrix)))
     values = {
         ProductArgument.DATA: matrix.data.ctypes.data,
         ProductArgument.ROW_BYTES: matrix.data.shape[1],
@@ -130,7 +125,7 @@ def product_arguments(
         ProductArgument.OUT: memory.out,
         ProductArgument.OUT_STRIDE: memory.out_stride,
         ProductArgument.ROWS: matrix.rows,
-        ProductArgument.ROWS_PER_CHUNK: -(-rows // _STEP) * _STEP,
+        ProductArgument.ROWS_PER_CHUNK: -(-matrix.rows // (chunks or num_chunks(matrix))),
         ProductArgument.TOKENS: memory.num_tokens,
     }
     return np.array([values[name] for name in ProductArgument], np.int64)
@@ -158,15 +153,13 @@ def _body(format_: KernelFormat, e: Emitter, arguments: Value, chunk: Value) -> 
     end = e.b.select(is_last, a[ProductArgument.ROWS], end)
     token = e.variable(e.c(0))
     has_many_registers = e.instructions == InstructionSet.AVX512_VNNI
-    for num_tokens, num_rows in _LARGE_TILES if has_many_registers else _TILES:
+    for num_tokens in _LARGE_TILES if has_many_registers else _TILES:
         start = e.b.load(token)
-        last = e.b.add(end, e.c(num_rows - 1))
         with (
             e.loop(start, a[ProductArgument.TOKENS], num_tokens) as t,
-            e.loop(first, last, num_rows) as row,
+            e.loop(first, end) as row,
         ):
-            numbers = _numbers(e, row, num_rows, end)
-            _tile(format_, e, a, numbers, (t, num_tokens))
+            _tile(format_, e, a, row, (t, num_tokens))
         whole = _whole(e, e.b.sub(a[ProductArgument.TOKENS], start), num_tokens)
         e.b.store(e.b.add(start, whole), token)
 
@@ -174,15 +167,6 @@ def _body(format_: KernelFormat, e: Emitter, arguments: Value, chunk: Value) -> 
 def _whole(e: Emitter, number: Value, step: int) -> Value:
     """Return the largest multiple of `step` that is not above `number`."""
     return e.b.mul(e.b.sdiv(number, e.c(step)), e.c(step))
-
-
-def _numbers(e: Emitter, row: Value, count: int, end: Value) -> list[Value]:
-    """Return the numbers of some rows from `row` on, the last row's again beyond the end."""
-    numbers, last = [row], e.b.sub(end, e.c(1))
-    for k in range(1, count):
-        number = e.b.add(row, e.c(k))
-        numbers.append(e.b.select(e.b.icmp_signed("<", number, last), number, last))
-    return numbers
 
 
 def _task_body(e: Emitter, arguments: Value, chunk: Value) -> None:
@@ -196,26 +180,20 @@ def _task_body(e: Emitter, arguments: Value, chunk: Value) -> None:
 
 def _tile(
     format_: KernelFormat, e: Emitter, a: dict[ProductArgument, Value],
-    numbers: Sequence[Value], tokens: tuple[Value, int],
+    row: Value, tokens: tuple[Value, int],
 ) -> None:  # fmt: skip
-    """Write the products of some rows of the matrix with some tokens."""
+    """Write the products of a row of the matrix with some tokens."""
     token, num_tokens = tokens
     tile = _activations(e, a, token, num_tokens)
-    addresses = [
-        e.b.add(a[ProductArgument.DATA], e.b.mul(number, a[ProductArgument.ROW_BYTES]))
-        for number in numbers
-    ]
-    matrix_rows = [
-        ProductRow(address, number) for address, number in zip(addresses, numbers, strict=True)
-    ]
-    out = e.b.add(a[ProductArgument.OUT], e.b.mul(token, a[ProductArgument.OUT_STRIDE]))
+    address = e.b.add(a[ProductArgument.DATA], e.b.mul(row, a[ProductArgument.ROW_BYTES]))
+    matrix_row = ProductRow(address, row)
     if format_.activations == Activations.FLOAT:
-        products = floats.products(format_, e, matrix_rows, tile)
+        products = floats.products(format_, e, matrix_row, tile)
     else:
-        products = groups.products(format_, _READERS[format_.name], e, matrix_rows, tile)
-    for of_token in products:
-        for number, value in zip(numbers, of_token, strict=True):
-            e.store(value, out, e.b.mul(number, e.c(4)))
+        products = groups.products(format_, _READERS[format_.name], e, matrix_row, tile)
+    out = e.b.add(a[ProductArgument.OUT], e.b.mul(token, a[ProductArgument.OUT_STRIDE]))
+    for value in products:
+        e.store(value, out, e.b.mul(row, e.c(4)))
         out = e.b.add(out, a[ProductArgument.OUT_STRIDE])
 
 
@@ -227,7 +205,6 @@ def _activations(
     return ProductTokens(
         addresses=[e.b.add(first, e.b.mul(stride, e.c(k))) for k in range(count)],
         columns=a[ProductArgument.COLUMNS],
-        row_bytes=a[ProductArgument.ROW_BYTES],
         weight_scales=a[ProductArgument.SCALES],
         weight_zeros=a[ProductArgument.ZEROS],
     )

@@ -21,6 +21,5 @@ class ProductTokens:
 
     addresses: Sequence[Value]
     columns: Value
-    row_bytes: Value  # distance between two rows of the matrix
     weight_scales: Value  # address of the scales of the matrix, if they are apart
     weight_zeros: Value
