@@ -20,7 +20,7 @@ SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
-        "allow_loading=False, client_shared_memory=False, front_ends=1, grpc_library='auto')"
+        "allow_loading=False, client_shared_memory=False, front_ends=1)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
@@ -209,6 +209,12 @@ def test_merging_configurations_has_its_old_place(tmp_path: Path) -> None:
     one, other = (ServableStartConfig(str(tmp_path), "add", device_ids=i) for i in (0, 1))
     (merged,) = merge_config([one, other])
     assert merged.device_ids == (0, 1)
+
+
+def test_modules_of_the_register_have_their_old_names() -> None:
+    assert register.model.Model is register.Model
+    assert register.method.add_stage is register.add_stage
+    assert register.model.Model("net.mindir").model_key == "net.mindir"
 
 
 def test_every_error_is_a_runtime_error() -> None:

@@ -278,13 +278,15 @@ class EngineMetrics(Message, frozen=True, tag=25):
 
     `values` are the fields of its `EngineStats`, `answers` counts answers by finish reason, and
     `histograms` has the sum and the bucket counts by names of metrics.  `unready` says why the
-    engine cannot compute now; "" if it can.
+    engine cannot compute now; "" if it can.  `decision` says which of its runtimes computes which
+    steps; "" if there is only one.
     """
 
     values: dict[str, int]
     answers: dict[str, int] = {}
     histograms: dict[str, tuple[float, list[int]]] = {}
     unready: str = ""
+    decision: str = ""
 
 
 ToWorker: TypeAlias = (

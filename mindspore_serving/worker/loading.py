@@ -37,6 +37,7 @@ from mindspore_serving.worker.language_models import open_language, open_task_mo
 from mindspore_serving.worker.loaded_servable import LoadedServable, call_name
 from mindspore_serving.worker.preparing import check_subgraph, prepare_method
 from mindspore_serving.worker.remote import RemoteCaller
+from mindspore_serving.worker.warm_up import warm_up
 
 
 def load(
@@ -71,6 +72,8 @@ def load(
     _add_programs(servable, setup, remote)
     model_api.bind_runner(_runner(servable, setup, remote))
     servable_method.bind_runner(_method_runner(servable, remote))
+    if setup.owns_models:  # else the models are in workers that are not asked yet
+        warm_up(servable, os.path.join(setup.servable_directory, setup.servable_name))
     return servable
 
 
