@@ -202,6 +202,20 @@ def write_torch(path: Path) -> None:
     torch.export.save(torch.export.export(Named(), (example,), dynamic_shapes=shapes), path)
 
 
+def write_int8(path: Path) -> None:
+    """Quantise the MindIR, calibrated by random images, as its weights are random."""
+    from mindspore_serving.backends.quantization import quantize
+
+    source, data = path.with_suffix(".mindir"), path.with_suffix(".npz")
+    if not source.exists():
+        write_mindir(source)
+    images = np.random.default_rng(0).standard_normal((64, 3, 224, 224), np.float32)
+    np.savez(data, image=images)
+    path.unlink(missing_ok=True)
+    path.with_suffix(".bin").unlink(missing_ok=True)
+    print(quantize(str(source), str(path), str(data)).summary())
+
+
 class Backend(NamedTuple):
     """What runs a file: a name of `backends.formats`, and how the file is written."""
 
@@ -215,6 +229,7 @@ BACKENDS = {
     "mindir": Backend("mindir", "mindir", write_mindir),
     "mindir_openvino": Backend("mindir_openvino", "mindir", write_mindir),
     "mindir_openvino_bf16": Backend("mindir_openvino", "mindir", write_mindir, "bf16.json"),
+    "mindir_int8": Backend("openvino", "xml", write_int8),
     "onnx": Backend("onnx", "onnx", write_onnx),
     "onnx_openvino": Backend("onnx_openvino", "onnx", write_onnx),
     "torch": Backend("pytorch", "pt2", write_torch),

@@ -49,7 +49,7 @@ class OpenvinoBackend:
         properties = to_properties(source)
         models, signatures = [], []
         for path in source.paths:
-            graph = _widened(_read(source, path))
+            graph = _widened(read_model(source, path))
             has_sequence = any(node.get_type_name() in _SEQUENCES for node in graph.get_ops())
             request = to_request(source, path, graph, properties)
             model = OpenvinoModel(request, needs_elements=has_sequence, is_stateless=True)
@@ -69,7 +69,8 @@ def _file_of(path: str) -> str:
     return os.path.join(path, _SAVED_MODEL) if os.path.isdir(path) else path
 
 
-def _read(source: ModelSource, path: str) -> Any:
+def read_model(source: ModelSource, path: str) -> Any:
+    """Return the model of a file that OpenVINO reads.  Raises StartError."""
     import openvino
 
     weights = f"{os.path.splitext(path)[0]}.bin"

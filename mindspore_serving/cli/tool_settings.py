@@ -14,9 +14,10 @@ class QuantizeSettings:
     """Settings of `mindspore-serving quantize`."""
 
     source: str = positional(
-        "directory with config.json and *.safetensors, or a name as ORG/NAME", metavar="SOURCE"
+        "checkpoint directory, a name as ORG/NAME, or a file .mindir, .onnx, .xml",
+        metavar="SOURCE",
     )
-    target: str = positional("directory to create", metavar="TARGET")
+    target: str = positional("directory to create; of a file OUT.xml", metavar="TARGET")
     mode: str = option(
         "int8",
         "int8 has a scale per row, int4 one per --group weights",
@@ -30,10 +31,11 @@ class QuantizeSettings:
     )
     calibrate: str | None = option(
         None,
-        "text file: scale weights by the activations that it causes",
+        "text file: scale weights by the activations that it causes; of a file its data, .npz",
         metavar="FILE",
     )
     tokens: int = option(4096, "number of tokens of that text to use")
+    samples: int = option(300, "of a file: number of instances that calibrate")
 
 
 @dataclass(frozen=True, slots=True)

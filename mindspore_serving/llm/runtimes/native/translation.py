@@ -305,11 +305,11 @@ class _Frame:
 
     def _joined(self, node: ast.BoolOp, evaluate: Callable[[ast.expr], Value]) -> Value:
         """Return the first value that decides, as Python does, or else the last one."""
-        first, *others = node.values
+        first, *further = node.values
         result = evaluate(first)
-        for other in others:
+        for part in further:
             kept, truth = partial(_same, result), self._math.truth(result)
-            rest = partial(evaluate, other)
+            rest = partial(evaluate, part)
             is_and = isinstance(node.op, ast.And)
             result = self._chosen(truth, rest, kept) if is_and else self._chosen(truth, kept, rest)
         return result
