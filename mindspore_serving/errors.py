@@ -61,6 +61,10 @@ class InvalidInputs(ServingError):
     code = Code.INVALID_INPUTS
 
 
+class NoInstances(InvalidInputs):
+    """Request without an instance, which only the end of a sequence may be."""
+
+
 class InvalidField(InvalidInputs):
     """Wrong field of a request; "" for the request as a whole.
 

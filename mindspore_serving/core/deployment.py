@@ -63,6 +63,7 @@ class Deployment(ServableOptions):
     device_type: str = "none"  # "none" (first that works), "ascend", "gpu" or "cpu"
     node_labels: Mapping[str, str] = field(default_factory=dict)
     batch_axis: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of a network in code
     inputs: Mapping[str, str] = field(default_factory=dict)

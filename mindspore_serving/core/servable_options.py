@@ -249,6 +249,42 @@ class ServableOptions:
         metavar="AXES",
         page="backends.md#the-batch-dimension",
     )
+    states: Mapping[str, str] | None = _models(
+        None,
+        "outputs that are the next values of inputs of a sequence, as state=stateN",
+        details="Only for model files without servable_config.py",
+        metavar="STATES",
+        page="sequences.md",
+    )
+    max_sequences: int = _limits(
+        1024,
+        "max sequences at once of each method with a state",
+        details="The start of a further one is refused",
+        at_least=1,
+        at_most=1 << 20,
+        page="sequences.md",
+    )
+    max_sequence_bytes: int = _limits(
+        256 << 20,
+        "max memory of the states of the sequences of each method",
+        at_least=1,
+        unit="bytes",
+        page="sequences.md",
+    )
+    sequence_idle_seconds: float = _limits(
+        60,
+        "time without a request after which a sequence ends",
+        at_least=0.1,
+        unit="seconds",
+        page="sequences.md",
+    )
+    keep_sequences: bool = _workers(
+        False,
+        "continue the sequences of a worker that died on another one",
+        details="The states travel to the server with each answer. Otherwise the sequences of a "
+        "worker end with it",
+        page="sequences.md",
+    )
     network: str = param(
         "",
         "class of the Python file `servable_name`, or function that returns an object: an nn.Cell "

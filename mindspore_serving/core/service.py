@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -25,7 +26,8 @@ class Request:
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.  One `is_background` may wait as long as
-    it takes, and others do not wait for it, so admission control does not count it.
+    it takes, and others do not wait for it, so admission control does not count it.  `sequence` is
+    the sequence that it belongs to, which methods without a state ignore.
     """
 
     servable: str
@@ -39,6 +41,7 @@ class Request:
     id: str = ""
     span: RequestSpan | None = None
     is_background: bool = False
+    sequence: SequenceStep | None = None
 
 
 @dataclass(slots=True)

@@ -8,6 +8,9 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.errors import Overloaded, Unauthorized
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
@@ -126,6 +129,13 @@ def owner_of(scope: Mapping[str, Any]) -> str:
     """Return whose stored state a request may see; "" for requests without a key."""
     tenant = scope.get(TENANT)
     return "" if tenant is None else str(tenant.key.owner)
+
+
+def sequence_of(step: SequenceStep | None, tenant: Tenant | None) -> SequenceStep | None:
+    """Return the step of a request with its owner: tenants do not share sequences."""
+    if step is None or tenant is None:
+        return step
+    return msgspec.structs.replace(step, owner=tenant.key.owner)
 
 
 def _digest(key: bytes) -> bytes:

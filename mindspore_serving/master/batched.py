@@ -25,6 +25,7 @@ from mindspore_serving.master.request import (
     QUEUED,
     SENT,
     Answer,
+    DispatchStrategy,
     PendingPart,
     PendingRequest,
     WorkerLink,
@@ -102,9 +103,15 @@ class BatchScheduler:
                 freest, its_room, least = link, room, filled
         return freest, its_room, num_free
 
-    def send(self, parts: Sequence[PendingPart], link: Link, now: float) -> None:
-        """Send `parts` to the worker of `link` in one message."""
-        link.send_work(parts, now, self)
+    def send(
+        self,
+        parts: Sequence[PendingPart],
+        link: Link,
+        now: float,
+        strategy: DispatchStrategy | None = None,
+    ) -> None:
+        """Send `parts` to the worker of `link` in one message; `strategy` gets the answers."""
+        link.send_work(parts, now, strategy or self)
         self._windows[link].sent(parts, now)
 
     # --- turns --------------------------------------------------------------------------------

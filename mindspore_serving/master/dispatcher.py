@@ -34,6 +34,7 @@ from mindspore_serving.master.request import (
     RetryDecision,
     decide_retry,
 )
+from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.shares import Shares
 from mindspore_serving.master.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -68,6 +69,8 @@ class Dispatcher:
         method: Method
         if report.streams:
             method = StreamedMethod(self._streams, deployment, version, report)
+        elif report.state_bytes is not None:
+            method = SequencedMethod(self._batches, deployment, version, report)
         else:
             method = BatchedMethod(self._batches, deployment, version, report)
         method.share = self.shares.share(deployment.name, deployment.max_requests)
@@ -80,6 +83,7 @@ class Dispatcher:
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
         pending.is_background = request.is_background
+        pending.sequence = request.sequence
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since
@@ -287,7 +291,7 @@ class Dispatcher:
         is_running = _running_in(link)
         for part in reversed(list(link.parts.values())):
             owner = self._requests.get(part.request)
-            if owner is None or part.has_replied or not owner.can_retry:
+            if owner is None or part.has_replied or part.step or not owner.can_retry:
                 continue
             if not is_running(part):
                 link.cancel(part)
@@ -309,7 +313,7 @@ class Dispatcher:
             if was_running and link.overdue is not None and link.overdue.has(part.id):
                 part.request.fail(StageFailed(f"{method.label}: {link.end_reason}"))
                 continue
-            decision = decide_retry(part, was_running=was_running, can_retry=method.can_retry)
+            decision = decide_retry(part, was_running=was_running, can_retry=method.can_rerun(part))
             if decision is RetryDecision.FAIL:
                 part.request.fail(WorkerUnavailable(f"{method.label}: {reason}"))
             else:

@@ -99,4 +99,5 @@ def setup_of(
         deployment.with_batch_dim,
         dict(deployment.batch_axis),
         deployment.network_code,
+        dict(deployment.states),
     )

@@ -12,6 +12,7 @@ from mindspore_serving.ipc.status import usage
 from mindspore_serving.master import status
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.totals import WorkerCounts
 from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
 from mindspore_serving.metrics.exposition import Page
@@ -53,6 +54,8 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
     for service in services:
         for method in service.methods.values():
             _add_method(page, method.series)
+            if isinstance(method, SequencedMethod):
+                _add_sequences(page, method)
         totals = service.totals.counts()
         _add_workers(page, service, totals)
         if service.card is not None:
@@ -75,6 +78,13 @@ def _add_method(page: Page, series: Series) -> None:
     page.add("serving_instances_total", series.num_instances, *series.labels)
     page.add("serving_request_seconds", series.seconds, *series.labels)
     page.add("serving_request_queue_seconds", series.waits, *series.labels)
+
+
+def _add_sequences(page: Page, method: SequencedMethod) -> None:
+    labels, sequences = method.series.labels, method.sequences
+    page.add("serving_sequences", len(sequences), *labels)
+    for reason, count in sequences.num_evicted.items():
+        page.add("serving_sequences_evicted_total", count, *labels, reason)
 
 
 def _add_workers(page: Page, service: ServableService, totals: WorkerCounts) -> None:

@@ -21,6 +21,7 @@ from mindspore_serving.servable.hf_model import HFModel, task_stage
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.method_builder import MethodBuilder, building, current
 from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.state import states_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -71,10 +72,18 @@ def register_method(
             raise builder.failure(
                 f"Method return output size {len(returns)} not match registered {len(outputs)}"
             )
-        stages = tuple(builder.stages)
+        stages, states = tuple(builder.stages), states_of(builder)
         shown = _examples(builder, example or {})
         method = Method(
-            builder.name, builder.inputs, outputs, stages, returns, retry, examples=shown
+            builder.name,
+            builder.inputs,
+            outputs,
+            stages,
+            returns,
+            retry,
+            examples=shown,
+            states=states,
+            needs_sequence=bool(states),
         )
         record(declaration, method)
         return function

@@ -22,6 +22,7 @@ from mindspore_serving.servable.check import (
     check_axes,
     check_bool,
     check_int,
+    check_states,
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
@@ -141,6 +142,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     backend: str | None = None,
     allow_pickle: bool = False,
     batch_axis: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     weights: str = "",
     arguments: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -164,6 +166,8 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         backend: "mindspore" or "openvino" for MindIR, "onnxruntime" or "openvino" for ONNX.
         allow_pickle: Whether a scikit-learn model may be a pickle, which can run any code.
         batch_axis: Axes that count instances, as {"state": 1}; -1 for an input without, default 0.
+        states: Outputs that are the next values of inputs of a sequence, as {"state": "stateN"};
+            a stage has neither.
         weights: Weights of a network in code, a file of the version directory.
         arguments: Arguments of its class or function, by name.
         inputs: Its inputs, as {"x": "float32[-1,28,28]"} with -1 for any size, or example batches.
@@ -182,6 +186,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
         with_batch_dim=_checked_batch_dim(with_batch_dim),
         without_batch_dim_inputs=_checked_indices(without_batch_dim_inputs),
         batch_axis=check_axes("batch_axis", batch_axis or {}),
+        states=check_states("states", states or {}),
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),

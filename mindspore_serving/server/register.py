@@ -27,6 +27,7 @@ from mindspore_serving.servable.legacy import (
 from mindspore_serving.servable.method import add_stage, register_method
 from mindspore_serving.servable.model import Model, declare_model
 from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
+from mindspore_serving.servable.state import declare_state
 
 __all__ = [
     "AscendDeviceInfo",
@@ -40,5 +41,6 @@ __all__ = [
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "declare_state",
     "register_method",
 ]

@@ -54,6 +54,8 @@ class LoadedServable:
                     is_only,
                     method.streams,
                     program.signature,
+                    program.sequences.num_bytes if program.sequences is not None else None,
+                    method.needs_sequence,
                 )
             )
         if self.language is not None:

@@ -167,5 +167,6 @@ def _model_batch(servable: LoadedServable, method: Method, stage: Stage) -> int:
     ]
     if not sizes:
         return 1
-    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
+    num_first = len(method.inputs) + len(method.states)
+    is_first = all(slot < num_first for slot in stage.inputs)
     return min(sizes) if is_first else max(sizes)

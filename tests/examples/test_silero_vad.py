@@ -1,4 +1,4 @@
-"""Speech in a WAV file by Silero VAD: a stream whose state the client sends along."""
+"""Speech in a WAV file by Silero VAD: sequences of chunks, whose states the server keeps."""
 
 import importlib.util
 import threading
@@ -8,6 +8,7 @@ import pytest
 
 from tests.published import file_of
 
+CONTEXT = 64  # samples of the chunk before
 pytestmark = [pytest.mark.onnx, pytest.mark.e2e]
 
 
@@ -31,8 +32,8 @@ def reference(script, samples):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(file_of("silero_vad", "data/silero_vad.onnx")))
     state, probabilities = np.zeros((2, 1, 128), np.float32), []
-    padded = np.concatenate([np.zeros(script.CONTEXT, np.float32), samples])
-    size = script.CHUNK + script.CONTEXT
+    padded = np.concatenate([np.zeros(CONTEXT, np.float32), samples])
+    size = script.CHUNK + CONTEXT
     for start in range(0, len(padded) - size + 1, script.CHUNK):
         feed = {"input": padded[None, start : start + size], "state": state, "sr": np.array(16000)}
         output, state = session.run(None, feed)

@@ -13,10 +13,11 @@ import grpc
 import grpc.aio
 
 from mindspore_serving import log
+from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.keys import Keys, Tenant
+from mindspore_serving.frontends.keys import Keys, Tenant, sequence_of
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
@@ -33,10 +34,10 @@ RESERVED = 64 << 10  # bytes of messages that each connection can always have
 class AdmittedCall:
     """A call whose message was read; `leave` at its end.  `timeout` is in seconds."""
 
-    __slots__ = ("_tenant", "_peer", "_reader", "body", "timeout")
+    __slots__ = ("_peer", "_reader", "body", "tenant", "timeout")
 
     def __init__(self, tenant: Tenant | None, reader: MessageReader) -> None:
-        self._tenant = tenant
+        self.tenant = tenant
         self._reader = reader
         self._peer = ANONYMOUS
         self.body = b""
@@ -49,8 +50,8 @@ class AdmittedCall:
     def leave(self) -> None:
         """Release the memory of the message, and the tenant."""
         self._reader.give_back(self._peer, len(self.body))
-        if self._tenant is not None:
-            self._tenant.release()
+        if self.tenant is not None:
+            self.tenant.release()
 
 
 class OpenCalls:
@@ -173,6 +174,13 @@ def add_trailing(context: Context, headers: Mapping[str, str]) -> None:
     if headers:
         before = dict(context.trailing_metadata() or ())
         context.set_trailing_metadata(tuple({**before, **headers}.items()))
+
+
+def sequence_step(context: Context, tenant: Tenant | None) -> SequenceStep | None:
+    """Return the sequence that the metadata of a call names, if any.  Raises InvalidInputs."""
+    names = ("sequence-id", "sequence-start", "sequence-end")
+    texts = [(_find(context, name) or b"").decode("latin-1") for name in names]
+    return sequence_of(step_of_texts(*texts), tenant) if any(texts) else None
 
 
 def _find(context: Context, key: str) -> bytes | None:

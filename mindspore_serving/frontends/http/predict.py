@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving import log
 from mindspore_serving.core.buffers import Buffer, BufferList
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.access import Entry
@@ -18,7 +19,13 @@ from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import NO_MEMORY
-from mindspore_serving.frontends.mindspore.rest import Answer, MsRest, find_route, to_request
+from mindspore_serving.frontends.mindspore.rest import (
+    Answer,
+    MsRest,
+    find_route,
+    sequence_of_headers,
+    to_request,
+)
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -67,6 +74,7 @@ class FastPath:
             if tenant is not None:
                 call.tenant = tenant.admit()
             call.timeout = self.rest.to_timeout(head.fields)
+            call.sequence = sequence_of_headers(head.fields, tenant)
             if self.inference.is_refusing:
                 route = call.route
                 call.check_room(head, route.servable, route.method, route.version)
@@ -91,6 +99,7 @@ class Predict(Exchange):
         "_num_counted",
         "_path",
         "error",
+        "sequence",
         "tenant",
         "content_headers",
         "route",
@@ -107,6 +116,7 @@ class Predict(Exchange):
         self.num_sent = 0
         self.route: Route | None = None
         self.timeout: float | None = None  # seconds
+        self.sequence: SequenceStep | None = None
         self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
         self.error: ServingError | None = None  # why the request is refused
         self.tenant: Tenant | None = None  # to be released at the end
@@ -217,7 +227,7 @@ class Predict(Exchange):
         """Make the request to the master.  Raises InvalidInputs."""
         assert self.route is not None
         assert not isinstance(body, memoryview)  # there is no body_buffer
-        return to_request(self.route, body, self.timeout)
+        return to_request(self.route, body, self.timeout, self.sequence)
 
     def answer(self, reply: Reply) -> Answer:
         """Return the answer for a reply without a failure."""

@@ -12,7 +12,7 @@ import grpc
 from mindspore_serving import log
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, trailing
+from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, sequence_step, trailing
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.frontends.spans import fail
@@ -29,7 +29,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
-            reply = await infer(inference, _to_request(spec, call))
+            reply = await infer(inference, _to_request(spec, call, context))
             if reply.failure is not None:
                 reply.raise_failure()
             return ms_proto.assemble(raw, reply.instances, reply.failures())
@@ -43,7 +43,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
-            request = _to_request(spec, call)
+            request = _to_request(spec, call, context)
             request.is_stream = True
             with Replies(inference, request, gate.limits) as replies:
                 while (reply := await replies.next()) is not None:
@@ -72,7 +72,13 @@ def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
     return ms_proto.assemble_error(raw, error.code, str(error))
 
 
-def _to_request(spec: ms_proto.Spec, call: AdmittedCall) -> Request:
+def _to_request(spec: ms_proto.Spec, call: AdmittedCall, context: Context) -> Request:
     return Request(
-        spec.name, spec.method, spec.version, "ms_proto", call.body, timeout=call.timeout
+        spec.name,
+        spec.method,
+        spec.version,
+        "ms_proto",
+        call.body,
+        timeout=call.timeout,
+        sequence=sequence_step(context, call.tenant),
     )

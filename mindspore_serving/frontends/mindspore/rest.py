@@ -9,10 +9,12 @@ from typing import TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.buffers import BufferList
+from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.frontends.bodies import OF_MESSAGES
+from mindspore_serving.frontends.keys import Tenant, sequence_of
 from mindspore_serving.wire import ms_json, status
 
 _MAX_ROUTES = 4096
@@ -99,13 +101,37 @@ def is_classic(target: bytes) -> bool:
     return True
 
 
-def to_request(route: ms_json.Route, body: bytes | bytearray, timeout: float | None) -> Request:
+def sequence_of_headers(
+    headers: Mapping[bytes, bytes], tenant: Tenant | None = None
+) -> SequenceStep | None:
+    """Return the sequence that the headers of a request name, if any.  Raises InvalidInputs."""
+    if b"sequence-id" not in headers:
+        return None
+    names = (b"sequence-id", b"sequence-start", b"sequence-end")
+    texts = (headers.get(name, b"").decode("latin-1") for name in names)
+    return sequence_of(step_of_texts(*texts), tenant)
+
+
+def to_request(
+    route: ms_json.Route,
+    body: bytes | bytearray,
+    timeout: float | None,
+    sequence: SequenceStep | None = None,
+) -> Request:
     """Make the request to the master.  Raises InvalidInputs if the body is empty."""
     if not body:
         raise InvalidInputs(
             'http message invalid: the body is empty, expected {"instances": [{"INPUT": VALUE}]}'
         )
-    return Request(route.servable, route.method, route.version, "ms_json", body, timeout=timeout)
+    return Request(
+        route.servable,
+        route.method,
+        route.version,
+        "ms_json",
+        body,
+        timeout=timeout,
+        sequence=sequence,
+    )
 
 
 def to_timeout(header: bytes) -> float:

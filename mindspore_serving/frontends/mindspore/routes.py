@@ -15,7 +15,14 @@ from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_connected
-from mindspore_serving.frontends.mindspore.rest import MsRest, find_route, is_classic, to_request
+from mindspore_serving.frontends.keys import TENANT
+from mindspore_serving.frontends.mindspore.rest import (
+    MsRest,
+    find_route,
+    is_classic,
+    sequence_of_headers,
+    to_request,
+)
 from mindspore_serving.frontends.mindspore.rest_stream import method_of, respond, to_response
 from mindspore_serving.frontends.operation import JSON, STRING, to_object
 from mindspore_serving.frontends.paths import PathNode
@@ -67,12 +74,14 @@ async def _read(http: HttpRequest, rest: MsRest) -> Request:
     target = http.scope["raw_path"]
     if http.scope["query_string"]:
         target += b"?" + http.scope["query_string"]
-    route, timeout = find_route(target), rest.to_timeout(dict(http.scope["headers"]))
+    headers = dict(http.scope["headers"])
+    route, timeout = find_route(target), rest.to_timeout(headers)
+    sequence = sequence_of_headers(headers, http.scope.get(TENANT))
     try:
         body = await read_body(http, rest.max_body)
     except TooLarge:
         raise rest.too_big() from None
-    return to_request(route, body, timeout)
+    return to_request(route, body, timeout, sequence)
 
 
 def _takes_any_verb(classic: Classic, _: Scope) -> bool:

@@ -32,6 +32,8 @@ EXTENSIONS = (
     "statistics",
     "logging",
     "generate",
+    "sequence",
+    "sequence(string_id)",
 )
 
 

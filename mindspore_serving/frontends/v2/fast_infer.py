@@ -118,7 +118,8 @@ class Infer(Predict):
 
     def to_request(self, body: Buffer) -> Request:
         self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
-        return self._v2.wrap(self._model, self._parsed, RequestOptions(self.timeout))
+        options = RequestOptions(self.timeout, tenant=self.tenant)
+        return self._v2.wrap(self._model, self._parsed, options)
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.failure is None and len(reply.instances) > MANY and self._parsed is not None:

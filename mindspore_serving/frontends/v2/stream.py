@@ -12,6 +12,7 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, add_trailing
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
+from mindspore_serving.frontends.keys import Tenant
 from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
@@ -49,7 +50,7 @@ class Stream:
             await abort(context, error)
         try:
             async with self._calls.holding(context) as peer:
-                call = _Call(self._v2, self._gate, self._unsent, (context, peer))
+                call = _Call(self._v2, self._gate, self._unsent, (context, peer), tenant)
                 try:
                     async for response in call.responses():
                         yield response
@@ -64,8 +65,14 @@ class _Call:
     """A call: one task reads its requests, and one task per request answers."""
 
     def __init__(
-        self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, MemoryPeer]
+        self,
+        v2: V2,
+        gate: CallGate,
+        unsent: UnsentReplies,
+        caller: tuple[Context, MemoryPeer],
+        tenant: Tenant | None,
     ) -> None:
+        self._tenant = tenant
         self._v2 = v2
         self._gate = gate
         self._unsent = unsent
@@ -142,7 +149,7 @@ class _Call:
     async def _stream(self, model: V2Model, request: InferRequest) -> None:
         target = ModelTarget(model.name, model.version)
         is_decoupled, has_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
-        options = RequestOptions(self._gate.timeout_of(self._context))
+        options = RequestOptions(self._gate.timeout_of(self._context), tenant=self._tenant)
         headers = partial(add_trailing, self._context)
         async with aclosing(self._v2.stream(model, request, options, headers)) as answers:
             async for outputs in answers:

@@ -137,6 +137,7 @@ class Session:
             message.prefix,
             message.request_id,
             self._services.span_of(message),
+            sequence=message.sequence,
         )
         answer = partial(self._answer, message.id)
         self._calls[message.id] = self._services.inference.submit(request, answer)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes, in_memory
+from mindspore_serving.core.sequences import SequenceStep, to_step
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
@@ -61,6 +62,12 @@ class InferRequest:
         """Codec of the worker's reply, see `wire.worker_codec`."""
         forms = {output.is_binary for output in self.outputs} or {self.is_binary}
         return "v2_both" if len(forms) > 1 else "v2_raw" if forms == {True} else "v2_json"
+
+    @property
+    def sequence(self) -> SequenceStep | None:
+        """Sequence of the request, if it is in one.  Raises InvalidInputs."""
+        names = ("sequence_id", "sequence_start", "sequence_end")
+        return to_step(*map(self.parameters.get, names))
 
     def select(
         self, tensors: Sequence[OutputTensor]
@@ -187,5 +194,3 @@ def _refuse(parameters: Parameters) -> None:
     for key in parameters:
         if key.startswith("triton_") and key != ENABLE_FINAL:
             raise InvalidInputs(f"parameter '{key[:64]}' is reserved")
-    if parameters.get("sequence_id"):
-        raise InvalidInputs("sequence_id: sequences of requests are not supported")
