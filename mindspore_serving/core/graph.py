@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core.examples import Example
-from mindspore_serving.core.sequences import State
+from mindspore_serving.core.sequences import MethodState
 from mindspore_serving.core.value import Value
 
 
@@ -63,7 +63,7 @@ class Method:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
     examples: Mapping[str, Example] = field(default_factory=dict)
-    states: tuple[State, ...] = ()
+    states: tuple[MethodState, ...] = ()
     needs_sequence: bool = False
 
     @property

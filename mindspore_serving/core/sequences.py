@@ -57,7 +57,7 @@ def step_of_texts(sequence_id: str, start: str, end: str) -> SequenceStep | None
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class MethodState:
     """State of a method: an array that each sequence has, and which its requests replace.
 
     It is the value of slot `slot` in a request, and the value of slot `next_slot` afterwards.

@@ -5,6 +5,7 @@ It does not know what a stage computes, nor when.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from types import FunctionType
 from typing import Any, TypeVar
@@ -74,18 +75,11 @@ def register_method(
             )
         stages, states = tuple(builder.stages), states_of(builder)
         shown = _examples(builder, example or {})
-        method = Method(
-            builder.name,
-            builder.inputs,
-            outputs,
-            stages,
-            returns,
-            retry,
-            examples=shown,
-            states=states,
-            needs_sequence=bool(states),
+        method = Method(builder.name, builder.inputs, outputs, stages, returns, retry)
+        has_states = bool(states)
+        record(
+            declaration, replace(method, examples=shown, states=states, needs_sequence=has_states)
         )
-        record(declaration, method)
         return function
 
     return register

@@ -51,23 +51,18 @@ def make_declaration(
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1. A bare model, and the directory of a language model with its `llm_options`, has no
     method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
-    model may be a pickle, `backend` is the library that runs it, `with_batch_dim` and
-    `batch_axis` tell which axes count instances, and `states` are as in `declare_model`. `network`
-    is that of the operator's Python file.
+    model may be a pickle; `backend`, `with_batch_dim`, `batch_axis` and `states` are as in
+    `declare_model`. `network` is that of the operator's Python file.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
-    InvalidInputs if the backend or the batch dimension does not apply.
+    InvalidInputs if an argument does not apply.
     """
     options, axes = dict(llm_options or {}), dict(batch_axis or {})
     set_axes = _batch_arguments(with_batch_dim, axes, states or {})
+    changes: Any = {"batch_axis": axes, "with_batch_dim": with_batch_dim, "states": states or {}}
     root = os.path.join(servable_directory, servable_name)
     if network is not None:
-        spec = replace(
-            declare_network(root, network),
-            with_batch_dim=with_batch_dim,
-            batch_axis=axes,
-            states=states or {},
-        )
+        spec = replace(declare_network(root, network), **changes)
         return Declaration(servable_name, models={spec.key: spec}), 1
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     if is_upstream(options) or is_language_model(root):
@@ -92,13 +87,7 @@ def make_declaration(
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare_model(root, version, allow_pickle=allow_pickle)
         backend = check_backend(backend, spec.format)
-        spec = replace(
-            spec,
-            backend=backend,
-            with_batch_dim=with_batch_dim,
-            batch_axis=axes,
-            states=states or {},
-        )
+        spec = replace(spec, backend=backend, **changes)
         declaration = Declaration(servable_name, models={spec.key: spec})
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)

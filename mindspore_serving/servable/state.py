@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core import dtype as dtypes
-from mindspore_serving.core.sequences import State, initial_state
+from mindspore_serving.core.sequences import MethodState, initial_state
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import check_int, check_str
 from mindspore_serving.servable.method_builder import MethodBuilder, Placeholder, building
@@ -80,7 +80,7 @@ def declare_state(
     return state
 
 
-def states_of(builder: MethodBuilder) -> tuple[State, ...]:
+def states_of(builder: MethodBuilder) -> tuple[MethodState, ...]:
     """Return the states of a method that has been built.  Raises InvalidInputs."""
     for state in builder.states:
         if state.slot not in builder.next_slots_of_states:
@@ -93,6 +93,6 @@ def states_of(builder: MethodBuilder) -> tuple[State, ...]:
     if builder.states and not builder.stages:
         raise InvalidInputs(f"method '{builder.name}' has a state, but no stage")
     return tuple(
-        State(state.name, state.initial, state.slot, builder.next_slots_of_states[state.slot])
+        MethodState(state.name, state.initial, state.slot, builder.next_slots_of_states[state.slot])
         for state in builder.states
     )

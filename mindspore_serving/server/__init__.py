@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         declare_hf_model,
         declare_llm,
         declare_model,
+        declare_state,
         register_method,
     )
     from mindspore_serving.server.ssl_config import SSLConfig
@@ -74,6 +75,7 @@ __all__ = [
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "declare_state",
     "declare_servable",
     "distributed",
     "load_lora",

@@ -278,6 +278,9 @@ def _runner(servable: LoadedServable, setup: Setup, remote: RemoteCaller) -> mod
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
         check_subgraph(key, subgraph, servable.models.get(key))
         results = _without_errors(call(key, subgraph, rows))
+        if servable.models[key].is_inside:
+            count = len(servable.models[key].states)
+            results = [row[:-count] for row in results]
         return cast(list[tuple[Array, ...]], results)  # models make nothing else
 
     return run

@@ -10,7 +10,7 @@ from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.sequences import State
+from mindspore_serving.core.sequences import MethodState
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StartError, did_you_mean
@@ -77,7 +77,7 @@ class _Expansion:
         self._slots = {slot: slot for slot in range(first)}
         self._next_state, self._next_output = first, first + num_new
         self._stages: list[Stage] = []
-        self._states: list[State] = []
+        self._states: list[MethodState] = []
 
     def add(self, stage: Stage, report: ModelReport | None) -> None:
         """Add a stage, with the states of its model."""
@@ -107,7 +107,7 @@ class _Expansion:
                 raise StartError(
                     f"{where}: output '{state.output}' of its state is behind those of the stage"
                 )
-            self._states.append(State(name, initial, self._next_state, next_slots[name]))
+            self._states.append(MethodState(name, initial, self._next_state, next_slots[name]))
             self._next_state += 1
         self._append(stage, inputs, outputs)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.core.sequences import State
+from mindspore_serving.core.sequences import MethodState
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc.messages import SequencePart
@@ -17,7 +17,7 @@ Arrays = tuple["np.ndarray[Any, Any]", ...]
 class SequenceStore:
     """States by the number of a sequence.  The master limits their number and ends idle ones."""
 
-    def __init__(self, states: tuple[State, ...]) -> None:
+    def __init__(self, states: tuple[MethodState, ...]) -> None:
         self._states = states
         self._arrays: dict[int, Arrays] = {}
         self._initial: Arrays = tuple(state.initial for state in states)
@@ -77,7 +77,7 @@ class SequenceStore:
             self._arrays.pop(number, None)
 
 
-def _checked(state: State, value: Value) -> "np.ndarray[Any, Any]":
+def _checked(state: MethodState, value: Value) -> "np.ndarray[Any, Any]":
     expected = state.initial
     if not isinstance(value, np.ndarray | np.generic):
         raise StageFailed(f"state '{state.name}' became {type(value).__name__}, not an array")
