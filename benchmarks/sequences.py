@@ -44,9 +44,8 @@ def main() -> None:
             for streams in options.streams:
                 loop, loop_cpu = _loop(options.seconds)
                 begin = server_time()
-                served = asyncio.run(_serve(streams, count, options.seconds))
-                used = server_time() - begin
-                cpu = 1e6 * used / (served * options.seconds)
+                num_served, passed = asyncio.run(_serve(streams, count, options.seconds))
+                cpu, served = 1e6 * (server_time() - begin) / num_served, num_served / passed
                 print(
                     f"{streams:7d}  {count:14d} {served:10.0f} {loop:9.0f} {served / loop:6.2f}"
                     f"   {cpu:6.0f} {loop_cpu:6.0f}",
@@ -81,15 +80,16 @@ def _loop(seconds: float) -> tuple[float, float]:
     return count / passed, 1e6 * (time.process_time() - used) / count
 
 
-async def _serve(streams: int, count: int, seconds: float) -> float:
-    """Return the chunks a second of all streams together."""
+async def _serve(streams: int, count: int, seconds: float) -> tuple[int, float]:
+    """Return the number of chunks of all streams, and the seconds until the last answer."""
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    begin = loop.time()
+    end = begin + seconds
     clients = [_Stream(number + 1, count, end) for number in range(streams)]
     for client in clients:
         await loop.create_connection(lambda client=client: client, "127.0.0.1", PORT)
     await asyncio.gather(*(client.done for client in clients))
-    return sum(client.num_answers for client in clients) * count / seconds
+    return sum(client.num_answers for client in clients) * count, loop.time() - begin
 
 
 class _Stream(asyncio.Protocol):
@@ -135,6 +135,7 @@ class _Stream(asyncio.Protocol):
             self.done.set_exception(RuntimeError(f"{head!r} {body!r}"))
             return
         self._answer.clear()
+        self.num_answers += 1
         if self._is_last:
             self._transport.close()
             self.done.set_result(None)
@@ -142,7 +143,6 @@ class _Stream(asyncio.Protocol):
             self._is_last = True
             self._transport.write(self._request(sequence_end=True))
         else:
-            self.num_answers += 1
             self._transport.write(self._later)
 
 

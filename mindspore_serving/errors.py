@@ -195,6 +195,10 @@ class Conflict(ServingError):
     code = Code.CONFLICT
 
 
+class SequenceLost(Conflict):
+    """Request of a sequence whose state is lost; the client has to begin it again."""
+
+
 class Unsupported(ServingError):
     """Feature of a protocol that this server does not have."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from mindspore_serving.core.sequences import SequenceStep
-from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, WorkerUnavailable
+from mindspore_serving.errors import InvalidInputs, Overloaded, SequenceLost, ServingError
 from mindspore_serving.ipc.messages import SequencePart
 from mindspore_serving.master.request import PendingPart, WorkerLink
 
@@ -65,7 +65,7 @@ class SequenceTable:
         """Return the sequence of a request, which the caller appends to `waiting`.
 
         A start begins a sequence, also one whose id is in use.  Raises InvalidInputs for a request
-        of a sequence that has not begun or has ended, WorkerUnavailable for one whose state is
+        of a sequence that has not begun or has ended, SequenceLost for one whose state is
         lost, and Overloaded.
         """
         key = step.owner, step.id
@@ -98,7 +98,7 @@ class SequenceTable:
         why = self._why_ended.get(key, "")
         text = f"{self._label}: sequence {_shown(key[1])} {why or 'is not known'}; begin one with "
         text += "sequence_start"
-        return WorkerUnavailable(text) if why.startswith("was lost") else InvalidInputs(text)
+        return SequenceLost(text) if why.startswith("was lost") else InvalidInputs(text)
 
     def next_part(self, entry: SequenceEntry) -> PendingPart | None:
         """Remove and return the part of a sequence to be sent; None if there is none.

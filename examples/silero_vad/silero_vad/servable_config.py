@@ -9,6 +9,7 @@ model = register.declare_model(
     "ONNX",
     batch_axis={"state": 1, "stateN": 1, "sr": -1},
     states={"state": "stateN"},
+    context=register.Context(thread_num=1),  # more threads only wait for each other
 )
 
 
