@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 
+import msgspec
+
 from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value, to_value
@@ -32,6 +34,7 @@ def prepare_method(
     signature = signatures.of_method(
         method, servable.reports(), params, has_tokenizer=has_tokenizer
     )
+    signature = msgspec.structs.replace(signature, has_state=bool(method.states))
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 

@@ -146,6 +146,29 @@ def test_parameters_of_v2_over_grpc_and_its_stream_name_sequences(toy: Calls) ->
     assert active(toy) == 0
 
 
+def test_a_stream_of_v2_is_a_sequence_of_its_own(toy: Calls) -> None:
+    clients = [triton_grpc.InferenceServerClient(toy.grpc) for _ in range(2)]
+    tensor = triton_grpc.InferInput("x", [1], "INT64")
+    tensor.set_data_from_numpy(np.array([2], "int64"))
+    bad = triton_grpc.InferInput("x", [1], "INT64")
+    bad.set_data_from_numpy(np.array([-1], "int64"))
+    for client in clients:
+        results: list[Any] = []
+        client.start_stream(lambda result, error, to=results: to.append(error or result))
+        client.async_stream_infer("toy.count", [bad])
+        eventually(lambda to=results: len(to) == 1)
+        assert "negative" in str(results.pop())
+        for _ in range(3):
+            client.async_stream_infer("toy.count", [tensor])
+        eventually(lambda to=results: len(to) == 3)
+        assert [result.as_numpy("total")[0] for result in results] == [12, 14, 16]
+    assert active(toy) == 2
+    for client in clients:
+        client.stop_stream()
+        client.close()
+    eventually(lambda: active(toy) == 0)
+
+
 def test_many_sequences_at_once_keep_apart(toy: Calls) -> None:
     results: dict[int, list[int]] = {}
 

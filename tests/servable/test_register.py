@@ -9,6 +9,7 @@ def test_the_public_names_are_those_of_the_original_and_of_language_models():
     assert sorted(register.__all__) == sorted(
         [
             "declare_model",
+            "declare_state",
             "Model",
             "AscendDeviceInfo",
             "CPUDeviceInfo",

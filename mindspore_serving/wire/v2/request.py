@@ -56,6 +56,7 @@ class InferRequest:
     body: TensorBody
     outputs: tuple[RequestedOutput, ...] = ()
     is_binary: bool = True
+    stream_step: SequenceStep | None = None  # of a stream, if the request names no sequence
 
     @property
     def codec(self) -> str:
@@ -67,7 +68,7 @@ class InferRequest:
     def sequence(self) -> SequenceStep | None:
         """Sequence of the request, if it is in one.  Raises InvalidInputs."""
         names = ("sequence_id", "sequence_start", "sequence_end")
-        return to_step(*map(self.parameters.get, names))
+        return to_step(*map(self.parameters.get, names)) or self.stream_step
 
     def select(
         self, tensors: Sequence[OutputTensor]
