@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests import printed
 from tests.published import file_of
 
 CONTEXT = 64  # samples of the chunk before
@@ -57,6 +58,12 @@ def test_streams_at_once_get_the_probabilities_of_onnx_runtime(vad, script, tmp_
         thread.join()
     for probabilities, stream in zip(served, streams, strict=True):
         np.testing.assert_allclose(probabilities, reference(script, stream), atol=1e-5)
+
+
+def test_the_printed_command_is_a_sequence_of_a_single_request(vad, tmp_path):
+    (command,) = vad.printed_commands()
+    assert "-H 'Sequence-Id: 1' -H 'Sequence-Start: true'" in command
+    assert "speech" in printed.paste(command, tmp_path)
 
 
 def test_the_client_prints_where_speech_begins_and_ends(vad):

@@ -18,7 +18,7 @@ def join(context: np.ndarray, chunk: np.ndarray) -> tuple:
     return samples, np.int64(16_000), samples[-64:]
 
 
-@register.register_method(output_names=["speech"])
+@register.register_method(output_names=["speech"], example={"chunk": np.zeros(512, np.float32)})
 def predict(chunk):
     context = register.declare_state("context", 64)
     samples, rate, end = register.add_stage(join, context, chunk, outputs_count=3)
