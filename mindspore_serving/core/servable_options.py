@@ -262,6 +262,7 @@ class ServableOptions:
         details="The start of a further one is refused",
         at_least=1,
         at_most=1 << 20,
+        is_common=False,
         page="sequences.md",
     )
     max_sequence_bytes: int = _limits(
@@ -269,6 +270,7 @@ class ServableOptions:
         "max memory of the states of the sequences of each method",
         at_least=1,
         unit="bytes",
+        is_common=False,
         page="sequences.md",
     )
     sequence_idle_seconds: float = _limits(
@@ -276,6 +278,7 @@ class ServableOptions:
         "time without a request after which a sequence ends",
         at_least=0.1,
         unit="seconds",
+        is_common=False,
         page="sequences.md",
     )
     keep_sequences: bool = _workers(
