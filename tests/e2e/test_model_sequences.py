@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.e2e.harness import Calls, config, serving
+from tests.servable.foreign.test_triton import SEQUENCES
 
 openvino = pytest.importorskip("openvino")
 onnx = pytest.importorskip("onnx")
@@ -44,6 +45,11 @@ def write_openvino(path: Path) -> Any:
     return openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
 
+def make_directory(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
 def predict(sequence: Any, name: str, value: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
     return next(iter(sequence.infer({name: value})[0].values()))
 
@@ -53,11 +59,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Any:
     directory = tmp_path_factory.mktemp("models")
     write_onnx(directory / "sum.onnx")
     compiled = write_openvino(directory / "recurrent.xml")
+    write_onnx(make_directory(directory / "described" / "1") / "model.onnx")
+    (directory / "described" / "config.pbtxt").write_text(SEQUENCES)
     states = {"sum": "next"}
     with serving(
         directory,
         config(directory, "sum.onnx", states=states),
         config(directory, "recurrent.xml"),
+        config(directory, "described"),
     ) as calls:
         yield calls, compiled
 
@@ -71,6 +80,15 @@ def test_paired_tensors_of_an_onnx_file_are_a_state(served: tuple[Calls, Any]) -
             assert list(answer) == ["y"]
             np.testing.assert_allclose(answer["y"], 2 * rows[:count].sum(0), rtol=1e-5)
             np.testing.assert_allclose(predict(second, "x", rows[0]), 2 * count * rows[0], 1e-5)
+
+
+def test_a_state_in_the_configuration_of_triton_is_kept(served: tuple[Calls, Any]) -> None:
+    with served[0].client("described", "predict").sequence() as sequence:
+        for count in range(1, 4):
+            (answer,) = sequence.infer({"x": np.ones(3, np.float32)})
+            assert {name: value.tolist() for name, value in answer.items()} == {
+                "y": [2 * count] * 3
+            }
 
 
 def test_a_state_inside_an_openvino_model_is_that_of_a_sequence(
