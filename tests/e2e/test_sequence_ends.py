@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -60,3 +61,33 @@ def test_keys_do_not_share_sequences(tmp_path: Path) -> None:
         client = calls.client("toy", "count", api_key="the-second-key", timeout=PATIENCE)
         assert int(client.sequence("a").infer({"x": 4})[0]["total"]) == 14
         assert ask("the-first-key", False) == {"instances": [{"total": 12}]}
+
+
+def test_kept_sequences_lose_no_step_when_workers_are_killed(tmp_path: Path) -> None:
+    write_servable(tmp_path, "toy", SOURCE)
+    options = {"keep_sequences": True, "num_parallel_workers": 2}
+    with serving(tmp_path, config(tmp_path, "toy", **options)) as calls:
+        totals: dict[int, list[int]] = {number: [] for number in range(1, 9)}
+        is_over = threading.Event()
+
+        def run(number: int) -> None:
+            with calls.client("toy", "count").sequence() as sequence:
+                while not is_over.is_set():
+                    rows = sequence.infer([{"x": number}, {"x": number}])
+                    totals[number] += [int(row["total"]) for row in rows]
+
+        threads = [threading.Thread(target=run, args=(number,)) for number in totals]
+        for thread in threads:
+            thread.start()
+        for _ in range(2):
+            target = 200 + sum(map(len, totals.values()))
+            eventually(lambda target=target: sum(map(len, totals.values())) > target)
+            os.kill(workers(os.getpid())[0], signal.SIGKILL)
+        least = 20 + max(map(len, totals.values()))
+        eventually(lambda: min(map(len, totals.values())) > least)
+        is_over.set()
+        for thread in threads:
+            thread.join()
+        for number, served in totals.items():
+            assert served == [10 + number * step for step in range(1, len(served) + 1)]
+        assert active(calls) == 0

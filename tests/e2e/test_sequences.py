@@ -105,6 +105,8 @@ def test_headers_of_rest_name_a_sequence(toy: Calls) -> None:
     assert rest(toy, [1, 1], "a") == [12, 13]
     assert rest(toy, 1, "a", True) == [11]  # begins again
     assert rest(toy, 1, "a", False, True) == [12]
+    assert rest(toy, 1, "b", True) == [11]
+    assert rest(toy, [], "b", False, True) == []  # ends it, and computes nothing
     assert "sequence 'a' has ended; begin one with sequence_start" in rest(toy, 1, "a")
     assert active(toy) == 0
 
