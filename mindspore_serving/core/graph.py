@@ -50,8 +50,9 @@ class Method:
 
     `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
     are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
-    types of models' inputs, which a worker adds when it has loaded the models.  The slots of
-    `states` follow those of the inputs; a request of a method that `needs_sequence` is in one.
+    types of models' inputs, which a worker adds when it has loaded the models. `cache` says if its
+    answers may be cached; None: they may if it can `retry`.  The slots of `states` follow those of
+    the inputs; a request of a method that `needs_sequence` is in one.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Method:
     examples: Mapping[str, Example] = field(default_factory=dict)
     states: tuple[MethodState, ...] = ()
     needs_sequence: bool = False
+    cache: bool | None = None
 
     @property
     def streams(self) -> bool:

@@ -6,6 +6,7 @@ answer of the same protocol.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -14,6 +15,10 @@ from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
+
+HIT, MISS = "hit", "miss"
+tenant_of_task: ContextVar[str] = ContextVar("tenant", default="")
+"""Tenant of the request that this task serves; "" without API keys."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,8 +31,9 @@ class Request:
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.  One `is_background` may wait as long as
-    it takes, and others do not wait for it, so admission control does not count it.  `sequence` is
-    the sequence that it belongs to, which methods without a state ignore.
+    it takes, and others do not wait for it, so admission control does not count it.  `tenant` has
+    the API key of the request, "" for that of the task (`tenant_of_task`).  `sequence` is the
+    sequence that it belongs to, which methods without a state ignore.
     """
 
     servable: str
@@ -42,6 +48,7 @@ class Request:
     span: RequestSpan | None = None
     is_background: bool = False
     sequence: SequenceStep | None = None
+    tenant: str = ""
 
 
 @dataclass(slots=True)
@@ -52,7 +59,8 @@ class Reply:
 
     `faults` is None if every instance succeeded; `failure` is set if the whole request failed. A
     streaming method sends several replies, the last with `is_last`; one without `has_output` only
-    tells that the request was accepted.
+    tells that the request was accepted.  `cache` is HIT or MISS if the method has a cache of
+    answers.
     """
 
     instances: Sequence[bytes | memoryview] = ()
@@ -60,6 +68,7 @@ class Reply:
     failure: ServingError | None = None
     is_last: bool = True
     has_output: bool = True
+    cache: str = ""
 
     def raise_failure(self) -> None:
         """Raise `failure`, and drop it.
@@ -93,13 +102,12 @@ class Call(Protocol):
 
 
 class Inference(Protocol):
-    """Interface of the server to front ends, used on the event loop's thread only.
+    """Interface of the server to front ends, used on the event loop's thread only."""
 
-    `is_refusing` tells that requests were refused recently for lack of room: call `refusal` before
-    a body is read.
-    """
-
-    is_refusing: bool
+    @property
+    def is_refusing(self) -> bool:
+        """True if requests were refused recently: call `refusal` before a body is read."""
+        ...
 
     def refusal(
         self, servable: str, version: int, method: str, timeout: float | None

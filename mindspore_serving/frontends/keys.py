@@ -8,9 +8,6 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.errors import Overloaded, Unauthorized
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
@@ -43,10 +40,11 @@ class ApiKey:
 class Tenant:
     """The user of a key, whose requests are counted: `admit` each, `release` it at its end."""
 
-    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key")
+    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key", "owner")
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
+        self.owner = key.owner
         self._num_running = 0
         self._tokens = float(key.requests_per_minute or 0)  # token bucket: requests allowed at once
         self._updated = time.monotonic()  # time of `_tokens`
@@ -129,13 +127,6 @@ def owner_of(scope: Mapping[str, Any]) -> str:
     """Return whose stored state a request may see; "" for requests without a key."""
     tenant = scope.get(TENANT)
     return "" if tenant is None else str(tenant.key.owner)
-
-
-def sequence_of(step: SequenceStep | None, tenant: Tenant | None) -> SequenceStep | None:
-    """Return the step of a request with its owner: tenants do not share sequences."""
-    if step is None or tenant is None:
-        return step
-    return msgspec.structs.replace(step, owner=tenant.key.owner)
 
 
 def _digest(key: bytes) -> bytes:

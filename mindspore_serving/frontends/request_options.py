@@ -13,12 +13,11 @@ class RequestOptions:
     """Timeout and priority of a request.
 
     `timeout` is in seconds; None is the server's limit.  `priority` is added to that of a request
-    to a language model: lower runs first.  `tenant` is the user of its API key.
+    to a language model: lower runs first.
     """
 
     timeout: float | None = None
     priority: int = 0
-    tenant: Tenant | None = None
 
 
 def request_options_of(http: Request) -> RequestOptions:
@@ -31,5 +30,4 @@ def request_options_of(http: Request) -> RequestOptions:
     return RequestOptions(
         timeout=to_timeout(header.encode("latin-1")) if header else None,
         priority=tenant.key.priority if tenant is not None else 0,
-        tenant=tenant,
     )

@@ -135,7 +135,8 @@ class MethodReport(Message, frozen=True):
 
     `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
-    of requests of a method that `streams`: they do not wait for each other.  `state_bytes` is the
+    of requests of a method that `streams`: they do not wait for each other.  `cache` says whether
+    its answers may be cached; None if they may where a part may be run again.  `state_bytes` is the
     size of the states of a sequence, None without any; a request of a method that `needs_sequence`
     has to be in one.
     """
@@ -148,6 +149,7 @@ class MethodReport(Message, frozen=True):
     is_only_models: bool
     streams: bool = False
     signature: InstanceSignature = InstanceSignature()
+    cache: bool | None = None
     state_bytes: int | None = None
     needs_sequence: bool = False
 

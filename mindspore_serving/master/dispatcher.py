@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
+from msgspec.structs import replace
+
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.core.service import Reply, Request, tenant_of_task
 from mindspore_serving.errors import (
     DeadlineExceeded,
     Overloaded,
@@ -83,7 +85,9 @@ class Dispatcher:
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
         pending.is_background = request.is_background
-        pending.sequence = request.sequence
+        if request.sequence is not None:
+            owner = request.tenant or tenant_of_task.get()
+            pending.sequence = replace(request.sequence, owner=owner)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since

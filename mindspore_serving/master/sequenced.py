@@ -28,6 +28,7 @@ class SequencedMethod(BatchedMethod):
         self, scheduler: BatchScheduler, deployment: Deployment, version: int, report: MethodReport
     ) -> None:
         super().__init__(scheduler, deployment, version, report)
+        self.cache = None  # an answer depends on the state
         limits = limits_of(deployment, report.state_bytes or 0)
         self.sequences = SequenceTable(self.label, limits)
         self._ready: dict[SequenceEntry, None] = {}  # with waiting parts, and none in flight

@@ -9,7 +9,7 @@ from mindspore_serving.frontends.grpc import health as grpc_health
 from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.health import HealthService
 from mindspore_serving.frontends.grpc.http2_server import GrpcMethods
-from mindspore_serving.frontends.grpc.reflection import ReflectionService
+from mindspore_serving.frontends.grpc.reflection import FILES, ReflectionService
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
@@ -35,7 +35,11 @@ class GrpcServices:
     def methods(self) -> GrpcMethods:
         """Return the methods for a server on our own HTTP/2."""
         return GrpcMethods(
-            self.handlers, self.max_message, self.closing, max_metadata=self.max_metadata
+            self.handlers,
+            self.max_message,
+            self.closing,
+            max_metadata=self.max_metadata,
+            files=FILES,
         )
 
 

@@ -54,6 +54,7 @@ class LoadedServable:
                     is_only,
                     method.streams,
                     program.signature,
+                    method.cache,
                     program.sequences.num_bytes if program.sequences is not None else None,
                     method.needs_sequence,
                 )

@@ -49,7 +49,7 @@ def test_a_sequence_of_a_worker_that_died(tmp_path: Path, is_kept: bool) -> None
 def test_keys_do_not_share_sequences(tmp_path: Path) -> None:
     write_servable(tmp_path, "toy", SOURCE)
     with serving(
-        tmp_path, config(tmp_path, "toy"), api_keys=["the-first-key", "the-second-key"]
+        tmp_path, config(tmp_path, "toy", cache_mb=1), api_keys=["the-first-key", "the-second-key"]
     ) as calls:
 
         def ask(key: str, start: bool) -> Any:

@@ -56,6 +56,7 @@ class GrpcCall(Exchange):
         "_encoding",
         "_error",
         "_head",
+        "_initial",
         "_is_cancelled",
         "_is_over",
         "_max_message",
@@ -97,6 +98,7 @@ class GrpcCall(Exchange):
         self._timer: asyncio.TimerHandle | None = None
         self._code: Code | None = None
         self._details = ""
+        self._initial: Metadata = ()
         self._trailing: Metadata = ()
         self._metadata: Metadata | None = None  # of the client, decoded when it is asked for
         self._error: ServingError | None = None
@@ -105,20 +107,25 @@ class GrpcCall(Exchange):
     # --- by the stream ---
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        timeout = self._head.fields.get(b"grpc-timeout")
+        timeout, seconds = self._head.fields.get(b"grpc-timeout"), None
         if timeout is not None:
             match = _TIMEOUT.fullmatch(timeout)
             if match is None:
                 self._end(Code.INTERNAL, "grpc-timeout is not a number with a unit")
                 return
             seconds = int(match[1]) * _UNITS[match[2]]
-            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
         if self._encoding != b"identity" and self._encoding not in WINDOWS:
             self._trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
             text = f"grpc-encoding {self._encoding.decode('latin-1')!r} is not supported"
             self._end(Code.UNIMPLEMENTED, text)
             return
+        self._launch(seconds)
+
+    def _launch(self, seconds: float | None) -> None:
+        """Run the method, until a deadline in some seconds."""
+        loop = asyncio.get_running_loop()
+        if seconds is not None:
+            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
         self._task = loop.create_task(self._run())
 
     def feed(self, data: bytes) -> None:
@@ -232,7 +239,8 @@ class GrpcCall(Exchange):
         self.request_id = log.request_id.get().encode()
         trailers = _OK + encode_fields(encode_metadata(self._trailing)) if self._trailing else _OK
         self._finish()
-        self.output.answer_block(_HEAD, parts, trailers)
+        head = _HEAD + encode_fields(encode_metadata(self._initial)) if self._initial else _HEAD
+        self.output.answer_block(head, parts, trailers)
 
     def _framed(self, response: Any) -> tuple[bytes, ...]:
         """Return a response with its prefix, in a part of its own if the response is large."""
@@ -253,7 +261,8 @@ class GrpcCall(Exchange):
             return
         if not self.has_responded:
             self.has_responded = True
-            self.output.begin(200, _HEADERS, keep_alive=True, is_chunked=False)
+            head = [*_HEADERS, *encode_metadata(self._initial)]
+            self.output.begin(200, head, keep_alive=True, is_chunked=False)
         for part in parts:
             self.output.write(part)
 
@@ -267,12 +276,17 @@ class GrpcCall(Exchange):
             return
         self._is_over, self.status = True, code.name
         self._code, self._details = code, text
-        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         self._finish()
+        self._write_end(code, text)
+
+    def _write_end(self, code: Code, text: str) -> None:
+        """Write the status and the trailing metadata, after the head or with it."""
+        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         if self.has_responded:
             self.output.finish_with(fields)
         else:
-            self.output.answer_fields(200, [*_HEADERS, *fields])
+            head = [*_HEADERS, *encode_metadata(self._initial)]
+            self.output.answer_fields(200, [*head, *fields])
 
     def _finish(self) -> None:
         """Release what the call holds, and cancel its method unless that has ended the call."""
@@ -329,6 +343,10 @@ class GrpcCall(Exchange):
         if self._metadata is None:
             self._metadata = tuple(decode_metadata(self._head.headers))
         return self._metadata
+
+    async def send_initial_metadata(self, initial: Iterable[tuple[str, str | bytes]]) -> None:
+        """Send metadata with the head, which is written with the first response."""
+        self._initial = tuple(initial)
 
     def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
         self._trailing = tuple(trailing)

@@ -7,6 +7,7 @@ only when the code reads it, and not at all from a caller without a key.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -15,9 +16,10 @@ import grpc.aio
 from mindspore_serving import log
 from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
-from mindspore_serving.frontends import access
-from mindspore_serving.frontends.keys import Keys, Tenant, sequence_of
+from mindspore_serving.frontends import access, answer_headers
+from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
@@ -34,10 +36,10 @@ RESERVED = 64 << 10  # bytes of messages that each connection can always have
 class AdmittedCall:
     """A call whose message was read; `leave` at its end.  `timeout` is in seconds."""
 
-    __slots__ = ("_peer", "_reader", "body", "tenant", "timeout")
+    __slots__ = ("_tenant", "_peer", "_reader", "body", "timeout")
 
     def __init__(self, tenant: Tenant | None, reader: MessageReader) -> None:
-        self.tenant = tenant
+        self._tenant = tenant
         self._reader = reader
         self._peer = ANONYMOUS
         self.body = b""
@@ -50,8 +52,8 @@ class AdmittedCall:
     def leave(self) -> None:
         """Release the memory of the message, and the tenant."""
         self._reader.give_back(self._peer, len(self.body))
-        if self.tenant is not None:
-            self.tenant.release()
+        if self._tenant is not None:
+            self._tenant.release()
 
 
 class OpenCalls:
@@ -114,6 +116,7 @@ class CallGate:
         """
         client_id = _find(context, _ID)
         log.request_id.set(id_of(client_id).decode())
+        answer_headers.current.set(partial(add_trailing, context))
         if client_id is not None or self._tracer is not None:
             context.set_trailing_metadata(trailing())
         if self._tracer is not None:
@@ -126,7 +129,9 @@ class CallGate:
         """
         if not self._keys:
             return None
-        return self._keys.find(_find(context, "authorization")).admit()
+        tenant = self._keys.find(_find(context, "authorization")).admit()
+        tenant_of_task.set(tenant.owner)
+        return tenant
 
     @contextmanager
     def holding(self, peer: MemoryPeer, num_bytes: int) -> Iterator[None]:
@@ -176,11 +181,11 @@ def add_trailing(context: Context, headers: Mapping[str, str]) -> None:
         context.set_trailing_metadata(tuple({**before, **headers}.items()))
 
 
-def sequence_step(context: Context, tenant: Tenant | None) -> SequenceStep | None:
+def sequence_step(context: Context) -> SequenceStep | None:
     """Return the sequence that the metadata of a call names, if any.  Raises InvalidInputs."""
     names = ("sequence-id", "sequence-start", "sequence-end")
     texts = [(_find(context, name) or b"").decode("latin-1") for name in names]
-    return sequence_of(step_of_texts(*texts), tenant) if any(texts) else None
+    return step_of_texts(*texts) if any(texts) else None
 
 
 def _find(context: Context, key: str) -> bytes | None:

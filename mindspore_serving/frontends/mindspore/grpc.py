@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from mindspore_serving import log
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import Inference, Request
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, sequence_step, trailing
@@ -29,7 +30,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
-            reply = await infer(inference, _to_request(spec, call, context))
+            reply = await infer(inference, _to_request(spec, call, sequence_step(context)))
             if reply.failure is not None:
                 reply.raise_failure()
             return ms_proto.assemble(raw, reply.instances, reply.failures())
@@ -43,7 +44,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
         try:
             spec = ms_proto.peek(call.body)
             raw = spec.raw
-            request = _to_request(spec, call, context)
+            request = _to_request(spec, call, sequence_step(context))
             request.is_stream = True
             with Replies(inference, request, gate.limits) as replies:
                 while (reply := await replies.next()) is not None:
@@ -72,7 +73,7 @@ def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
     return ms_proto.assemble_error(raw, error.code, str(error))
 
 
-def _to_request(spec: ms_proto.Spec, call: AdmittedCall, context: Context) -> Request:
+def _to_request(spec: ms_proto.Spec, call: AdmittedCall, sequence: SequenceStep | None) -> Request:
     return Request(
         spec.name,
         spec.method,
@@ -80,5 +81,5 @@ def _to_request(spec: ms_proto.Spec, call: AdmittedCall, context: Context) -> Re
         "ms_proto",
         call.body,
         timeout=call.timeout,
-        sequence=sequence_step(context, call.tenant),
+        sequence=sequence,
     )

@@ -14,7 +14,6 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
 from mindspore_serving.frontends.bodies import OF_MESSAGES
-from mindspore_serving.frontends.keys import Tenant, sequence_of
 from mindspore_serving.wire import ms_json, status
 
 _MAX_ROUTES = 4096
@@ -101,15 +100,12 @@ def is_classic(target: bytes) -> bool:
     return True
 
 
-def sequence_of_headers(
-    headers: Mapping[bytes, bytes], tenant: Tenant | None = None
-) -> SequenceStep | None:
+def sequence_of_headers(headers: Mapping[bytes, bytes]) -> SequenceStep | None:
     """Return the sequence that the headers of a request name, if any.  Raises InvalidInputs."""
     if b"sequence-id" not in headers:
         return None
     names = (b"sequence-id", b"sequence-start", b"sequence-end")
-    texts = (headers.get(name, b"").decode("latin-1") for name in names)
-    return sequence_of(step_of_texts(*texts), tenant)
+    return step_of_texts(*(headers.get(name, b"").decode("latin-1") for name in names))
 
 
 def to_request(

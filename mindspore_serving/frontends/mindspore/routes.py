@@ -15,7 +15,6 @@ from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.frontends.bodies import read_body
 from mindspore_serving.frontends.disconnect import while_connected
-from mindspore_serving.frontends.keys import TENANT
 from mindspore_serving.frontends.mindspore.rest import (
     MsRest,
     find_route,
@@ -76,7 +75,7 @@ async def _read(http: HttpRequest, rest: MsRest) -> Request:
         target += b"?" + http.scope["query_string"]
     headers = dict(http.scope["headers"])
     route, timeout = find_route(target), rest.to_timeout(headers)
-    sequence = sequence_of_headers(headers, http.scope.get(TENANT))
+    sequence = sequence_of_headers(headers)
     try:
         body = await read_body(http, rest.max_body)
     except TooLarge:

@@ -118,12 +118,11 @@ class Infer(Predict):
 
     def to_request(self, body: Buffer) -> Request:
         self._parsed = parse(self._model, body, self._length, self._v2.memory.read)
-        options = RequestOptions(self.timeout, tenant=self.tenant)
-        return self._v2.wrap(self._model, self._parsed, options)
+        return self._v2.wrap(self._model, self._parsed, RequestOptions(self.timeout))
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.failure is None and len(reply.instances) > MANY and self._parsed is not None:
-            self._call = None
+            self._call, self.cache = None, reply.cache
             self._task = asyncio.ensure_future(self._answer_soon(self._parsed, reply))
         else:
             super()._on_reply(reply)

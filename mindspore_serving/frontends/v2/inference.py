@@ -8,7 +8,6 @@ from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed
 from mindspore_serving.frontends.app_state import AppState
-from mindspore_serving.frontends.keys import sequence_of
 from mindspore_serving.frontends.replies import Replies, infer
 from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import language
@@ -114,7 +113,7 @@ class V2:
             request.codec,
             request.body,
             timeout=timeout_of(request, options, self.limits),
-            sequence=sequence_of(request.sequence, options.tenant),
+            sequence=request.sequence,
         )
 
     def _expect_regions(self, request: InferRequest) -> None:

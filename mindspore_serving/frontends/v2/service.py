@@ -83,8 +83,7 @@ class Service:
             target = messages.target_of(message)
             model = self._v2.models.find(target.model, target.version)
             request = messages.parse(message, raw, self._v2.memory.read, signature=model.signature)
-            options = RequestOptions(call.timeout, tenant=call.tenant)
-            headers = partial(add_trailing, context)
+            options, headers = RequestOptions(call.timeout), partial(add_trailing, context)
             outputs = await self._v2.infer(model, request, options, headers)
             return messages.answer(ModelTarget(model.name, model.version), request.id, outputs)
         except RemoteRegionError:

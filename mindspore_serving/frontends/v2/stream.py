@@ -12,7 +12,6 @@ from typing import TypeAlias
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, add_trailing
 from mindspore_serving.frontends.grpc.unsent import UnsentReplies
-from mindspore_serving.frontends.keys import Tenant
 from mindspore_serving.frontends.memory import MemoryPeer
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
@@ -51,7 +50,7 @@ class Stream:
             await abort(context, error)
         try:
             async with self._calls.holding(context) as peer:
-                call = _Call(self._v2, self._gate, self._unsent, (context, peer), tenant)
+                call = _Call(self._v2, self._gate, self._unsent, (context, peer))
                 try:
                     async for response in call.responses():
                         yield response
@@ -66,14 +65,8 @@ class _Call:
     """A call: one task reads its requests, and one task per request answers."""
 
     def __init__(
-        self,
-        v2: V2,
-        gate: CallGate,
-        unsent: UnsentReplies,
-        caller: tuple[Context, MemoryPeer],
-        tenant: Tenant | None,
+        self, v2: V2, gate: CallGate, unsent: UnsentReplies, caller: tuple[Context, MemoryPeer]
     ) -> None:
-        self._tenant = tenant
         self._v2 = v2
         self._gate = gate
         self._unsent = unsent
@@ -81,7 +74,7 @@ class _Call:
         self._responses: asyncio.Queue[_Response | None] = asyncio.Queue(_MAX_UNSENT)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bound = StreamSequences(v2.state.inference, tenant)
+        self._bound = StreamSequences(v2.state.inference)
         self._reader = asyncio.create_task(self._read())
 
     async def responses(self) -> AsyncIterator[bytes]:
@@ -157,7 +150,7 @@ class _Call:
     async def _stream(self, model: V2Model, request: InferRequest) -> None:
         target = ModelTarget(model.name, model.version)
         is_decoupled, has_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
-        options = RequestOptions(self._gate.timeout_of(self._context), tenant=self._tenant)
+        options = RequestOptions(self._gate.timeout_of(self._context))
         headers = partial(add_trailing, self._context)
         async with aclosing(self._v2.stream(model, request, options, headers)) as answers:
             async for outputs in answers:

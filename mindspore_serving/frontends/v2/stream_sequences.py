@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import Inference, Reply, Request
-from mindspore_serving.frontends.keys import Tenant, sequence_of
 from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.wire.v2.request import InferRequest
 
@@ -13,9 +12,8 @@ from mindspore_serving.wire.v2.request import InferRequest
 class StreamSequences:
     """Sequences that begin with the first request to a model, and end with the stream."""
 
-    def __init__(self, inference: Inference, tenant: Tenant | None) -> None:
+    def __init__(self, inference: Inference) -> None:
         self._inference = inference
-        self._tenant = tenant
         self._id = f"stream {uuid.uuid4().hex}"
         self._open: dict[str, V2Model] = {}  # by name of the model
 
@@ -34,7 +32,7 @@ class StreamSequences:
 
     def end(self) -> None:
         """End the sequences that are open."""
-        step = sequence_of(SequenceStep(self._id, is_end=True), self._tenant)
+        step = SequenceStep(self._id, is_end=True)
         for model in self._open.values():
             target = model.servable, model.method, model.version
             self._inference.submit(Request(*target, "ms_proto", b"", sequence=step), _ignore)

@@ -73,6 +73,7 @@ _READ = {
     *(f"sequence_batching.state.{name}" for name in ("data_type", "dims")),
     *(f"sequence_batching.state.initial_state.{name}" for name in ("name", "data_type", "dims")),
     "sequence_batching.state.initial_state.zero_data",
+    "response_cache.enable",
 }
 _REFUSED = {
     "sequence_batching.control_input": "the server adds no inputs about the sequence to a request",
@@ -92,6 +93,7 @@ _REFUSED = {
         "a model file answers once: yield answers from a function of a servable_config.py"
     ),
 }
+_CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
 DEFAULT_IDLE = 1_000_000  # microseconds, of a sequence
 _PARALLEL = "execution_mode"
@@ -111,6 +113,8 @@ def read(path: str) -> ForeignModel:
             raise StartError(f"{FILE}: {path} is not supported: {_REFUSED[path]}")
     options, notes = _workers(config)
     options |= _batching(config) | _sequences(config)
+    if config.response_cache.enable:
+        options["cache_mb"] = _CACHE_MB
     model_options, unused = _parameters(config)
     is_batched = config.max_batch_size > 0
     if is_batched or config.input:

@@ -55,6 +55,7 @@ class Submit(Message, frozen=True, tag=11):
     traceparent: str = ""
     tracestate: str = ""
     sequence: SequenceStep | None = None
+    tenant: str = ""
 
 
 class CancelRequest(Message, frozen=True, tag=12):
@@ -178,6 +179,7 @@ class ControlAnswer(Message, frozen=True, tag=22):
     failure: Fault | None = None
     is_last: bool = True
     has_output: bool = True
+    cache: str = ""
 
 
 class BodyRequest(Message, frozen=True, tag=23):

@@ -1,10 +1,13 @@
 """The gRPC server on our own HTTP/2: its calls end as those of grpcio's do."""
 
+import json
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from urllib.error import HTTPError
 
 import grpc
 import numpy as np
@@ -306,3 +309,20 @@ def test_a_foreign_page_cannot_call_grpc_on_the_http_port(calls):
     with grpc.insecure_channel(f"127.0.0.1:{calls.http}") as channel:
         call = channel.unary_unary(PREDICT).future(message(), metadata=[origin], timeout=PATIENCE)
         assert status_of(call) == "PERMISSION_DENIED"
+
+
+def test_the_http_port_answers_connect_too(calls):
+    for name, answer in (
+        ("toy", b'{"status": "SERVING"}'),
+        ("no", b'{"code":"not_found","message":"there is no servable \'no\'"}'),
+    ):
+        call = urllib.request.Request(
+            f"http://127.0.0.1:{calls.http}/grpc.health.v1.Health/Check",
+            json.dumps({"service": name}).encode(),
+            {"content-type": "application/json"},
+        )
+        try:
+            response = urllib.request.urlopen(call, timeout=PATIENCE)
+        except HTTPError as error:
+            response = error
+        assert response.read() == answer
