@@ -16,7 +16,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import read_text
-from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec
+from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec, with_labels
 
 FILE = "config.pbtxt"
 MAX_SIZE = 1 << 20  # bytes
@@ -58,7 +58,7 @@ _READ = {
     "max_batch_size",
     "default_model_filename",
     *(f"input.{name}" for name in ("name", "data_type", "dims")),
-    *(f"output.{name}" for name in ("name", "data_type", "dims")),
+    *(f"output.{name}" for name in ("name", "data_type", "dims", "label_filename")),
     *(f"instance_group.{name}" for name in ("name", "kind", "count", "gpus")),
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
@@ -130,8 +130,8 @@ def read(path: str) -> ForeignModel:
         model_file=_file_name(config),
         formats=_BACKENDS.get(backend, ()),
         max_batch_size=max(config.max_batch_size, 0),
-        inputs=_specs(config.input, config, "input_name", is_batched=is_batched),
-        outputs=_specs(config.output, config, "output_name", is_batched=is_batched),
+        inputs=_specs(config.input, config, "input_name", directory=directory),
+        outputs=_specs(config.output, config, "output_name", directory=directory),
         model_options=model_options,
         warm_up=to_samples(config.model_warmup, directory, is_batched=is_batched),
     )
@@ -281,10 +281,16 @@ def _sequences(config: Any) -> dict[str, Any]:
 
 
 def _specs(
-    tensors: Iterable[Any], config: Any, state_name: str, *, is_batched: bool
+    tensors: Iterable[Any], config: Any, state_name: str, *, directory: str
 ) -> tuple[TensorSpec, ...]:
     """Return the specs of inputs or outputs, with those of states, if there are any inputs."""
-    specs = [to_spec(tensor, is_batched=is_batched) for tensor in tensors]
+    is_batched = config.max_batch_size > 0
+    specs = [
+        with_labels(
+            to_spec(tensor, is_batched=is_batched), getattr(tensor, "label_filename", ""), directory
+        )
+        for tensor in tensors
+    ]
     for state in config.sequence_batching.state if specs else ():
         spec = to_spec(state, is_batched=is_batched, name=getattr(state, state_name))
         specs.append(spec)
