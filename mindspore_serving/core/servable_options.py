@@ -275,7 +275,7 @@ class ServableOptions:
     )
     states: Mapping[str, str] | None = _models(
         None,
-        "outputs that are the next values of inputs of a sequence, as state=stateN",
+        "outputs that are inputs of the next request, as state=stateN",
         details="Only for model files without servable_config.py",
         metavar="STATES",
         page="sequences.md",
