@@ -61,6 +61,10 @@ class InvalidInputs(ServingError):
     code = Code.INVALID_INPUTS
 
 
+class NoInstances(InvalidInputs):
+    """Request without an instance, which only the end of a sequence may be."""
+
+
 class InvalidField(InvalidInputs):
     """Wrong field of a request; "" for the request as a whole.
 
@@ -189,6 +193,10 @@ class Conflict(ServingError):
     """Change of something that another request is changing; the client may try again later."""
 
     code = Code.CONFLICT
+
+
+class SequenceLost(Conflict):
+    """Request of a sequence whose state is lost; the client has to begin it again."""
 
 
 class Unsupported(ServingError):

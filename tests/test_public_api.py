@@ -42,8 +42,9 @@ SIGNATURES = {
         "llm_options=None, cores='', resources=None, resource_counts=None, max_workers=0, "
         "min_workers=1, requests_per_worker=8, "
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
-        "environment='', with_batch_dim=None, batch_axis=None, network='', weights='', "
-        "arguments=None, inputs=None, mode='')"
+        "environment='', with_batch_dim=None, batch_axis=None, states=None, "
+        "max_sequences=1024, max_sequence_bytes=268435456, sequence_idle_seconds=60, "
+        "keep_sequences=False, network='', weights='', arguments=None, inputs=None, mode='')"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
@@ -52,8 +53,10 @@ SIGNATURES = {
     f"{SERVER}.register.declare_model": (
         "(model_file, model_format, with_batch_dim=True, options=None, "
         "without_batch_dim_inputs=None, context=None, config_file=None, *, backend=None, "
-        "allow_pickle=False, batch_axis=None, weights='', arguments=None, inputs=None, mode='')"
+        "allow_pickle=False, batch_axis=None, states=None, weights='', arguments=None, "
+        "inputs=None, mode='')"
     ),
+    f"{SERVER}.register.declare_state": "(name, shape, dtype='float32', initial=0)",
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",
     f"{SERVER}.register.method": "(name, *, version=0, streams=False)",

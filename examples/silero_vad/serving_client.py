@@ -1,7 +1,7 @@
 """Find speech in a WAV file of 16,000 samples a second, chunk by chunk, as on a stream.
 
-The model keeps nothing between requests: this client sends the state of each answer with the next
-chunk.  Without a file, it makes one with vowels of a synthetic voice.
+The server keeps the state of the model between the chunks of this sequence.  Without a file, this
+makes one with vowels of a synthetic voice.
 """
 
 import os
@@ -16,7 +16,7 @@ from mindspore_serving.client import Client
 
 GRPC = "127.0.0.1:" + os.environ.get("SERVING_GRPC_PORT", "5500")
 RATE = 16_000  # samples a second
-CHUNK, CONTEXT = 512, 64  # samples; each chunk is sent behind the end of the one before
+CHUNK = 512  # samples
 VOWELS = {"a": (730, 1090, 2440), "i": (270, 2290, 3010), "o": (570, 840, 2410)}  # formants in Hz
 
 
@@ -53,13 +53,10 @@ def samples_of(path: Path) -> np.ndarray:
 
 def probabilities(client: Client, samples: np.ndarray) -> Iterator[float]:
     """Iterate over the probability of speech in each chunk of a stream."""
-    state = np.zeros((2, 128), np.float32)
-    context = np.zeros(CONTEXT, np.float32)
-    for start in range(0, len(samples) - CHUNK + 1, CHUNK):
-        chunk = np.concatenate([context, samples[start : start + CHUNK]])
-        (answer,) = client.infer({"input": chunk, "state": state, "sr": np.int64(RATE)})
-        state, context = answer["stateN"], chunk[-CONTEXT:]
-        yield float(answer["output"][0])
+    with client.sequence() as sequence:
+        for start in range(0, len(samples) - CHUNK + 1, CHUNK):
+            (answer,) = sequence.infer({"chunk": samples[start : start + CHUNK]})
+            yield float(answer["speech"][0])
 
 
 def main() -> None:

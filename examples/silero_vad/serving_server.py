@@ -1,4 +1,4 @@
-"""Serve silero_vad, a model file alone that detects speech, over gRPC and REST."""
+"""Serve silero_vad, which detects speech in streams of sound, over gRPC and REST."""
 
 import os
 from pathlib import Path
@@ -15,8 +15,6 @@ def main() -> None:
         servable_directory=str(HERE),
         servable_name="silero_vad",
         device_ids=0,
-        # Batches the chunks of several streams; by default each run has one stream.
-        batch_axis={"state": 1, "stateN": 1, "sr": -1},
     )
     server.start_servables(servable_configs=config)
     server.start_grpc_server(GRPC)

@@ -16,6 +16,7 @@ from mindspore_serving.backends.openvino_model import (
     to_request,
     to_spec,
 )
+from mindspore_serving.backends.openvino_states import TakenState, take_states
 from mindspore_serving.backends.source import (
     check_files,
     check_signature,
@@ -32,8 +33,14 @@ _SEQUENCES = {"LSTMSequence", "GRUSequence", "RNNSequence"}
 class OpenvinoBackend:
     """A model in a format that OpenVINO reads, one compiled model per file."""
 
-    def __init__(self, models: list[OpenvinoModel], signature: tuple[Signature, ...]) -> None:
+    def __init__(
+        self,
+        models: list[OpenvinoModel],
+        signature: tuple[Signature, ...],
+        states: Sequence[TakenState] = (),
+    ) -> None:
         self._models = models
+        self.states = states  # the last inputs and outputs of a model of one file
         self.signature = signature  # one per file, with the file's names
 
     @classmethod
@@ -41,22 +48,29 @@ class OpenvinoBackend:
         """Read, compile and warm up every file; `openvino_model` has the options.
 
         A TensorFlow SavedModel is named by its directory, or its file saved_model.pb.  A model with
-        states starts every run with those of the file.
+        states has them as its last inputs and outputs; one of several files, or whose states have
+        no known size, starts every run with those of the file.
         """
         source = replace(source, paths=tuple(_file_of(path) for path in source.paths))
         check_files(source)
         require_cpu(source, "export the model to ONNX, which ONNX Runtime runs on other devices")
         properties = to_properties(source)
         models, signatures = [], []
+        states: list[TakenState] = []
         for path in source.paths:
-            graph = _widened(read_model(source, path))
+            graph = read_model(source, path)
+            values: list[float | None] = []
+            if len(source.paths) == 1:
+                graph, states, values = take_states(graph)
+            graph = _widened(graph)
             has_sequence = any(node.get_type_name() in _SEQUENCES for node in graph.get_ops())
             request = to_request(source, path, graph, properties)
             model = OpenvinoModel(request, needs_elements=has_sequence, is_stateless=True)
             models.append(model)
-            signature = check_signature(source, path, _signature(source, path, graph))
+            signature = _with_states(_signature(source, path, graph), states, values)
+            signature = check_signature(source, path, signature)
             signatures.append(warm_up(model.run, signature, source, path))
-        return cls(models, tuple(signatures))
+        return cls(models, tuple(signatures), states)
 
     def run(self, inputs: Sequence[Array], subgraph: int = 0) -> list[Array]:
         return self._models[subgraph].run(inputs)
@@ -120,6 +134,24 @@ def _signature(source: ModelSource, path: str, graph: Any) -> Signature:
                 "convert it to float32 in the model",
             )
     return Signature(tuple(inputs), tuple(outputs))
+
+
+def _with_states(
+    signature: Signature, states: Sequence[TakenState], values: Sequence[float | None]
+) -> Signature:
+    """Return the signature with the names of states, which calls of the model may leave out."""
+    if not states:
+        return signature
+    count = len(states)
+    inputs = [
+        replace(spec, is_optional=value is not None, default=value)
+        for spec, value in zip(signature.inputs[-count:], values, strict=True)
+    ]
+    outputs = [
+        replace(spec, name=state.output)
+        for spec, state in zip(signature.outputs[-count:], states, strict=True)
+    ]
+    return Signature((*signature.inputs[:-count], *inputs), (*signature.outputs[:-count], *outputs))
 
 
 def _name(port: Any, default: str) -> str:

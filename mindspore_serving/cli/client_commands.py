@@ -6,6 +6,7 @@ the environment, never the key itself.  It knows no servables.
 
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mindspore_serving.cli.certificate_names import verified_host
@@ -56,13 +57,14 @@ class Reach:
             "" if host == local else target,
         )
 
-    def curl(self, path: str, body: str, source: str = "") -> str:
+    def curl(self, path: str, body: str, source: str = "", headers: Sequence[str] = ()) -> str:
         """Return a POST to `path`, which begins with "/"; the command `source` prints the body."""
         words = [shlex.join(["curl", self.url + path])]
         if self.connect:
             words.append(shlex.join(["--connect-to", self.connect]))
         if self.needs_key:
             words.append(_KEY_HEADER)
+        words += [shlex.join(["-H", header]) for header in headers]
         words += [*self._tls("--cacert", "--"), shlex.join(["-d", "@-" if source else body])]
         return _piped(source, words)
 

@@ -1,7 +1,7 @@
 """Text that `serve` prints: where it listens, its methods, and how to call them.  No I/O."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
@@ -15,6 +15,7 @@ Servable: TypeAlias = dict[str, Any]
 
 _LOOPBACK = ("localhost", "::1", "[::1]")
 _MAX_TOKENS = 64  # of the answers to example requests
+SEQUENCE = ("Sequence-Id: 1", "Sequence-Start: true", "Sequence-End: true")
 _QUESTION = "What is the capital of France?"
 
 
@@ -92,13 +93,22 @@ def _lines(
             yield from (f"  {line}" for line in lines if line)
             yield from _language_lines(reach, name, card, is_only=is_only)
         for method, names in servable["methods"].items():
-            yield f"  {method}({', '.join(names['inputs'])}) -> {', '.join(names['outputs'])}"
-            if "batch" in names:
-                yield f"    batch: {names['batch']}"
-            yield f"    {call_line(reach, name, method, names['input_specs'])}"
+            yield from _method_lines(reach, name, method, names)
     yield ""
     yield from _file_line(reach, servables)
     yield "Replace the example values by your own.  Ctrl-C stops."
+
+
+def _method_lines(reach: Reach, servable: str, method: str, row: dict[str, Any]) -> Iterator[str]:
+    yield f"  {method}({', '.join(row['inputs'])}) -> {', '.join(row['outputs'])}"
+    if "batch" in row:
+        yield f"    batch: {row['batch']}"
+    has_state = row.get("has_state", False)
+    if has_state:
+        yield "    state: kept for a sequence of requests (mindspore-serving docs sequences)"
+    if reach.url or not has_state:
+        headers = SEQUENCE if has_state else ()
+        yield f"    {call_line(reach, servable, method, row['input_specs'], headers)}"
 
 
 def _file_line(reach: Reach, servables: list[Servable]) -> Iterator[str]:
@@ -163,13 +173,22 @@ def _text_or_ids(card: dict[str, Any], text: str) -> Any:
     return text if card["has_tokenizer"] else list(IDS)
 
 
-def call_line(reach: Reach, servable: str, method: str, specs: Iterable[dict[str, Any]]) -> str:
-    """Return a shell command that calls `method`; `specs` describe its inputs."""
+def call_line(
+    reach: Reach,
+    servable: str,
+    method: str,
+    specs: Iterable[dict[str, Any]],
+    headers: Sequence[str] = (),
+) -> str:
+    """Return a shell command that calls `method`; `specs` describe its inputs.
+
+    `headers` are those of a request over HTTP.
+    """
     if not reach.url:
         source, body = example.body(specs, "{}")
         return reach.predict(servable, method, body, source)
     source, body = example.body(specs, '{"instances": [{}]}')
-    return reach.curl(_path(servable, method), body, source)
+    return reach.curl(_path(servable, method), body, source, headers)
 
 
 def _path(servable: str, method: str) -> str:

@@ -266,6 +266,7 @@ def _config(
         "backend": settings.backend if is_bare else "",
         "with_batch_dim": settings.with_batch_dim if is_bare else None,
         "batch_axis": settings.batch_axis if is_bare else None,
+        "states": settings.states if is_bare else None,
         "python": _absolute(settings.python) if os.sep in settings.python else settings.python,
         "environment": _absolute(settings.environment),
         "network": settings.network,

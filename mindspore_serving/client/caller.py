@@ -127,10 +127,16 @@ class Caller:
             self.channel = self._library.secure_channel(address, security, options=OPTIONS)
         self.stub = Stub(self.channel)
 
-    def _send(self, call: Callable[..., Any], instances: object, timeout: float | None) -> Any:
+    def _send(
+        self,
+        call: Callable[..., Any],
+        instances: object,
+        timeout: float | None,
+        metadata: tuple[tuple[str, str], ...] = (),
+    ) -> Any:
         """Send a request by `call` of the stub and return its result; `timeout` as for `infer`."""
         request = to_request(self.servable_name, self.method_name, self.version_number, instances)
         check_timeout(timeout)
         limit = self.timeout if timeout is None else timeout
-        metadata = (*self._metadata, *user_spans.headers().items())
+        metadata = (*self._metadata, *metadata, *user_spans.headers().items())
         return call(request, timeout=limit, metadata=metadata or None)

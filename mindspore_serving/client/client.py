@@ -7,6 +7,7 @@ import grpc
 
 from mindspore_serving.client.caller import Caller
 from mindspore_serving.client.messages import Result, from_reply, from_rpc_error, to_piece
+from mindspore_serving.client.sequence import AsyncClientSequence, ClientSequence, Metadata
 
 
 class ClientGrpcAsyncResult:
@@ -62,10 +63,27 @@ class Client(Caller):
         failed instance. If all failed, or without a reply, returns {"error": text}; the latter is
         printed, too. Raises RuntimeError for a value that cannot be sent.
         """
+        return self.infer_with(instances, timeout)
+
+    def infer_with(
+        self, instances: object, timeout: float | None = None, metadata: Metadata = ()
+    ) -> Result:
+        """Send instances as `infer` does, with further metadata of the call."""
         try:
-            return from_reply(self._send(self.stub.Predict, instances, timeout))
+            return from_reply(self._send(self.stub.Predict, instances, timeout, metadata))
         except grpc.RpcError as error:
             return _report(error)
+
+    def sequence(self, sequence_id: int | str | None = None) -> ClientSequence:
+        """Begin a sequence of requests that share a state, for a method that has one.
+
+            with client.sequence() as sequence:
+                for chunk in chunks:
+                    print(sequence.infer({"chunk": chunk}))
+
+        The id is a random text by default.  Requests of a sequence run in order.
+        """
+        return ClientSequence(self, sequence_id)
 
     def infer_async(
         self, instances: object, timeout: float | None = None
@@ -127,10 +145,20 @@ class AsyncClient(Caller):
 
         Cancelling it cancels the request.
         """
+        return await self.infer_with(instances, timeout)
+
+    async def infer_with(
+        self, instances: object, timeout: float | None = None, metadata: Metadata = ()
+    ) -> Result:
+        """Send instances as `infer` does, with further metadata of the call."""
         try:
-            return from_reply(await self._send(self.stub.Predict, instances, timeout))
+            return from_reply(await self._send(self.stub.Predict, instances, timeout, metadata))
         except grpc.aio.AioRpcError as error:
             return from_rpc_error(error)
+
+    def sequence(self, sequence_id: int | str | None = None) -> AsyncClientSequence:
+        """Begin a sequence as `Client.sequence` does, for `async with`."""
+        return AsyncClientSequence(self, sequence_id)
 
     async def infer_stream(
         self, instance: dict[str, Any], timeout: float | None = None

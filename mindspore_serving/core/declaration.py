@@ -53,7 +53,8 @@ class DeclaredModel:
     tensors must agree with `inputs` and `outputs`, if there are any, and it returns those outputs.
     `with_batch_dim` None is decided by the loaded model's shapes; `no_batch_reason` is why they
     have no batch dimension then. `batch_axis` has the axis that counts instances of inputs and
-    outputs by name, -1 for an input without; it is 0 for the others.
+    outputs by name, -1 for an input without; it is 0 for the others. `states` has the output that
+    is the next value of an input of the same sequence, by the name of the input.
     """
 
     key: str
@@ -63,6 +64,7 @@ class DeclaredModel:
     with_batch_dim: bool | None = True
     without_batch_dim_inputs: tuple[int, ...] = ()
     batch_axis: Mapping[str, int] = field(default_factory=dict)
+    states: Mapping[str, str] = field(default_factory=dict)
     no_batch_reason: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config_file: str | None = None

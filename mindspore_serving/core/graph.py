@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core.examples import Example
+from mindspore_serving.core.sequences import MethodState
 from mindspore_serving.core.value import Value
 
 
@@ -53,7 +54,8 @@ class Method:
     `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
     are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
     types of models' inputs, which a worker adds when it has loaded the models. `cache` says if its
-    answers may be cached; None: they may if it can `retry`.
+    answers may be cached; None: they may if it can `retry`.  The slots of `states` follow those of
+    the inputs; a request of a method that `needs_sequence` is in one.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Method:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
     examples: Mapping[str, Example] = field(default_factory=dict)
+    states: tuple[MethodState, ...] = ()
+    needs_sequence: bool = False
     cache: bool | None = None
 
     @property

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -31,8 +32,9 @@ class Request:
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.  One `is_background` may wait as long as
     it takes, and others do not wait for it, so admission control does not count it.  `tenant` has
-    the API key of the request, "" for that of the task (`tenant_of_task`).  `priority` is a level
-    of the method's queue, from 1, which is first; 0 is the default level.
+    the API key of the request, "" for that of the task (`tenant_of_task`).  `sequence` is the
+    sequence that it belongs to, which methods without a state ignore.  `priority` is a level of
+    the method's queue, from 1, which is first; 0 is the default level.
     """
 
     servable: str
@@ -46,6 +48,7 @@ class Request:
     id: str = ""
     span: RequestSpan | None = None
     is_background: bool = False
+    sequence: SequenceStep | None = None
     tenant: str = ""
     priority: int = 0
 

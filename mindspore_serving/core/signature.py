@@ -49,13 +49,15 @@ class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
 
     There are no outputs if their number is unknown before a run.  Tensors of protocol v2 have a
     first dimension that counts instances if it `is_batched`; else a request has one instance with
-    whole tensors, for `no_batch_reason` if that was decided by the model's shapes.
+    whole tensors, for `no_batch_reason` if that was decided by the model's shapes.  A method that
+    `has_state` takes requests in sequences.
     """
 
     inputs: tuple[ValueSpec, ...] = ()
     outputs: tuple[ValueSpec, ...] = ()
     is_batched: bool = True
     no_batch_reason: str = ""
+    has_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

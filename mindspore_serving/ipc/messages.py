@@ -48,6 +48,21 @@ class RequestPart(Message, frozen=True):
     request_id: str = ""
     traceparent: str = ""
     tracestate: str = ""
+    sequence: "SequencePart | None" = None
+
+
+class SequencePart(Message, frozen=True):
+    """Sequence of a part of a request, whose `number` the master has chosen.
+
+    A start begins with the initial state, and an end drops the state afterwards.  With `is_kept`
+    the reply has the new state; `state` is one of another worker, with which this one continues.
+    """
+
+    number: int
+    is_start: bool = False
+    is_end: bool = False
+    is_kept: bool = False
+    state: bytes | None = None
 
 
 class Fault(Message, frozen=True):
@@ -100,7 +115,8 @@ class PartReply(Message, frozen=True):
     instance (empty bytes if it failed) and `faults` one each if any failed.  `is_last` is False
     while a streaming method has more to send; `has_output` is False if the request has only been
     accepted. `spans` are those of a traced request.  `kept` are the offsets of chunks that stages
-    still hold: a later `Done` frees them, the last reply frees the other chunks.
+    still hold: a later `Done` frees them, the last reply frees the other chunks.  `state` is the
+    new state of its sequence, if it is to be kept.
     """
 
     id: int
@@ -111,6 +127,7 @@ class PartReply(Message, frozen=True):
     has_output: bool = True
     spans: list[SpanReport] = []
     kept: list[int] = []
+    state: Payload | None = None
 
 
 class MethodReport(Message, frozen=True):
@@ -120,7 +137,8 @@ class MethodReport(Message, frozen=True):
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
     of requests of a method that `streams`: they do not wait for each other.  Those of a method that
     `calls` other servables wait for them.  `cache` says whether its answers may be cached; None if
-    they may where a part may be run again.
+    they may where a part may be run again.  `state_bytes` is the size of the states of a sequence,
+    None without any; a request of a method that `needs_sequence` has to be in one.
     """
 
     name: str
@@ -133,13 +151,32 @@ class MethodReport(Message, frozen=True):
     calls: bool = False
     signature: InstanceSignature = InstanceSignature()
     cache: bool | None = None
+    state_bytes: int | None = None
+    needs_sequence: bool = False
+
+
+class StateReport(Message, frozen=True):
+    """State of a model: an input, the output that is its next value, and its first value.
+
+    `initial` are the bytes of an array of the input's dtype and shape; empty for zeros.
+    """
+
+    input: str
+    output: str
+    initial: bytes = b""
 
 
 class ModelReport(Message, frozen=True):
-    """Loaded model: its batch size (0 for any), and the signature of an instance for each graph."""
+    """Loaded model: its batch size (0 for any), and the signature of an instance for each graph.
+
+    `states` are those of the first graph.  If they are inside the model (`is_inside`), requests
+    without a sequence run it, too, each with the initial state.
+    """
 
     batch_size: int
     graphs: list[InstanceSignature]
+    states: list[StateReport] = []
+    is_inside: bool = False
 
 
 class AgentAddress(Message, frozen=True):
@@ -184,6 +221,7 @@ class Setup(Message, frozen=True, tag=10):
     network: NetworkCode | None = None  # of a Python file that the operator named
     cores: str = ""  # sets of cores, see `core.core_sets`
     number: int = 0  # of the worker in its servable, from 0
+    states: dict[str, str] = {}  # of a model without servable_config.py
 
 
 class Work(Message, frozen=True, tag=11):
@@ -197,6 +235,13 @@ class Cancel(Message, frozen=True, tag=12):
     """Parts whose results are no longer needed."""
 
     ids: list[int]
+
+
+class EndSequences(Message, frozen=True, tag=18):
+    """Sequences of a method that have ended, whose states are to be dropped."""
+
+    method: str
+    numbers: list[int]
 
 
 class CallReply(Message, frozen=True, tag=13):
@@ -292,7 +337,7 @@ class EngineMetrics(Message, frozen=True, tag=25):
 
 
 ToWorker: TypeAlias = (
-    Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters | ShareMemory
+    Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters | ShareMemory | EndSequences
 )
 ToMaster: TypeAlias = (
     Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | EngineMetrics | AdaptersSet

@@ -26,6 +26,7 @@ from mindspore_serving.master.request import (
     QUEUED,
     SENT,
     Answer,
+    DispatchStrategy,
     PendingPart,
     PendingRequest,
     WorkerLink,
@@ -108,9 +109,15 @@ class BatchScheduler:
                 freest, its_room, least = link, room, filled
         return freest, its_room, num_free
 
-    def send(self, parts: Sequence[PendingPart], link: Link, now: float) -> None:
-        """Send `parts` to the worker of `link` in one message."""
-        link.send_work(parts, now, self)
+    def send(
+        self,
+        parts: Sequence[PendingPart],
+        link: Link,
+        now: float,
+        strategy: DispatchStrategy | None = None,
+    ) -> None:
+        """Send `parts` to the worker of `link` in one message; `strategy` gets the answers."""
+        link.send_work(parts, now, strategy or self)
         self._windows[link].sent(parts, now)
 
     # --- turns --------------------------------------------------------------------------------
@@ -168,7 +175,8 @@ class BatchedMethod(ServedMethod):
         if delay and not preferred:
             preferred = report.batch_size  # a full batch need not wait
         is_cacheable = self.can_retry if report.cache is None else report.cache
-        self.cache = cache_for(deployment, is_cacheable=is_cacheable)
+        has_state = report.state_bytes is not None
+        self.cache = cache_for(deployment, is_cacheable=is_cacheable and not has_state)
         self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import cast
 
+from msgspec.structs import replace
+
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.core.service import Reply, Request, tenant_of_task
 from mindspore_serving.errors import (
     DeadlineExceeded,
     Overloaded,
@@ -35,6 +37,7 @@ from mindspore_serving.master.request import (
     RetryDecision,
     decide_retry,
 )
+from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.shares import Shares
 from mindspore_serving.master.streamed import StreamBalancer, StreamedMethod
 from mindspore_serving.tracing.request_span import RequestSpan
@@ -72,6 +75,8 @@ class Dispatcher:
         method: Method
         if report.streams:
             method = StreamedMethod(self._streams, deployment, version, report)
+        elif report.state_bytes is not None:
+            method = SequencedMethod(self._batches, deployment, version, report)
         else:
             method = BatchedMethod(self._batches, deployment, version, report)
         method.share = self.shares.share(deployment.name, deployment.max_requests)
@@ -83,8 +88,10 @@ class Dispatcher:
         """Implement `core.service.Inference.submit`."""
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
-        pending.is_background = request.is_background
-        pending.priority = request.priority
+        pending.is_background, pending.priority = request.is_background, request.priority
+        if request.sequence is not None:
+            tenant = request.tenant or tenant_of_task.get()
+            pending.sequence = replace(request.sequence, owner=tenant)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since
@@ -143,8 +150,8 @@ class Dispatcher:
             if reply.has_output or reply.is_last:
                 link.answer_call(part.id, reply)
 
-        pending = PendingRequest(part.method, answer, self._on_done, self._now())
-        pending.id, pending.is_call = part.request_id, True
+        pending = PendingRequest(part.method, answer, self._on_done, self._now(), is_call=True)
+        pending.id = part.request_id
         self._requests[pending] = None
         try:
             method = _method_of_caller(caller, message) or self.registry.find(
@@ -318,7 +325,7 @@ class Dispatcher:
         is_running = _running_in(link)
         for part in reversed(list(link.parts.values())):
             owner = self._requests.get(part.request)
-            if owner is None or part.has_replied or not owner.can_retry:
+            if owner is None or part.has_replied or part.step or not owner.can_retry:
                 continue
             if not is_running(part):
                 link.cancel(part)
@@ -342,7 +349,7 @@ class Dispatcher:
             if was_running and link.overdue is not None and link.overdue.has(part.id):
                 part.request.fail(StageFailed(f"{method.label}: {link.end_reason}"))
                 continue
-            decision = decide_retry(part, was_running=was_running, can_retry=method.can_retry)
+            decision = decide_retry(part, was_running=was_running, can_retry=method.can_rerun(part))
             if decision is RetryDecision.FAIL:
                 part.request.fail(WorkerUnavailable(f"{method.label}: {reason}"))
             else:

@@ -20,6 +20,7 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
+    EndSequences,
     EngineMetrics,
     LogLevel,
     PartReply,
@@ -137,6 +138,11 @@ class Link:
         """Ask the worker to drop `part`, which it still has to answer."""
         if not self._sender.cancel(part):
             self._send(Cancel([part.id]))
+
+    def end_sequences(self, method: str, numbers: Sequence[int]) -> None:
+        """Have the worker drop the states of sequences."""
+        if not self.closed.done():
+            self._send(EndSequences(method, list(numbers)))
 
     def take_parts(self) -> list[PendingPart]:
         """Return the worker's parts, after the link is closed."""
@@ -273,6 +279,8 @@ class Link:
             for reply in message.replies:
                 part = self.parts[reply.id]
                 assert part.strategy is not None
+                if reply.state is not None:
+                    part.new_state = self._take(reply.state)
                 answers.setdefault(part.strategy, []).append((part, self._reply(part, reply)))
                 if part.request.trace is not None:
                     part.request.trace.answered(part, reply)

@@ -103,4 +103,5 @@ def setup_of(
         deployment.network_code,
         deployment.cores,
         number,
+        dict(deployment.states),
     )

@@ -85,6 +85,10 @@ class ServedMethod:
             self.capacity = EngineCapacity(card.max_num_seqs * num_workers, limit)
             self.admission.shared.max_running = self.capacity.max_running
 
+    def can_rerun(self, part: PendingPart) -> bool:
+        """Return whether another worker can run `part` again."""
+        return self.can_retry
+
     @property
     def is_served(self) -> bool:
         """True if a worker can run the method, now or when it is no longer withheld."""

@@ -14,6 +14,7 @@ from mindspore_serving.master import status
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.answer_cache import AnswerCache
 from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.totals import WorkerCounts
 from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
 from mindspore_serving.metrics.exposition import Page
@@ -56,6 +57,8 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
     for service in services:
         for method in service.methods.values():
             _add_method(page, method.series)
+            if isinstance(method, SequencedMethod):
+                _add_sequences(page, method)
             if method.cache is not None:
                 _add_cache(page, method.series.labels, method.cache)
         totals = service.totals.counts()
@@ -80,6 +83,13 @@ def _add_method(page: Page, series: Series) -> None:
     page.add("serving_instances_total", series.num_instances, *series.labels)
     page.add("serving_request_seconds", series.seconds, *series.labels)
     page.add("serving_request_queue_seconds", series.waits, *series.labels)
+
+
+def _add_sequences(page: Page, method: SequencedMethod) -> None:
+    labels, sequences = method.series.labels, method.sequences
+    page.add("serving_sequences", len(sequences), *labels)
+    for reason, count in sequences.num_evicted.items():
+        page.add("serving_sequences_evicted_total", count, *labels, reason)
 
 
 def _add_cache(page: Page, labels: tuple[str, str, str], cache: AnswerCache) -> None:

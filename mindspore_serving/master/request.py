@@ -7,14 +7,18 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from mindspore_serving import log
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Code, InvalidInputs, ServingError
-from mindspore_serving.ipc.messages import PartReply
+from mindspore_serving.ipc.messages import PartReply, SequencePart
 from mindspore_serving.tracing.span import SpanContext
 from mindspore_serving.wire.splitting import Chunk
+
+if TYPE_CHECKING:
+    from mindspore_serving.master.sequences import SequenceEntry
 
 
 class WorkerLink(Protocol):
@@ -22,6 +26,10 @@ class WorkerLink(Protocol):
 
     def cancel(self, part: "PendingPart") -> None:
         """Cancel `part`, whose request has ended."""
+        ...
+
+    def end_sequences(self, method: str, numbers: Sequence[int]) -> None:
+        """Have the worker drop the states of sequences."""
         ...
 
 
@@ -82,6 +90,10 @@ class PendingPart:
     id: int = 0  # on that link, increasing
     sent_at: float = 0.0  # while the state is SENT
     strategy: DispatchStrategy | None = None  # that has sent it
+    step: SequenceStep | None = None  # of its sequence, if it is in one
+    entry: "SequenceEntry | None" = None  # the sequence
+    sequence: SequencePart | None = None  # for the worker
+    new_state: bytes | None = None  # of the sequence, from the worker
 
     def mark_sent(
         self, link: WorkerLink, part_id: int, strategy: DispatchStrategy, now: float
@@ -117,6 +129,7 @@ class PendingRequest:
     is_background: bool = False  # not counted by admission control
     is_call: bool = False  # of a worker
     priority: int = 0  # level, from 1, which is first; 0 is the default of its method
+    sequence: SequenceStep | None = None
     parts: Sequence[PendingPart] = ()
     _answers: dict[int, Reply] = field(default_factory=dict, init=False)  # by index of the part
 

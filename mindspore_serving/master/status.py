@@ -44,9 +44,10 @@ def describe(service: ServableService) -> dict[str, Any]:
     }
 
 
-def _batch(signature: signatures.InstanceSignature) -> dict[str, str]:
+def _batch(signature: signatures.InstanceSignature) -> dict[str, Any]:
     text = signatures.describe_batch(signature)
-    return {"batch": text} if text else {}
+    row: dict[str, Any] = {"batch": text} if text else {}
+    return row | {"has_state": True} if signature.has_state else row
 
 
 def _described(card: ModelCard) -> dict[str, Any]:

@@ -95,4 +95,5 @@ def message(part: PendingPart, chunks: Sequence[Payload], worker: str, now: floa
         request_id=request.id,
         traceparent=traceparent,
         tracestate=tracestate,
+        sequence=part.sequence,
     )

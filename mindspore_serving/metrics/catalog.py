@@ -97,6 +97,16 @@ METHODS = (
     _gauge("cache_bytes", "Bytes of the answers in a method's cache.", *METHOD),
 )
 
+SEQUENCES = (
+    _gauge("sequences", "Sequences of a method with a state that have not ended.", *METHOD),
+    _counter(
+        "sequences_evicted",
+        "Sequences that ended without their last request: idle, or lost with their worker.",
+        *METHOD,
+        "reason",
+    ),
+)
+
 WORKERS = (
     _gauge("workers", "Workers that run and accept requests.", *SERVABLE),
     _counter("worker_restarts", "Workers that were started to replace others.", *SERVABLE),
@@ -234,5 +244,5 @@ ANSWERS = _counter(
 
 CATALOG: Mapping[str, Metric] = {
     metric.name: metric
-    for metric in (*SERVER, *METHODS, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
+    for metric in (*SERVER, *METHODS, *SEQUENCES, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
 }

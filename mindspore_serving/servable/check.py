@@ -185,6 +185,16 @@ def check_axes(name: str, value: object) -> dict[str, int]:
     return dict(value)
 
 
+def check_states(name: str, value: object) -> dict[str, str]:
+    """Return a mapping of names to names."""
+    if not isinstance(value, Mapping) or not all(
+        isinstance(text, str) and text for pair in value.items() for text in pair
+    ):
+        text = f"Parameter '{name}' should be a dict of outputs by input"
+        raise InvalidInputs(f"{text}, but actually {value!r:.200}")
+    return dict(value)
+
+
 def _typed(what: str, value: object, kind: "type[_T] | tuple[type[_T], ...]", expected: str) -> _T:
     if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
         raise InvalidInputs(f"{what} should be {expected}, but actually {type(value)}")

@@ -5,6 +5,7 @@ It does not know what a stage computes, nor when.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from types import FunctionType
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.method_builder import MethodBuilder, building, current
 from mindspore_serving.servable.model import Model
 from mindspore_serving.servable.servable_method import ServableMethod
+from mindspore_serving.servable.state import states_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -76,11 +78,11 @@ def register_method(
             raise builder.failure(
                 f"Method return output size {len(returns)} not match registered {len(outputs)}"
             )
-        stages = tuple(builder.stages)
+        stages, states = tuple(builder.stages), states_of(builder)
         shown = _examples(builder, example or {})
         graph = builder.name, builder.inputs, outputs, stages, returns
         method = Method(*graph, retry, examples=shown, cache=cache)
-        record(declaration, method)
+        record(declaration, replace(method, states=states, needs_sequence=bool(states)))
         return function
 
     return register

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
+
+if TYPE_CHECKING:
+    from mindspore_serving.servable.state import StatePlaceholder
 
 _NO_VALUE = (
     "the body of a method runs once, at registration, when its inputs have no values; write a "
@@ -65,6 +68,8 @@ class MethodBuilder:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     stages: list[Stage] = field(default_factory=list)
+    states: "list[StatePlaceholder]" = field(default_factory=list)
+    next_slots_of_states: dict[int, int] = field(default_factory=dict)  # by the slots of states
     deprecated_calls: list[str] = field(default_factory=list)  # used by `servable.legacy`
 
     @property
@@ -89,7 +94,9 @@ class MethodBuilder:
 
     def next_slots(self, number: int) -> tuple[int, ...]:
         """Return the slots for the outputs of the next stage."""
-        first = len(self.inputs) + sum(len(stage.outputs) for stage in self.stages)
+        first = (
+            len(self.inputs) + len(self.states) + sum(len(stage.outputs) for stage in self.stages)
+        )
         return tuple(range(first, first + number))
 
     def slots_of(self, values: Sequence[object], what: str) -> tuple[int, ...]:

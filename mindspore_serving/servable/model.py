@@ -23,6 +23,7 @@ from mindspore_serving.servable.check import (
     check_axes,
     check_bool,
     check_int,
+    check_states,
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
@@ -108,6 +109,7 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
     backend: str | None = None,
     allow_pickle: bool = False,
     batch_axis: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     weights: str = "",
     arguments: Mapping[str, Any] | None = None,
     inputs: Mapping[str, Any] | None = None,
@@ -117,43 +119,42 @@ def declare_model(  # noqa: PLR0917  (the order is the original's)
 
     Args:
         model_file: A file name in the version directory, or a tuple or list of distinct names:
-            the sub-graphs 0, 1, ... of one model.  With format "Python", a function or a class;
-            with "MindSpore" and "PyTorch" also that of a network.
+            the sub-graphs 0, 1, ... of one model; or a function or class, "Python" or a network.
         model_format: "MindIR", "MindIR_Lite" (or "MindIR_Opt"), "OM", "ONNX", "PyTorch" (.pt2 or
-            TorchScript), "OpenVINO" (.xml, and TensorFlow, TensorFlow Lite and Paddle files),
-            "SKLearn", "XGBoost", "LightGBM", "CatBoost", "MindSpore" (a network), "Python", or a
-            name of entry point group "mindspore_serving.backends".  Case does not matter.
+            TorchScript), "OpenVINO" (.xml, TensorFlow, TensorFlow Lite, Paddle), "SKLearn",
+            "XGBoost", "LightGBM", "CatBoost", "MindSpore" (a network), "Python", or a name of
+            entry point group "mindspore_serving.backends".  Case does not matter.
         with_batch_dim: Whether first dimensions count instances; None: the model's shapes decide.
         options: Deprecated, use `context`.
-        without_batch_dim_inputs: Indices of inputs that have no batch dimension nevertheless.
+        without_batch_dim_inputs: Indices of inputs that have no batch dimension.
         context: Threads, and options per type of device.
-        config_file: A configuration file for the backend; relative to the servable's directory.
+        config_file: A configuration file for the backend, in the servable's directory.
         backend: "mindspore" or "openvino" for MindIR, "onnxruntime" or "openvino" for ONNX.
-        allow_pickle: Whether a scikit-learn model may be a pickle, which can run any code.
+        allow_pickle: Whether a scikit-learn model may be a pickle, which can run code.
         batch_axis: Axes that count instances, as {"state": 1}; -1 for an input without, default 0.
+        states: Outputs that are inputs of the next request, as {"state": "stateN"}, not of stages.
         weights: Weights of a network in code, a file of the version directory.
         arguments: Arguments of its class or function, by name.
         inputs: Its inputs, as {"x": "float32[-1,28,28]"} with -1 for any size, or example batches.
         mode: "graph" or "pynative", of a network of MindSpore.
 
-    Returns the model, a stage or callable.  Raises RuntimeError for a wrong argument or place.
+    Returns the model.  Raises RuntimeError for a wrong argument or place.
     """
-    declaration = current("declare_model")
-    name = _checked_format(model_format)
+    declaration, name = current("declare_model"), _checked_format(model_format)
     factory, files = _factory_or_files(model_file, name)
     key = factory.__name__ if factory is not None else ";".join(files)
     _check_unused(declaration, key, files)
     network = _network(factory, name, weights, arguments=arguments, inputs=inputs, mode=mode)
-    code = {"key": key, "format": name, "files": files, "factory": factory} | network
     declaration.models[key] = DeclaredModel(
         with_batch_dim=_checked_batch_dim(with_batch_dim),
         without_batch_dim_inputs=_checked_indices(without_batch_dim_inputs),
         batch_axis=check_axes("batch_axis", batch_axis or {}),
+        states=check_states("states", states or {}),
         options=_checked_options(context, options),
         config_file=None if config_file is None else check_str("config_file", config_file),
         backend=check_backend(backend, name),
         allow_pickle=check_bool("allow_pickle", allow_pickle),
-        **code,
+        **({"key": key, "format": name, "files": files, "factory": factory} | network),
     )
     return Model(key)
 

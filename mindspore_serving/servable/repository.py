@@ -43,6 +43,7 @@ def make_declaration(
     backend: str = "",
     with_batch_dim: bool | None = None,
     batch_axis: Mapping[str, int] | None = None,
+    states: Mapping[str, str] | None = None,
     network: NetworkCode | None = None,
 ) -> tuple[Declaration, int]:
     """Return the declaration of a servable, and the version to run.
@@ -50,19 +51,18 @@ def make_declaration(
     `version` 0 is the newest version directory; a servable without model files needs none, and is
     version 1. A bare model, and the directory of a language model with its `llm_options`, has no
     method; `predict_method` makes that of a bare model's signature. With `allow_pickle` a bare
-    model may be a pickle, `backend` is the library that runs it, and `with_batch_dim` and
-    `batch_axis` tell which axes count instances. `network` is that of the operator's Python file.
+    model may be a pickle; `backend`, `with_batch_dim`, `batch_axis` and `states` are as in
+    `declare_model`. `network` is that of the operator's Python file.
 
     Raises StartError if a directory, servable_config.py or model file is missing, or fails, and
-    InvalidInputs if the backend or the batch dimension does not apply.
+    InvalidInputs if an argument does not apply.
     """
     options, axes = dict(llm_options or {}), dict(batch_axis or {})
-    set_axes = _batch_arguments(with_batch_dim, axes)
+    set_axes = _batch_arguments(with_batch_dim, axes, states or {})
+    changes: Any = {"batch_axis": axes, "with_batch_dim": with_batch_dim, "states": states or {}}
     root = os.path.join(servable_directory, servable_name)
     if network is not None:
-        spec = replace(
-            declare_network(root, network), with_batch_dim=with_batch_dim, batch_axis=axes
-        )
+        spec = replace(declare_network(root, network), **changes)
         return Declaration(servable_name, models={spec.key: spec}), 1
     check_servable(servable_directory, servable_name, options, allow_pickle=allow_pickle)
     if is_upstream(options) or is_language_model(root):
@@ -87,7 +87,7 @@ def make_declaration(
         version = choose_version(servable_directory, servable_name, version, has_versions)
         spec = bare_model(root, version, allow_pickle=allow_pickle)
         backend = check_backend(backend, spec.format)
-        spec = replace(spec, backend=backend, with_batch_dim=with_batch_dim, batch_axis=axes)
+        spec = replace(spec, backend=backend, **changes)
         declaration = Declaration(servable_name, models={spec.key: spec})
     for model in declaration.models.values():
         model_paths(servable_directory, servable_name, version, model)
@@ -95,9 +95,12 @@ def make_declaration(
     return declaration, version
 
 
-def _batch_arguments(with_batch_dim: bool | None, axes: Mapping[str, int]) -> list[str]:
-    """Return the arguments of declare_model that set the batch dimension as the operator did."""
+def _batch_arguments(
+    with_batch_dim: bool | None, axes: Mapping[str, int], states: Mapping[str, str]
+) -> list[str]:
+    """Return the arguments of declare_model that set what the operator did."""
     arguments = [f"batch_axis={axes!r}"] if axes else []
+    arguments += [f"states={dict(states)!r}"] if states else []
     is_set = with_batch_dim is not None
     return [*arguments, f"with_batch_dim={with_batch_dim}"] if is_set else arguments
 

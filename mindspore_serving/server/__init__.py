@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         declare_hf_model,
         declare_llm,
         declare_model,
+        declare_state,
         method,
         register_method,
     )
@@ -77,6 +78,7 @@ __all__ = [
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "declare_state",
     "declare_servable",
     "distributed",
     "load_lora",

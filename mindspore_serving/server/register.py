@@ -29,6 +29,7 @@ from mindspore_serving.servable.method import add_stage, register_method
 from mindspore_serving.servable.model import Model, declare_model
 from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
 from mindspore_serving.servable.servable_method import ServableMethod, method
+from mindspore_serving.servable.state import declare_state
 
 # The original has a module of this name; its functions are found by the old path, too.
 vars(method).update(add_stage=add_stage, register_method=register_method)
@@ -46,6 +47,7 @@ __all__ = [
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "declare_state",
     "method",
     "register_method",
 ]

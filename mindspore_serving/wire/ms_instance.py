@@ -17,7 +17,7 @@ from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.dtype import DType
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance, Value
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, NoInstances
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import tensor
 
@@ -46,7 +46,7 @@ def decode(
     Arrays are writable and own their memory.  Raises InvalidInputs naming the wrong input.
     """
     if not chunks:
-        raise InvalidInputs(f"Instances count of request cannot be 0, {servable_label}")
+        raise NoInstances(f"Instances count of request cannot be 0, {servable_label}")
     return [_slice(chunk, method) or _parse(chunk, method, servable_label) for chunk in chunks]
 
 

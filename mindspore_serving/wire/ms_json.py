@@ -11,7 +11,14 @@ import msgspec
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance
-from mindspore_serving.errors import InvalidField, InvalidInputs, StageFailed, TooLarge, printable
+from mindspore_serving.errors import (
+    InvalidField,
+    InvalidInputs,
+    NoInstances,
+    StageFailed,
+    TooLarge,
+    printable,
+)
 from mindspore_serving.wire import json_literals, json_values, status, tensor
 from mindspore_serving.wire.json_shape import Shape, check_shape
 from mindspore_serving.wire.ms_path import Route, parse_path
@@ -243,7 +250,8 @@ def _check_num_objects(body: bytes | memoryview) -> None:
 
 def _check_items(are_objects: list[bool]) -> None:
     if not are_objects:
-        raise _bad("instances value is array type, but no value; send at least one instance")
+        reason = "instances value is array type, but no value; send at least one instance"
+        raise NoInstances(_PREFIX + reason)
     if len(are_objects) > tensor.MAX_INSTANCES:
         raise TooLarge(f"A request has at most {tensor.MAX_INSTANCES} instances")
     if not are_objects[0]:

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.value import Instance
-from mindspore_serving.errors import InvalidInputs, TooLarge
+from mindspore_serving.errors import InvalidInputs, NoInstances, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
 from mindspore_serving.wire import status
 from mindspore_serving.wire.ms_instance import (
@@ -89,7 +89,7 @@ def split(body: Buffer) -> list[memoryview]:
     if num_specs > 1:  # protobuf would merge them; no client sends that
         raise _not_a_request("it has several servable_spec")
     if not chunks:
-        raise InvalidInputs("Instances count of request cannot be 0")
+        raise NoInstances("Instances count of request cannot be 0")
     return chunks
 
 

@@ -24,6 +24,7 @@ from mindspore_serving.worker.job import (
     RunningPart,
 )
 from mindspore_serving.worker.part_trace import BatchTrace
+from mindspore_serving.worker.sequences import Arrays, SequenceStore
 
 _BATCHING = frozenset({StageKind.LANGUAGE, StageKind.SERVABLE})  # they form batches of their own
 
@@ -66,7 +67,13 @@ class Executor:
 
     def add(self, part: RunningPart, instances: list[Instance]) -> None:
         """Queue the decoded `instances` of `part` before the first stage."""
-        program = part.program
+        program, sequence = part.program, part.sequence
+        if sequence is not None and program.sequences is not None:
+            program.sequences.begin(sequence)
+            if sequence.is_end and not instances:  # ends the sequence, and computes nothing
+                part.outputs = []
+                self._end_part(part)
+                return
         if not instances:
             raise InvalidInputs(f"Instances count of request cannot be 0, {program.label}")
         if part.is_stream and len(instances) != 1:
@@ -84,12 +91,33 @@ class Executor:
             jobs[0].stream = ReorderBuffer()
         if part.trace is not None:
             part.trace.enter(0)
+        if program.sequences is not None:
+            jobs = self._with_states(part, jobs, program.sequences)
         if program.stages:
             self._queues_of[program.method.name][0].extend(jobs)
             self._num_waiting += len(jobs)
             return
         for job in jobs:
             self._finish(job)
+
+    def _with_states(
+        self, part: RunningPart, jobs: list[Job], sequences: SequenceStore
+    ) -> list[Job]:
+        """Add the states to jobs; of a sequence only to the first, as the others follow it."""
+        if part.sequence is not None:
+            part.later_jobs.extend(jobs[1:])
+            jobs = jobs[:1]
+        for job in jobs:
+            job.values += sequences.values(part.sequence)
+        return jobs
+
+    def _run_later(self, part: RunningPart, sequences: SequenceStore) -> None:
+        """Queue the next job of a sequence, if there is one."""
+        if part.later_jobs:
+            job = part.later_jobs.popleft()
+            job.values += sequences.values(part.sequence)
+            self._queues_of[part.program.method.name][0].append(job)
+            self._num_waiting += 1
 
     def run_next(self, now: float) -> None:
         """Run one batch, or produce the next piece of a stream; batches and streams alternate.
@@ -247,11 +275,18 @@ class Executor:
     def _finish(self, job: Job) -> None:
         part, values = job.part, job.values
         outputs = {name: values[slot] for name, slot in part.program.returns}
+        sequences = part.program.sequences
+        states: Arrays = ()
         try:
+            if sequences is not None:
+                states = sequences.checked(values)
             encoded = part.put(part.codec.encode(outputs))
         except ServingError as error:
             self._fail(job, error)
             return
+        if sequences is not None and part.sequence is not None:
+            sequences.put(part.sequence, states)
+            self._run_later(part, sequences)
         if job.stream is None:
             part.outputs[job.index] = encoded
             self._settle(part)
@@ -272,6 +307,13 @@ class Executor:
         if job.part.num_unfinished == 0:
             return  # another piece of the stream has failed already
         job.part.fail(job.index, error)
+        for later in job.part.later_jobs:
+            text = (
+                f"instance {job.index} of the request failed before, and the sequence stays there"
+            )
+            job.part.fail(later.index, type(error)(text))
+            job.part.num_unfinished -= 1
+        job.part.later_jobs.clear()
         if job.part.trace is not None:
             job.part.trace.leave(job.position, error.code)
         self._settle(job.part)
@@ -279,7 +321,14 @@ class Executor:
     def _settle(self, part: RunningPart) -> None:
         part.num_unfinished -= 1
         if part.num_unfinished == 0:
-            self.finished.append(part)
+            self._end_part(part)
+
+    def _end_part(self, part: RunningPart) -> None:
+        if part.sequence is not None and part.program.sequences is not None:
+            part.kept_state = part.program.sequences.settle(
+                part.sequence, has_failed=part.faults is not None
+            )
+        self.finished.append(part)
 
 
 def _expired(job: Job) -> ServingError:

@@ -3,6 +3,7 @@
 No I/O and no clock.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -12,7 +13,9 @@ from mindspore_serving.core.graph import Method
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
+from mindspore_serving.ipc.messages import SequencePart
 from mindspore_serving.worker.part_trace import PartTrace
+from mindspore_serving.worker.sequences import SequenceStore
 
 Outcome: TypeAlias = "tuple[Value, ...] | ServingError"
 """Result of a stage for one instance: its outputs or an error."""
@@ -73,10 +76,13 @@ class PreparedMethod:
     label: str  # names servable and method in errors
     stages: list[PreparedStage] = field(default_factory=list)
     signature: InstanceSignature = InstanceSignature()
+    sequences: SequenceStore | None = field(init=False, default=None)  # of a method with states
     returns: list[tuple[str, int]] = field(init=False)  # output names and their slots
 
     def __post_init__(self) -> None:
         self.returns = list(zip(self.method.outputs, self.method.returns, strict=True))
+        if self.method.states:
+            self.sequences = SequenceStore(self.method.states)
 
     @property
     def batch_size(self) -> int:
@@ -107,6 +113,9 @@ class RunningPart:
     put: Callable[[Any], Any] = contiguous
     """Stores an encoded output at once, because a stage may reuse the memory of its result."""
     loans: Sequence[Any] = ()  # of the shared memory that holds its inputs
+    sequence: SequencePart | None = None
+    later_jobs: "deque[Job]" = field(default_factory=deque)  # of its sequence, which run in order
+    kept_state: bytes | None = None  # for the master
 
     def fail(self, index: int, error: ServingError) -> None:
         if self.faults is None:

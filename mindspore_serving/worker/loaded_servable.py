@@ -56,6 +56,8 @@ class LoadedServable:
                     method.calls,
                     program.signature,
                     method.cache,
+                    program.sequences.num_bytes if program.sequences is not None else None,
+                    method.needs_sequence,
                 )
             )
         if self.language is not None:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import cast
 
+import msgspec
+
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends import batch_axis, described
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
@@ -31,7 +33,7 @@ from mindspore_serving.servable import model as model_api
 from mindspore_serving.servable import repository, servable_method
 from mindspore_serving.servable.archive import unpacked
 from mindspore_serving.servable.language import add_generate
-from mindspore_serving.worker import nested, signatures
+from mindspore_serving.worker import model_states, nested, signatures
 from mindspore_serving.worker.job import Outcome
 from mindspore_serving.worker.language_models import open_language, open_task_model
 from mindspore_serving.worker.loaded_servable import LoadedServable, call_name
@@ -88,6 +90,7 @@ def _declare(setup: Setup) -> tuple[Declaration, int]:
         backend=setup.backend,
         with_batch_dim=setup.with_batch_dim,
         batch_axis=setup.batch_axis,
+        states=setup.states,
         network=setup.network,
     )
     if declaration.language is not None and not declaration.methods:
@@ -195,12 +198,16 @@ def _open_model(
         config_file=repository.config_path(directory, name, spec),
         options=spec.options,
     )
-    model = described.check(spec, backends.open_backend(source))
+    opened = backends.open_backend(source)
+    states, is_inside = model_states.reports_of(spec, opened)
+    model = described.check(spec, opened)
     spec = assemble.without_arguments(spec, model.signature[0])
     is_bare = not servable.declaration.methods
     spec, model = batch_axis.settle(spec, model, can_probe=is_bare)
     servable.declaration.models[spec.key] = spec
     _add_model(servable, spec, model)
+    report = servable.models[spec.key]
+    servable.models[spec.key] = msgspec.structs.replace(report, states=states, is_inside=is_inside)
 
 
 def _add_model(servable: LoadedServable, spec: DeclaredModel, backend: LoadedModel) -> None:
@@ -223,7 +230,7 @@ def _add_predict(servable: LoadedServable) -> None:
         )
     declaration.methods["predict"] = repository.predict_method(
         key,
-        servable.backends[key].signature[0],
+        model_states.without_states(servable.backends[key].signature[0], servable.models[key]),
         [tensor.name for tensor in declaration.models[key].outputs],
     )
 
@@ -236,6 +243,7 @@ def _add_programs(servable: LoadedServable, setup: Setup, remote: RemoteCaller) 
             continue
         if any(s.kind is StageKind.TASK and s.target not in servable.tasks for s in method.stages):
             continue  # runs where the model is loaded, like those of a language model
+        method = model_states.with_model_states(method, servable.models)
         servable.programs[name] = prepare_method(
             servable, method, remote, owns_models=setup.owns_models
         )
@@ -273,6 +281,9 @@ def _runner(servable: LoadedServable, setup: Setup, remote: RemoteCaller) -> mod
     def run(key: str, subgraph: int, rows: list[tuple[Value, ...]]) -> list[tuple[Array, ...]]:
         check_subgraph(key, subgraph, servable.models.get(key))
         results = _without_errors(call(key, subgraph, rows))
+        if servable.models[key].is_inside:
+            count = len(servable.models[key].states)
+            results = [row[:-count] for row in results]
         return cast(list[tuple[Array, ...]], results)  # models make nothing else
 
     return run

@@ -5,15 +5,18 @@ the user's code, those run in a second loop, so that a slow stage delays no stre
 """
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mindspore_serving import log, wire
 from mindspore_serving.core.llm_messages import CODEC
-from mindspore_serving.errors import InvalidInputs, NotFound, ServingError
+from mindspore_serving.core.value import Instance
+from mindspore_serving.errors import InvalidInputs, NoInstances, NotFound, ServingError
 from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
+    EndSequences,
     LogLevel,
     PartReply,
     RequestPart,
@@ -26,11 +29,12 @@ from mindspore_serving.ipc.messages import (
 )
 from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.tracing.span import from_traceparent
+from mindspore_serving.wire import Chunk
 from mindspore_serving.worker.borrowing import Borrower
 from mindspore_serving.worker.connection import Inbox, MasterConnection, ThreadSource
 from mindspore_serving.worker.decoding import decode
 from mindspore_serving.worker.executor import Executor
-from mindspore_serving.worker.job import RunningPart
+from mindspore_serving.worker.job import PreparedMethod, RunningPart
 from mindspore_serving.worker.part_trace import PartTrace
 from mindspore_serving.worker.remote import RemoteCaller
 
@@ -81,6 +85,7 @@ class StageLoop:
                 except Exception as error:
                     with log.of_request(part.request_id):
                         self._connection.send(Done([_rejection(part.id, error)]))
+                    self._reject_sequence(part)
         elif isinstance(message, Cancel):
             for part_id in message.ids:
                 self.cancel(part_id)
@@ -89,8 +94,20 @@ class StageLoop:
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")
+        elif isinstance(message, EndSequences):
+            self._end_sequences(message)
         elif isinstance(message, Exit):
             self._is_leaving = True
+
+    def _end_sequences(self, message: EndSequences) -> None:
+        program = self.executor.programs.get(message.method)
+        if program is not None and program.sequences is not None:
+            program.sequences.end(message.numbers)
+
+    def _reject_sequence(self, part: RequestPart) -> None:
+        program = self.executor.programs.get(part.method)
+        if program is not None and program.sequences is not None and part.sequence is not None:
+            program.sequences.settle(part.sequence, has_failed=True)
 
     def start(self, part: RequestPart) -> None:
         """Queue the instances of `part`.  Raises ServingError if that is impossible."""
@@ -99,16 +116,26 @@ class StageLoop:
         if program is None:
             raise NotFound(f"method {part.method} is not available")
         chunks, loans = self._borrower.borrow(part.chunks)
-        instances = decode(part, chunks, program)
+        instances = self._decode(part, chunks, program)
         codec = wire.worker_codec(part.codec)
         running = RunningPart(part.id, program, codec, deadline, part.is_stream)
         running.request_id = part.request_id
         running.trace = _trace(part) if part.traceparent else None
-        running.put, running.loans = self._put, loans
+        running.put, running.loans, running.sequence = self._put, loans, part.sequence
         self.executor.add(running, instances)
         self._open[part.id] = running
         if self._is_timed:
             self._begun[part.id] = time.monotonic()
+
+    def _decode(
+        self, part: RequestPart, chunks: Sequence[Chunk], program: PreparedMethod
+    ) -> list[Instance]:
+        try:
+            return decode(part, chunks, program)
+        except NoInstances:
+            if part.sequence is None or not part.sequence.is_end:
+                raise
+            return []  # ends the sequence, and computes nothing
 
     def cancel(self, part_id: int) -> None:
         """Cancel the part, whose answer is no longer needed."""
@@ -138,13 +165,14 @@ class StageLoop:
         if self._begun:
             self._log_time(part)
         instances, kept = part.outputs, self._borrower.answered(part.loans) if part.loans else []
+        state = None if part.kept_state is None else self._put(part.kept_state)
         if part.faults is None and part.trace is None:
-            return PartReply(part.id, instances, kept=kept)
+            return PartReply(part.id, instances, kept=kept, state=state)
         faults = to_faults(part.faults)
         spans = [] if part.trace is None else part.trace.finish(part.program.method.stages)
         if faults and part.is_stream:
             return PartReply(part.id, [], rejected=faults[0], spans=spans, kept=kept)
-        return PartReply(part.id, instances, faults, spans=spans, kept=kept)
+        return PartReply(part.id, instances, faults, spans=spans, kept=kept, state=state)
 
     def _log_time(self, part: RunningPart) -> None:
         begun = self._begun.pop(part.id, None)

@@ -17,6 +17,10 @@ def run_method(
 ) -> list[tuple[Value, ...]]:
     """Return the outputs of the method for each row of inputs.  Raises the first ServingError."""
     method = program.method
+    if method.needs_sequence:
+        raise InvalidInputs(
+            f"method {method.name} has a state: clients call it with a sequence, stages cannot"
+        )
     part = RunningPart(0, program, codec=None, deadline=None)
     jobs = []
     for index, row in enumerate(rows):
@@ -24,7 +28,8 @@ def run_method(
             raise InvalidInputs(
                 f"method {method.name} has inputs {list(method.inputs)}, {len(row)} were given"
             )
-        jobs.append(Job(part, index, list(row)))
+        states = [] if program.sequences is None else program.sequences.values(None)
+        jobs.append(Job(part, index, [*row, *states]))
     for stage, prepared in zip(method.stages, program.stages, strict=True):
         for start in range(0, len(jobs), prepared.limit):
             batch = jobs[start : start + prepared.limit]

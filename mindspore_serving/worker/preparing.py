@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 
+import msgspec
+
 from mindspore_serving import log
 from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.value import Value, to_value
@@ -39,6 +41,7 @@ def prepare_method(
     signature = signatures.of_method(
         method, servable.reports(), params, has_tokenizer=has_tokenizer
     )
+    signature = msgspec.structs.replace(signature, has_state=bool(method.states))
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
@@ -186,5 +189,6 @@ def _model_batch(servable: LoadedServable, method: Method, stage: Stage) -> int:
     ]
     if not sizes:
         return 1
-    is_first = all(slot < len(method.inputs) for slot in stage.inputs)
+    num_first = len(method.inputs) + len(method.states)
+    is_first = all(slot < num_first for slot in stage.inputs)
     return min(sizes) if is_first else max(sizes)

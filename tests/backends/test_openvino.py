@@ -110,10 +110,18 @@ def test_quantised_model_matches_rounded_arithmetic(ir, opened):
     np.testing.assert_allclose(result, direct([X])[0], rtol=1e-5)
 
 
-def test_states_written_by_a_run_are_reset_for_the_next(ir, opened):
+def test_states_inside_a_model_are_its_last_inputs_and_outputs(ir, opened):
     backend = opened("openvino", ir / "state.xml")
-    for _ in range(3):
-        np.testing.assert_array_equal(backend.run([f32([1, 2])])[0], f32([1, 2]))
+    (signature,) = backend.signature
+    assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == [
+        *("x", "sum"),
+        *("y", "sum_next"),
+    ]
+    state = np.zeros((2, 2), np.float32)
+    for number in range(1, 4):
+        y, state = map(np.copy, backend.run([np.eye(2, dtype=np.float32), state]))
+        np.testing.assert_array_equal(y, number * np.eye(2))
+    assert backend.states == [("sum", "sum_next", bytes(8))]
 
 
 def test_several_files_are_sub_graphs(ir, opened):

@@ -1,4 +1,4 @@
-"""Speech in a WAV file by Silero VAD: a stream whose state the client sends along."""
+"""Speech in a WAV file by Silero VAD: sequences of chunks, whose states the server keeps."""
 
 import importlib.util
 import threading
@@ -6,8 +6,10 @@ import threading
 import numpy as np
 import pytest
 
+from tests import printed
 from tests.published import file_of
 
+CONTEXT = 64  # samples of the chunk before
 pytestmark = [pytest.mark.onnx, pytest.mark.e2e]
 
 
@@ -31,8 +33,8 @@ def reference(script, samples):
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(str(file_of("silero_vad", "data/silero_vad.onnx")))
     state, probabilities = np.zeros((2, 1, 128), np.float32), []
-    padded = np.concatenate([np.zeros(script.CONTEXT, np.float32), samples])
-    size = script.CHUNK + script.CONTEXT
+    padded = np.concatenate([np.zeros(CONTEXT, np.float32), samples])
+    size = script.CHUNK + CONTEXT
     for start in range(0, len(padded) - size + 1, script.CHUNK):
         feed = {"input": padded[None, start : start + size], "state": state, "sr": np.array(16000)}
         output, state = session.run(None, feed)
@@ -56,6 +58,12 @@ def test_streams_at_once_get_the_probabilities_of_onnx_runtime(vad, script, tmp_
         thread.join()
     for probabilities, stream in zip(served, streams, strict=True):
         np.testing.assert_allclose(probabilities, reference(script, stream), atol=1e-5)
+
+
+def test_the_printed_command_is_a_sequence_of_a_single_request(vad, tmp_path):
+    (command,) = vad.printed_commands()
+    assert "-H 'Sequence-Id: 1' -H 'Sequence-Start: true'" in command
+    assert "speech" in printed.paste(command, tmp_path)
 
 
 def test_the_client_prints_where_speech_begins_and_ends(vad):

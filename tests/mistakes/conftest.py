@@ -50,14 +50,29 @@ def size(image):
 """
 
 
+COUNTER = """
+def add(total, x):
+    return total + np.int64(x)
+
+@register.register_method(output_names=["total"])
+def count(x):
+    total = register.declare_state("total", (), "int64")
+    new = register.add_stage(add, total, x, outputs_count=1)
+    total.update(new)
+    return new
+"""
+
+
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     place = tmp_path_factory.mktemp("mistakes")
     write_servable(place, "toy", SOURCE)
+    write_servable(place, "counter", COUNTER)
     chatty.build(place, context=128)
     checkpoints.build(place / "embedder", "bert", "Model")
     models = (
         config(place, "toy"),
+        config(place, "counter"),
         config(place, "chatty", llm_options=LANGUAGE),
         config(place, "embedder"),
     )

@@ -9,6 +9,7 @@ def test_public_names_are_those_of_the_original_and_later_stages():
     assert sorted(register.__all__) == sorted(
         [
             "declare_model",
+            "declare_state",
             "Model",
             "AscendDeviceInfo",
             "CPUDeviceInfo",

@@ -332,7 +332,7 @@ def test_descriptions_of_other_servers_set_defaults_of_arguments(tmp_path):
 def test_a_description_that_cannot_be_followed_is_an_error_of_the_config(tmp_path):
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "config.pbtxt").write_text("sequence_batching {}")
-    with pytest.raises(StartError, match="sequence_batching is not supported"):
+    with pytest.raises(StartError, match="sequence_batching has no state"):
         ServableStartConfig(str(tmp_path), "net")
 
 

@@ -5,7 +5,7 @@ only when the code reads it, and not at all from a caller without a key.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import NoReturn
@@ -13,6 +13,7 @@ from typing import NoReturn
 import grpc
 
 from mindspore_serving import log
+from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
@@ -171,6 +172,15 @@ def add_trailing(context: Context, headers: Mapping[str, str]) -> None:
     if headers:
         before = dict(context.trailing_metadata() or ())
         context.set_trailing_metadata(tuple({**before, **headers}.items()))
+
+
+def sequence_of(metadata: Iterable[tuple[str, str | bytes]]) -> SequenceStep | None:
+    """Return the sequence that the metadata of a call names, if any.  Raises InvalidInputs."""
+    texts = {name: text for name, text in metadata if name.startswith("sequence-")}
+    if "sequence-id" not in texts:
+        return None
+    values = (texts.get(f"sequence-{name}", "") for name in ("id", "start", "end"))
+    return step_of_texts(*(text if isinstance(text, str) else "" for text in values))
 
 
 def _find(context: Context, key: str) -> bytes | None:

@@ -15,6 +15,7 @@ from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.answer_headers import CACHE
+from mindspore_serving.frontends.grpc.calls import sequence_of
 from mindspore_serving.frontends.grpc.messages import (
     HEAD,
     HEADERS,
@@ -210,6 +211,7 @@ class DirectCall(Exchange):
                 self._start_task(self._answer_soon(begun))
                 return
             begun.id, begun.span = self.request_id.decode(), self._trace
+            begun.sequence = begun.sequence or sequence_of(self._head.metadata)
             if self._tenant is not None:
                 begun.tenant = self._tenant.owner
             if self.entry is not None:

@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeAlias
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.grpc.calls import CallGate, abort, add_trailing, trailing
+from mindspore_serving.frontends.grpc.calls import (
+    CallGate,
+    abort,
+    add_trailing,
+    sequence_of,
+    trailing,
+)
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import infer
 from mindspore_serving.frontends.spans import fail
@@ -68,6 +74,7 @@ class DirectMethod:
             headers = partial(add_trailing, context)
             begun, state = self.protocol.begin(call.body, call.timeout, headers)
             if isinstance(begun, Request):
+                begun.sequence = begun.sequence or sequence_of(context.invocation_metadata() or ())
                 reply = await infer(self.inference, begun)
                 if reply.failure is not None:
                     reply.raise_failure()

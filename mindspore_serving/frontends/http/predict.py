@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from mindspore_serving import log
 from mindspore_serving.core.buffers import Buffer, BufferList
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends import answer_headers
@@ -23,6 +24,7 @@ from mindspore_serving.frontends.mindspore.rest import (
     Answer,
     MsRest,
     find_route,
+    sequence_of_headers,
     to_priority,
     to_request,
 )
@@ -76,6 +78,7 @@ class FastPath:
                 call.tenant = tenant.admit()
             call.timeout = self.rest.to_timeout(head.fields)
             call.priority = to_priority(head.fields.get(b"x-request-priority"))
+            call.sequence = sequence_of_headers(head.fields)
             if self.inference.is_refusing:
                 route = call.route
                 call.check_room(head, route.servable, route.method, route.version)
@@ -101,6 +104,7 @@ class Predict(Exchange):
         "_path",
         "error",
         "priority",
+        "sequence",
         "tenant",
         "cache",
         "content_headers",
@@ -119,6 +123,7 @@ class Predict(Exchange):
         self.route: Route | None = None
         self.timeout: float | None = None  # seconds
         self.priority = 0
+        self.sequence: SequenceStep | None = None
         self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
         self.cache = ""  # of the reply
         self.error: ServingError | None = None  # why the request is refused
@@ -233,7 +238,9 @@ class Predict(Exchange):
         """Make the request to the master.  Raises InvalidInputs."""
         assert self.route is not None
         assert not isinstance(body, memoryview)  # there is no body_buffer
-        return to_request(self.route, body, self.timeout, self.priority)
+        return to_request(
+            self.route, body, self.timeout, priority=self.priority, sequence=self.sequence
+        )
 
     def answer(self, reply: Reply) -> Answer:
         """Return the answer for a reply without a failure."""

@@ -13,7 +13,7 @@ from mindspore_serving import log
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc.calls import CallGate, trailing
+from mindspore_serving.frontends.grpc.calls import CallGate, sequence_of, trailing
 from mindspore_serving.frontends.grpc.unary import DirectMethod, Parts
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.replies import Replies
@@ -30,6 +30,7 @@ def handler(inference: Inference, gate: CallGate) -> Any:
         call, raw = await gate.admit(context, f"{SERVICE}/PredictStream"), b""
         try:
             request, raw = PredictMessages.begin(call.body, call.timeout)
+            request.sequence = sequence_of(context.invocation_metadata() or ())
             request.is_stream = True
             with Replies(inference, request, gate.limits) as replies:
                 while (reply := await replies.next()) is not None:

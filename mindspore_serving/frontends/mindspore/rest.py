@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.buffers import BufferList
+from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Forbidden, InvalidInputs, ServingError, Unauthorized
@@ -99,8 +100,21 @@ def is_classic(target: bytes) -> bool:
     return True
 
 
+def sequence_of_headers(headers: Mapping[bytes, bytes]) -> SequenceStep | None:
+    """Return the sequence that the headers of a request name, if any.  Raises InvalidInputs."""
+    if b"sequence-id" not in headers:
+        return None
+    names = (b"sequence-id", b"sequence-start", b"sequence-end")
+    return step_of_texts(*(headers.get(name, b"").decode("latin-1") for name in names))
+
+
 def to_request(
-    route: ms_json.Route, body: bytes | bytearray, timeout: float | None, priority: int = 0
+    route: ms_json.Route,
+    body: bytes | bytearray,
+    timeout: float | None,
+    *,
+    priority: int = 0,
+    sequence: SequenceStep | None = None,
 ) -> Request:
     """Make the request to the master.  Raises InvalidInputs if the body is empty."""
     if not body:
@@ -115,6 +129,7 @@ def to_request(
         body,
         timeout=timeout,
         priority=priority,
+        sequence=sequence,
     )
 
 

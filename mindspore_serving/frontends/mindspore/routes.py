@@ -19,6 +19,7 @@ from mindspore_serving.frontends.mindspore.rest import (
     MsRest,
     find_route,
     is_classic,
+    sequence_of_headers,
     to_priority,
     to_request,
 )
@@ -73,14 +74,15 @@ async def _read(http: HttpRequest, rest: MsRest) -> Request:
     target = http.scope["raw_path"]
     if http.scope["query_string"]:
         target += b"?" + http.scope["query_string"]
-    fields = dict(http.scope["headers"])
-    route, timeout = find_route(target), rest.to_timeout(fields)
-    priority = to_priority(fields.get(b"x-request-priority"))
+    headers = dict(http.scope["headers"])
+    route, timeout = find_route(target), rest.to_timeout(headers)
+    priority = to_priority(headers.get(b"x-request-priority"))
+    sequence = sequence_of_headers(headers)
     try:
         body = await read_body(http, rest.max_body)
     except TooLarge:
         raise rest.too_big() from None
-    return to_request(route, body, timeout, priority)
+    return to_request(route, body, timeout, priority=priority, sequence=sequence)
 
 
 def _takes_any_verb(classic: Classic, _: Scope) -> bool:

@@ -33,6 +33,8 @@ EXTENSIONS = (
     "classification",
     "logging",
     "generate",
+    "sequence",
+    "sequence(string_id)",
 )
 
 

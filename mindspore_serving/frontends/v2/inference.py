@@ -114,6 +114,7 @@ class V2:
             request.body,
             timeout=timeout_of(request, options, self.limits),
             priority=priority_of(request),
+            sequence=request.sequence,
         )
 
     def _expect_regions(self, request: InferRequest) -> None:

@@ -17,6 +17,7 @@ from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Model
+from mindspore_serving.frontends.v2.stream_sequences import StreamSequences
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
 from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
@@ -95,6 +96,7 @@ class _Call:
         self._responses: asyncio.Queue[_Response | None] = asyncio.Queue(_MAX_UNSENT)
         self._room = asyncio.Semaphore(MAX_REQUESTS)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._bound = StreamSequences(v2.state.inference)
         self._reader = asyncio.create_task(self._read())
 
     async def responses(self) -> AsyncIterator[bytes]:
@@ -120,6 +122,7 @@ class _Call:
         """Cancel all tasks, and release queued responses."""
         for task in (self._reader, *self._tasks):
             task.cancel()
+        self._bound.end()
         while not self._responses.empty():
             response = self._responses.get_nowait()
             if response is not None:
@@ -155,7 +158,12 @@ class _Call:
                 request = messages.parse(
                     message, raw, self._v2.memory.read, signature=model.signature
                 )
-                await self._stream(model, request)
+                request = self._bound.bind(model, request)
+                try:
+                    await self._stream(model, request)
+                except Exception:
+                    self._bound.failed(model, request)
+                    raise
         except Exception as error:
             failure = str(to_serving_error(error))
         if failure is not None:  # outside the except block: the error refers to the message

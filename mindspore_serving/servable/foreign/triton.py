@@ -11,6 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
 from mindspore_serving.servable.foreign.model import ForeignModel
@@ -71,10 +72,21 @@ _READ = {
     "dynamic_batching.priority_queue_policy",
     "parameters",
     "model_warmup",
+    "sequence_batching.max_sequence_idle_microseconds",
+    "sequence_batching.oldest.max_candidate_sequences",
+    *(f"sequence_batching.state.{name}" for name in ("input_name", "output_name")),
+    *(f"sequence_batching.state.{name}" for name in ("data_type", "dims")),
+    *(f"sequence_batching.state.initial_state.{name}" for name in ("name", "data_type", "dims")),
+    "sequence_batching.state.initial_state.zero_data",
     "response_cache.enable",
 }
 _REFUSED = {
-    "sequence_batching": "requests of a sequence share no state here: send the state as a tensor",
+    "sequence_batching.control_input": "the server adds no inputs about the sequence to a request",
+    "sequence_batching.iterative_sequence": "a request of a sequence runs once",
+    "sequence_batching.state.initial_state.data_file": (
+        "states of a file begin with zeros: use register.declare_state of a servable_config.py"
+    ),
+    "sequence_batching.state.use_growable_memory": "a state keeps its shape",
     "ensemble_scheduling": _ENSEMBLE,
     "batch_input": "the server adds no inputs about the batch: make the model compute them",
     "batch_output": "the server splits outputs by their first dimension only",
@@ -89,6 +101,7 @@ _REFUSED = {
 _MAX_LEVELS = 64
 _CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
+DEFAULT_IDLE = 1_000_000  # microseconds, of a sequence
 _PARALLEL = "execution_mode"
 
 
@@ -105,7 +118,7 @@ def read(path: str) -> ForeignModel:
         if path in _REFUSED:
             raise StartError(f"{FILE}: {path} is not supported: {_REFUSED[path]}")
     options, notes = _workers(config)
-    options |= _batching(config)
+    options |= _batching(config) | _sequences(config)
     if config.response_cache.enable:
         options["cache_mb"] = _CACHE_MB
     model_options, unused = _parameters(config)
@@ -123,11 +136,8 @@ def read(path: str) -> ForeignModel:
         model_file=_file_name(config),
         formats=_BACKENDS.get(backend, ()),
         max_batch_size=max(config.max_batch_size, 0),
-        inputs=tuple(to_spec(tensor, is_batched=is_batched) for tensor in config.input),
-        outputs=tuple(
-            with_labels(to_spec(each, is_batched=is_batched), each.label_filename, directory)
-            for each in config.output
-        ),
+        inputs=_specs(config.input, config, "input_name", directory=directory),
+        outputs=_specs(config.output, config, "output_name", directory=directory),
         model_options=model_options,
         warm_up=to_samples(config.model_warmup, directory, is_batched=is_batched),
     )
@@ -290,6 +300,41 @@ def _check_action(policy: Any) -> None:
             f"{FILE}: timeout_action DELAY is not supported: requests that have waited too "
             "long are refused, as by REJECT"
         )
+
+
+def _sequences(config: Any) -> dict[str, Any]:
+    """Return the options for sequence_batching, whose states are inputs and outputs."""
+    if not config.HasField("sequence_batching"):
+        return {}
+    batching = config.sequence_batching
+    states = {str(state.input_name): str(state.output_name) for state in batching.state}
+    if not all((*states, *states.values(), states)):
+        raise StartError(
+            f"{FILE}: sequence_batching has no state with input_name and output_name: the server "
+            "keeps states of models only as outputs that are inputs of the next request"
+        )
+    idle = batching.max_sequence_idle_microseconds or DEFAULT_IDLE
+    options: dict[str, Any] = {"states": states, "sequence_idle_seconds": max(0.1, idle / 1e6)}
+    if batching.oldest.max_candidate_sequences > 0:
+        options["max_sequences"] = int(batching.oldest.max_candidate_sequences)
+    return options
+
+
+def _specs(
+    tensors: Iterable[Any], config: Any, state_name: str, *, directory: str
+) -> tuple[TensorSpec, ...]:
+    """Return the specs of inputs or outputs, with those of states, if there are any inputs."""
+    is_batched = config.max_batch_size > 0
+    specs = [
+        with_labels(
+            to_spec(tensor, is_batched=is_batched), getattr(tensor, "label_filename", ""), directory
+        )
+        for tensor in tensors
+    ]
+    for state in config.sequence_batching.state if specs else ():
+        spec = to_spec(state, is_batched=is_batched, name=getattr(state, state_name))
+        specs.append(spec)
+    return tuple(specs)
 
 
 def _parameters(config: Any) -> tuple[dict[str, Any], list[str]]:

@@ -32,13 +32,17 @@ _DTYPES: dict[int, "np.dtype[Any]"] = {
 }
 
 
-def to_spec(tensor: Any, *, is_batched: bool) -> TensorSpec:
-    """Return the spec of an input or output; its shape is None if there are no `dims`."""
+def to_spec(tensor: Any, *, is_batched: bool, name: str = "") -> TensorSpec:
+    """Return the spec of an input or output; its shape is None if there are no `dims`.
+
+    A state has a `name` for each of both.
+    """
+    name = name or str(tensor.name)
     dims = tuple(int(dim) for dim in tensor.dims)
     if any(dim < -1 for dim in dims):
-        raise StartError(f"config.pbtxt: dims of {tensor.name!r:.100} are {list(dims)}")
+        raise StartError(f"config.pbtxt: dims of {name!r:.100} are {list(dims)}")
     shape = (*((-1,) if is_batched else ()), *dims) if dims else None
-    return TensorSpec(str(tensor.name), _DTYPES.get(tensor.data_type), shape)
+    return TensorSpec(name, _DTYPES.get(tensor.data_type), shape)
 
 
 def with_labels(spec: TensorSpec, label_file: str, directory: str) -> TensorSpec:

@@ -71,6 +71,7 @@ class RemoteInference:
             request.id or log.request_id.get(),
             traceparent,
             tracestate,
+            request.sequence,
             request.tenant or tenant_of_task.get(),
             request.priority,
         )

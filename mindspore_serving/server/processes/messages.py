@@ -21,6 +21,7 @@ from typing import TypeAlias
 import msgspec
 
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.frontends.access import Entry
@@ -59,6 +60,7 @@ class Submit(Message, frozen=True, tag=11):
     request_id: str
     traceparent: str = ""
     tracestate: str = ""
+    sequence: SequenceStep | None = None
     tenant: str = ""
     priority: int = 0
 

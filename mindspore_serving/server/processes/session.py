@@ -138,6 +138,7 @@ class Session:
             message.prefix,
             message.request_id,
             self._services.span_of(message),
+            sequence=message.sequence,
             tenant=message.tenant,
             priority=message.priority,
         )

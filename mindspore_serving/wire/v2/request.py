@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes, in_memory
+from mindspore_serving.core.sequences import SequenceStep, to_step
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
@@ -64,6 +65,7 @@ class InferRequest:
     outputs: tuple[RequestedOutput, ...] = ()
     is_binary: bool = True
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    stream_step: SequenceStep | None = None  # of a stream, if the request names no sequence
 
     @property
     def codec(self) -> str:
@@ -72,6 +74,12 @@ class InferRequest:
         forms = {bool(output.is_binary or output.num_classes) for output in outputs}
         forms = forms or {self.is_binary}
         return "v2_both" if len(forms) > 1 else "v2_raw" if forms == {True} else "v2_json"
+
+    @property
+    def sequence(self) -> SequenceStep | None:
+        """Sequence of the request, if it is in one.  Raises InvalidInputs."""
+        names = ("sequence_id", "sequence_start", "sequence_end")
+        return to_step(*map(self.parameters.get, names)) or self.stream_step
 
     def select(
         self, tensors: Sequence[OutputTensor]
@@ -207,5 +215,3 @@ def _refuse(parameters: Parameters) -> None:
     for key in parameters:
         if key.startswith("triton_") and key != ENABLE_FINAL:
             raise InvalidInputs(f"parameter '{key[:64]}' is reserved")
-    if parameters.get("sequence_id"):
-        raise InvalidInputs("sequence_id: sequences of requests are not supported")

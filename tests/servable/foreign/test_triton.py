@@ -191,6 +191,32 @@ def test_samples_to_warm_up_are_read(tmp_path: Path) -> None:
     assert model.warm_up == (WarmUpSample("first", inputs, 2, 3),)
 
 
+SEQUENCES = """
+max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: 3 }
+output { name: "y" data_type: TYPE_FP32 dims: 3 }
+sequence_batching {
+  oldest { max_candidate_sequences: 7 max_queue_delay_microseconds: 100 }
+  state {
+    input_name: "sum" output_name: "next" data_type: TYPE_FP32 dims: 3
+    initial_state { name: "zeros" data_type: TYPE_FP32 dims: 3 zero_data: true }
+  }
+}
+"""
+
+
+def test_states_of_sequences_are_inputs_and_outputs_of_the_model(tmp_path: Path) -> None:
+    model = read(tmp_path, SEQUENCES)
+    assert model.options == {
+        "with_batch_dim": True,
+        "states": {"sum": "next"},
+        "sequence_idle_seconds": 1.0,
+        "max_sequences": 7,
+    }
+    assert [spec.name for spec in (*model.inputs, *model.outputs)] == ["x", "sum", "y", "next"]
+    assert model.without_effect == ("sequence_batching.oldest.max_queue_delay_microseconds",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -201,7 +227,13 @@ def test_samples_to_warm_up_are_read(tmp_path: Path) -> None:
         ('backend: "mine"', "backend 'mine' is not run here: known are onnxruntime"),
         ('platform: "tensorrt_plan"', "serve the ONNX file"),
         ('platform: "ensemble" ensemble_scheduling {}', "platform 'ensemble' is not run here"),
-        ("sequence_batching {}", "sequence_batching is not supported: requests of a sequence"),
+        ("sequence_batching {}", "sequence_batching has no state with input_name"),
+        ("sequence_batching { state { input_name: 'a' } }", "has no state with input_name and"),
+        ("sequence_batching { control_input { name: 'start' } }",
+         "sequence_batching.control_input is not supported: the server adds no inputs"),
+        ("sequence_batching { iterative_sequence: true }", "iterative_sequence is not supported"),
+        ("sequence_batching { state { initial_state { data_file: 'x' } } }",
+         "initial_state.data_file is not supported: states of a file begin with zeros"),
         ("input { reshape { shape: [ ] } }", "input.reshape is not supported"),
         ("input { allow_ragged_batch: true }", "input.allow_ragged_batch is not supported"),
         ("model_transaction_policy { decoupled: true }", "decoupled is not supported"),

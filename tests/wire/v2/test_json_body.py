@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire import worker_codec
@@ -133,7 +134,6 @@ def test_inputs_and_outputs_may_be_in_shared_memory():
             },
             "data and shared memory",
         ),
-        ({"inputs": [JSON_INPUT], "parameters": {"sequence_id": 3}}, "sequence_id"),
         ({"inputs": [JSON_INPUT], "parameters": {"triton_x": 1}}, "reserved"),
         ({"inputs": [JSON_INPUT], "parameters": {"batched": 1}}, "expected true or false"),
         ({"inputs": [JSON_INPUT], "parameters": {"a": {}}}, "failed to parse"),
@@ -258,3 +258,9 @@ def test_an_output_that_is_not_the_methods_is_refused():
     request = parse({"inputs": [JSON_INPUT], "outputs": [{"name": "q"}]})
     with pytest.raises(InvalidInputs, match="unexpected inference output 'q', expected: y"):
         answer(request, {"y": X[0]})
+
+
+def test_parameters_name_a_sequence():
+    flags = {"sequence_id": 3, "sequence_start": True}
+    body = json.dumps({"inputs": [JSON_INPUT], "parameters": flags}).encode()
+    assert parse(body).sequence == SequenceStep(3, is_start=True)

@@ -1,0 +1,89 @@
+"""States of the sequences of one method in this worker.  It knows no clock and no channel."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mindspore_serving.core.sequences import MethodState
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import StageFailed
+from mindspore_serving.ipc.messages import SequencePart
+from mindspore_serving.wire import native
+
+Arrays = tuple["np.ndarray[Any, Any]", ...]
+
+
+class SequenceStore:
+    """States by the number of a sequence.  The master limits their number and ends idle ones."""
+
+    def __init__(self, states: tuple[MethodState, ...]) -> None:
+        self._states = states
+        self._arrays: dict[int, Arrays] = {}
+        self._initial: Arrays = tuple(state.initial for state in states)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the states of one sequence."""
+        return sum(array.nbytes for array in self._initial)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def begin(self, sequence: SequencePart) -> None:
+        """Prepare for a part: a start has the initial state, and another worker's may come along.
+
+        Raises InvalidInputs.
+        """
+        if sequence.is_start:
+            self._arrays.pop(sequence.number, None)
+        elif sequence.state is not None:
+            values = native.decode_values(bytearray(sequence.state))
+            self._arrays[sequence.number] = tuple(np.asarray(value) for value in values)
+
+    def values(self, sequence: SequencePart | None) -> list[Value]:
+        """Return copies of the states, which stages may change; the initial ones by default."""
+        arrays = self._initial
+        if sequence is not None:
+            arrays = self._arrays.get(sequence.number, arrays)
+        return [array.copy() for array in arrays]
+
+    def checked(self, values: Sequence[Value]) -> Arrays:
+        """Return the new states of an instance, with its slots `values`.
+
+        They are copies: those of a batch share memory.  Raises StageFailed for a state of another
+        dtype or shape.
+        """
+        return tuple(_checked(state, values[state.next_slot]) for state in self._states)
+
+    def put(self, sequence: SequencePart, arrays: Arrays) -> None:
+        """Set the states of a sequence."""
+        self._arrays[sequence.number] = arrays
+
+    def settle(self, sequence: SequencePart, *, has_failed: bool) -> bytes | None:
+        """End a part; return the state for the master, if it keeps it.
+
+        The sequence ends with its last request, and with a start that has failed.
+        """
+        if sequence.is_end or (sequence.is_start and has_failed):
+            self.end((sequence.number,))
+        elif sequence.is_kept and sequence.number in self._arrays:
+            return native.encode_values(self._arrays[sequence.number])
+        return None
+
+    def end(self, numbers: Sequence[int]) -> None:
+        """Drop the states of sequences."""
+        for number in numbers:
+            self._arrays.pop(number, None)
+
+
+def _checked(state: MethodState, value: Value) -> "np.ndarray[Any, Any]":
+    expected = state.initial
+    if not isinstance(value, np.ndarray | np.generic):
+        raise StageFailed(f"state '{state.name}' became {type(value).__name__}, not an array")
+    if value.shape != expected.shape or value.dtype != expected.dtype:
+        raise StageFailed(
+            f"state '{state.name}' became {value.dtype} {list(value.shape)}, it is declared as "
+            f"{expected.dtype} {list(expected.shape)}: a state keeps its dtype and shape"
+        )
+    return np.array(value, order="C")
