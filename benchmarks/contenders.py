@@ -71,7 +71,7 @@ def _field(number: int, value: bytes) -> bytes:
     return bytes((number << 3 | 2, len(value))) + value
 
 
-def _ms_request() -> bytes:
+def ms_request() -> bytes:
     """PredictRequest of the MSService for add_one.add_one with one instance."""
     float32 = bytes((2 << 3, 11))
     tensor = _field(1, _field(1, bytes([16]))) + float32 + _field(3, RAW)
@@ -141,7 +141,7 @@ CONTENDERS = (
         "ours",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
-        _ms_request(),
+        ms_request(),
         port=1,
     ),
     Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
@@ -151,7 +151,7 @@ CONTENDERS = (
         "ours front ends",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
-        _ms_request(),
+        ms_request(),
         port=1,
     ),
     Contender(
@@ -167,8 +167,8 @@ CONTENDERS = (
         "grpc.aio",
         "grpc",
         "/ceiling/Echo",
-        _ms_request(),
-        answer=_ms_request(),
+        ms_request(),
+        answer=ms_request(),
     ),
 )
 

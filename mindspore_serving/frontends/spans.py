@@ -3,7 +3,7 @@
 A span has nothing of a body or a query, nor texts of errors, which can quote them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindspore_serving import log
@@ -74,10 +74,8 @@ def route_of(scope: Mapping[str, Any]) -> str:
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     """Begin the span of this task's gRPC call; `method` is package.Service/Method."""
-    span = tracer.begin(method, context.invocation_metadata() or ())
-    span.attributes.update(
-        {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: log.request_id.get()}
-    )
+    metadata = context.invocation_metadata() or ()
+    span = start_rpc(tracer, metadata, method, log.request_id.get())
     current.set(span)
 
     def end(_: Any) -> None:
@@ -89,9 +87,24 @@ def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     done.add_done_callback(end)
 
 
+def start_rpc(
+    tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]], method: str, request_id: str
+) -> RequestSpan:
+    """Start the span of a gRPC call; `method` is package.Service/Method."""
+    span = tracer.begin(method, metadata)
+    span.attributes.update(
+        {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: request_id}
+    )
+    return span
+
+
 def fail(error: Exception) -> None:
     """Mark the span of this task's request as failed with `error`."""
-    span = current.get()
+    fail_span(current.get(), error)
+
+
+def fail_span(span: RequestSpan | None, error: Exception) -> None:
+    """Mark a span, if there is one, as failed with `error`."""
     if span is not None:
         code = error.code if isinstance(error, ServingError) else Code.FAILED
         span.fail(Code(code).name.lower(), is_failed=status.of(code).http >= 500)

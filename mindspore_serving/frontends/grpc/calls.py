@@ -81,8 +81,8 @@ class CallGate:
         self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
     ) -> None:
         self.limits = limits
-        self._keys = keys
-        self._tracer = tracer
+        self.keys = keys
+        self.tracer = tracer
         memory = Quota(limits.max_body_memory, largest=max_message, reserved=RESERVED)
         self.reader = MessageReader(memory, limits.body_timeout)
 
@@ -114,19 +114,19 @@ class CallGate:
         client_id = _find(context, _ID)
         log.request_id.set(id_of(client_id).decode())
         answer_headers.current.set(partial(add_trailing, context))
-        if client_id is not None or self._tracer is not None:
+        if client_id is not None or self.tracer is not None:
             context.set_trailing_metadata(trailing())
-        if self._tracer is not None:
-            begin_rpc(self._tracer, context, method)
+        if self.tracer is not None:
+            begin_rpc(self.tracer, context, method)
 
     def admit_tenant(self, context: Context) -> Tenant | None:
         """Return the tenant of a call, to be released at its end; None without keys.
 
         Raises Unauthorized and Overloaded.
         """
-        if not self._keys:
+        if not self.keys:
             return None
-        tenant = self._keys.find(_find(context, "authorization")).admit()
+        tenant = self.keys.find(_find(context, "authorization")).admit()
         tenant_of_task.set(tenant.owner)
         return tenant
 

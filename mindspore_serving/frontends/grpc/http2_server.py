@@ -16,7 +16,9 @@ from mindspore_serving.frontends.grpc.connect import (
     media_type,
     message_kinds,
 )
-from mindspore_serving.frontends.grpc.messages import Code
+from mindspore_serving.frontends.grpc.direct import DirectCall
+from mindspore_serving.frontends.grpc.messages import Code, call_head
+from mindspore_serving.frontends.grpc.unary import DirectMethod
 from mindspore_serving.frontends.grpc.web import WEB_TYPES, GrpcWebCall
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
@@ -52,6 +54,8 @@ class GrpcMethods:
 
     def is_call(self, head: RequestHead) -> bool:
         """Return whether a request is a call by gRPC, gRPC-Web or Connect."""
+        if head.facts is not None:  # as of an earlier request with the same head
+            return True
         if head.method != b"POST":
             return False
         kind = head.fields.get(b"content-type", b"")
@@ -64,8 +68,9 @@ class GrpcMethods:
 
         Raises HeadRefusal for messages of an unknown form.
         """
+        facts = call_head(head)
         method = self.method(head.target)
-        if head.size > self._max_metadata:
+        if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
             method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
         kind = head.fields.get(b"content-type", b"")
@@ -74,6 +79,9 @@ class GrpcMethods:
             return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
         if not kind.startswith(_WEB):
             assert isinstance(output, Http2Stream)
+            direct = method.stream_unary
+            if isinstance(direct, DirectMethod):
+                return DirectCall(direct, facts, output, self.max_message)
             return GrpcCall(method, head, output, self.max_message)
         is_text = WEB_TYPES.get(media_type(head))
         if is_text is None:
