@@ -257,7 +257,7 @@ def _send_body(stream: socket.socket, head: bytes) -> None:
 
 def _messages(scene: Scene) -> None:
     options = [("grpc.max_send_message_length", 512 * MIB)]
-    request = to_request("toy", "echo", 0, {"x": bytes(95_000_000)}).SerializeToString()
+    request = to_request("toy", "echo", 0, {"x": bytes(95_000_000)})
     with ExitStack() as stack:
         for _ in range(6):
             where = f"127.0.0.1:{scene.server.grpc}"

