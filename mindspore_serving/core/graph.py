@@ -49,7 +49,8 @@ class Method:
 
     `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
     are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
-    types of models' inputs, which a worker adds when it has loaded the models.
+    types of models' inputs, which a worker adds when it has loaded the models. `cache` says if its
+    answers may be cached; None: they may if it can `retry`.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Method:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
     examples: Mapping[str, Example] = field(default_factory=dict)
+    cache: bool | None = None
 
     @property
     def streams(self) -> bool:

@@ -118,7 +118,8 @@ class MethodReport(Message, frozen=True):
 
     `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
-    of requests of a method that `streams`: they do not wait for each other.
+    of requests of a method that `streams`: they do not wait for each other.  `cache` says whether
+    its answers may be cached; None if they may where a part may be run again.
     """
 
     name: str
@@ -129,6 +130,7 @@ class MethodReport(Message, frozen=True):
     is_only_models: bool
     streams: bool = False
     signature: InstanceSignature = InstanceSignature()
+    cache: bool | None = None
 
 
 class ModelReport(Message, frozen=True):

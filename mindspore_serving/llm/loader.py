@@ -46,6 +46,7 @@ from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
 from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
 from mindspore_serving.llm.runtimes.draft import open_runners
+from mindspore_serving.llm.runtimes.pages import trim
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
@@ -248,6 +249,7 @@ def open_ours(
     opened = OpenedModel(
         runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
+    trim()  # of a large vocabulary, reading leaves 50 MB
     return opened, engine
 
 

@@ -16,6 +16,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
+from mindspore_serving.master.answer_cache import cache_for
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -158,6 +159,8 @@ class BatchedMethod(ServedMethod):
         delay, preferred = deployment.max_batch_delay_ms, deployment.preferred_batch_size
         if delay and not preferred:
             preferred = report.batch_size  # a full batch need not wait
+        is_cacheable = self.can_retry if report.cache is None else report.cache
+        self.cache = cache_for(deployment, is_cacheable=is_cacheable)
         self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler

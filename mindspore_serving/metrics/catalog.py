@@ -86,6 +86,15 @@ METHODS = (
         "Seconds that requests were queued before a worker got them.",
         METHOD,
     ),
+    _counter(
+        "cache_requests",
+        "Requests to methods with a cache of answers: hit, miss, joined (answered with an equal "
+        "request in flight) or skipped (too large, or in shared memory of the client).",
+        *METHOD,
+        "result",
+    ),
+    _counter("cache_evictions", "Answers evicted from a method's cache.", *METHOD),
+    _gauge("cache_bytes", "Bytes of the answers in a method's cache.", *METHOD),
 )
 
 WORKERS = (

@@ -30,13 +30,14 @@ def register_method(
     *,
     retry: bool = True,
     example: Mapping[str, Any] | None = None,
+    cache: bool | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register a function of servable_config.py as a method, which clients call.  A decorator.
 
     The method has the function's name, its inputs are the function's parameters, its outputs have
-    `output_names` (a str, or a tuple or list of distinct strs).  The body runs once, when
-    servable_config.py is imported, with placeholders instead of data: it passes them to `add_stage`
-    and returns one for each output name.  Inputs may be returned unchanged.
+    `output_names` (a str, or distinct strs).  The body runs once, when servable_config.py is
+    imported, with placeholders instead of data: it passes them to `add_stage` and returns one for
+    each output name.  Inputs may be returned unchanged.
 
         @register.register_method(output_names=["y"])
         def add_cast(x1, x2):
@@ -45,7 +46,9 @@ def register_method(
             return y
 
     With `retry=False`, a request whose worker died is not retried, so that its work is not done
-    twice.  `example` has values of inputs, by name, which `serve`, the web page and /docs show in
+    twice.  `cache` says whether the operator's cache of answers (`cache_mb`) has those of the
+    method; default: unless `retry=False`.
+    `example` has values of inputs, by name, which `serve`, the web page and /docs show in
     commands: a number, a text, bytes, or an array of at most 32 elements or of equal elements.  An
     input without one gets a value by the model's dtype and shape, or, if it is a function's, by
     its annotation (`str`, `bytes`, `int`, `float` or `bool`) or its name.
@@ -62,6 +65,7 @@ def register_method(
         )
     outputs = as_str_tuple("output_names", output_names)
     check_bool("retry", retry)
+    check_bool("cache", bool(cache) if cache is None else cache)
 
     def register(function: _Function) -> _Function:
         declaration = current("register_method")
@@ -73,9 +77,8 @@ def register_method(
             )
         stages = tuple(builder.stages)
         shown = _examples(builder, example or {})
-        method = Method(
-            builder.name, builder.inputs, outputs, stages, returns, retry, examples=shown
-        )
+        graph = builder.name, builder.inputs, outputs, stages, returns
+        method = Method(*graph, retry, examples=shown, cache=cache)
         record(declaration, method)
         return function
 

@@ -45,6 +45,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.master.caching import CachingInference
 from mindspore_serving.master.master import Master
 from mindspore_serving.mcp.config import read_config
 from mindspore_serving.mcp.servers import McpServers
@@ -94,7 +95,8 @@ class Serving:
         self.renewal = Renewal(self._renew_front_ends)
         self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
-        self._inference: Inference = self._master.dispatcher
+        self._caching = CachingInference(self._master.dispatcher)
+        self._inference: Inference = self._caching
         if log.has_requests():
             self._inference = RequestLog(self._inference)
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
@@ -293,7 +295,7 @@ class Serving:
         """
         if self._pool is None:
             self._pool = FrontEndPool(num_processes, self._master.control, self.renewal.admission)
-            services = SharedServices(self._master.dispatcher, self._responses, self._pool.sync)
+            services = SharedServices(self._caching, self._responses, self._pool.sync)
             services.recorder = self._tracer
             await self._pool.start(services)
         if self._pool.num_processes != num_processes:

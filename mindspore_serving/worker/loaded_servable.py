@@ -54,6 +54,7 @@ class LoadedServable:
                     is_only,
                     method.streams,
                     program.signature,
+                    method.cache,
                 )
             )
         if self.language is not None:

@@ -66,6 +66,7 @@ def make_repository(directory: Path) -> None:
         instance_group [ { count: 2 kind: KIND_CPU } ]
         model_warmup { name: "w" batch_size: 2 inputs {
           key: "x" value: { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } }
+        optimization { graph { level: 1 } }
         response_cache { enable: true }""",
     )
     onnx.save(doubling([None, 2]), version / "net.onnx")
@@ -199,7 +200,7 @@ def test_a_script_has_the_names_and_types_of_its_description(served: Served) -> 
 
 def test_the_start_names_fields_without_effect_and_refused_models(served: Served) -> None:
     text = "\n".join(served.command.lines)
-    assert "double: without effect here, of Triton's config.pbtxt: response_cache" in text
+    assert "double: without effect here, of Triton's config.pbtxt: optimization" in text
     assert "Not served: ensemble: config.pbtxt: platform 'ensemble' is not run here" in text
     assert "double, version 2, 2 workers" in text
 

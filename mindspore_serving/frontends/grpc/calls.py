@@ -7,6 +7,7 @@ only when the code reads it, and not at all from a caller without a key.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -14,8 +15,9 @@ import grpc.aio
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
@@ -113,6 +115,7 @@ class CallGate:
         """
         client_id = _find(context, _ID)
         log.request_id.set(id_of(client_id).decode())
+        answer_headers.current.set(partial(add_trailing, context))
         if client_id is not None or self.tracer is not None:
             context.set_trailing_metadata(trailing())
         if self.tracer is not None:
@@ -125,7 +128,9 @@ class CallGate:
         """
         if not self.keys:
             return None
-        return self.keys.find(_find(context, "authorization")).admit()
+        tenant = self.keys.find(_find(context, "authorization")).admit()
+        tenant_of_task.set(tenant.owner)
+        return tenant
 
     @contextmanager
     def holding(self, peer: MemoryPeer, num_bytes: int) -> Iterator[None]:

@@ -10,9 +10,9 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.buffers import Buffer
-from mindspore_serving.core.service import Call, Reply, Request
+from mindspore_serving.core.service import Call, Reply, Request, tenant_of_task
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.grpc.messages import (
     HEAD,
@@ -209,6 +209,8 @@ class DirectCall(Exchange):
                 self._start_task(self._answer_soon(begun))
                 return
             begun.id, begun.span = self.request_id.decode(), self._trace
+            if self._tenant is not None:
+                begun.tenant = self._tenant.owner
             if self.entry is not None:
                 self.entry.servable, self.entry.method = begun.servable, begun.method
             self._call = method.inference.submit(begun, self._on_reply)
@@ -234,6 +236,8 @@ class DirectCall(Exchange):
         self._call = None  # breaks a reference cycle
         if self._is_over:
             return
+        if reply.cache:
+            self._add_trailing({answer_headers.CACHE: reply.cache})
         if reply.failure is not None:
             self._refuse(reply.failure)
             return
@@ -250,7 +254,10 @@ class DirectCall(Exchange):
         """Answer with a response that is awaited."""
         log.request_id.set(self.request_id.decode())  # in the context of this task
         access.current.set(self.entry)
+        answer_headers.current.set(self._add_trailing)
         current.set(self._trace)
+        if self._tenant is not None:
+            tenant_of_task.set(self._tenant.owner)
         try:
             self._answer(await response)
         except Exception as error:

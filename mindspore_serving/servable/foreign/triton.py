@@ -66,6 +66,7 @@ _READ = {
     "dynamic_batching.default_queue_policy.timeout_action",
     "parameters",
     "model_warmup",
+    "response_cache.enable",
 }
 _REFUSED = {
     "sequence_batching": "requests of a sequence share no state here: send the state as a tensor",
@@ -80,6 +81,7 @@ _REFUSED = {
         "a model file answers once: yield answers from a function of a servable_config.py"
     ),
 }
+_CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
 _PARALLEL = "execution_mode"
 
@@ -98,6 +100,8 @@ def read(path: str) -> ForeignModel:
             raise StartError(f"{FILE}: {path} is not supported: {_REFUSED[path]}")
     options, notes = _workers(config)
     options |= _batching(config)
+    if config.response_cache.enable:
+        options["cache_mb"] = _CACHE_MB
     model_options, unused = _parameters(config)
     is_batched = config.max_batch_size > 0
     if is_batched or config.input:

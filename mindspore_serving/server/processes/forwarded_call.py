@@ -7,7 +7,7 @@ import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.server.processes.messages import (
     AsgiCall,
@@ -43,11 +43,13 @@ class ForwardedCall:
         self._sync = sync
         self._body_message: asyncio.Future[Message] | None = None
         self._acknowledged = asyncio.Event()
+        self._added: dict[str, str] = {}  # headers of the answer
 
     async def run(self, span: RequestSpan | None) -> None:
         """Run the call; `span` is the span of the front end, None if it is not traced."""
         log.request_id.set(self._ask.request_id)
         current.set(span)
+        answer_headers.current.set(self._added.update)
         entry = access.Entry("", "", "")
         access.current.set(entry)
         has_failed = False
@@ -85,6 +87,7 @@ class ForwardedCall:
         if message["type"] == "http.response.start":
             await self._sync()
             headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
+            headers += ((name.encode(), value.encode()) for name, value in self._added.items())
             route = route_of(self._scope)
             self._pipe.send(ResponseChunk(self._ask.id, message["status"], headers, route=route))
         else:

@@ -53,6 +53,7 @@ class Submit(Message, frozen=True, tag=11):
     request_id: str
     traceparent: str = ""
     tracestate: str = ""
+    tenant: str = ""
 
 
 class CancelRequest(Message, frozen=True, tag=12):
@@ -176,6 +177,7 @@ class ControlAnswer(Message, frozen=True, tag=22):
     failure: Fault | None = None
     is_last: bool = True
     has_output: bool = True
+    cache: str = ""
 
 
 class BodyRequest(Message, frozen=True, tag=23):

@@ -137,6 +137,7 @@ class Session:
             message.prefix,
             message.request_id,
             self._services.span_of(message),
+            tenant=message.tenant,
         )
         answer = partial(self._answer, message.id)
         self._calls[message.id] = self._services.inference.submit(request, answer)
@@ -152,6 +153,7 @@ class Session:
                 None if reply.failure is None else to_fault(reply.failure),
                 reply.is_last,
                 reply.has_output,
+                reply.cache,
             )
         )
 

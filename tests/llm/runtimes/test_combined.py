@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("gguf")
-pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 pytest.importorskip("openvino")
 pytest.importorskip("transformers")
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 pytest.importorskip("gguf")
-pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 pytest.importorskip("openvino")
 
 from mindspore_serving.errors import StartError
@@ -68,8 +68,8 @@ def test_a_directory_is_computed_by_openvino(tmp_path):
 
 
 def test_a_missing_library_is_a_reason(model, monkeypatch):
-    monkeypatch.setattr(default, "find_spec", lambda name: None if name == "numba" else name)
-    assert reason_against(model, EngineConfig()) == "numba is not installed"
+    monkeypatch.setattr(default, "find_spec", lambda name: None if name == "llvmlite" else name)
+    assert reason_against(model, EngineConfig()) == "llvmlite is not installed"
 
 
 def test_missing_instructions_are_a_reason(model, monkeypatch):

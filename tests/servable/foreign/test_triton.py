@@ -60,6 +60,7 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
         "max_batch_delay_ms": 0.5,
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "cache_mb": 64,
         "with_batch_dim": True,
     }
     assert (model.versions, model.max_batch_size) == ("1,3", 8)
@@ -79,7 +80,7 @@ def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> 
     assert read(tmp_path, FULL).note("resnet") == (
         "resnet: without effect here, of Triton's config.pbtxt: input.format, "
         "output.label_filename, instance_group.host_policy, dynamic_batching.priority_levels, "
-        "dynamic_batching.default_queue_policy.max_queue_size, optimization, response_cache, "
+        "dynamic_batching.default_queue_policy.max_queue_size, optimization, "
         "parameters.other"
     )
 
@@ -209,5 +210,6 @@ def test_options_of_the_operator_win(tmp_path: Path) -> None:
         "device_type": "CPU",
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "cache_mb": 64,
         "with_batch_dim": True,
     }
