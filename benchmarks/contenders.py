@@ -56,9 +56,9 @@ def _script(name: str) -> Callable[[list[int]], list[str]]:
     return lambda ports: [str(HERE / "servers" / name), *map(str, ports)]
 
 
-def ours(servable: str, *library: str) -> Callable[[list[int]], list[str]]:
+def ours(servable: str, *front_ends: str) -> Callable[[list[int]], list[str]]:
     """The arguments of our server with one of servables/; the ports: HTTP, gRPC."""
-    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports), *library]
+    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports), *front_ends]
 
 
 def _json(value: object) -> bytes:
@@ -103,7 +103,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", None, 2, ours("add_one")),
-        Server("ours grpcio", None, 2, ours("add_one", "grpcio")),
+        Server("ours front ends", None, 2, ours("add_one", "2")),
         Server("litserve", "litserve", 1, _script("litserve_add_one.py")),
         Server("mosec", "mosec", 1, _script("mosec_add_one.py")),
         Server("mlserver", "mlserver", 2, _script("mlserver_add_one.py")),
@@ -145,10 +145,10 @@ CONTENDERS = (
         port=1,
     ),
     Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
-    Contender("ours V2 gRPC, grpcio", "ours grpcio", "grpc", _V2_CALL, _v2_request(), port=1),
+    Contender("ours JSON, two front ends", "ours front ends", "http", _OURS, _BODY),
     Contender(
-        "ours gRPC, grpcio",
-        "ours grpcio",
+        "ours gRPC, two front ends",
+        "ours front ends",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
         ms_request(),

@@ -20,7 +20,7 @@ SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
-        "allow_loading=False, client_shared_memory=False, front_ends=1, grpc_library='auto')"
+        "allow_loading=False, client_shared_memory=False, front_ends=1)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "

@@ -7,7 +7,7 @@ from another connection.
 """
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NO_MEMORY = "The bodies of other requests use all the memory for bodies (max_body_memory)"
 
@@ -31,6 +31,22 @@ def peer_of(name: str) -> MemoryPeer:
     if not name.startswith("ip"):
         return ANONYMOUS
     return MemoryPeer(name.rpartition(":")[0], name)
+
+
+def name_of(client: Any) -> str:
+    """Return grpcio's name of the client at the address `client` of its socket."""
+    if not isinstance(client, tuple):
+        return "unix:"
+    host, port = client[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def client_of(name: str) -> tuple[str, int] | None:
+    """Return the address in a name of `name_of`; None of a unix socket."""
+    if not name.startswith("ip"):
+        return None
+    host, _, port = name.partition(":")[2].rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 class Quota:

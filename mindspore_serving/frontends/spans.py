@@ -9,7 +9,6 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
-from mindspore_serving.frontends.grpc.access import status_of
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.routes import ROUTE
@@ -80,8 +79,8 @@ def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     current.set(span)
 
     def end(_: Any) -> None:
-        name = "CANCELLED" if context.cancelled() else status_of(context)
-        span.attributes["rpc.response.status_code"] = name
+        code = None if context.cancelled() else context.code()
+        span.attributes["rpc.response.status_code"] = "CANCELLED" if code is None else code.name
         span.end()
 
     done: Any = context  # the stubs have another type for the callback

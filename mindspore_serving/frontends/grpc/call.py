@@ -38,7 +38,7 @@ from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http2.fields import encode_fields
 from mindspore_serving.frontends.http2.stream import Http2Stream
-from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.frontends.memory import NO_MEMORY, name_of
 from mindspore_serving.wire import status as statuses
 
 _FEW, _OVERHEAD = 16, 128  # unread messages that do not count; bytes that a further one costs more
@@ -333,11 +333,7 @@ class GrpcCall(Exchange):
         return self._trailing
 
     def peer(self) -> str:
-        name = self.output.describe("peername")
-        if not isinstance(name, tuple):
-            return "unix:"
-        host, port = name[:2]
-        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return name_of(self.output.describe("peername"))
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the client's deadline, None without a deadline."""

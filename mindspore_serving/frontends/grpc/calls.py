@@ -11,7 +11,6 @@ from functools import partial
 from typing import NoReturn
 
 import grpc
-import grpc.aio
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
@@ -28,7 +27,6 @@ from mindspore_serving.wire import status
 
 HALF_SENT_GRACE = 0.5  # seconds for clients to send the rest of a message when the server stops
 _ID = NAME.decode()
-SLOW = 10.0  # seconds after which an incomplete message loses its memory to any other
 RESERVED = 64 << 10  # bytes of messages that each connection can always have
 
 
@@ -86,7 +84,7 @@ class CallGate:
         self.keys = keys
         self.tracer = tracer
         memory = Quota(limits.max_body_memory, largest=max_message, reserved=RESERVED)
-        self.reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
+        self.reader = MessageReader(memory, limits.body_timeout)
 
     async def admit(self, context: Context, method: str) -> AdmittedCall:
         """Check the key of a call and read its message; abort the call if it is refused.
@@ -157,12 +155,7 @@ async def abort(context: Context, error: ServingError) -> NoReturn:
     """End the call with the status of `error`."""
     code = grpc.StatusCode[status.of(error.code).grpc]
     fail(error)
-    try:
-        await context.abort(code, str(error), trailing(error))
-    except grpc.aio.AbortError:
-        raise
-    except grpc.aio.BaseError:
-        raise asyncio.CancelledError from None  # the caller has disconnected
+    await context.abort(code, str(error), trailing(error))
     raise AssertionError("abort raises")
 
 

@@ -14,7 +14,6 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort
 from mindspore_serving.frontends.grpc.unary import DirectMethod, Headers, Parts
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import answers, repository, settings
@@ -28,7 +27,7 @@ from mindspore_serving.frontends.v2.errors import to_serving_error
 from mindspore_serving.frontends.v2.inference import V2, Selected
 from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
-from mindspore_serving.frontends.v2.stream import Stream
+from mindspore_serving.frontends.v2.stream import Stream, UnsentReplies
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
@@ -40,7 +39,7 @@ Method: TypeAlias = Callable[[Any], "Awaitable[Any]"]
 
 
 def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
-    """Return the handler of the service, to be added to a server; both count in `unsent`."""
+    """Return the handler of the service, whose streams count in `unsent`."""
     service = Service(v2, gate)
     methods = {
         name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
