@@ -195,8 +195,8 @@ class DirectCall(Exchange):
         window = WINDOWS[self._head.encoding]
         try:
             body = await on_thread("inflate", inflate, body, window, self._max_message)
-        except CallFault as fault:
-            self._end(fault.code, str(fault))
+        except Exception as error:
+            self._refuse(error)
         else:
             if not self._is_over:
                 self._submit(body)
