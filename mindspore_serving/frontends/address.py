@@ -78,8 +78,12 @@ def check_loopback(address: Address, tag: str) -> None:
 def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
     """Return a listening TCP socket, or unix socket; the file of an older one is replaced.
 
+    The directory of a unix socket is made, but none above it: a path with a mistake is to fail.
     Raises StartError if the address is in use or not of this machine.
     """
+    if address.path:
+        with suppress(OSError):
+            os.mkdir(os.path.dirname(os.path.abspath(address.path)))
     remove_socket(address)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(socket.AF_UNIX if address.path else family, socket.SOCK_STREAM)

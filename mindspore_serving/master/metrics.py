@@ -34,6 +34,7 @@ _BYTES = {
 }
 _COUNTERS = {
     "serving_llm_steps_total": "num_steps",
+    "serving_llm_native_steps_total": "num_native_steps",
     "serving_llm_prompt_tokens_total": "num_prompt_tokens",
     "serving_llm_generated_tokens_total": "num_generated_tokens",
     "serving_llm_prefix_cache_queries_total": "num_cache_queries",

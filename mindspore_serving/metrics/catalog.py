@@ -137,6 +137,11 @@ ENGINES = (
         *SERVABLE,
     ),
     _counter("llm_steps", "Steps that engines computed.", *SERVABLE),
+    _counter(
+        "llm_native_steps",
+        "Steps that the native part of the runtime combined computed.",
+        *SERVABLE,
+    ),
     _counter("llm_prompt_tokens", "Prompt tokens of accepted requests.", *SERVABLE),
     _counter("llm_generated_tokens", "Tokens that engines generated.", *SERVABLE),
     _counter(

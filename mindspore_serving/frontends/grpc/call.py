@@ -33,6 +33,7 @@ from mindspore_serving.frontends.grpc.messages import (
     encode_status,
     frame_response,
     inflate,
+    parse,
 )
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import RequestHead
@@ -80,9 +81,9 @@ class GrpcCall(Exchange):
     def __init__(self, method: Any, head: RequestHead, output: Http2Stream, limit: int) -> None:
         """Create a call of a grpcio method handler, with messages of at most `limit` bytes."""
         super().__init__(output, keep_alive=True)
-        self._head, self._facts = head, (facts := call_head(head))
+        self._head, self._facts = head, call_head(head)
         self._method, self._max_message = method, limit
-        self.protocol, self._encoding = facts.protocol, facts.encoding
+        self.protocol, self._encoding = self._facts.protocol, self._facts.encoding
         self.is_cut = self._is_over = self._is_cancelled = False
         self._messages: deque[tuple[bool, bytes]] = deque()  # whether it is compressed, and itself
         self._prefix = b""  # of the message that arrives
@@ -265,8 +266,7 @@ class GrpcCall(Exchange):
         if self.has_responded:
             self.output.finish_with(fields)
         else:
-            head = [*HEADERS, *encode_metadata(self._initial)]
-            self.output.answer_fields(200, [*head, *fields])
+            self.output.answer_fields(200, [*HEADERS, *encode_metadata(self._initial), *fields])
 
     def _finish(self) -> None:
         """Release what the call holds, and cancel its method unless that has ended the call."""
@@ -307,7 +307,7 @@ class GrpcCall(Exchange):
         if is_compressed:
             message = await self._decompress(message)
         deserialize = self._method.request_deserializer
-        return message if deserialize is None else deserialize(message)
+        return message if deserialize is None else parse(message, deserialize)
 
     async def _requests(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not None:

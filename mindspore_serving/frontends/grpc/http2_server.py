@@ -54,7 +54,7 @@ class GrpcMethods:
 
     def is_call(self, head: RequestHead) -> bool:
         """Return whether a request is a call by gRPC, gRPC-Web or Connect."""
-        if head.facts is not None:  # as an earlier request with this head was
+        if head.facts is not None:  # as of an earlier request with the same head
             return True
         if head.method != b"POST":
             return False

@@ -4,10 +4,12 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 from urllib.parse import quote
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.frontends import access
@@ -129,6 +131,14 @@ def inflate(message: Buffer, window: int, limit: int) -> bytes:
     if len(data) > limit:
         raise CallFault(Code.RESOURCE_EXHAUSTED, f"a message has over {limit} bytes decompressed")
     return data
+
+
+def parse(message: bytes, deserialize: Callable[[bytes], Any]) -> Any:
+    """Return a message as `deserialize` makes it.  Raises CallFault."""
+    try:
+        return deserialize(message)
+    except DecodeError as error:
+        raise CallFault(Code.INTERNAL, f"a message cannot be parsed: {error}") from None
 
 
 def decode_metadata(headers: Fields) -> Iterable[tuple[str, str | bytes]]:

@@ -34,6 +34,7 @@ from mindspore_serving.frontends.http2.streams import StreamTable
 CONNECTION_WINDOW = 16 << 20  # bytes that all streams of a connection may send ahead
 MAX_FRAME = 64 << 10  # bytes of a payload that the client may send
 _MAX_DISCARDED = 16 << 20  # bytes read after GOAWAY, so that the client can read it
+_MAX_TEXT = 200  # characters of a GOAWAY, which may cite what the client has sent
 _PRIORITY_SIZE, _RESET_SIZE, _PING_SIZE, _GOAWAY_SIZE = 5, 4, 8, 8
 
 
@@ -219,7 +220,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement has settings")
             return
         self._has_settings = True
-        for name, value in read_settings(payload):
+        for name, value in dict(read_settings(payload)).items():  # the last of each
             if name == Setting.INITIAL_WINDOW_SIZE:
                 self._sender.change_windows(value, self.streams)
             elif name == Setting.MAX_FRAME_SIZE:
@@ -281,7 +282,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(timeout, self.transport.close)
 
     def _send_goaway(self, last_id: int, code: ErrorCode, text: str = "") -> None:
-        payload = u32(last_id) + u32(code) + text.encode()
+        payload = u32(last_id) + u32(code) + text[:_MAX_TEXT].encode()
         self._sender.send(frame(FrameType.GOAWAY, 0, 0, payload))
 
     def _discard(self, num_bytes: int) -> None:

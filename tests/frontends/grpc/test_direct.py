@@ -306,7 +306,7 @@ def test_a_deadline_that_passes_cancels_the_request(served, peer):
     send(peer, number, framed(message()))
     assert status_of(peer, number)[0] is Code.DEADLINE_EXCEEDED
     calls = served.inference.calls
-    assert all(call.is_cancelled and call.request.timeout <= 0.2 for call in calls)
+    assert all(call.is_cancelled and call.request.timeout < 0.21 for call in calls)
     for call in calls:
         call.reply(Reply([b"late"]))
     assert echoed(peer, _called_now(served, peer), message(3))
@@ -344,7 +344,9 @@ def test_a_message_that_arrives_too_slowly_is_refused(serve):
     peer = served.peer()
     number = begin(peer)
     send(peer, number, framed(message(50))[:20], is_last=False)
-    eventually(lambda: any(each.streams for each in served.server.shared.connections))
+    eventually(
+        lambda: any(getattr(each, "streams", ()) for each in served.server.shared.connections)
+    )
     served.sweep(2.0)
     code, fields = status_of(peer, number)
     assert (code, fields["grpc-message"]) == (

@@ -47,11 +47,11 @@ def instruction_set() -> InstructionSet:
                 f"{VARIABLE} is {forced!r}, expected one of {', '.join(InstructionSet)}"
             )
         return InstructionSet(forced)
-    features = set(_processor().get("flags", "").split())
+    features = set(processor().get("flags", "").split())
     for instructions, needed in _NEEDED.items():
         if needed <= features:
             return instructions
-    name = _processor().get("model name", "no name in /proc/cpuinfo")
+    name = processor().get("model name", "no name in /proc/cpuinfo")
     raise StartError(
         f"native kernels need an x86-64 processor with AVX2, this one is {platform.machine()} "
         f"({name}): choose another runtime"
@@ -59,7 +59,7 @@ def instruction_set() -> InstructionSet:
 
 
 @cache
-def _processor() -> dict[str, str]:
+def processor() -> dict[str, str]:
     """Return what Linux says of the first processor, by name; nothing if it does not."""
     try:
         first, _, _ = _PROCESSOR.read_text().partition("\n\n")
@@ -75,7 +75,7 @@ class Compiler:
     def __init__(self, instructions: InstructionSet, directory: Path | None = None) -> None:
         self.instructions = instructions
         names = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
-        host = [_processor().get(name, "") for name in names]
+        host = [processor().get(name, "") for name in names]
         self._host = [part.encode() for part in (*host, instructions.value, version("llvmlite"))]
         self._loaded: list[MachineCode] = []
         self._directory = directory
