@@ -284,7 +284,7 @@ def test_a_caller_gets_its_request_id_back(peer):
     assert "x-request-id" not in status_of(peer, _called(peer, message()))[1]
 
 
-def test_an_answer_tells_whether_a_cache_had_it(served, peer):
+def test_an_answer_tells_of_a_hit_of_the_cache(served, peer):
     served.inference.holds = True
     number = _called(peer, message())
     served.inference.wait_for(1).reply(Reply([b""], cache=HIT))
