@@ -140,7 +140,9 @@ class Allowance:
     def take(self, amount: int) -> bool:
         """Take `amount` units; return whether there was room."""
         quota, address = self._quota, self._address
-        if quota.used and not quota.fits(
+        # While half is free, any connection may have it, also by the rules of fairness.
+        is_scarce = quota.used and 2 * (quota.used + amount) > quota.limit
+        if is_scarce and not quota.fits(
             amount, quota.of_address(address), self._used, is_known=bool(address)
         ):
             return False

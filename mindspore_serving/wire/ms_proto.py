@@ -79,6 +79,9 @@ def split(body: Buffer) -> list[memoryview]:
     Raises InvalidInputs if there is none, or if the top level is no PredictRequest.
     """
     view = memoryview(body)
+    start = _single_instance(body)
+    if start:
+        return [view[start:]]
     chunks: list[memoryview] = []
     num_specs = 0
     for tag, start, stop in _fields(body):
@@ -91,6 +94,21 @@ def split(body: Buffer) -> list[memoryview]:
     if not chunks:
         raise NoInstances("Instances count of request cannot be 0")
     return chunks
+
+
+def _single_instance(body: Buffer) -> int:
+    """Return the offset of the instance in a request of a short spec and one instance, else 0."""
+    end = len(body)
+    if end < 4 or body[0] != _SPEC or body[1] > 0x7F:
+        return 0
+    pos = 2 + body[1]
+    if pos + 1 >= end or body[pos] != _INSTANCES:
+        return 0
+    try:
+        size, start = from_varint(body, pos + 1)
+    except (ValueError, IndexError):
+        return 0
+    return start if start + size == end else 0
 
 
 def request(spec: pb.ServableSpec, instances: Sequence[Instance]) -> bytes:

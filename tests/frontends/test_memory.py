@@ -1,6 +1,8 @@
 """What clients may take of what a server has once for all."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 
@@ -65,3 +67,32 @@ def test_a_peer_of_grpc_has_the_address_without_the_port(name: str, address: str
 @pytest.mark.parametrize("name", ["unix:", "unix:2", ""])
 def test_clients_of_a_unix_socket_share_a_peer(name: str) -> None:
     assert peer_of(name) is ANONYMOUS
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(0, 10),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(-9, 9)), max_size=60),
+)
+def test_an_allowance_follows_the_rules_of_its_quota(
+    limit: int, reserved: int, steps: list[tuple[int, int]]
+) -> None:
+    """Six connections of two addresses and of a unix socket take units, and give some back."""
+    quota, other = (Quota(limit, largest=limit // 3, reserved=reserved) for _ in range(2))
+    addresses = ["a", "a", "a", "b", "b", ""]
+    allowances = [quota.allowance((name, 1) if name else None) for name in addresses]
+    peers = [
+        MemoryPeer(name, number) if name else ANONYMOUS for number, name in enumerate(addresses)
+    ]
+    taken = [0] * len(addresses)
+    for number, amount in steps:
+        if amount >= 0:
+            has_room = other.take(peers[number], amount)
+            assert allowances[number].take(amount) == has_room
+            taken[number] += amount * has_room
+        else:
+            back = min(-amount, taken[number])
+            taken[number] -= back
+            allowances[number].give_back(back)
+            other.give_back(peers[number], back)
+        assert quota.used == other.used == sum(taken)

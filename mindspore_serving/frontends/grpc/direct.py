@@ -10,11 +10,10 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.buffers import Buffer
-from mindspore_serving.core.service import Call, Reply, Request
+from mindspore_serving.core.service import Call, Reply, Request, tenant_of_task
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.access import Entry
-from mindspore_serving.frontends.answer_headers import CACHE
 from mindspore_serving.frontends.grpc.calls import sequence_of
 from mindspore_serving.frontends.grpc.messages import (
     HEAD,
@@ -197,8 +196,8 @@ class DirectCall(Exchange):
         window = WINDOWS[self._head.encoding]
         try:
             body = await on_thread("inflate", inflate, body, window, self._max_message)
-        except CallFault as fault:
-            self._end(fault.code, str(fault))
+        except Exception as error:
+            self._refuse(error)
         else:
             if not self._is_over:
                 self._submit(body)
@@ -240,7 +239,7 @@ class DirectCall(Exchange):
         if self._is_over:
             return
         if reply.cache:
-            self._trailing = (*self._trailing, (CACHE, reply.cache))
+            self._add_trailing({answer_headers.CACHE: reply.cache})
         if reply.failure is not None:
             self._refuse(reply.failure)
             return
@@ -257,7 +256,10 @@ class DirectCall(Exchange):
         """Answer with a response that is awaited."""
         log.request_id.set(self.request_id.decode())  # in the context of this task
         access.current.set(self.entry)
+        answer_headers.current.set(self._add_trailing)
         current.set(self._trace)
+        if self._tenant is not None:
+            tenant_of_task.set(self._tenant.owner)
         try:
             self._answer(await response)
         except Exception as error:

@@ -68,8 +68,7 @@ class GrpcMethods:
 
         Raises HeadRefusal for messages of an unknown form.
         """
-        facts = call_head(head)
-        method = self.method(head.target)
+        facts, method = call_head(head), self.method(head.target)
         if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
             method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)

@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.core.service import Reply
+from mindspore_serving.core.service import HIT, Reply
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
@@ -284,6 +284,13 @@ def test_a_caller_gets_its_request_id_back(peer):
     assert "x-request-id" not in status_of(peer, _called(peer, message()))[1]
 
 
+def test_an_answer_tells_of_a_hit_of_the_cache(served, peer):
+    served.inference.holds = True
+    number = _called(peer, message())
+    served.inference.wait_for(1).reply(Reply([b""], cache=HIT))
+    assert status_of(peer, number)[1]["x-cache"] == HIT
+
+
 # --- time and cancellation ------------------------------------------------------------------------
 
 
@@ -370,6 +377,14 @@ def test_a_caller_without_a_key_is_refused_before_its_message(serve):
     assert status_of(peer, number)[0] is Code.UNAUTHENTICATED
     assert echoed(peer, _called(peer, message(7), AUTHORIZED), message(7))
     assert len(served.inference.calls) == 1
+
+
+def test_a_request_has_the_tenant_of_its_key(serve):
+    served = serve(KEY)
+    peer = served.peer()
+    assert echoed(peer, _called(peer, message(7), AUTHORIZED), message(7))
+    (tenant,) = served.keys.tenants.values()
+    assert served.inference.calls[0].request.tenant == tenant.owner != ""
 
 
 @pytest.mark.parametrize("end", ["answer", "reset", "deadline"])
