@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving import log
-from mindspore_serving.core.buffers import join
+from mindspore_serving.core.buffers import Buffer, join
 from mindspore_serving.frontends.grpc.call import GrpcCall
 from mindspore_serving.frontends.grpc.messages import (
     CallFault,
@@ -83,7 +83,7 @@ class WebCall(GrpcCall):
         self.request_id = log.request_id.get().encode()
         self._finish()
 
-    def _write_whole(self, status: int, fields: Fields, parts: Sequence[bytes]) -> None:
+    def _write_whole(self, status: int, fields: Fields, parts: Sequence[Buffer]) -> None:
         """Write a whole answer, after which the connection goes on if all of its call was read."""
         self.has_responded = True
         self.keep_alive = self.keep_alive and self.is_complete
@@ -149,10 +149,10 @@ class GrpcWebCall(WebCall):
         else:
             self._write_frames(trailers)
 
-    def _write_frames(self, *parts: bytes) -> None:
+    def _write_frames(self, *parts: Buffer) -> None:
         self._write_whole(200, self._fields(), (self._encoded(parts),) if self._is_text else parts)
 
-    def _encoded(self, parts: Sequence[bytes]) -> bytes:
+    def _encoded(self, parts: Sequence[Buffer]) -> bytes:
         data = b"".join(parts)
         return base64.b64encode(data) if self._is_text else data
 

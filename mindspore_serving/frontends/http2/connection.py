@@ -164,6 +164,9 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _take_headers(self, flags: int, number: int, payload: memoryview) -> None:
         if not number & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS of no stream of a client")
+        if flags == Flag.END_HEADERS and len(payload) <= self._shared.limits.max_head:
+            self.streams.take_block(number, bytes(payload), is_last=False)  # as most requests have
+            return
         block = without_padding(flags, payload)
         if flags & Flag.PRIORITY:
             self._check_priority(number, block[:_PRIORITY_SIZE])
