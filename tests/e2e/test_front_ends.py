@@ -147,6 +147,22 @@ def test_an_invalid_request_is_answered_as_by_a_single_process(calls):
         assert (status, b"API key is missing" in body) == (401, True)
 
 
+def test_calls_by_connect_are_answered_and_forwarded(calls: Calls) -> None:
+    json_type = {"content-type": "application/json"}
+
+    def post(path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
+        return calls.http_call("POST", path, body, {**json_type, **headers})
+
+    check = "/grpc.health.v1.Health/Check"  # which the master answers
+    assert post(check, b'{"service": "toy"}') == (200, b'{"status": "SERVING"}')
+    assert post(check, b'{"service": "no"}')[0] == 404
+    predict = "/mindspore.serving.proto.MSService/Predict"
+    body = b'{"servableSpec": {"name": "no"}, "instances": [{}]}'
+    assert post(predict, body)[0] == 401
+    for key in (FREE, ONE):  # a key with a limit is counted by the master
+        assert post(predict, body, **key)[0] == 200
+
+
 def test_the_limit_of_a_key_holds_over_all_front_ends(calls, place):
     with two_connections(calls) as (first, second), ThreadPoolExecutor(1) as pool:
         waiting = {"instances": [{"path": str(place / "limit")}]}

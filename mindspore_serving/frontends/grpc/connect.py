@@ -15,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.frontends.grpc.messages import CallFault, Code
+from mindspore_serving.frontends.grpc.messages import SHORTEST, CallFault, Code
 from mindspore_serving.frontends.grpc.web import WebCall, safe_fields
 from mindspore_serving.frontends.http.head import RequestHead
 
@@ -100,7 +100,7 @@ class ConnectCall(WebCall):
         if not _IS_MILLISECONDS(timeout):
             text = f"connect-timeout-ms is {_shown(timeout)}, expected up to 10 digits"
             raise CallFault(Code.INVALID_ARGUMENT, text)
-        return int(timeout) / 1e3
+        return max(SHORTEST, int(timeout) / 1e3)
 
     def feed(self, data: bytes) -> None:
         if self._is_over or self._fault is not None:

@@ -26,7 +26,7 @@ from mindspore_serving.frontends.http.server import ExchangeServer
 from mindspore_serving.frontends.http2.stream import Http2Stream
 from mindspore_serving.tls import Certificates
 
-_WEB = b"application/grpc-web"
+_GRPC, _WEB = b"application/grpc", b"application/grpc-web"
 
 
 class GrpcMethods:
@@ -59,7 +59,7 @@ class GrpcMethods:
         if head.method != b"POST":
             return False
         kind = head.fields.get(b"content-type", b"")
-        if kind.startswith(b"application/grpc"):
+        if kind == _GRPC or kind.startswith(_GRPC):
             return head.version == "2" or kind.startswith(_WEB)
         return VERSION in head.fields or _service_of(head.target) in self._services
 
@@ -73,15 +73,15 @@ class GrpcMethods:
             text = f"the metadata has over {self._max_metadata} bytes"
             method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
         kind = head.fields.get(b"content-type", b"")
-        if not kind.startswith(b"application/grpc"):
-            kinds = self._kinds.get(head.target)
-            return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
-        if not kind.startswith(_WEB):
+        if kind == _GRPC or (kind.startswith(_GRPC) and not kind.startswith(_WEB)):
             assert isinstance(output, Http2Stream)
             direct = method.stream_unary
             if isinstance(direct, DirectMethod):
                 return DirectCall(direct, facts, output, self.max_message)
             return GrpcCall(method, head, output, self.max_message)
+        if not kind.startswith(_GRPC):
+            kinds = self._kinds.get(head.target)
+            return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
         is_text = WEB_TYPES.get(media_type(head))
         if is_text is None:
             accepted = b", ".join(WEB_TYPES).decode()

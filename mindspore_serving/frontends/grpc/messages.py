@@ -31,6 +31,7 @@ _RESERVED = frozenset(
     {b"host", b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding"}
 )
 _TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+SHORTEST = 1e-3  # seconds of a deadline: uvloop makes no timer of less, but a handle without time
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _UNQUOTED = " !\"#$&'()*+,/:;<=>?@[]"  # the rest of printable ASCII but %
 
@@ -82,7 +83,7 @@ class CallHead:
             match = _TIMEOUT.fullmatch(timeout)
             if match is None:
                 raise CallFault(Code.INTERNAL, "grpc-timeout is not a number with a unit")
-            self.timeout = int(match[1]) * _UNITS[match[2]]
+            self.timeout = max(SHORTEST, int(match[1]) * _UNITS[match[2]])
         if self.encoding != b"identity" and self.encoding not in WINDOWS:
             self.trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
             text = f"grpc-encoding {self.encoding.decode('latin-1')!r} is not supported"

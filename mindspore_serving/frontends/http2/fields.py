@@ -21,6 +21,8 @@ _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
 _BAD_NAME = re.compile(rb"[^!#$%&'*+\-.^_`|~0-9a-z]")
+# Three sizes of the table, of which a block may begin with two (RFC 7541, 4.2): each is work.
+_MANY_SIZES = re.compile(rb"(?:[\x20-\x3e]|\x3f[\x80-\xff]*[\0-\x7f]){3}")
 _BAD_VALUE = re.compile(rb"[\0\r\n]")
 _STATUS = {
     status: bytes([0x88 + i]) for i, status in enumerate((200, 204, 206, 304, 400, 404, 500))
@@ -82,6 +84,10 @@ class FieldReader:
         table = self._decoder.header_table
         entries = table.dynamic_entries
         newest, num_entries, size = entries[0] if entries else None, len(entries), table.maxsize
+        if _MANY_SIZES.match(block):
+            raise ConnectionFault(
+                ErrorCode.COMPRESSION_ERROR, "the size of the table changes thrice"
+            )
         try:
             fields: list[tuple[bytes, bytes]] = list(self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError:

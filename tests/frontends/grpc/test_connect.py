@@ -253,13 +253,14 @@ def test_a_message_that_grows_over_the_limit_is_refused(served):
     assert f"larger than max ({LARGEST})" in text
 
 
-def test_a_deadline_ends_a_call(background):
+@pytest.mark.parametrize("timeout", ["0", "20"])
+def test_a_deadline_ends_a_call(background, timeout):
     with closing(Interop(background)) as served:
         served.inference.holds = True
         caller = Caller(served.port)
-        answer = caller.error(PREDICT, message(), PROTO, connect_timeout_ms="20")
+        answer = caller.error(PREDICT, message(), PROTO, connect_timeout_ms=timeout)
         assert answer[:2] == (504, "deadline_exceeded")
-        eventually(lambda: served.inference.calls[0].is_cancelled)
+        eventually(lambda: all(call.is_cancelled for call in served.inference.calls))
 
 
 # --- keys, limits, pages --------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from tests.e2e.harness import config, write_servable
 from tests.e2e.harness import serving as whole_server
 from tests.frontends.grpc.test_limits import KEY, PREDICT, message, status_of
+from tests.frontends.http2.peer import Peer
 from tests.frontends.http_serving import Inference
 from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
@@ -155,6 +156,19 @@ def test_a_call_whose_deadline_passes_is_cancelled_in_the_server(background):
         assert asked.request.timeout < 2
         assert status_of(call) == "DEADLINE_EXCEEDED"
         eventually(lambda: asked.is_cancelled)
+
+
+@pytest.mark.parametrize("timeout", ["0S", "1n", "999u"])
+@pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}Stream"])
+def test_a_deadline_that_has_passed_ends_a_call(background, path, timeout):
+    with serving(background) as served:
+        served.inference.holds = True
+        peer = Peer(served.address.port)
+        body = len(message()).to_bytes(5, "big") + message()
+        fields = ("content-type", "application/grpc"), ("grpc-timeout", timeout)
+        answer = peer.read(peer.ask(*fields, body=body, path=path))
+        assert dict(answer.fields)["grpc-status"] == "4"
+        peer.close()
 
 
 def test_a_caller_without_a_key_is_refused(background):

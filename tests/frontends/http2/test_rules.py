@@ -318,6 +318,7 @@ UNREADABLE = {
     "EOS in a text": b"\0\x01x\x84\xff\xff\xff\xff",
     "a table over the limit": b"\x3f\xe1\xff\x03",
     "a size of the table behind a field": b"\x82\x20",
+    "three sizes of the table": b"\x20\x3f\xe1\x1f\x20\x82\x86\x84",
 }
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import tempfile
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
+from mindspore_serving import tls
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends.access import ResponseCounter
@@ -25,6 +27,7 @@ from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.proto import ms_service_pb2 as pb
+from tests.e2e.authority import Authority
 from tests.frontends.http_serving import Control, Inference, numbers
 
 PROTO = Path(__file__).parent / "testing.proto"
@@ -135,6 +138,23 @@ class TestService:
             "FullDuplexCall": stream(self.full_duplex_call, *output),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+@dataclass(frozen=True)
+class Files:
+    """TLS of a server without clients' certificates."""
+
+    certificate: str
+    private_key: str
+    custom_ca: str | None = None
+    verify_client: bool = False
+
+
+def certificates_of(directory):
+    """The path of an authority's certificate, and a server's certificates by it."""
+    authority = Authority(directory, "authority")
+    files = Files(*authority.issue("server"))
+    return authority.ca, tls.Certificates(files, tls.read(files))
 
 
 class Answering(Inference):

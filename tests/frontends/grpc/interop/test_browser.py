@@ -2,14 +2,11 @@
 
 import json
 from contextlib import closing
-from dataclasses import dataclass
 
 import pytest
 
-from mindspore_serving import tls
 from mindspore_serving.frontends.origins import OriginPolicy
-from tests.e2e.authority import Authority
-from tests.frontends.grpc.interop.service import Interop
+from tests.frontends.grpc.interop.service import Interop, certificates_of
 from tests.frontends.page.browser import CHROMIUM, Browser
 
 UNARY = "/grpc.testing.TestService/UnaryCall"
@@ -27,16 +24,6 @@ return [answer.headers.get('content-type'), ...data].join(' ')
 """
 
 
-@dataclass(frozen=True)
-class Files:
-    """TLS of a server without clients' certificates."""
-
-    certificate: str
-    private_key: str
-    custom_ca: str | None = None
-    verify_client: bool = False
-
-
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     if CHROMIUM is None:
@@ -48,18 +35,13 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    files = Files(*Authority(tmp_path_factory.mktemp("tls"), "authority").issue("server"))
-
-    def make():
-        return tls.Certificates(files, tls.read(files))
-
-    return make
+    return certificates_of(tmp_path_factory.mktemp("tls"))[1]
 
 
 @pytest.fixture(scope="module")
 def own(background, certificates):
     policy = OriginPolicy("127.0.0.1")
-    with closing(Interop(background, origins=policy, tls=certificates())) as made:
+    with closing(Interop(background, origins=policy, tls=certificates)) as made:
         yield made
 
 
@@ -94,7 +76,7 @@ def test_a_page_calls_another_server_that_allows_its_origin(
     background, browser, own, certificates, program
 ):
     policy = OriginPolicy("127.0.0.1", (), [f"https://{own.address}"])
-    with closing(Interop(background, origins=policy, tls=certificates())) as other:
+    with closing(Interop(background, origins=policy, tls=certificates)) as other:
         assert call(browser, own, other, program) == ANSWERS[program]
 
 
@@ -103,7 +85,7 @@ def test_a_page_cannot_call_a_server_that_does_not_allow_its_origin(
     background, browser, own, certificates, program
 ):
     policy = OriginPolicy("127.0.0.1")
-    with closing(Interop(background, origins=policy, tls=certificates())) as other:
+    with closing(Interop(background, origins=policy, tls=certificates)) as other:
         assert call(browser, own, other, program).startswith("failed TypeError")
         assert other.service.num_calls == 0
         browser.excuse()
