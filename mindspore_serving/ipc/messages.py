@@ -118,8 +118,9 @@ class MethodReport(Message, frozen=True):
 
     `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
-    of requests of a method that `streams`: they do not wait for each other.  `cache` says whether
-    its answers may be cached; None if they may where a part may be run again.
+    of requests of a method that `streams`: they do not wait for each other.  Those of a method that
+    `calls` other servables wait for them.  `cache` says whether its answers may be cached; None if
+    they may where a part may be run again.
     """
 
     name: str
@@ -129,6 +130,7 @@ class MethodReport(Message, frozen=True):
     retry: bool
     is_only_models: bool
     streams: bool = False
+    calls: bool = False
     signature: InstanceSignature = InstanceSignature()
     cache: bool | None = None
 
@@ -196,7 +198,7 @@ class Cancel(Message, frozen=True, tag=12):
 
 
 class CallReply(Message, frozen=True, tag=13):
-    """Reply to a `WorkerCall`."""
+    """Reply to a `WorkerCall`, one of several if it is a stream."""
 
     reply: PartReply
 
@@ -252,11 +254,16 @@ class Done(Message, frozen=True, tag=22):
 
 
 class WorkerCall(Message, frozen=True, tag=23):
-    """Call of a worker to a method of any servable, such as a model on another worker's device."""
+    """Call of a worker to a method of any servable, such as a model on another worker's device.
+
+    `parents` are the ids of the parts for which it is made: it has their deadline, and ends when
+    all of their requests have ended.  With `part.is_stream` it gets several replies.
+    """
 
     servable: str
     version: int
     part: RequestPart
+    parents: list[int] = []
 
 
 class AdaptersSet(Message, frozen=True, tag=26):

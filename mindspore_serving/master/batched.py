@@ -34,6 +34,7 @@ from mindspore_serving.master.request import (
 # A message that the worker runs and one that waits there; later parts stay in the queue.  A worker
 # whose models run in other workers or in agents can have more: its instances only wait there.
 MAX_MESSAGES, MAX_MESSAGES_WITHOUT_MODELS = 2, 8
+MAX_MESSAGES_OF_CALLERS = 256  # of methods that call other servables, which have the limits
 MAX_DROPPED = 1024  # parts of ended requests in the queue before they are removed
 
 
@@ -245,6 +246,8 @@ class BatchedMethod(ServedMethod):
     def add_worker(self, link: Link) -> None:
         runs_models = link.owns_models and not self._has_agents
         max_messages = MAX_MESSAGES if runs_models else MAX_MESSAGES_WITHOUT_MODELS
+        if self.report.calls:
+            max_messages = MAX_MESSAGES_OF_CALLERS
         self._scheduler.add_worker(link, 1 if self._sends_single_batches else max_messages)
         self.workers.append(link)
         self._scheduler.schedule(self)

@@ -21,6 +21,7 @@ from mindspore_serving.servable.hf_model import HFModel, task_stage
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.method_builder import MethodBuilder, building, current
 from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.servable_method import ServableMethod
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -86,7 +87,7 @@ def register_method(
 
 
 def add_stage(
-    stage: Model | LanguageModel | HFModel | Callable[..., Any] | str,
+    stage: Model | LanguageModel | HFModel | ServableMethod | Callable[..., Any] | str,
     *args: Any,
     outputs_count: int,
     batch_size: int | None = None,
@@ -95,8 +96,8 @@ def add_stage(
     """Add a stage to the method being registered; return placeholders for its outputs.
 
     Args:
-        stage: A declared model, a Python function, or a built-in: "argmax_cpp" (index of the
-            largest).
+        stage: A declared model, a Python function, a method of another servable (`method`), or a
+            built-in: "argmax_cpp" (index of the largest).
         args: Placeholders: inputs of the method or outputs of earlier stages.
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate
@@ -145,6 +146,8 @@ def stage_on(
         return builder.add(Stage(StageKind.LANGUAGE, LANGUAGE, slots, outputs, label, streams=True))
     if isinstance(target, HFModel):
         return builder.add(task_stage(builder, target, slots, outputs, tag))
+    if isinstance(target, ServableMethod):
+        return _servable_stage(builder, target, slots, outputs, tag)
     if isinstance(target, str):
         _check_builtin(builder, target, len(slots), outputs_count)
         label = tag or f"Function '{target}'"
@@ -160,6 +163,42 @@ def stage_on(
     streams = batch_size is None and inspect.isgeneratorfunction(target)
     kind = StageKind.FUNCTION
     return builder.add(Stage(kind, name, slots, outputs, label, batch_size, streams=streams))
+
+
+def _servable_stage(
+    builder: MethodBuilder,
+    target: ServableMethod,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    tag: str | None,
+) -> Any:
+    """Add the call of another servable's method, or the stages of a method of this servable."""
+    if target.servable != builder.declaration.name:
+        name = f"{target.servable}.{target.method}"
+        return builder.add(
+            Stage(
+                StageKind.SERVABLE,
+                name,
+                inputs,
+                outputs,
+                tag or f"Method {target.label}",
+                streams=target.streams,
+                version=target.version,
+            )
+        )
+    method = builder.declaration.methods.get(target.method)
+    if method is None or target.version:
+        raise builder.failure(
+            f"method {target.label} is of this servable, so it must be registered above, and be "
+            "named without a version"
+        )
+    used, registered = (len(inputs), len(outputs)), (len(method.inputs), len(method.outputs))
+    if used != registered:
+        raise builder.failure(
+            f"method {target.label} has {registered[0]} input(s) and {registered[1]} output(s), "
+            f"but add_stage was given {used[0]} and {used[1]}"
+        )
+    return builder.add_stages_of(method, inputs)
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:

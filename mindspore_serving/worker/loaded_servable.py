@@ -53,6 +53,7 @@ class LoadedServable:
                     method.retry,
                     is_only,
                     method.streams,
+                    method.calls,
                     program.signature,
                     method.cache,
                 )

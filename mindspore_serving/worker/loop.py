@@ -85,8 +85,7 @@ class StageLoop:
             for part_id in message.ids:
                 self.cancel(part_id)
         elif isinstance(message, CallReply):
-            jobs, outcomes = self._remote.take(message.reply)
-            self.executor.resume(jobs, outcomes)
+            self._remote.deliver(message.reply, self.executor)
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")

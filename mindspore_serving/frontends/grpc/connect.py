@@ -22,6 +22,7 @@ from mindspore_serving.frontends.http.head import RequestHead
 VERSION = b"connect-protocol-version"
 Kinds: TypeAlias = tuple[type[Message], type[Message]]  # of requests and of responses
 _PROTO, _JSON = b"application/proto", b"application/json"
+_STREAM, _END = b"application/connect+", 2  # content type, and flag of the last message
 _ACCEPTED = b"application/json, application/proto"
 _ENCODINGS = b"gzip, identity"
 _IS_MILLISECONDS = re.compile(rb"\d{1,10}").fullmatch
@@ -150,9 +151,13 @@ class ConnectCall(WebCall):
 
     def _write_end(self, code: Code, text: str) -> None:
         name = "canceled" if code == Code.CANCELLED else code.name.lower()
-        body = msgspec.json.encode({"code": name, **({"message": text} if text else {})})
+        error = {"code": name, **({"message": text} if text else {})}
         status = 415 if (b"accept-post", _ACCEPTED) in self._extra else _STATUS.get(code, 500)
-        head = (b"content-type", _JSON), *safe_fields((*self._initial, *self._trailing))
+        content_type, body = _JSON, msgspec.json.encode(error)
+        if self._type.startswith(_STREAM):  # the end of a stream has the error
+            status, content_type, body = 200, self._type, msgspec.json.encode({"error": error})
+            body = bytes((_END,)) + len(body).to_bytes(4, "big") + body
+        head = (b"content-type", content_type), *safe_fields((*self._initial, *self._trailing))
         self._write_whole(status, (*head, *self._extra), (body,))
 
 

@@ -1,9 +1,6 @@
 """A gRPC server on this package's HTTP/2, as fast as its RESTful server.  Knows no method."""
 
-import os
-import stat
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -11,7 +8,7 @@ from google.protobuf.descriptor import FileDescriptor
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
-from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.address import Address, remove_socket
 from mindspore_serving.frontends.grpc.call import GrpcCall, RefusedMethod
 from mindspore_serving.frontends.grpc.connect import (
     VERSION,
@@ -19,7 +16,9 @@ from mindspore_serving.frontends.grpc.connect import (
     media_type,
     message_kinds,
 )
-from mindspore_serving.frontends.grpc.messages import Code
+from mindspore_serving.frontends.grpc.direct import DirectCall
+from mindspore_serving.frontends.grpc.messages import Code, call_head
+from mindspore_serving.frontends.grpc.unary import DirectMethod
 from mindspore_serving.frontends.grpc.web import WEB_TYPES, GrpcWebCall
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
@@ -47,7 +46,7 @@ class GrpcMethods:
         files: Sequence[FileDescriptor] = (),
     ) -> None:
         """Create the methods; metadata of a call has at most `max_metadata` bytes."""
-        self._handlers, self.max_message, self._closing = handlers, max_message, closing
+        self.handlers, self.max_message, self._closing = handlers, max_message, closing
         self._max_metadata = max_metadata
         self._methods: dict[bytes, Any] = {}
         self._kinds = message_kinds(files)
@@ -55,6 +54,8 @@ class GrpcMethods:
 
     def is_call(self, head: RequestHead) -> bool:
         """Return whether a request is a call by gRPC, gRPC-Web or Connect."""
+        if head.facts is not None:  # as of an earlier request with the same head
+            return True
         if head.method != b"POST":
             return False
         kind = head.fields.get(b"content-type", b"")
@@ -67,8 +68,9 @@ class GrpcMethods:
 
         Raises HeadRefusal for messages of an unknown form.
         """
-        method = self._methods.get(head.target) or self._find(head.target)
-        if head.size > self._max_metadata:
+        facts = call_head(head)
+        method = self.method(head.target)
+        if facts.size > self._max_metadata:
             text = f"the metadata has over {self._max_metadata} bytes"
             method = RefusedMethod(Code.RESOURCE_EXHAUSTED, text)
         kind = head.fields.get(b"content-type", b"")
@@ -77,6 +79,9 @@ class GrpcMethods:
             return ConnectCall(method, head, output, self.max_message, cors, kinds=kinds)
         if not kind.startswith(_WEB):
             assert isinstance(output, Http2Stream)
+            direct = method.stream_unary
+            if isinstance(direct, DirectMethod):
+                return DirectCall(direct, facts, output, self.max_message)
             return GrpcCall(method, head, output, self.max_message)
         is_text = WEB_TYPES.get(media_type(head))
         if is_text is None:
@@ -89,9 +94,13 @@ class GrpcMethods:
         for close in self._closing:
             close()
 
+    def method(self, target: bytes) -> Any:
+        """Return the method of a path; of an unknown path, a method that refuses."""
+        return self._methods.get(target) or self._find(target)
+
     def _find(self, target: bytes) -> Any:
         details = _Details(target.decode("latin-1"))
-        for handler in self._handlers:
+        for handler in self.handlers:
             method = handler.service(details)
             if method is not None:
                 self._methods[target] = method
@@ -129,18 +138,10 @@ class Http2GrpcServer(ExchangeServer):
         return self._calls.open(head, output)
 
     async def start(self, tls: Certificates | None, tag: str = "Serving gRPC server") -> None:
-        self._remove_dead_socket()
         await super().start(tls, tag)
 
     async def stop(self, grace: float) -> None:
         if self.is_running:
             self._calls.close()
             await super().stop(grace)
-            self._remove_dead_socket()
-
-    def _remove_dead_socket(self) -> None:
-        """Remove the file of a unix socket, which outlives its server."""
-        path = self.address.path
-        with suppress(OSError):
-            if path and stat.S_ISSOCK(os.stat(path).st_mode):
-                os.unlink(path)
+            remove_socket(self.address)

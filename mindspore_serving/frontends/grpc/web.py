@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore_serving.core.buffers import join
+from mindspore_serving.core.buffers import Buffer, join
 from mindspore_serving.frontends.grpc.call import GrpcCall
 from mindspore_serving.frontends.grpc.messages import (
     CallFault,
@@ -75,7 +75,7 @@ class WebCall(GrpcCall):
             self.output.send_continue()
         return await super().read()
 
-    def _write_whole(self, status: int, fields: Fields, parts: Sequence[bytes]) -> None:
+    def _write_whole(self, status: int, fields: Fields, parts: Sequence[Buffer]) -> None:
         """Write a whole answer, after which the connection goes on if all of its call was read."""
         self.has_responded = True
         self.keep_alive = self.keep_alive and self.is_complete
@@ -142,10 +142,10 @@ class GrpcWebCall(WebCall):
         else:
             self._write_frames(trailers)
 
-    def _write_frames(self, *parts: bytes) -> None:
+    def _write_frames(self, *parts: Buffer) -> None:
         self._write_whole(200, self._fields(), (self._encoded(parts),) if self._is_text else parts)
 
-    def _encoded(self, parts: Sequence[bytes]) -> bytes:
+    def _encoded(self, parts: Sequence[Buffer]) -> bytes:
         data = b"".join(parts)
         return base64.b64encode(data) if self._is_text else data
 

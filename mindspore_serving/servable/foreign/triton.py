@@ -15,7 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import read_text
-from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec
+from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec, with_labels
 
 FILE = "config.pbtxt"
 MAX_SIZE = 1 << 20  # bytes
@@ -57,7 +57,7 @@ _READ = {
     "max_batch_size",
     "default_model_filename",
     *(f"input.{name}" for name in ("name", "data_type", "dims")),
-    *(f"output.{name}" for name in ("name", "data_type", "dims")),
+    *(f"output.{name}" for name in ("name", "data_type", "dims", "label_filename")),
     *(f"instance_group.{name}" for name in ("name", "kind", "count", "gpus")),
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
@@ -118,7 +118,10 @@ def read(path: str) -> ForeignModel:
         formats=_BACKENDS.get(backend, ()),
         max_batch_size=max(config.max_batch_size, 0),
         inputs=tuple(to_spec(tensor, is_batched=is_batched) for tensor in config.input),
-        outputs=tuple(to_spec(tensor, is_batched=is_batched) for tensor in config.output),
+        outputs=tuple(
+            with_labels(to_spec(each, is_batched=is_batched), each.label_filename, directory)
+            for each in config.output
+        ),
         model_options=model_options,
         warm_up=to_samples(config.model_warmup, directory, is_batched=is_batched),
     )

@@ -141,6 +141,22 @@ def test_functions_with_results_are_expanded(x):
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
+def first_or_last(x, out):
+    out[0] = x[0] * x[1] or x[2]
+    out[1] = x[0] and x[1]
+    out[2] = x[0] and x[1] or x[2]
+    if x[0] and x[1] > 0:
+        out[3] = 1
+
+
+@pytest.mark.parametrize("x", [(3, 4, 5), (0, 4, 5), (3, 0, 0), (-2, -1, 7)])
+def test_and_and_or_are_the_value_that_decides(x):
+    out, expected = np.zeros(4, np.int64), [0] * 4
+    compiling.entry(first_or_last)(np.array(x), out)
+    first_or_last(x, expected)
+    assert out.tolist() == expected
+
+
 def test_tuples_and_tables_are_passed_in_parts():
     out = np.zeros((4, 3), np.int64)
     compiling.entry(fill)(Pair(np.array([7, 8, 9, 10]), 3), out)

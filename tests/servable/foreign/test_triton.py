@@ -41,6 +41,7 @@ def read(tmp_path: Path, text: str, name: str = "resnet") -> ForeignModel:
     directory = tmp_path / name
     directory.mkdir(exist_ok=True)
     (directory / FILE).write_text(text)
+    (directory / "labels.txt").write_text("cat\ncoffee mug\n")
     model = formats.read(str(directory))
     assert model is not None
     return model
@@ -67,11 +68,18 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
     assert model.model_options == {"thread_num": 3, "enable_parallel": True}
 
 
+@pytest.mark.parametrize("name", ["none.txt", "../resnet/../labels.txt", "/etc/hosts"])
+def test_labels_are_a_file_of_the_model(tmp_path: Path, name: str) -> None:
+    (tmp_path / "labels.txt").write_text("secret")
+    problem = refusal(tmp_path, FULL.replace("labels.txt", name))
+    assert f"label_filename of 'scores' is '{name}', which is no file in" in problem
+
+
 def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
     model = read(tmp_path, FULL)
     assert model.inputs == (TensorSpec("pixels", np.dtype("float32"), (-1, 3, -1, -1)),)
     assert model.outputs == (
-        TensorSpec("scores", np.dtype("float16"), (-1, 1000)),
+        TensorSpec("scores", np.dtype("float16"), (-1, 1000), labels=("cat", "coffee mug")),
         TensorSpec("label", TEXT, (-1, 1)),
     )
 
@@ -79,7 +87,7 @@ def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
 def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> None:
     assert read(tmp_path, FULL).note("resnet") == (
         "resnet: without effect here, of Triton's config.pbtxt: input.format, "
-        "output.label_filename, instance_group.host_policy, dynamic_batching.priority_levels, "
+        "instance_group.host_policy, dynamic_batching.priority_levels, "
         "dynamic_batching.default_queue_policy.max_queue_size, optimization, "
         "parameters.other"
     )

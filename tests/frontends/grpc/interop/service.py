@@ -11,6 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import Reply
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc.calls import CallGate
@@ -23,6 +24,7 @@ from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.proto import ms_service_pb2 as pb
 from tests.frontends.http_serving import Control, Inference, numbers
 
 PROTO = Path(__file__).parent / "testing.proto"
@@ -60,6 +62,8 @@ class TestService:
     __test__ = False
 
     def __init__(self):
+        self.num_calls = 0
+        self.num_inputs = 0  # messages of StreamingInputCall
         self.num_cancelled = 0  # calls whose clients have left them
 
     async def empty_call(self, requests, context):
@@ -78,6 +82,7 @@ class TestService:
         try:
             async for request in requests:
                 size += len(request.payload.body)
+                self.num_inputs += 1
         except asyncio.CancelledError:
             self.num_cancelled += 1
             raise
@@ -96,6 +101,7 @@ class TestService:
             raise
 
     async def _begin(self, context):
+        self.num_calls += 1
         metadata = context.invocation_metadata()
         await context.send_initial_metadata([each for each in metadata if each[0] == ECHOED])
         context.set_trailing_metadata([each for each in metadata if each[0] == ECHOED_BIN])
@@ -131,12 +137,21 @@ class TestService:
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
+class Answering(Inference):
+    """Answers every request with an instance, or keeps it for the test to answer."""
+
+    def received(self, call):
+        if not self.holds:
+            is_json = call.request.codec == "ms_json"
+            call.reply(Reply([b'{"y":1}' if is_json else pb.Instance().SerializeToString()]))
+
+
 class Interop:
     """A running server: the service beside MSService, health, and the routes of HTTP."""
 
     def __init__(self, background, *, keys=(), origins=None, tls=None, largest=LARGEST, **limits):
         self.background, self.service = background, TestService()
-        self.inference, self.responses = Inference(), ResponseCounter()
+        self.inference, self.responses = Answering(), ResponseCounter()
         bounds, known, control = ServerLimits(**limits), Keys(keys), Control()
         self.methods = background.run(self._make(bounds, known, control, largest))
         rest = MsRest(largest, False, bounds)
