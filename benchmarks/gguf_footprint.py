@@ -2,12 +2,12 @@
 
     python -m benchmarks.gguf_footprint FILE[@OPTIONS] ... [--context 4096] [--wait 0]
 
-OPTIONS are those of `serve`, without dashes and by commas: `model.gguf@memory=low`.  A first server
-compiles kernels, if they are not kept, and is not counted.  MB are proportional (PSS): a page that
-several processes share is counted once.  "model" are pages of the mapped file, "own" is anonymous
-memory, "libraries" are pages of other files.  "beside" is all but the model, and keys and values
-(`serving_llm_cache_bytes`): the aim for `--memory low` is 120 MB.  `--wait` are seconds before the
-last answer, in which the runtime "combined" packs.
+OPTIONS are those of `serve`, without dashes and by commas: `model.gguf@memory=low`.  The first
+server of each compiles kernels, if they are not kept, and is not counted.  MB are proportional
+(PSS): a page that several processes share is counted once.  "model" are pages of the mapped file,
+"own" is anonymous memory, "libraries" are pages of other files.  "beside" is all but the model, and
+keys and values (`serving_llm_cache_bytes`): the aim for `--memory low` is 120 MB.  `--wait` are
+seconds before the last answer, in which the runtime "combined" packs.
 """
 
 import argparse
@@ -95,9 +95,9 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=4096, help="max_model_len")
     parser.add_argument("--wait", type=float, default=0.0, help="seconds")
     asked = parser.parse_args()
-    served(asked.paths[0], asked.context, 0.0)
     rows, results = [], {}
     for text in asked.paths:
+        served(text, asked.context, 0.0)
         sizes = served(text, asked.context, asked.wait)
         cache = sizes.pop("cache")["own"]
         total = sum(sizes.values(), Counter())

@@ -23,6 +23,16 @@ def step_ms(reply: Reply, streams: int) -> float:
     return 1000 * median(full)
 
 
+def processor_ms(reply: Reply, streams: int) -> float:
+    """Milliseconds of the processor of such steps, median."""
+    pairs = zip(pairwise(reply["steps"]), pairwise(reply["spent"]), strict=True)
+    return 1000 * median(
+        end - before
+        for ((_, earlier), (_, tokens)), (before, end) in pairs
+        if tokens == earlier == streams
+    )
+
+
 def glue_share(reply: Reply, streams: int) -> float:
     """Of the steps in which every stream got a token, the share that was not in the model."""
     steps = reply["steps"]

@@ -11,6 +11,7 @@ is complete, the first one on its arrival.  The reply has the seconds since the 
     {"turns": [[prompt tokens, begun, first token, last token], ...], one for each conversation,
      "steps": [[end, tokens that came], ...],
      "computing": [seconds of each step inside the model, ...],
+     "spent": [processor seconds of the process until the end of each step, ...],
      "said": [all tokens of a conversation, ...]}
 
 An engine whose attribute `computing` counts those seconds gets figures there, others zeros.
@@ -65,7 +66,7 @@ class Conversation:
 def run(engine: Engine, task: Any) -> dict[str, Any]:
     """One task from its first arrival to its last token.  See the module for the reply."""
     waiting = [Conversation(**each) for each in task["conversations"]]
-    talks, steps, computing, is_open = waiting[:], [], [], set()
+    talks, steps, computing, spent, is_open = waiting[:], [], [], [], set()
     waiting.sort(key=lambda talk: -talk.arrival)
     numbers = {id(talk): number for number, talk in enumerate(talks)}
     began = time.perf_counter()
@@ -81,6 +82,7 @@ def run(engine: Engine, task: Any) -> dict[str, Any]:
         computed = getattr(engine, "computing", 0.0)
         came = list(engine.step())
         computing.append(getattr(engine, "computing", 0.0) - computed)
+        spent.append(time.process_time())
         now = time.perf_counter() - began
         steps.append([now, sum(len(tokens) for _, tokens in came)])
         for number, tokens in came:
@@ -95,6 +97,7 @@ def run(engine: Engine, task: Any) -> dict[str, Any]:
         "turns": [talk.times for talk in talks],
         "steps": steps,
         "computing": computing,
+        "spent": spent,
         "said": [talk.said for talk in talks],
     }
 
