@@ -18,7 +18,7 @@ from slipcover import FileMatcher, ImportManager, Slipcover, merge_coverage
 PACKAGE = Path(__file__).parents[1] / "mindspore_serving"
 FLOORS = Path(__file__).with_name("coverage_floors.txt")
 TOP = "(top)"  # modules that are in no subpackage
-# numba does not compile functions with probes.
+# Compiled functions are translated and not run by Python.
 COMPILED = [
     str(path)
     for path in sorted((PACKAGE / "llm" / "runtimes" / "native").glob("*.py"))

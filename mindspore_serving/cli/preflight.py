@@ -14,7 +14,7 @@ from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.loader import CONFIG_FILE
 
 # Library of a runtime, where its name is another.
-_LIBRARIES = {"mindir": "mindspore", "native": "numba", "combined": "numba", AUTO: OPENVINO}
+_LIBRARIES = {"mindir": "mindspore", "native": "llvmlite", "combined": "llvmlite", AUTO: OPENVINO}
 _LANGUAGE = ("tokenizers", "jinja2")
 
 

@@ -155,7 +155,7 @@ def test_missing_libraries_of_language_models_are_found_before_ports_open(
     )
 
 
-RUNTIME_LIBRARIES = {"mindir": "mindspore", "native": "numba", "combined": "numba"}
+RUNTIME_LIBRARIES = {"mindir": "mindspore", "native": "llvmlite", "combined": "llvmlite"}
 
 
 @pytest.mark.parametrize("runtime", [name for name, row in RUNTIMES.items() if row.opens[0] == "."])

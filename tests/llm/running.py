@@ -90,7 +90,7 @@ def check(path: Path, prompts: list[tuple[int, ...]], answers: list[tuple[int, .
         assert answer == checkpoints.likeliest(path, prompt, answer)
 
 
-LIBRARIES = {"mindir": "mindspore", "native": "numba"}  # of runtimes with other names
+LIBRARIES = {"mindir": "mindspore", "native": "llvmlite"}  # of runtimes with other names
 
 
 def require(runtime: str) -> None:

@@ -44,14 +44,17 @@ def source_digest(package: Path) -> bytes:
     return digest.digest()
 
 
-def read_or_build(key: str, build: Callable[[], bytes], max_bytes: int = MAX_BYTES) -> bytes:
+def read_or_build(
+    key: str, build: Callable[[], bytes], max_bytes: int = MAX_BYTES, directory: Path | None = None
+) -> bytes:
     """Return the entry `key` or, if there is none, what `build` returns, which is written.
 
     The entries that were not read for the longest time are removed until all have at most
     `max_bytes`.  Without a directory that only this user can write, nothing is read or written,
-    which is logged once.
+    which is logged once.  An entry that other users can write is built again.  `directory` is
+    DIRECTORY of the user's cache unless there is another.
     """
-    directory = _open_directory()
+    directory = _open_directory(directory)
     if directory is None:
         return build()
     path = directory / key
@@ -62,31 +65,35 @@ def read_or_build(key: str, build: Callable[[], bytes], max_bytes: int = MAX_BYT
     return content
 
 
-def _open_directory() -> Path | None:
+def _open_directory(directory: Path | None) -> Path | None:
     """Create the directory if need be; return None if it must not or cannot be used."""
     try:
-        directory = cache_directory() / DIRECTORY
+        directory = directory or cache_directory() / DIRECTORY
         directory.mkdir(mode=0o700, exist_ok=True)
         status = directory.lstat()
     except (OSError, StartError) as error:
         _warn(str(error))
         return None
-    is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o022
-    if not (stat.S_ISDIR(status.st_mode) and is_private):
+    if not (stat.S_ISDIR(status.st_mode) and _is_private(status)):
         _warn(f"{directory} is no directory that only this user can write")
         return None
     return directory
 
 
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def _read(path: Path, max_bytes: int) -> bytes | None:
     try:
         with path.open("rb") as file:
+            is_private = _is_private(os.fstat(file.fileno()))
             stored = file.read(max_bytes + 1)
     except OSError:
         return None
     begin = len(_MAGIC) + _DIGEST
     digest, content = stored[len(_MAGIC) : begin], stored[begin:]
-    is_whole = len(stored) <= max_bytes and stored.startswith(_MAGIC)
+    is_whole = is_private and len(stored) <= max_bytes and stored.startswith(_MAGIC)
     if not is_whole or hashlib.sha256(content).digest() != digest:
         log.warning("%s is damaged, and built again", path)
         return None

@@ -17,7 +17,7 @@ from mindspore_serving.llm.options import check_runtime
 from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS, Activations
 
 ONLY_COMBINED = ("memory", "deterministic")  # options that "openvino" does not have
-_LIBRARIES = ("numba", "llvmlite")
+_LIBRARY = "llvmlite"
 _TABLE = "token_embd.weight"  # whose rows are read, in any type
 
 
@@ -73,8 +73,7 @@ def _draft(directory: Path, config: EngineConfig) -> str:
 
 
 def _library(directory: Path, config: EngineConfig) -> str:
-    missing = [name for name in _LIBRARIES if find_spec(name) is None]
-    return f"{' and '.join(missing)} is not installed" if missing else ""
+    return f"{_LIBRARY} is not installed" if find_spec(_LIBRARY) is None else ""
 
 
 def _floats(directory: Path, config: EngineConfig) -> str:

@@ -150,7 +150,7 @@ def block(runtime):
 
 
 def test_bidirectional_images_are_refused_by_native(directories):
-    pytest.importorskip("numba")
+    pytest.importorskip("llvmlite")
     options = make_config(config("native"))
     with pytest.raises(StartError, match="see one another, .* max_images=0 to serve texts only"):
         open_model(directories[seeing.SEES_WHOLE], "native", options)

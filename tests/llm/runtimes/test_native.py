@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("numba")
+pytest.importorskip("llvmlite")
 pytest.importorskip("transformers")
 
 from hypothesis import given, settings
@@ -65,6 +65,17 @@ def test_sixty_four_greedy_tokens_are_those_of_the_reference(llama):
     runner = open_runner(llama, "native", CONFIG)
     answers = greedy(runner, prompts, 64, chunk=13, arrivals=[0, 1, 5])
     assert answers == [checkpoints.greedy(llama, prompt, 64) for prompt in prompts]
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [("f16", 0.003), ("bf16", 0.02), ("u8", 0.04)])
+def test_sixty_four_greedy_tokens_of_smaller_caches_are_nearly_the_best(llama, dtype, limit):
+    """Relative to the largest logit of the reference: a smaller cache decides ties alone."""
+    prompts = checkpoints.prompts(3)
+    runner = open_runner(llama, "native", replace(CONFIG, kv_cache_dtype=dtype))
+    answers = greedy(runner, prompts, 64, chunk=13, arrivals=[0, 1, 5])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert len(answer) == 64
+        assert checkpoints.shortfall(llama, prompt, tuple(answer)) < limit
 
 
 @pytest.mark.parametrize(("dtype", "limit"), [("f16", 0.003), ("bf16", 0.02), ("u8", 0.04)])

@@ -17,7 +17,7 @@ from tests.llm.running import advance, generate, texts
 
 pytestmark = pytest.mark.torch
 BLOCK = 8
-LIBRARIES = {"torch": "torch", "native": "numba"}
+LIBRARIES = {"torch": "torch", "native": "llvmlite"}
 CASES = [
     ("torch", "llama"),
     ("torch", "gemma2"),  # windows and softcap

@@ -1,9 +1,8 @@
 """Attention on all threads: a chunk of the team is a query head of a token."""
 
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 
 from mindspore_serving.llm.runtimes.native.attention import (
     HEADS,
@@ -18,8 +17,6 @@ from mindspore_serving.llm.runtimes.native.codes import (
 )
 from mindspore_serving.llm.runtimes.native.compiling import compiled, entry
 from mindspore_serving.llm.runtimes.native.elementwise import POSITION, WIDTH, Floats, Integers
-from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
-from mindspore_serving.llm.runtimes.native.kernels.emitter import I32, I64, Emitter
 from mindspore_serving.llm.runtimes.native.kernels.team import RECORD_BYTES, MemberArgument
 from mindspore_serving.llm.runtimes.native.memory import (
     call_kernel,
@@ -30,14 +27,13 @@ from mindspore_serving.llm.runtimes.native.memory import (
 )
 from mindspore_serving.llm.runtimes.native.products import Team
 
-Value: TypeAlias = Any  # of LLVM
 LAYER_COLUMNS = 7  # of a layer's row of `PagedCache`
 FEW = 512  # scores of a pass that one thread computes sooner than others wake up
 _PLAN, _STEP_COLUMNS = MemberArgument.PLAN.value, len(StepColumn)
 # Numbers of a task: addresses, the rows and the length of the table of blocks, and scratch memory.
 _OP, _NUMBERS, _LAYER, _ARENA, _STEP, _ROWS, _BLOCKS, _NUM_BLOCKS = range(8)
 _SCORES, _SCORES_BYTES, _SLOTS, _NUM_SLOTS = range(8, 12)
-_FUNCTION, _NUM_ARGUMENTS = 12, 13
+_NUM_ARGUMENTS = 12
 
 
 class AttentionTasks(NamedTuple):
@@ -56,8 +52,7 @@ class AttentionTasks(NamedTuple):
         arguments[_SCORES], arguments[_SCORES_BYTES] = scores.ctypes.data, scores.strides[0]
         arguments[_SLOTS], arguments[_NUM_SLOTS] = slots.ctypes.data, num_threads
         record = np.zeros(2 * RECORD_BYTES // 8, np.int64)
-        arguments[_FUNCTION] = _run_task.address(0, 0)
-        record[0] = compiler().address("attention_task", task_body)
+        record[0] = _run_task.address(0, 0)
         record[2] = arguments.ctypes.data
         return cls(record, arguments, scores, slots)
 
@@ -68,15 +63,6 @@ class AttentionOperation(NamedTuple):
     op: Integers
     numbers: Floats
     layer: Integers
-
-
-def task_body(e: Emitter, arguments: Value, task: Value) -> None:
-    """Write the kernel that calls `_run_task`, whose address is in the arguments."""
-    pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(I32, [pointer, pointer, I64, I64])
-    results = [e.b.alloca(pointer) for _ in range(2)]
-    function = e.b.inttoptr(e.load(arguments, I64, 8 * _FUNCTION), kind.as_pointer())
-    e.b.call(function, [*(e.b.bitcast(at, pointer) for at in results), arguments, task])
 
 
 @entry

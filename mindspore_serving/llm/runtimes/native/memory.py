@@ -8,7 +8,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from mindspore_serving.llm.runtimes.native.compiling import Deferred
+from mindspore_serving.llm.runtimes.native.translation import CompiledOnly
+from mindspore_serving.llm.runtimes.native.values import ArrayValue
 
 _I8, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
 _F16, _F32 = ir.HalfType(), ir.FloatType()
@@ -105,73 +106,26 @@ def _exp(b: Any, x: Any) -> Any:
     return b.fmul(total, b.bitcast(b.shl(exponent, ir.Constant(_I32, 23)), _F32))
 
 
-def _function(result: str, arguments: tuple[str, ...], generate: Generate) -> Deferred:
-    """Return a function for compiled code alone, whose code `generate` emits."""
-
-    def make() -> Any:
-        from numba import types
-        from numba.extending import intrinsic
-
-        signature = getattr(types, result)(*(getattr(types, name) for name in arguments))
-
-        def emit(_: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return generate(builder, *values)
-
-        def type_unary(context: Any, x: Any) -> Any:
-            return signature, emit
-
-        def type_binary(context: Any, x: Any, y: Any) -> Any:
-            return signature, emit
-
-        def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
-            return signature, emit
-
-        return intrinsic((type_unary, type_binary, type_ternary)[len(arguments) - 1])
-
-    return Deferred(make)
-
-
-def _array(element: str) -> Deferred:
+def _array(element: Any) -> Generate:
     """Return a function of an address, rows and columns, whose result is an array there."""
-
-    def make() -> Any:
-        from numba import types
-        from numba.extending import intrinsic
-        from numba.np.arrayobj import make_array, populate_array
-
-        kind = types.Array(getattr(types, element), 2, "C")
-        signature = kind(types.int64, types.int64, types.int64)
-
-        def emit(context: Any, b: Any, _: Any, values: Any) -> Any:
-            array = make_array(kind)(context, b)
-            size = ir.Constant(_I64, kind.dtype.bitwidth // 8)
-            data = b.inttoptr(values[0], array.data.type)
-            strides = b.mul(values[2], size), size
-            populate_array(array, data, values[1:], strides, size, None)
-            return array._getvalue()
-
-        def type_ternary(context: Any, x: Any, y: Any, z: Any) -> Any:
-            return signature, emit
-
-        return intrinsic(type_ternary)
-
-    return Deferred(make)
+    return lambda _, address, rows, columns: ArrayValue(element, address, (rows, columns))
 
 
-def _load(generate: Generate) -> Deferred:
-    return _function("float32", ("int64", "int64"), generate)
+def _load(generate: Generate) -> CompiledOnly:
+    return CompiledOnly(generate, (_I64, _I64))
 
 
-def _store(generate: Generate) -> Deferred:
-    return _function("int32", ("int64", "int64", "float32"), generate)
+def _store(generate: Generate) -> CompiledOnly:
+    return CompiledOnly(generate, (_I64, _I64, _F32))
 
 
 load_f32, load_f16 = _load(_load_f32), _load(_load_f16)
 load_bf16, load_u8 = _load(_load_bf16), _load(_load_u8)
 store_f32, store_f16 = _store(_store_f32), _store(_store_f16)
 store_bf16, store_u8 = _store(_store_bf16), _store(_store_u8)
-store_i64 = _function("int32", ("int64", "int64", "int64"), _store_i64)
-call_kernel = _function("int32", ("int64", "int64", "int64"), _call_kernel)
-exp = _function("float32", ("float32",), _exp)
-exchange_i64 = _function("int32", ("int64", "int64", "int64"), _exchange_i64)
-int64_array, float32_array = _array("int64"), _array("float32")
+store_i64 = CompiledOnly(_store_i64, (_I64,) * 3)
+call_kernel = CompiledOnly(_call_kernel, (_I64,) * 3)
+exp = CompiledOnly(_exp, (_F32,))
+exchange_i64 = CompiledOnly(_exchange_i64, (_I64,) * 3)
+int64_array = CompiledOnly(_array(_I64), (_I64,) * 3)
+float32_array = CompiledOnly(_array(_F32), (_I64,) * 3)
