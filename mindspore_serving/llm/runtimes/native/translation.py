@@ -307,7 +307,7 @@ class _Frame:
         """Return the first value that decides, as Python does, or else the last one."""
         first, *following = node.values
         result = evaluate(first)
-        for other in following:
+        for part in following:
             kept, truth = partial(_same, result), self._math.truth(result)
             rest = partial(evaluate, part)
             is_and = isinstance(node.op, ast.And)
