@@ -1,0 +1,22 @@
+"""Preparation of a worker for a language model, before the master tells it to load the model.
+
+A failure here is not told: loading meets it again, and tells of it.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+
+def prepare(path: str) -> None:
+    """Import what a language model of a GGUF file needs, and read its tokenizer."""
+    with suppress(Exception):
+        from mindspore_serving.llm import loader
+        from mindspore_serving.llm.runtimes.combined import opening
+        from mindspore_serving.llm.serving import async_engine
+        from mindspore_serving.worker import default_method, language
+
+        assert opening
+        assert async_engine
+        assert default_method
+        assert language
+        loader.read_tokenizer_early(Path(path))
