@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
@@ -42,7 +43,7 @@ def main() -> int:
     is_child = arguments.channel.startswith("fd:")
     _watch(stream, worker.announce_leaving, arena, is_child=is_child)
     if arguments.model:
-        preparing_early.prepare(arguments.model)
+        preparing_early.prepare(Path(arguments.model))
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()

@@ -5,13 +5,16 @@ A failure here is not told: loading meets it again, and tells of it.
 
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 
-def prepare(path: str) -> None:
-    """Import what a language model of a GGUF file needs, and read its tokenizer."""
+def prepare(path: Path) -> None:
+    """Import what a language model of a GGUF file needs, compile, and read its tokenizer."""
     with suppress(Exception):
         from mindspore_serving.llm import loader
         from mindspore_serving.llm.runtimes.combined import opening
+
+        Thread(target=_compile, args=(path,), name="compile early", daemon=True).start()
         from mindspore_serving.llm.serving import async_engine
         from mindspore_serving.worker import default_method, language
 
@@ -19,4 +22,11 @@ def prepare(path: str) -> None:
         assert async_engine
         assert default_method
         assert language
-        loader.read_tokenizer_early(Path(path))
+        loader.read_tokenizer_early(path)
+
+
+def _compile(path: Path) -> None:
+    with suppress(Exception):
+        from mindspore_serving.llm.runtimes.native.opening import compile_early
+
+        compile_early(path)
