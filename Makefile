@@ -7,6 +7,7 @@
 #   make lint    ruff and mypy
 #   make chaos   every fault of tests/chaos; needs root for some (half an hour)
 #   make fuzz    100,000 mutated requests; FUZZ="--requests 1000000 --seed 7" for others
+#   make fuzz-frames   100,000 edited sequences of HTTP/2 frames; FUZZ="--sequences 1000000 --seed 7" for others
 #   make schemathesis   100 requests for each operation of /openapi.json
 #   make bench   the benchmarks     make clean   everything that make made
 #   make test-core   tests without MindSpore and servers, with PYTHON (3.10 to 3.14), in an environment of their own
@@ -41,7 +42,7 @@ TESTS := mindspore,hub,onnx,torch,llm,ray,sklearn,xgboost,lightgbm,catboost,mcp,
 OTHERS := hub,onnx,torch,llm,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
-.PHONY: test-core package docs chaos fuzz schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
+.PHONY: test-core package docs chaos fuzz fuzz-frames schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
@@ -68,6 +69,9 @@ chaos: $(VENV)/.tests
 
 fuzz: $(VENV)/.tests
 	$(BIN)/python -m tests.fuzz $(FUZZ)
+
+fuzz-frames: $(VENV)/.tests
+	$(BIN)/python -m tests.fuzz.frame_campaign $(FUZZ)
 
 schemathesis: $(VENV)/.tests
 	$(BIN)/python -m tests.openapi_calls

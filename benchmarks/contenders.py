@@ -56,9 +56,9 @@ def _script(name: str) -> Callable[[list[int]], list[str]]:
     return lambda ports: [str(HERE / "servers" / name), *map(str, ports)]
 
 
-def ours(servable: str, *library: str) -> Callable[[list[int]], list[str]]:
+def ours(servable: str, *front_ends: str) -> Callable[[list[int]], list[str]]:
     """The arguments of our server with one of servables/; the ports: HTTP, gRPC."""
-    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports), *library]
+    return lambda ports: ["-m", "benchmarks.servers.ours", servable, *map(str, ports), *front_ends]
 
 
 def _json(value: object) -> bytes:
@@ -71,7 +71,7 @@ def _field(number: int, value: bytes) -> bytes:
     return bytes((number << 3 | 2, len(value))) + value
 
 
-def _ms_request() -> bytes:
+def ms_request() -> bytes:
     """PredictRequest of the MSService for add_one.add_one with one instance."""
     float32 = bytes((2 << 3, 11))
     tensor = _field(1, _field(1, bytes([16]))) + float32 + _field(3, RAW)
@@ -103,7 +103,7 @@ SERVERS = {
     server.name: server
     for server in (
         Server("ours", None, 2, ours("add_one")),
-        Server("ours grpcio", None, 2, ours("add_one", "grpcio")),
+        Server("ours front ends", None, 2, ours("add_one", "2")),
         Server("litserve", "litserve", 1, _script("litserve_add_one.py")),
         Server("mosec", "mosec", 1, _script("mosec_add_one.py")),
         Server("mlserver", "mlserver", 2, _script("mlserver_add_one.py")),
@@ -141,17 +141,17 @@ CONTENDERS = (
         "ours",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
-        _ms_request(),
+        ms_request(),
         port=1,
     ),
     Contender("ours V2 gRPC", "ours", "grpc", _V2_CALL, _v2_request(), port=1),
-    Contender("ours V2 gRPC, grpcio", "ours grpcio", "grpc", _V2_CALL, _v2_request(), port=1),
+    Contender("ours JSON, two front ends", "ours front ends", "http", _OURS, _BODY),
     Contender(
-        "ours gRPC, grpcio",
-        "ours grpcio",
+        "ours gRPC, two front ends",
+        "ours front ends",
         "grpc",
         "/mindspore.serving.proto.MSService/Predict",
-        _ms_request(),
+        ms_request(),
         port=1,
     ),
     Contender(
@@ -167,8 +167,8 @@ CONTENDERS = (
         "grpc.aio",
         "grpc",
         "/ceiling/Echo",
-        _ms_request(),
-        answer=_ms_request(),
+        ms_request(),
+        answer=ms_request(),
     ),
 )
 

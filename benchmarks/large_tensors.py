@@ -199,9 +199,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--front-ends", default="1", help="processes of the server")
     arguments = parser.parse_args()
-    os.environ["FRONT_ENDS"] = arguments.front_ends
     ports = free_ports(2)
-    command = [sys.executable, *ours("large_tensor")(ports)]
+    command = [sys.executable, *ours("large_tensor", arguments.front_ends)(ports)]
     results = []
     with running("large_tensor", command, lambda: answers(ports[0])):
         for size in map(float, arguments.sizes.split(",")):

@@ -76,6 +76,11 @@ class Process:
         self._signal(signal.SIGSTOP)
         return reply
 
+    def processor_seconds(self) -> float:
+        """Processor time that it has taken, of all its threads."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # utime, stime
+
     def close(self) -> None:
         """End it and whatever it started."""
         self._signal(signal.SIGKILL)

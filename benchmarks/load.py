@@ -17,12 +17,16 @@ WRK_SCRIPT = Path(__file__).with_name("post.lua")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One run: right and wrong replies per second together, latencies in milliseconds."""
+    """One run: right and wrong replies per second together, latencies in milliseconds.
+
+    `server_us` are the microseconds of the processors that the server took for a reply, if known.
+    """
 
     rate: float
     p50: float
     p99: float
     wrong: int
+    server_us: float = 0.0
 
 
 def http_load(url: str, body: bytes, reply: bytes, connections: int, seconds: int) -> Load:

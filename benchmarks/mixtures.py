@@ -1,7 +1,7 @@
 """Processor time of a mixture's step beside that of a dense model with as many active weights.
 
-    python -m benchmarks.mixtures [--form float|int8|int4] [--streams 1,4,16] [--prompt 256]
-        [--rounds 8]
+    python -m benchmarks.mixtures [--form float|int8|int4] [--options runtime=native]
+        [--streams 1,4,16] [--prompt 256] [--rounds 8]
 
 Random weights of a moderate size, written to benchmarks/.cache/mixtures/; the dense model has the
 same attention (or Mamba layers), and feed-forward blocks as wide as the experts of a token
@@ -96,10 +96,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--form", choices=("float", "int8", "int4"), default="int8")
+    parser.add_argument("--options", default="", help="of both models, as those of llm_steps")
     given, remaining = parser.parse_known_args()
     for name in given.models:
         pair = [str(directory(name, kind, given.form)) for kind in ("dense", "mixture")]
-        print(f"{name}, {given.form}", flush=True)
+        if given.options:
+            pair = [f"{path}@{given.options}" for path in pair]
+        print(f"{name}, {given.form} {given.options}", flush=True)
         command = [sys.executable, "-m", "benchmarks.llm_steps", *pair, *remaining]
         subprocess.run(command, cwd=ROOT, check=True)
 

@@ -1,4 +1,6 @@
-"""Where the microseconds of a RESTful request go, step by step, without sockets or other processes.
+"""Where the microseconds of a request go, step by step, without sockets or other processes.
+
+Of a RESTful request, each by a connection of its own, and of a gRPC call, all by one connection.
 
 The real parts are driven by hand: the HTTP protocol with a transport that drops what it is given,
 the dispatcher, the link, the frames, and the worker's loop over a loaded servable.  What is left
@@ -20,16 +22,33 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hpack
 import uvloop
 
+from benchmarks.contenders import RAW_ANSWER, ms_request
+from benchmarks.load import frame as grpc_frame
 from benchmarks.report import print_json, print_table
 from mindspore_serving.cluster.base import Launched
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.address import Address
+from mindspore_serving.frontends.grpc.calls import CallGate
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.http.connection import HttpConnection
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.http2.connection import Http2Connection
+from mindspore_serving.frontends.http2.frames import (
+    DEFAULT_WINDOW,
+    MAX_WINDOW,
+    PREFACE,
+    Flag,
+    FrameType,
+    frame,
+    u32,
+)
 from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.mindspore.rest import MsRest
 from mindspore_serving.ipc.arena import NoArena
 from mindspore_serving.ipc.messages import Done, Setup, ToMaster, ToWorker, Work
@@ -52,6 +71,17 @@ REQUEST = (
 )
 
 
+CALL = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", f"/{ms_grpc.SERVICE}/Predict"),
+    (":authority", "127.0.0.1:5500"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+    ("user-agent", "grpc-python/1.85.1"),
+]
+
+
 class Transport:
     """Takes answers and counts them."""
 
@@ -60,8 +90,12 @@ class Transport:
 
     def write(self, data: bytes) -> None:
         self.num_answers += data.startswith(b"HTTP/1.1 200") and b'"y":[1.5,' in data
+        self.num_answers += data.count(RAW_ANSWER)
 
     def get_extra_info(self, *_: Any) -> None: ...
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def is_closing(self) -> bool:
         return False
 
@@ -113,10 +147,14 @@ class Bench:
             Deployment(str(SERVABLES), "add_one"), 1, host.method_reports(), self.link
         )
         self.transport = Transport()
+        self.open()
+
+    def open(self) -> None:
+        """Open the connections."""
         path = FastPath(self.dispatcher, MsRest(max_body=1 << 20), Keys())
         self.http = HttpServer(Address("", "", 0), no_app, path)
         self.connections = []
-        for _ in range(size):
+        for _ in range(self.size):
             connection = HttpConnection(self.http.shared)
             connection.connection_made(self.transport)  # type: ignore[arg-type]
             self.connections.append(connection)
@@ -127,20 +165,31 @@ class Bench:
         yield
         self.seconds.setdefault(name, []).append((time.perf_counter() - start) / self.size)
 
+    def prepare(self) -> None:
+        """Make the next requests, if they differ."""
+
+    def receive(self) -> None:
+        """Let the master read the requests."""
+        for connection in self.connections:
+            connection.get_buffer(-1)[: len(REQUEST)] = REQUEST
+            connection.buffer_updated(len(REQUEST))
+
+    def flush(self) -> None:
+        """Write what the end of a turn of the event loop would write."""
+
     def run(self) -> None:
         """One group of requests, from bytes to bytes."""
+        self.prepare()
         with self.step("master: parse HTTP, route, queue"):
-            for connection in self.connections:
-                connection.get_buffer(-1)[: len(REQUEST)] = REQUEST
-                connection.buffer_updated(len(REQUEST))
+            self.receive()
         while self.link.parts or self.batches._waiting:
             with self.step("master: pick worker, build message"):
                 self.batches.dispatch()
             (work,) = list(self.to_worker.feed(self.wire.sent))
             assert isinstance(work, Work)
-            with self.step("worker: decode JSON, check"):
+            with self.step("worker: decode, check"):
                 self.loop.handle(work)
-            with self.step("worker: batch, run, encode JSON"):
+            with self.step("worker: batch, run, encode"):
                 executor = self.loop.executor
                 while executor.has_work:
                     executor.run_next(time.monotonic())
@@ -150,16 +199,53 @@ class Bench:
                 (done,) = list(self.to_master.feed(frame))
             with self.step("master: join, write HTTP"):
                 self.link._handle(done)
+                self.flush()
 
 
-async def measure(size: int, rounds: int) -> dict[str, float]:
+class GrpcBench(Bench):
+    """One servable, and one connection of HTTP/2 with `size` calls at once."""
+
+    def open(self) -> None:
+        limits = ServerLimits()
+        handler = ms_grpc.handler(self.dispatcher, CallGate(Keys(), limits, 1 << 20))
+        server = Http2GrpcServer(Address("", "", 0), GrpcMethods([handler], 1 << 20), limits)
+        self.connection = Http2Connection(server.shared)
+        self.connection.connection_made(self.transport)  # type: ignore[arg-type]
+        self.encoder, self.next_stream, self.requests = hpack.Encoder(), 1, b""
+        grown = frame(FrameType.WINDOW_UPDATE, 0, 0, u32(MAX_WINDOW - DEFAULT_WINDOW))
+        self.send(PREFACE + frame(FrameType.SETTINGS, 0, 0) + grown)
+
+    def prepare(self) -> None:
+        body, parts = grpc_frame(ms_request()), []
+        for _ in range(self.size):
+            block = self.encoder.encode(CALL)
+            parts.append(frame(FrameType.HEADERS, Flag.END_HEADERS, self.next_stream, block))
+            parts.append(frame(FrameType.DATA, Flag.END_STREAM, self.next_stream, body))
+            self.next_stream += 2
+        self.requests = b"".join(parts)
+
+    def receive(self) -> None:
+        self.send(self.requests)
+
+    def send(self, data: bytes) -> None:
+        self.connection.get_buffer(-1)[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+    def flush(self) -> None:
+        self.connection._sender.flush()
+
+
+async def measure(kind: type[Bench], size: int, rounds: int) -> dict[str, float]:
     """Median microseconds per request of each step."""
-    bench = Bench(size)
+    bench = kind(size)
     for _ in range(rounds):
         bench.run()
         await asyncio.sleep(0)
     assert bench.transport.num_answers == rounds * size, "wrong answers"
     return {name: statistics.median(times) * 1e6 for name, times in bench.seconds.items()}
+
+
+KINDS = {"REST": Bench, "gRPC": GrpcBench}
 
 
 def pass_on(stream: socket.socket, beyond: socket.socket | None) -> None:
@@ -204,17 +290,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     rounds = parser.parse_args().rounds
     passed = {count: hops(count, rounds) for count in (1, 2)}
-    columns = {size: uvloop.run(measure(size, rounds)) for size in GROUPS}
-    names = list(columns[GROUPS[0]])
-    rows = [[name, *(f"{columns[size][name]:.1f}" for size in GROUPS)] for name in names]
-    totals = [f"{sum(columns[size].values()):.1f}" for size in GROUPS]
-    header = ["microseconds per request", *(f"{size} at once" for size in GROUPS)]
-    print_table(header, [*rows, ["sum", *totals]])
+    found = {}
+    for title, kind in KINDS.items():
+        columns = {size: uvloop.run(measure(kind, size, rounds)) for size in GROUPS}
+        names = list(columns[GROUPS[0]])
+        rows = [[name, *(f"{columns[size][name]:.1f}" for size in GROUPS)] for name in names]
+        totals = [f"{sum(columns[size].values()):.1f}" for size in GROUPS]
+        header = [f"{title}: microseconds", *(f"{size} at once" for size in GROUPS)]
+        print_table(header, [*rows, ["sum", *totals]])
+        found[title] = columns
     print(
         f"the kernel alone, {len(REQUEST)} bytes: {passed[1]:.0f} microseconds through one other "
         f"process and back, {passed[2]:.0f} through two"
     )
-    print_json("request_cost", microseconds=columns, hops=passed)
+    print_json("request_cost", microseconds=found, hops=passed)
 
 
 if __name__ == "__main__":

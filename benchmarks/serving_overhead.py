@@ -5,18 +5,21 @@
 Each server runs alone on 127.0.0.1, with the load generator beside it.  A round measures every
 contender at 1, 16 and 64 requests in flight (HTTP: that many connections; gRPC: that many calls on
 one connection); rounds are interleaved and start at another contender each time.  Shown are medians
-over the rounds.  `ours/it` is how many times as many requests ours answered in the same round: over
-HTTP "ours JSON", over gRPC "ours gRPC".
+over the rounds.  `us` are the microseconds of the processors that all processes of a server took
+for a request, which other programs on the machine disturb less than rates.  `ours/it` is how many
+times as many requests ours answered in the same round: over HTTP "ours JSON", over gRPC "ours
+gRPC".
 """
 
 import argparse
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 
 from benchmarks.contenders import CONTENDERS, SERVERS, Contender, right_reply
 from benchmarks.load import Load, grpc_load, http_load
 from benchmarks.processes import free_ports, running
+from benchmarks.processor_time import server_time
 from benchmarks.report import print_json, print_table
 
 IN_FLIGHT = (1, 16, 64)
@@ -39,7 +42,13 @@ def measure(contender: Contender, seconds: int) -> list[Load]:
         reply = right_reply(contender, port)
         assert reply is not None
         load(url, contender.body, reply, 16, 1)  # warms up
-        return [load(url, contender.body, reply, count, seconds) for count in IN_FLIGHT]
+        loads = []
+        for count in IN_FLIGHT:
+            before = server_time()
+            measured = load(url, contender.body, reply, count, seconds)
+            spent = (server_time() - before) / (measured.rate * seconds)
+            loads.append(replace(measured, server_us=spent * 1e6))
+        return loads
 
 
 def run_rounds(contenders: list[Contender], rounds: int, seconds: int) -> Found:
@@ -62,6 +71,7 @@ def typical(loads: list[Load]) -> Load:
         median(one.p50 for one in loads),
         median(one.p99 for one in loads),
         sum(one.wrong for one in loads),
+        median(one.server_us for one in loads),
     )
 
 
@@ -80,6 +90,7 @@ def row(found: Found, contender: Contender) -> list[str]:
         one = typical(found[contender.name, count])
         times = ratio(found, contender, count)
         cells += [f"{one.rate:,.0f}", f"{one.p50:.2f}", f"{one.p99:.2f}"]
+        cells.append(f"{one.server_us:.0f}")
         cells += ["-" if times is None else f"{times:.2f}", str(one.wrong)]
     return cells
 
@@ -103,7 +114,7 @@ def main() -> None:
     found = run_rounds(contenders, arguments.rounds, arguments.seconds)
     header = ["in flight"]
     for count in IN_FLIGHT:
-        header += [f"x{count} req/s", "p50 ms", "p99 ms", "ours/it", "wrong"]
+        header += [f"x{count} req/s", "p50 ms", "p99 ms", "us", "ours/it", "wrong"]
     print()
     print_table(header, [row(found, contender) for contender in contenders])
     results = [

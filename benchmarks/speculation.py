@@ -1,7 +1,7 @@
 """What guessing tokens gives: at most 16 against none, by how far an answer repeats earlier text.
 
 `python -m benchmarks.speculation [--seconds 200] [--tokens 96] [--only story] [--draft D]
-[--against genai | itself] [MODEL]`
+[--runtime combined] [--against genai | itself] [MODEL]`
 
 Both engines are open in one process and take turns request by request.  Every round has other
 texts, which share nothing with those of earlier rounds; the first one warms up.  Counted are tokens
@@ -123,17 +123,20 @@ def row(name: str, streams: int, pairs: list[Pair]) -> list[str]:
     ]
 
 
-def open_ours(model: Path, **options: object) -> tuple[Engine, Tokenizer]:
-    opened = open_model(model, "openvino", make_config({"kv_cache_memory": CACHE, **options}))
+def open_ours(model: Path, runtime: str, **options: object) -> tuple[Engine, Tokenizer]:
+    opened = open_model(model, runtime, make_config({"kv_cache_memory": CACHE, **options}))
     assert isinstance(opened.engine, Engine)
     assert opened.tokenizer is not None
+    packing = getattr(opened.engine.runner, "packing", None)
+    while packing is not None and not packing.is_done:
+        time.sleep(0.1)
     return opened.engine, opened.tokenizer
 
 
 @contextmanager
 def other(given: argparse.Namespace) -> Iterator[Callable[[Case], Answered]]:
     if given.against != "genai":
-        engine, _ = open_ours(given.model, num_speculative_tokens=0)
+        engine, _ = open_ours(given.model, given.runtime, num_speculative_tokens=0)
         yield lambda case: answer(engine, case)
         return
     with speculation_peer.running(given.model, given.guesses) as process:
@@ -146,6 +149,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=96, help="of an answer")
     parser.add_argument("--only", default="", help="a part of a task's name")
     parser.add_argument("--show", action="store_true", help="print answers")
+    parser.add_argument("--runtime", default="openvino", help="of ours")
     parser.add_argument("--draft", type=Path, help="a smaller model that guesses as well")
     parser.add_argument(
         "--against", choices=("none", "itself", "genai"), default="none", help="guesses"
@@ -178,7 +182,7 @@ def measure(
 ) -> None:
     """Add pairs to `found`, until the time is over."""
     without = {"num_speculative_tokens": 0} if given.against == "itself" else {}
-    engine, tokenizer = open_ours(given.model, draft=given.draft, **without)
+    engine, tokenizer = open_ours(given.model, given.runtime, draft=given.draft, **without)
     end, number = time.monotonic() + given.seconds, 0
     while number < 2 or time.monotonic() < end:
         for (name, streams), pairs in found.items():

@@ -1,4 +1,4 @@
-"""TLS certificates: files to an ssl context or gRPC credentials.  TLS 1.2 and newer only."""
+"""TLS certificates: files to an ssl context.  TLS 1.2 and newer only."""
 
 import os
 import re
@@ -8,14 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError, reason
-
-if TYPE_CHECKING:
-    import grpc
-
 
 _CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 SOON = timedelta(days=14)
@@ -67,32 +63,6 @@ class Certificates:
         """
         self.context = _to_context(self._tls, pem)
         self.pem = pem
-
-    def to_credentials(self) -> "grpc.ServerCredentials":
-        """Return credentials of gRPC, which calls back for each connection."""
-        import grpc
-
-        current = [self.pem]
-
-        def fetch() -> "grpc.ServerCertificateConfiguration | None":  # in threads of gRPC
-            if self.pem == current[0]:
-                return None  # keep the current certificate
-            current[0] = self.pem
-            return _to_configuration(current[0])
-
-        first = _to_configuration(current[0])
-        return grpc.dynamic_ssl_server_credentials(
-            first,
-            fetch,  # type: ignore[arg-type]  # returns None to keep it
-            self._tls.verify_client,
-        )
-
-
-def _to_configuration(pem: Pem) -> "grpc.ServerCertificateConfiguration":
-    import grpc
-
-    pair = pem.private_key, pem.certificate
-    return grpc.ssl_server_certificate_configuration([pair], pem.roots)
 
 
 def paths_of(tls: Tls) -> tuple[str, ...]:

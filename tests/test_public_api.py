@@ -20,7 +20,7 @@ SIGNATURES = {
     f"{SERVER}.start_servables": "(servable_configs, enable_lite=False)",
     f"{SERVER}.start_grpc_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, api_keys=(), limits=None, "
-        "allow_loading=False, client_shared_memory=False, front_ends=1, grpc_library='auto')"
+        "allow_loading=False, client_shared_memory=False, front_ends=1)"
     ),
     f"{SERVER}.start_restful_server": (
         "(address, max_msg_mb_size=100, ssl_config=None, *, use_status_codes=False, "
@@ -35,7 +35,8 @@ SIGNATURES = {
         "(servable_directory, servable_name, device_ids=None, version_number=0, device_type=None,"
         " num_parallel_workers=0, dec_key=None, dec_mode='AES-GCM', *, max_batch_delay_ms=0, "
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
-        "max_queue_seconds=0, heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
+        "max_queue_seconds=0, cache_mb=0, cache_seconds=600, cache_per_key=False, "
+        "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
         "llm_options=None, max_workers=0, min_workers=1, requests_per_worker=8, "
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
         "environment='', with_batch_dim=None, batch_axis=None, network='', weights='', "
@@ -52,7 +53,8 @@ SIGNATURES = {
     ),
     f"{SERVER}.register.Model": "(model_key)",
     f"{SERVER}.register.Model.call": "(self, *args, subgraph=0)",
-    f"{SERVER}.register.register_method": "(output_names, *, retry=True, example=None)",
+    f"{SERVER}.register.method": "(name, *, version=0, streams=False)",
+    f"{SERVER}.register.register_method": "(output_names, *, retry=True, example=None, cache=None)",
     f"{SERVER}.register.add_stage": "(stage, *args, outputs_count, batch_size=None, tag=None)",
     f"{SERVER}.register.Context": "(**kwargs)",
     f"{SERVER}.register.Context.append_device_info": "(self, device_info)",
@@ -207,6 +209,12 @@ def test_merging_configurations_has_its_old_place(tmp_path: Path) -> None:
     one, other = (ServableStartConfig(str(tmp_path), "add", device_ids=i) for i in (0, 1))
     (merged,) = merge_config([one, other])
     assert merged.device_ids == (0, 1)
+
+
+def test_modules_of_the_register_have_their_old_names() -> None:
+    assert register.model.Model is register.Model
+    assert register.method.add_stage is register.add_stage
+    assert register.model.Model("net.mindir").model_key == "net.mindir"
 
 
 def test_every_error_is_a_runtime_error() -> None:

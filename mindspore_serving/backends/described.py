@@ -140,7 +140,14 @@ def _merged(where: str, described: TensorSpec, tensor: TensorSpec) -> TensorSpec
             "config.pbtxt the first dimension is left out of dims if max_batch_size is over 0"
         )
     example = tensor.example if described.example is None else described.example
-    return replace(tensor, name=described.name, dtype=dtype, shape=shape, example=example)
+    return replace(
+        tensor,
+        name=described.name,
+        dtype=dtype,
+        shape=shape,
+        example=example,
+        labels=described.labels,
+    )
 
 
 def _common(first: tuple[int, ...], second: tuple[int, ...] | None) -> tuple[int, ...] | None:

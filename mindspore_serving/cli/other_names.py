@@ -58,7 +58,6 @@ _GROWS = "leave it out: memory is taken as it is needed"
 _OPTIONS: dict[str, dict[str, str]] = {
     "vLLM": {
         "--model": _MODEL,
-        "--port": "--http-port {}",
         "--served-model-name": "--name {}",
         "--tensor-parallel-size": "--llm-option tensor_parallel={}",
         "-tp": "--llm-option tensor_parallel={}",
@@ -123,7 +122,6 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--top-p": "--llm-option default_top_p={}",
         "--min-p": "--llm-option default_min_p={}",
         "--repeat-penalty": "--llm-option default_repetition_penalty={}",
-        "--port": "--http-port {}",
         "-a": "--name {}",
         "--alias": "--name {}",
         "-hf": _MODEL,
@@ -192,7 +190,6 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--num-shard": "--llm-option tensor_parallel={}",
         "--sharded": "--llm-option tensor_parallel=N",
         "--quantize": "--quantization int8 or int4; a checkpoint that is quantized needs no option",
-        "--port": "--http-port {}",
         "--hostname": "--host {}",
         "--max-concurrent-requests": "--max-requests {}",
         "--max-input-length": "--max-model-len N, tokens of prompt and answer together",
@@ -220,7 +217,6 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--chunked-prefill-size": "--llm-option max_num_batched_tokens={}",
     },
     "TensorFlow Serving": {
-        "--port": "--grpc-port {}",
         "--rest-api-port": "--http-port {}",
         "--model-name": "--name {}",
         "--model-base-path": _MODEL,
@@ -230,6 +226,9 @@ _OPTIONS: dict[str, dict[str, str]] = {
     "TorchServe": {
         "--models": "give the paths of the models to serve as arguments",
         "--ts-config": "--config FILE",
+    },
+    "MindSpore Serving 3.0.0rc1": {
+        "--grpc-library": "leave it out: the server has an HTTP/2 of its own for gRPC",
     },
     "uvicorn": {
         "--workers": "--num-parallel-workers {} for models, --front-ends {} for processes that "

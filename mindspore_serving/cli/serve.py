@@ -57,6 +57,8 @@ def run(settings: ServeSettings) -> int:
 
 
 def _serve(settings: ServeSettings) -> int:
+    if settings.port:
+        settings = replace(settings, http_port=settings.port, grpc_port=settings.port)
     tls = _tls(settings)
     set_log(settings)
     configs, refused = servables.find(settings)
@@ -132,11 +134,6 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     if settings.no_http and settings.no_grpc:
         raise InvalidInputs("--no-http and --no-grpc exclude each other: no port would be open")
-    is_same_port = settings.http_port == settings.grpc_port
-    if is_same_port and not (settings.no_http or settings.no_grpc):
-        raise InvalidInputs(
-            f"--http-port and --grpc-port are both {settings.http_port}, expected different ports"
-        )
     if settings.token_file is not None and settings.worker_address is None:
         raise InvalidInputs("--token-file is for --worker-address, which is not given")
     if settings.tls_cert is None or settings.tls_key is None:
@@ -205,7 +202,8 @@ def _listen(settings: ServeSettings, options: FrontEndOptions) -> None:
     if not settings.no_http:
         startup.start_http(options)
         opened.append(options.address)
-    if not settings.no_grpc:
+    is_served = bool(opened) and settings.grpc_port == settings.http_port  # HTTP's port has gRPC
+    if not settings.no_grpc and not is_served:
         address = join_address(settings.host, settings.grpc_port)
         startup.start_grpc(replace(options, address=address))
         opened.append(address)

@@ -24,6 +24,7 @@ RUNTIMES = (
 
 _models: Any = partial(option, group="models")
 _ports: Any = partial(option, group="ports")
+_port: Any = partial(_ports, at_least=1, at_most=65535, metavar="PORT", is_common=True)
 _limits: Any = partial(option, group="limits")
 _security: Any = partial(option, group="security")
 _observing: Any = partial(option, group="observing")
@@ -187,22 +188,15 @@ class ServerSettings(ServerOptions):
         metavar="HOST",
         is_common=True,
     )
-    http_port: int = _ports(
-        HTTP_PORT,
-        "port of the REST server",
-        at_least=1,
-        at_most=65535,
-        metavar="PORT",
-        is_common=True,
+    port: int = _port(
+        0,
+        "one port for REST and gRPC, in place of --http-port and --grpc-port",
+        default_text="two ports",
+        at_least=0,
+        page="deploy.md#one-port",
     )
-    grpc_port: int = _ports(
-        GRPC_PORT,
-        "port of the gRPC server",
-        at_least=1,
-        at_most=65535,
-        metavar="PORT",
-        is_common=True,
-    )
+    http_port: int = _port(HTTP_PORT, "port of the REST server")
+    grpc_port: int = _port(GRPC_PORT, "port of the gRPC server")
     no_http: bool = _ports(False, "do not start the REST server")
     no_grpc: bool = _ports(False, "do not start the gRPC server")
     wait: bool = _models(False, "open the ports only when all models can be used, upstreams too")

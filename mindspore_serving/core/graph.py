@@ -22,13 +22,15 @@ class StageKind(Enum):
     BUILTIN = "builtin"  # a named function of ours, e.g. argmax_cpp
     LANGUAGE = "language"  # the servable's language model
     TASK = "task"  # a Hugging Face model that does not generate
+    SERVABLE = "servable"  # a method of another servable
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
     """Step of a method: input slots, output slots, and the number of instances per call.
 
-    `target` is a function's id, a model's key or path, or a built-in's name. `batch_size` is None
+    `target` is a function's id, a model's key or path, a built-in's name, or "servable.method", of
+    which `version` is meant (0: the newest). `batch_size` is None
     for one instance per call, 0 to follow the model's batch size, else the max instances per call.
     A stage that `streams` returns several outputs for an instance, one after another.
     """
@@ -41,6 +43,7 @@ class Stage:
     batch_size: int | None = None
     subgraph: int = 0
     streams: bool = False
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Method:
 
     `retry` is False if it must not run twice for one request, even if its worker died. `defaults`
     are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
-    types of models' inputs, which a worker adds when it has loaded the models.
+    types of models' inputs, which a worker adds when it has loaded the models. `cache` says if its
+    answers may be cached; None: they may if it can `retry`.
     """
 
     name: str
@@ -61,11 +65,17 @@ class Method:
     defaults: Mapping[str, Value] = field(default_factory=dict)
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
     examples: Mapping[str, Example] = field(default_factory=dict)
+    cache: bool | None = None
 
     @property
     def streams(self) -> bool:
         """True if it can stream its answer."""
         return any(stage.streams for stage in self.stages)
+
+    @property
+    def calls(self) -> bool:
+        """True if it has methods of other servables as stages."""
+        return any(stage.kind is StageKind.SERVABLE for stage in self.stages)
 
     @property
     def has_only_models(self) -> bool:

@@ -123,6 +123,30 @@ class ServableOptions:
         load="max_queue_seconds",
         page="reliability.md#overload",
     )
+    cache_mb: float = _limits(
+        0,
+        "max size of the answers that are kept for equal requests, per method",
+        details="Methods that stream or are declared with retry=False have no cache",
+        default_text="0, no cache",
+        at_least=0,
+        at_most=1 << 20,
+        unit="MiB",
+        metavar="MB",
+        page="servable_config.md#a-cache-of-answers",
+    )
+    cache_seconds: float = _limits(
+        600,
+        "with `cache_mb`: time for which an answer is kept",
+        over=0,
+        at_most=1e9,
+        unit="seconds",
+        page="servable_config.md#a-cache-of-answers",
+    )
+    cache_per_key: bool = _limits(
+        False,
+        "with `cache_mb`: a request gets no answer to a request with another API key",
+        page="servable_config.md#a-cache-of-answers",
+    )
     heartbeat_timeout: float = _workers(
         10,
         "time without a heartbeat after which a worker gets no new requests",

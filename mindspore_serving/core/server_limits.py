@@ -17,14 +17,14 @@ class ServerLimits:
 
     max_connections: int = param(
         4096,
-        "open connections, at most half (HTTP) or a quarter (gRPC) of the descriptors that the "
-        "process may open; a further one is answered 503 (HTTP) or closed (gRPC)",
+        "open connections, at most half of the descriptors that the process may open; a further "
+        "one is answered 503",
         at_least=1,
     )
     max_connections_per_address: int = param(
         3072,
         "open connections from one address, so that other addresses get some; a further one is "
-        "answered 503 (HTTP), or the idlest is closed within a second (gRPC)",
+        "answered 503",
         at_least=1,
     )
     max_head: int = param(

@@ -37,14 +37,6 @@ class ServerOptions:
         at_most=64,
         page="deploy.md",
     )
-    grpc_library: str = _ports(
-        "auto",
-        "what serves gRPC",
-        details="http2 is this server's own, several times as fast as the library grpcio. auto: "
-        "http2, but grpcio with several front ends",
-        choices=("auto", "http2", "grpcio"),
-        page="deploy.md",
-    )
     use_status_codes: bool = _ports(
         False,
         "answer errors with status 4xx and 5xx, not with 200 as MindSpore Serving 2.0 did",

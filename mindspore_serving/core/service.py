@@ -6,6 +6,7 @@ answer of the same protocol.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -13,6 +14,10 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
+
+HIT, MISS = "hit", "miss"
+tenant_of_task: ContextVar[str] = ContextVar("tenant", default="")
+"""Tenant of the request that this task serves; "" without API keys."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,7 +30,8 @@ class Request:
     texts or token ids; it is read at most once, and only to choose a worker. `id` names the request
     in logs; "" for that of the task that submits it (`log.request_id`). `span` is the front end's,
     if the request is traced; None for that of the task.  One `is_background` may wait as long as
-    it takes, and others do not wait for it, so admission control does not count it.
+    it takes, and others do not wait for it, so admission control does not count it.  `tenant` has
+    the API key of the request, "" for that of the task (`tenant_of_task`).
     """
 
     servable: str
@@ -39,6 +45,7 @@ class Request:
     id: str = ""
     span: RequestSpan | None = None
     is_background: bool = False
+    tenant: str = ""
 
 
 @dataclass(slots=True)
@@ -49,7 +56,8 @@ class Reply:
 
     `faults` is None if every instance succeeded; `failure` is set if the whole request failed. A
     streaming method sends several replies, the last with `is_last`; one without `has_output` only
-    tells that the request was accepted.
+    tells that the request was accepted.  `cache` is HIT or MISS if the method has a cache of
+    answers.
     """
 
     instances: Sequence[bytes | memoryview] = ()
@@ -57,6 +65,7 @@ class Reply:
     failure: ServingError | None = None
     is_last: bool = True
     has_output: bool = True
+    cache: str = ""
 
     def raise_failure(self) -> None:
         """Raise `failure`, and drop it.
@@ -90,13 +99,12 @@ class Call(Protocol):
 
 
 class Inference(Protocol):
-    """Interface of the server to front ends, used on the event loop's thread only.
+    """Interface of the server to front ends, used on the event loop's thread only."""
 
-    `is_refusing` tells that requests were refused recently for lack of room: call `refusal` before
-    a body is read.
-    """
-
-    is_refusing: bool
+    @property
+    def is_refusing(self) -> bool:
+        """True if requests were refused recently: call `refusal` before a body is read."""
+        ...
 
     def refusal(
         self, servable: str, version: int, method: str, timeout: float | None

@@ -25,7 +25,7 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     of dimensions is unknown. An input that `is_optional` has a default. `parameter` is the name of
     the sampling parameter that it sets, "" for none, and `default` its default; None for no number.
     `declared` is the example of its author, if there is one. `columns` are the names of the values
-    of a row, if the model knows them.
+    of a row, if the model knows them. `labels` are those of classes, by index.
     """
 
     name: str
@@ -36,6 +36,7 @@ class ValueSpec(msgspec.Struct, frozen=True, array_like=True):
     default: float | None = None
     declared: Example | None = None
     columns: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def example(self) -> Example:

@@ -44,7 +44,8 @@ class TensorSpec:
     argument None, which is an empty array on the way to the backend. All instances of a batch
     share one value of an argument (`is_argument`): it has no batch dimension.
     `symbols` are the names of the dimensions, "" for those without one; () if there are none.
-    `trial` is a shape with which the model has run, () if it has not.
+    `trial` is a shape with which the model has run, () if it has not. `labels` are those of the
+    classes that an output has values of.
     """
 
     name: str
@@ -58,6 +59,7 @@ class TensorSpec:
     default: float | None = None
     symbols: tuple[str, ...] = ()
     trial: tuple[int, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def is_static(self) -> bool:

@@ -5,8 +5,11 @@ Knows no protocol.
 
 import errno
 import ipaddress
+import os
 import resource
 import socket
+import stat
+from contextlib import suppress
 from dataclasses import dataclass
 
 from mindspore_serving.core.server_limits import ServerLimits
@@ -73,10 +76,15 @@ def check_loopback(address: Address, tag: str) -> None:
 
 
 def listen(address: Address, tag: str = "RESTful server") -> socket.socket:
-    """Return a listening TCP socket, or unix socket.
+    """Return a listening TCP socket, or unix socket; the file of an older one is replaced.
 
+    The directory of a unix socket is made, but none above it: a path with a mistake is to fail.
     Raises StartError if the address is in use or not of this machine.
     """
+    if address.path:
+        with suppress(OSError):
+            os.mkdir(os.path.dirname(os.path.abspath(address.path)))
+    remove_socket(address)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(socket.AF_UNIX if address.path else family, socket.SOCK_STREAM)
     try:
@@ -102,31 +110,20 @@ def _hint(error: OSError) -> str:
     }.get(error.errno or 0, "")
 
 
-def reserve(address: Address, tag: str) -> socket.socket:
-    """Return a bound socket that accepts no connections.
-
-    While it is open, only servers of this user with SO_REUSEPORT can listen on the port.
-    Raises StartError if the address is in use or not of this machine.
-    """
-    listen(address, tag).close()  # without SO_REUSEPORT: fails if any socket is bound
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    reserved = socket.socket(family, socket.SOCK_STREAM)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    try:
-        reserved.bind((address.host, address.port))
-    except OSError as error:  # bound by another process meanwhile
-        reserved.close()
-        raise StartError(f"Serving Error: {tag} start failed, {address.text}: {error}") from error
-    return reserved
+def remove_socket(address: Address) -> None:
+    """Remove the file of a unix socket, which outlives its server."""
+    with suppress(OSError):
+        if address.path and stat.S_ISSOCK(os.stat(address.path).st_mode):
+            os.unlink(address.path)
 
 
-def connection_limits(limits: ServerLimits, share: int) -> tuple[int, int]:
+def connection_limits(limits: ServerLimits) -> tuple[int, int]:
     """Return the limits of connections in all and from one address.
 
-    Connections use at most one in `share` of the descriptors of this process; if that is less than
-    `limits` allow, the limit for an address is less by the same factor.
+    Connections use at most half of the descriptors of this process; if that is less than `limits`
+    allow, the limit for an address is less by the same factor.
     """
-    total = min(limits.max_connections, descriptor_limit() // share)
+    total = min(limits.max_connections, descriptor_limit() // 2)
     return total, limits.max_connections_per_address * total // limits.max_connections
 
 

@@ -5,6 +5,7 @@ Knows no handler.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.keys import TENANT, Keys, Tenant
 from mindspore_serving.frontends.origins import SAFE, OriginPolicy
@@ -37,6 +38,7 @@ class Gate:
         if tenant is None:
             await self._app(scope, receive, send)
             return
+        tenant_of_task.set(tenant.owner)
         scope[TENANT] = tenant  # not in a copy of the scope: the caller reads the route from it
         try:
             await self._app(scope, receive, send)

@@ -40,10 +40,11 @@ class ApiKey:
 class Tenant:
     """The user of a key, whose requests are counted: `admit` each, `release` it at its end."""
 
-    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key")
+    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key", "owner")
 
     def __init__(self, key: ApiKey) -> None:
         self.key = key
+        self.owner = key.owner
         self._num_running = 0
         self._tokens = float(key.requests_per_minute or 0)  # token bucket: requests allowed at once
         self._updated = time.monotonic()  # time of `_tokens`

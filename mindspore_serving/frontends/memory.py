@@ -7,7 +7,7 @@ from another connection.
 """
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 NO_MEMORY = "The bodies of other requests use all the memory for bodies (max_body_memory)"
 
@@ -33,6 +33,22 @@ def peer_of(name: str) -> MemoryPeer:
     return MemoryPeer(name.rpartition(":")[0], name)
 
 
+def name_of(client: Any) -> str:
+    """Return grpcio's name of the client at the address `client` of its socket."""
+    if not isinstance(client, tuple):
+        return "unix:"
+    host, port = client[:2]
+    return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+
+
+def client_of(name: str) -> tuple[str, int] | None:
+    """Return the address in a name of `name_of`; None of a unix socket."""
+    if not name.startswith("ip"):
+        return None
+    host, _, port = name.partition(":")[2].rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 class Quota:
     """A shared limit, of which `used` units are taken.
 
@@ -54,10 +70,15 @@ class Quota:
 
     def has_room(self, peer: MemoryPeer, amount: int) -> bool:
         """Return whether a peer can have `amount` more units."""
-        if not self.used:
-            return True
-        free, (of_address, of_connection) = self.limit - self.used, self.used_by(peer)
-        if not peer.address:
+        return not self.used or self.fits(amount, *self.used_by(peer), is_known=bool(peer.address))
+
+    def fits(self, amount: int, of_address: int, of_connection: int, *, is_known: bool) -> bool:
+        """Return whether a peer that uses so many units can have `amount` more.
+
+        The rules of fairness are for peers whose address `is_known`.
+        """
+        free = self.limit - self.used
+        if not is_known:
             return amount <= free
         if of_connection + amount <= self._reserved:
             return True
@@ -82,29 +103,34 @@ class Quota:
 
     def allowance(self, address: object) -> "Allowance":
         """Return the allowance of a new connection; `address` is that of its socket."""
-        if not isinstance(address, tuple):
-            return Allowance(self, ANONYMOUS)
-        return Allowance(self, MemoryPeer(address[0], object()))
+        return Allowance(self, address[0] if isinstance(address, tuple) else "")
+
+    def of_address(self, address: str) -> int:
+        """Return the units that the connections of an address use."""
+        return self._used_by.get(address, 0)
+
+    def add_of(self, key: Hashable, amount: int) -> None:
+        """Count units of an address, or of a peer."""
+        after = self._used_by.get(key, 0) + amount
+        if after:
+            self._used_by[key] = after
+        else:
+            self._used_by.pop(key, None)  # it has none if only 0 was taken
 
     def _add(self, peer: MemoryPeer, amount: int) -> None:
         self.used += amount
         if peer.address:
-            for key in (peer.address, peer):
-                after = self._used_by.get(key, 0) + amount
-                if after:
-                    self._used_by[key] = after
-                else:
-                    self._used_by.pop(key, None)  # it has none if only 0 was taken
+            self.add_of(peer.address, amount)
+            self.add_of(peer, amount)
 
 
 class Allowance:
-    """The use of a quota by one peer."""
+    """The use of a quota by one connection, which counts its own units: streams take and leave."""
 
-    __slots__ = ("_peer", "_quota")
+    __slots__ = ("_address", "_quota", "_used")
 
-    def __init__(self, quota: Quota, peer: MemoryPeer) -> None:
-        self._quota = quota
-        self._peer = peer
+    def __init__(self, quota: Quota, address: str) -> None:
+        self._quota, self._address, self._used = quota, address, 0
 
     @property
     def limit(self) -> int:
@@ -113,7 +139,19 @@ class Allowance:
 
     def take(self, amount: int) -> bool:
         """Take `amount` units; return whether there was room."""
-        return self._quota.take(self._peer, amount)
+        quota, address = self._quota, self._address
+        if quota.used and not quota.fits(
+            amount, quota.of_address(address), self._used, is_known=bool(address)
+        ):
+            return False
+        self._add(amount)
+        return True
 
     def give_back(self, amount: int) -> None:
-        self._quota.give_back(self._peer, amount)
+        self._add(-amount)
+
+    def _add(self, amount: int) -> None:
+        self._quota.used += amount
+        if self._address:
+            self._used += amount
+            self._quota.add_of(self._address, amount)

@@ -71,6 +71,17 @@ class OriginPolicy:
                 "--allow-origin, or allow_origins of start_restful_server, allows it"
             )
 
+    def cors_fields(self, fields: Mapping[bytes, bytes]) -> tuple[tuple[bytes, bytes], ...]:
+        """Return the fields by which a page of an allowed origin may read the answer."""
+        origin, allowed = fields.get(b"origin"), self.allow_origins
+        if origin is None or not (ANY in allowed or origin.decode("latin-1") in allowed):
+            return ()
+        return (
+            (b"access-control-allow-origin", b"*" if ANY in allowed else origin),
+            (b"access-control-expose-headers", b"*"),
+            (b"vary", b"Origin"),
+        )
+
     def check_type(self, fields: Mapping[bytes, bytes]) -> None:
         """Refuse the content type text/plain on a route for JSON.  Raises WrongType.
 

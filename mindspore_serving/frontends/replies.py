@@ -10,7 +10,7 @@ from typing import ClassVar
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import DeadlineExceeded, Overloaded
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 
 MAX_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
 REPLY_SIZE = 256  # bytes of a reply without instances
@@ -34,10 +34,12 @@ async def infer(inference: Inference, request: Request) -> Reply:
     access.note(request.servable, request.method)
     call = inference.submit(request, resolve)
     try:
-        return await future
+        reply = await future
     except asyncio.CancelledError:
         call.cancel()
         raise
+    answer_headers.note_cache(reply)
+    return reply
 
 
 class Replies:

@@ -3,13 +3,12 @@
 A span has nothing of a body or a query, nor texts of errors, which can quote them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.errors import Code, ServingError
 from mindspore_serving.frontends.access import CLIENT_LEFT
-from mindspore_serving.frontends.grpc.access import status_of
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.routes import ROUTE
@@ -75,24 +74,37 @@ def route_of(scope: Mapping[str, Any]) -> str:
 
 def begin_rpc(tracer: Tracer, context: Context, method: str) -> None:
     """Begin the span of this task's gRPC call; `method` is package.Service/Method."""
-    span = tracer.begin(method, context.invocation_metadata() or ())
-    span.attributes.update(
-        {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: log.request_id.get()}
-    )
+    metadata = context.invocation_metadata() or ()
+    span = start_rpc(tracer, metadata, method, log.request_id.get())
     current.set(span)
 
     def end(_: Any) -> None:
-        name = "CANCELLED" if context.cancelled() else status_of(context)
-        span.attributes["rpc.response.status_code"] = name
+        code = None if context.cancelled() else context.code()
+        span.attributes["rpc.response.status_code"] = "CANCELLED" if code is None else code.name
         span.end()
 
     done: Any = context  # the stubs have another type for the callback
     done.add_done_callback(end)
 
 
+def start_rpc(
+    tracer: Tracer, metadata: Iterable[tuple[str, str | bytes]], method: str, request_id: str
+) -> RequestSpan:
+    """Start the span of a gRPC call; `method` is package.Service/Method."""
+    span = tracer.begin(method, metadata)
+    span.attributes.update(
+        {"rpc.system.name": "grpc", "rpc.method": method, REQUEST_ID: request_id}
+    )
+    return span
+
+
 def fail(error: Exception) -> None:
     """Mark the span of this task's request as failed with `error`."""
-    span = current.get()
+    fail_span(current.get(), error)
+
+
+def fail_span(span: RequestSpan | None, error: Exception) -> None:
+    """Mark a span, if there is one, as failed with `error`."""
     if span is not None:
         code = error.code if isinstance(error, ServingError) else Code.FAILED
         span.fail(Code(code).name.lower(), is_failed=status.of(code).http >= 500)

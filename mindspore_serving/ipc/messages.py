@@ -118,7 +118,9 @@ class MethodReport(Message, frozen=True):
 
     `batch_size` is the largest number of instances that one of its stages runs at once.  `retry`
     says whether a part can be run again elsewhere if the worker dies.  A worker can have any number
-    of requests of a method that `streams`: they do not wait for each other.
+    of requests of a method that `streams`: they do not wait for each other.  Those of a method that
+    `calls` other servables wait for them.  `cache` says whether its answers may be cached; None if
+    they may where a part may be run again.
     """
 
     name: str
@@ -128,7 +130,9 @@ class MethodReport(Message, frozen=True):
     retry: bool
     is_only_models: bool
     streams: bool = False
+    calls: bool = False
     signature: InstanceSignature = InstanceSignature()
+    cache: bool | None = None
 
 
 class ModelReport(Message, frozen=True):
@@ -194,7 +198,7 @@ class Cancel(Message, frozen=True, tag=12):
 
 
 class CallReply(Message, frozen=True, tag=13):
-    """Reply to a `WorkerCall`."""
+    """Reply to a `WorkerCall`, one of several if it is a stream."""
 
     reply: PartReply
 
@@ -250,11 +254,16 @@ class Done(Message, frozen=True, tag=22):
 
 
 class WorkerCall(Message, frozen=True, tag=23):
-    """Call of a worker to a method of any servable, such as a model on another worker's device."""
+    """Call of a worker to a method of any servable, such as a model on another worker's device.
+
+    `parents` are the ids of the parts for which it is made: it has their deadline, and ends when
+    all of their requests have ended.  With `part.is_stream` it gets several replies.
+    """
 
     servable: str
     version: int
     part: RequestPart
+    parents: list[int] = []
 
 
 class AdaptersSet(Message, frozen=True, tag=26):
@@ -269,13 +278,15 @@ class EngineMetrics(Message, frozen=True, tag=25):
 
     `values` are the fields of its `EngineStats`, `answers` counts answers by finish reason, and
     `histograms` has the sum and the bucket counts by names of metrics.  `unready` says why the
-    engine cannot compute now; "" if it can.
+    engine cannot compute now; "" if it can.  `decision` says which of its runtimes computes which
+    steps; "" if there is only one.
     """
 
     values: dict[str, int]
     answers: dict[str, int] = {}
     histograms: dict[str, tuple[float, list[int]]] = {}
     unready: str = ""
+    decision: str = ""
 
 
 ToWorker: TypeAlias = (

@@ -214,8 +214,8 @@ class EngineConfig:
     mtp: bool = _option(
         False,
         "draft tokens by the checkpoint's prediction head (multi-token prediction: DeepSeek V3, "
-        "GLM-4.5, Qwen3-Next, Qwen3.5), where earlier text has no better ones. Not with a draft "
-        "model, and not with ranks.",
+        "GLM-4.5, MiMo, Qwen3-Next, Qwen3.5), where earlier text has no better ones. Not with a "
+        "draft model, and not with ranks.",
         runtimes={name for name, row in RUNTIMES.items() if row.opens_head},
         has_encoders=False,
     )

@@ -29,7 +29,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_recommended,
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
-from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
 from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -46,6 +46,7 @@ from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
 from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
 from mindspore_serving.llm.runtimes.draft import open_runners
+from mindspore_serving.llm.runtimes.pages import map_large_allocations, trim
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_threads import open_blocks
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
@@ -236,6 +237,8 @@ def open_ours(
     Raises StartError or InvalidInputs.
     """
     directory, named = _find_directory(path), runtime
+    if config.memory == LOW_MEMORY:
+        map_large_allocations()
     with called_while_compiling(partial(_read_texts, directory, config)) as read:
         try:
             runtime = choose_runtime(directory, named, config)
@@ -248,6 +251,7 @@ def open_ours(
     opened = OpenedModel(
         runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
     )
+    trim()  # of a large vocabulary, reading leaves 50 MB
     return opened, engine
 
 

@@ -16,6 +16,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
+from mindspore_serving.master.answer_cache import cache_for
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -33,6 +34,7 @@ from mindspore_serving.master.request import (
 # A message that the worker runs and one that waits there; later parts stay in the queue.  A worker
 # whose models run in other workers or in agents can have more: its instances only wait there.
 MAX_MESSAGES, MAX_MESSAGES_WITHOUT_MODELS = 2, 8
+MAX_MESSAGES_OF_CALLERS = 256  # of methods that call other servables, which have the limits
 MAX_DROPPED = 1024  # parts of ended requests in the queue before they are removed
 
 
@@ -158,6 +160,8 @@ class BatchedMethod(ServedMethod):
         delay, preferred = deployment.max_batch_delay_ms, deployment.preferred_batch_size
         if delay and not preferred:
             preferred = report.batch_size  # a full batch need not wait
+        is_cacheable = self.can_retry if report.cache is None else report.cache
+        self.cache = cache_for(deployment, is_cacheable=is_cacheable)
         self.splits_instances = preferred > 0  # the preferred size counts instances, not requests
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._scheduler = scheduler
@@ -242,6 +246,8 @@ class BatchedMethod(ServedMethod):
     def add_worker(self, link: Link) -> None:
         runs_models = link.owns_models and not self._has_agents
         max_messages = MAX_MESSAGES if runs_models else MAX_MESSAGES_WITHOUT_MODELS
+        if self.report.calls:
+            max_messages = MAX_MESSAGES_OF_CALLERS
         self._scheduler.add_worker(link, 1 if self._sends_single_batches else max_messages)
         self.workers.append(link)
         self._scheduler.schedule(self)

@@ -20,10 +20,11 @@ from mindspore_serving.errors import (
     StageFailed,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.messages import MethodReport, WorkerCall
+from mindspore_serving.ipc.messages import MethodReport, Slice, WorkerCall
 from mindspore_serving.master.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.master.call_trace import CallTrace
 from mindspore_serving.master.link import Link
+from mindspore_serving.master.nested_calls import NestedCalls
 from mindspore_serving.master.registry import Method, Registry, ServableService
 from mindspore_serving.master.request import (
     QUEUED,
@@ -44,6 +45,8 @@ DEFAULT_LIMIT = 10_000
 QUEUE_CHECK_SECONDS = 0.05  # between two checks for requests over max_queue_seconds
 NEAR_SECONDS = 60.0  # later deadlines get their timer later, as most requests end before
 
+_UNWANTED = "the request has ended"
+
 
 class Dispatcher:
     """Owner of the requests in flight.  It runs on the event loop's thread only."""
@@ -56,6 +59,7 @@ class Dispatcher:
         self._batches = BatchScheduler(self._deliver)
         self._streams = StreamBalancer(self._deliver)
         self._requests: dict[PendingRequest, Method | None] = {}  # None: the method is unknown
+        self._nested = NestedCalls()
         self._is_sweeping = False
         self.is_refusing = False
         self.recorder: SpanRecorder | None = None  # of traces
@@ -135,7 +139,8 @@ class Dispatcher:
         part = message.part
 
         def answer(reply: Reply) -> None:
-            link.answer_call(part.id, reply)
+            if reply.has_output or reply.is_last:
+                link.answer_call(part.id, reply)
 
         pending = PendingRequest(part.method, answer, self._on_done, self._now())
         pending.id = part.request_id
@@ -146,16 +151,39 @@ class Dispatcher:
             )
             self.shares.count(method.share)
             self._requests[pending] = method
+            if message.parents:
+                self._nest(pending, method, link, message.parents)
             if part.traceparent and self.recorder is not None:
                 parent = from_traceparent(part.traceparent, part.tracestate)
                 pending.trace = CallTrace(self.recorder, parent, method.attributes)
-            chunks = [chunk for chunk in part.chunks if isinstance(chunk, bytes)]
+            chunks = [chunk for chunk in part.chunks if not isinstance(chunk, Slice)]
             pending.parts = method.split(pending, part.codec, chunks)
-            if part.timeout is not None:
-                self._limit(pending, part.timeout)
+            if part.is_stream:
+                pending.make_stream()
             self._put(pending, method)
         except ServingError as error:
             pending.fail(error)
+
+    def _nest(
+        self, call: PendingRequest, method: Method, link: Link, part_ids: Sequence[int]
+    ) -> None:
+        """Let `call` end with the requests of the worker's parts for which it is made.
+
+        Raises DeadlineExceeded if they have ended already.
+        """
+        callers = []
+        for part_id in part_ids:
+            request = link.parts[part_id].request if part_id in link.parts else None
+            if request is not None and (owner := self._requests.get(request)) is not None:
+                callers.append((request, owner))
+        if not callers:
+            raise DeadlineExceeded(_UNWANTED)
+        self._nested.begin(call, method, link, callers)
+        deadlines = [request.deadline for request, _ in callers]
+        if None not in deadlines:
+            deadline = max(cast("list[float]", deadlines))
+            self._limit(call, max(0.0, deadline - call.started))
+        call.is_background = all(request.is_background for request, _ in callers)
 
     def num_in(self, methods: Collection[object]) -> int:
         """Return the number of requests in flight to `methods`."""
@@ -253,6 +281,8 @@ class Dispatcher:
             if part.state is QUEUED and method is not None:
                 method.on_dropped(part)
         request.parts = ()  # break the reference cycle, which would keep the reply in memory
+        for call in self._nested.end(request) if self._nested else ():
+            call.fail(DeadlineExceeded(_UNWANTED))
 
     # --- answers and losses -----------------------------------------------------------------
 
@@ -297,6 +327,8 @@ class Dispatcher:
         """Retry or fail the parts of a worker that died."""
         self._batches.remove_worker(link)
         self._streams.remove_worker(link)
+        for call in self._nested.made_by(link):
+            call.cancel()
         is_running = _running_in(link)
         for part in reversed(link.take_parts()):
             part.link = None

@@ -148,7 +148,9 @@ class Link:
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
-        self._send(CallReply(PartReply(call_id, payloads, to_faults(reply.faults), rejected)))
+        faults = to_faults(reply.faults)
+        self._free_soon()
+        self._send(CallReply(PartReply(call_id, payloads, faults, rejected, reply.is_last)))
 
     def trim(self) -> float:
         """Return unused shared memory to the kernel, some at a time.
@@ -231,7 +233,7 @@ class Link:
         if isinstance(message, Done):
             self._on_done(message)
         elif isinstance(message, WorkerCall):
-            self._owner.on_call(self, self._copied(message))
+            self._owner.on_call(self, self._with_views(message))
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
         elif isinstance(message, EngineMetrics):
@@ -295,16 +297,21 @@ class Link:
 
     def _take(self, payload: Payload) -> bytes:
         """Return a copy of `payload`, and free its shared memory."""
-        if self._lender.num_freed >= MAX_FREED:  # while a stage calls models, no `Work` is sent
-            self._loop.call_soon(self._send_freed)
+        self._free_soon()
         return self._lender.copy(payload)
+
+    def _free_soon(self) -> None:
+        """Return the worker's memory even if no `Work` is sent, as while a stage calls models."""
+        if self._lender.num_freed >= MAX_FREED:
+            self._loop.call_soon(self._send_freed)
 
     def _send_freed(self) -> None:
         freed = self._lender.take_freed()
         if freed:
             self._send(Work([], freed))
 
-    def _copied(self, call: WorkerCall) -> WorkerCall:
-        chunks: list[Payload] = [self._take(chunk) for chunk in call.part.chunks]
+    def _with_views(self, call: WorkerCall) -> WorkerCall:
+        """Return `call` with views of its chunks, which are copied to another worker's arena."""
+        chunks = [self._lender.lend(chunk) for chunk in call.part.chunks]
         part = msgspec.structs.replace(call.part, chunks=chunks)
-        return WorkerCall(call.servable, call.version, part)
+        return WorkerCall(call.servable, call.version, part, call.parents)

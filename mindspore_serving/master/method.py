@@ -11,6 +11,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
+from mindspore_serving.master.answer_cache import AnswerCache
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest, split_parts
 from mindspore_serving.master.shares import Share
@@ -54,6 +55,7 @@ class ServedMethod:
         self.workers: list[Link] = []  # that can get parts
         self.withheld: list[Link] = []  # that cannot for now
         self.capacity = EngineCapacity()
+        self.cache: AnswerCache | None = None
 
     def admit(self, timeout: float | None, now: float) -> None:
         """Raise Overloaded if a request would be answered too late."""

@@ -4,6 +4,7 @@ Their meaning is in `metrics.catalog`.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from mindspore_serving.core.service import ServableReadiness
@@ -11,6 +12,7 @@ from mindspore_serving.errors import Code
 from mindspore_serving.ipc.status import usage
 from mindspore_serving.master import status
 from mindspore_serving.master.active_deployment import ActiveDeployment
+from mindspore_serving.master.answer_cache import AnswerCache
 from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.totals import WorkerCounts
 from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
@@ -32,6 +34,7 @@ _BYTES = {
 }
 _COUNTERS = {
     "serving_llm_steps_total": "num_steps",
+    "serving_llm_native_steps_total": "num_native_steps",
     "serving_llm_prompt_tokens_total": "num_prompt_tokens",
     "serving_llm_generated_tokens_total": "num_generated_tokens",
     "serving_llm_prefix_cache_queries_total": "num_cache_queries",
@@ -53,6 +56,8 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
     for service in services:
         for method in service.methods.values():
             _add_method(page, method.series)
+            if method.cache is not None:
+                _add_cache(page, method.series.labels, method.cache)
         totals = service.totals.counts()
         _add_workers(page, service, totals)
         if service.card is not None:
@@ -75,6 +80,13 @@ def _add_method(page: Page, series: Series) -> None:
     page.add("serving_instances_total", series.num_instances, *series.labels)
     page.add("serving_request_seconds", series.seconds, *series.labels)
     page.add("serving_request_queue_seconds", series.waits, *series.labels)
+
+
+def _add_cache(page: Page, labels: tuple[str, str, str], cache: AnswerCache) -> None:
+    for result, count in asdict(cache.counts).items():
+        page.add("serving_cache_requests_total", count, *labels, result)
+    page.add("serving_cache_evictions_total", cache.num_evicted, *labels)
+    page.add("serving_cache_bytes", cache.num_bytes, *labels)
 
 
 def _add_workers(page: Page, service: ServableService, totals: WorkerCounts) -> None:

@@ -12,7 +12,7 @@ from mindspore_serving.ipc.messages import Payload
 
 MAX_LENT = 512 << 20  # bytes lent per worker, to clients that read slowly; beyond, it copies
 # Codecs that write replies from views.  Any other codec gets copies, which it would make anyway.
-ZERO_COPY_CODECS = frozenset({"v2_raw", "v2_json", "v2_both", "ms_proto"})
+ZERO_COPY_CODECS = frozenset({"v2_raw", "v2_json", "v2_both", "ms_proto", "native"})
 
 
 class PayloadLender:

@@ -52,6 +52,7 @@ class Registry:
         self._new_method = new_method
         self._current: dict[str, dict[int, ServableService]] = {}
         self.all: list[ServableService] = []  # including services that are not current
+        self.has_caches = False  # whether a method had a cache of answers at any time
         # Returns why a servable version is not available yet; "" if it is not expected.
         self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
 
@@ -84,7 +85,9 @@ class Registry:
         service.totals.add(worker)
         for report in reports:
             if report.name not in service.methods:
-                service.methods[report.name] = self._new_method(deployment, version, report)
+                method = self._new_method(deployment, version, report)
+                service.methods[report.name] = method
+                self.has_caches |= method.cache is not None
             service.methods[report.name].add_worker(worker)
         _set_capacity(service)
         return service

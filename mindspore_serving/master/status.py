@@ -89,19 +89,21 @@ def readiness(
 
 
 def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
-    """Describe where a worker runs, or ran last, and its agents if it has any.
+    """Describe where a worker runs, or ran last, and its agents and its runtimes' decision if any.
 
     Before its first start there is only its state.
     """
     link = supervisor.link
     if link is None:
         return {"node": None, "pid": None, "device": None, "state": supervisor.condition}
+    decision = link.engine_metrics.decision
     return {
         "node": link.location.node,
         "pid": link.process.pid,
         "device": link.location.device_id,
         "state": supervisor.condition,
         **({"python": link.python} if link.python else {}),
+        **({"runtimes": decision} if decision else {}),
         **({"agents": list(map(msgspec.structs.asdict, link.agents))} if link.agents else {}),
     }
 

@@ -86,6 +86,15 @@ METHODS = (
         "Seconds that requests were queued before a worker got them.",
         METHOD,
     ),
+    _counter(
+        "cache_requests",
+        "Requests to methods with a cache of answers: hit, miss, joined (answered with an equal "
+        "request in flight) or skipped (too large, or in shared memory of the client).",
+        *METHOD,
+        "result",
+    ),
+    _counter("cache_evictions", "Answers evicted from a method's cache.", *METHOD),
+    _gauge("cache_bytes", "Bytes of the answers in a method's cache.", *METHOD),
 )
 
 WORKERS = (
@@ -128,6 +137,11 @@ ENGINES = (
         *SERVABLE,
     ),
     _counter("llm_steps", "Steps that engines computed.", *SERVABLE),
+    _counter(
+        "llm_native_steps",
+        "Steps that the native part of the runtime combined computed.",
+        *SERVABLE,
+    ),
     _counter("llm_prompt_tokens", "Prompt tokens of accepted requests.", *SERVABLE),
     _counter("llm_generated_tokens", "Tokens that engines generated.", *SERVABLE),
     _counter(

@@ -21,6 +21,7 @@ from mindspore_serving.servable.hf_model import HFModel, task_stage
 from mindspore_serving.servable.language import LANGUAGE, LanguageModel
 from mindspore_serving.servable.method_builder import MethodBuilder, building, current
 from mindspore_serving.servable.model import Model
+from mindspore_serving.servable.servable_method import ServableMethod
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -30,13 +31,14 @@ def register_method(
     *,
     retry: bool = True,
     example: Mapping[str, Any] | None = None,
+    cache: bool | None = None,
 ) -> Callable[[_Function], _Function]:
     """Register a function of servable_config.py as a method, which clients call.  A decorator.
 
     The method has the function's name, its inputs are the function's parameters, its outputs have
-    `output_names` (a str, or a tuple or list of distinct strs).  The body runs once, when
-    servable_config.py is imported, with placeholders instead of data: it passes them to `add_stage`
-    and returns one for each output name.  Inputs may be returned unchanged.
+    `output_names` (a str, or distinct strs).  The body runs once, when servable_config.py is
+    imported, with placeholders instead of data: it passes them to `add_stage` and returns one for
+    each output name.  Inputs may be returned unchanged.
 
         @register.register_method(output_names=["y"])
         def add_cast(x1, x2):
@@ -45,7 +47,9 @@ def register_method(
             return y
 
     With `retry=False`, a request whose worker died is not retried, so that its work is not done
-    twice.  `example` has values of inputs, by name, which `serve`, the web page and /docs show in
+    twice.  `cache` says whether the operator's cache of answers (`cache_mb`) has those of the
+    method; default: unless `retry=False`.
+    `example` has values of inputs, by name, which `serve`, the web page and /docs show in
     commands: a number, a text, bytes, or an array of at most 32 elements or of equal elements.  An
     input without one gets a value by the model's dtype and shape, or, if it is a function's, by
     its annotation (`str`, `bytes`, `int`, `float` or `bool`) or its name.
@@ -62,6 +66,7 @@ def register_method(
         )
     outputs = as_str_tuple("output_names", output_names)
     check_bool("retry", retry)
+    check_bool("cache", bool(cache) if cache is None else cache)
 
     def register(function: _Function) -> _Function:
         declaration = current("register_method")
@@ -73,9 +78,8 @@ def register_method(
             )
         stages = tuple(builder.stages)
         shown = _examples(builder, example or {})
-        method = Method(
-            builder.name, builder.inputs, outputs, stages, returns, retry, examples=shown
-        )
+        graph = builder.name, builder.inputs, outputs, stages, returns
+        method = Method(*graph, retry, examples=shown, cache=cache)
         record(declaration, method)
         return function
 
@@ -83,7 +87,7 @@ def register_method(
 
 
 def add_stage(
-    stage: Model | LanguageModel | HFModel | Callable[..., Any] | str,
+    stage: Model | LanguageModel | HFModel | ServableMethod | Callable[..., Any] | str,
     *args: Any,
     outputs_count: int,
     batch_size: int | None = None,
@@ -92,8 +96,8 @@ def add_stage(
     """Add a stage to the method being registered; return placeholders for its outputs.
 
     Args:
-        stage: A declared model, a Python function, or a built-in: "argmax_cpp" (index of the
-            largest).
+        stage: A declared model, a Python function, a method of another servable (`method`), or a
+            built-in: "argmax_cpp" (index of the largest).
         args: Placeholders: inputs of the method or outputs of earlier stages.
         outputs_count: Number of outputs, int >= 1.
         batch_size: For functions.  None: the function gets the inputs of one instance as separate
@@ -142,6 +146,8 @@ def stage_on(
         return builder.add(Stage(StageKind.LANGUAGE, LANGUAGE, slots, outputs, label, streams=True))
     if isinstance(target, HFModel):
         return builder.add(task_stage(builder, target, slots, outputs, tag))
+    if isinstance(target, ServableMethod):
+        return _servable_stage(builder, target, slots, outputs, tag)
     if isinstance(target, str):
         _check_builtin(builder, target, len(slots), outputs_count)
         label = tag or f"Function '{target}'"
@@ -157,6 +163,42 @@ def stage_on(
     streams = batch_size is None and inspect.isgeneratorfunction(target)
     kind = StageKind.FUNCTION
     return builder.add(Stage(kind, name, slots, outputs, label, batch_size, streams=streams))
+
+
+def _servable_stage(
+    builder: MethodBuilder,
+    target: ServableMethod,
+    inputs: tuple[int, ...],
+    outputs: tuple[int, ...],
+    tag: str | None,
+) -> Any:
+    """Add the call of another servable's method, or the stages of a method of this servable."""
+    if target.servable != builder.declaration.name:
+        name = f"{target.servable}.{target.method}"
+        return builder.add(
+            Stage(
+                StageKind.SERVABLE,
+                name,
+                inputs,
+                outputs,
+                tag or f"Method {target.label}",
+                streams=target.streams,
+                version=target.version,
+            )
+        )
+    method = builder.declaration.methods.get(target.method)
+    if method is None or target.version:
+        raise builder.failure(
+            f"method {target.label} is of this servable, so it must be registered above, and be "
+            "named without a version"
+        )
+    used, registered = (len(inputs), len(outputs)), (len(method.inputs), len(method.outputs))
+    if used != registered:
+        raise builder.failure(
+            f"method {target.label} has {registered[0]} input(s) and {registered[1]} output(s), "
+            f"but add_stage was given {used[0]} and {used[1]}"
+        )
+    return builder.add_stages_of(method, inputs)
 
 
 def function_id(declaration: Declaration, function: Callable[..., Any]) -> str:

@@ -6,11 +6,11 @@ It knows slots and counts; `servable.method` knows the kinds of stages.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mindspore_serving.core.declaration import Declaration
-from mindspore_serving.core.graph import Stage, StageKind
+from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.errors import InvalidInputs
 
 _NO_VALUE = (
@@ -120,6 +120,19 @@ class MethodBuilder:
         placeholders = tuple(Placeholder(self, slot) for slot in stage.outputs)
         return placeholders[0] if len(placeholders) == 1 else placeholders
 
+    def add_stages_of(
+        self, method: Method, inputs: Sequence[int]
+    ) -> Placeholder | tuple[Placeholder, ...]:
+        """Append the stages of `method`, which gets the slots `inputs`; return as `add` does."""
+        slots = list(inputs)
+        for stage in method.stages:
+            outputs = self.next_slots(len(stage.outputs))
+            moved = tuple(slots[slot] for slot in stage.inputs)
+            self.add(replace(stage, inputs=moved, outputs=outputs))
+            slots += outputs
+        placeholders = tuple(Placeholder(self, slots[slot]) for slot in method.returns)
+        return placeholders[0] if len(placeholders) == 1 else placeholders
+
     def failure(self, reason: str) -> InvalidInputs:
         """Return an error about this method."""
         return InvalidInputs(f"Check failed in method '{self.name}', {reason}")
@@ -139,8 +152,8 @@ def building(caller: str) -> MethodBuilder:
     return builder
 
 
-def _target(stage: Stage) -> tuple[StageKind, str, int]:
-    return stage.kind, stage.target, stage.subgraph
+def _target(stage: Stage) -> tuple[StageKind, str, int, int]:
+    return stage.kind, stage.target, stage.subgraph, stage.version
 
 
 def _check_agreement(method: str, stage: Stage, earlier: Stage) -> None:

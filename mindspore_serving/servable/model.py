@@ -6,15 +6,16 @@ It loads and runs nothing: a worker binds the function that runs models (`bind_r
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mindspore_serving import log
 from mindspore_serving.core.declaration import Declaration, DeclaredModel
 from mindspore_serving.core.network import MODES, parse_spec, spec_text
-from mindspore_serving.core.value import Value, to_value
-from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, did_you_mean
+from mindspore_serving.core.value import Value
+from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.servable.backend_choice import check_backend
 from mindspore_serving.servable.check import (
     as_int_tuple,
@@ -25,6 +26,7 @@ from mindspore_serving.servable.check import (
     check_str,
 )
 from mindspore_serving.servable.context import AclOptions, Context, GpuOptions
+from mindspore_serving.servable.instances import call_instances
 from mindspore_serving.servable.method_builder import current
 from mindspore_serving.servable.network_file import NETWORKS
 
@@ -86,47 +88,12 @@ class Model:
         Raises RuntimeError for no inputs, no instances, an unknown model, and wrong inputs.
         """
         check_int("subgraph", subgraph, 0)
-        if not args:
-            self._fail(
-                subgraph,
-                "no inputs provided, the inputs can be call(x1, x2) for one instance or "
-                "call([[x1, x2], [x1, x2]]) for several instances",
-            )
-        if len(args) == 1 and isinstance(args[0], list | tuple):
-            return tuple(self._run(args[0], subgraph))
-        (outputs,) = self._run([args], subgraph)
-        return outputs[0] if len(outputs) == 1 else outputs
-
-    def _run(self, instances: Sequence[Any], subgraph: int) -> list[tuple[Array, ...]]:
-        if not instances:
-            self._fail(subgraph, "Input instances count is 0")
-        for index, instance in enumerate(instances):
-            if not isinstance(instance, list | tuple):
-                self._fail(
-                    subgraph,
-                    "inputs format invalid, one list or tuple argument is a list of instances, "
-                    f"each a list or tuple of inputs, but instance {index} is {type(instance)}",
-                )
-        if _runner is None:
-            self._fail(
-                subgraph,
-                "no model is loaded in this process; call it inside a stage function, which runs "
-                "in a worker of the server",
-            )
-        try:
-            values = [tuple(to_value(value) for value in instance) for instance in instances]
-            return [tuple(outputs) for outputs in _runner(self.model_key, subgraph, values)]
-        except ServingError as error:
-            raise type(error)(f"{self._label(subgraph)} failed: {error}") from error
-        except Exception as error:
-            raise StageFailed(f"{self._label(subgraph)} failed: {error}") from error
+        run = None if _runner is None else partial(_runner, self.model_key, subgraph)
+        return call_instances(args, run, self._label(subgraph))
 
     def _label(self, subgraph: int) -> str:
         suffix = f", subgraph={subgraph}" if subgraph else ""
         return f"Model({self.model_key}{suffix}).call()"
-
-    def _fail(self, subgraph: int, reason: str) -> NoReturn:
-        raise InvalidInputs(f"{self._label(subgraph)} failed: {reason}")
 
 
 def declare_model(  # noqa: PLR0917  (the order is the original's)

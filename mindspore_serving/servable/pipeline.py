@@ -1,13 +1,13 @@
 """Pipelines of versions 1.3 and 1.4: a method whose one stage calls methods of other servables.
 
-Deprecated since 1.5. The worker binds the function that calls other servables (`bind_pipeline`).
+Deprecated since 1.5; see `servable_method` for stages and calls that replace them.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.value import Value, to_value
+from mindspore_serving.core.value import to_value
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.servable.check import (
     as_str_tuple,
@@ -18,20 +18,9 @@ from mindspore_serving.servable.check import (
 )
 from mindspore_serving.servable.method import function_id, input_names, record
 from mindspore_serving.servable.method_builder import current
+from mindspore_serving.servable.servable_method import runner
 
-Runner: TypeAlias = Callable[[str, str, int, list[tuple[Value, ...]]], list[tuple[Value, ...]]]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_runner: Runner | None = None
-
-
-def bind_pipeline(runner: Runner | None) -> None:
-    """Set the function that `PipelineServable.run` calls; None removes it.
-
-    `runner(servable, method, version, instances)` gets one tuple of inputs per instance, in the
-    method's order, and returns one tuple of outputs per instance. It raises ServingError.
-    """
-    global _runner
-    _runner = runner
 
 
 def register_pipeline(
@@ -64,7 +53,7 @@ class PipelineServable:
     """
 
     def __init__(self, servable_name: str, method: str, version_number: int = 0) -> None:
-        warn_deprecated("PipelineServable", "1.5.0", "Model.call")
+        warn_deprecated("PipelineServable", "1.5.0", "method")
         self.servable_name = check_servable_name("servable_name", servable_name)
         self.method = check_str("method", method)
         self.version_number = check_int("version_number", version_number, 0)
@@ -74,12 +63,13 @@ class PipelineServable:
 
         Inputs are in the method's order. Raises RuntimeError if it fails, and outside a worker.
         """
-        if _runner is None:
+        call = runner()
+        if call is None:
             raise InvalidInputs(
                 f"PipelineServable('{self.servable_name}', '{self.method}').run() failed: it may "
                 "only be called in a function decorated by register_pipeline, which runs in a "
                 "worker of the server"
             )
         instance = tuple(to_value(value) for value in args)
-        (outputs,) = _runner(self.servable_name, self.method, self.version_number, [instance])
+        (outputs,) = call(self.servable_name, self.method, self.version_number, [instance])
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

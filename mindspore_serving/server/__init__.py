@@ -28,10 +28,12 @@ if TYPE_CHECKING:
         HFModel,
         LanguageModel,
         Model,
+        ServableMethod,
         add_stage,
         declare_hf_model,
         declare_llm,
         declare_model,
+        method,
         register_method,
     )
     from mindspore_serving.server.ssl_config import SSLConfig
@@ -68,6 +70,7 @@ __all__ = [
     "LanguageModel",
     "Model",
     "SSLConfig",
+    "ServableMethod",
     "ServableStartConfig",
     "ServerLimits",
     "add_stage",
@@ -78,6 +81,7 @@ __all__ = [
     "distributed",
     "load_lora",
     "load_servable",
+    "method",
     "register",
     "register_method",
     "start_grpc_server",

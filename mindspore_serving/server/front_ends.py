@@ -52,9 +52,6 @@ class FrontEndOptions(ServerOptions):
                     f"The type of {name} should be type of {kind.__name__}, but actually "
                     f"{type(value)}"
                 )
-        if self.grpc_library == "http2" and self.front_ends > 1:
-            text = "'http2' serves with one front end; use 'auto' or 'grpcio'"
-            raise InvalidField("grpc_library", text)
         if self.limits.max_body_memory < self.max_message:
             text = f"is {self.limits.max_body_memory}, less than one message of "
             raise InvalidField("max_body_memory", f"{text}{self.max_msg_mb_size} MB")

@@ -6,6 +6,7 @@ Importing it loads no server.  Names that are not in `__all__` are deprecated bu
 """
 
 # ruff: noqa: F401  (the deprecated names)
+from mindspore_serving.servable import model
 from mindspore_serving.servable.context import (
     AclOptions,
     AscendDeviceInfo,
@@ -27,6 +28,10 @@ from mindspore_serving.servable.legacy import (
 from mindspore_serving.servable.method import add_stage, register_method
 from mindspore_serving.servable.model import Model, declare_model
 from mindspore_serving.servable.pipeline import PipelineServable, register_pipeline
+from mindspore_serving.servable.servable_method import ServableMethod, method
+
+# The original has a module of this name; its functions are found by the old path, too.
+vars(method).update(add_stage=add_stage, register_method=register_method)
 
 __all__ = [
     "AscendDeviceInfo",
@@ -36,9 +41,11 @@ __all__ = [
     "HFModel",
     "LanguageModel",
     "Model",
+    "ServableMethod",
     "add_stage",
     "declare_hf_model",
     "declare_llm",
     "declare_model",
+    "method",
     "register_method",
 ]

@@ -6,10 +6,8 @@ Lives on the event loop; `startup` has the public functions.
 import asyncio
 import gc
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import ASGIApp
@@ -28,8 +26,7 @@ from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.models import LanguageModels
 from mindspore_serving.frontends.chat.refusals import LanguageRefusals
-from mindspore_serving.frontends.grpc.http2_server import Http2GrpcServer
-from mindspore_serving.frontends.grpc.server import GrpcServer
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.http.app import guarded, make_router
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
@@ -45,6 +42,7 @@ from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
+from mindspore_serving.master.caching import CachingInference
 from mindspore_serving.master.master import Master
 from mindspore_serving.mcp.config import read_config
 from mindspore_serving.mcp.servers import McpServers
@@ -52,10 +50,11 @@ from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.client_models import MasterClientModels
 from mindspore_serving.server.front_ends import FrontEndOptions
-from mindspore_serving.server.grpc_services import GrpcServices, make_grpc_services
+from mindspore_serving.server.grpc_services import make_grpc_methods
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
-from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp
+from mindspore_serving.server.processes.forwarded_rpc import RpcApp
+from mindspore_serving.server.processes.messages import Serve
 from mindspore_serving.server.processes.pool import FrontEndPool
 from mindspore_serving.server.processes.session import SharedServices
 from mindspore_serving.server.renewal import Renewal
@@ -87,14 +86,14 @@ class Serving:
         )
         self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
-        self._grpc: GrpcServer | Http2GrpcServer | None = None
+        self._grpc: Http2GrpcServer | FrontEndPool | None = None
         self._http: HttpServer | FrontEndPool | None = None
         self._pool: FrontEndPool | None = None
-        self._directory = ExitStack()  # of the socket to which front ends connect
         self.renewal = Renewal(self._renew_front_ends)
         self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
-        self._inference: Inference = self._master.dispatcher
+        self._caching = CachingInference(self._master.dispatcher)
+        self._inference: Inference = self._caching
         if log.has_requests():
             self._inference = RequestLog(self._inference)
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
@@ -176,45 +175,39 @@ class Serving:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
         tls = self.renewal.certificates(options.ssl_config, as_the_original=True)
-        services = self._grpc_services(options, self._v2(self._app_state(options), options))
-        if options.front_ends > 1 and not where.path:
-            await self._start_grpc_processes(options, services)
-            return
-        limits, responses = options.limits, self._responses
-        server: GrpcServer | Http2GrpcServer
-        if options.grpc_library == "grpcio":
-            handlers, closing, unsent = services.handlers, services.closing, services.unsent
-            server = GrpcServer(where, handlers, limits, closing, responses, unsent=unsent)
-            await server.start(options.max_message, tls)
+        methods = self._grpc_methods(options, self._v2(self._app_state(options), options))
+        if options.front_ends > 1:
+            self._grpc = await self._start_front_ends(options, where, methods)
         else:
-            server = Http2GrpcServer(where, services.methods(), limits, responses)
+            server = Http2GrpcServer(where, methods, options.limits, self._responses)
             await server.start(tls)
-        self._grpc = server
+            self._grpc = server
 
-    def _grpc_services(self, options: FrontEndOptions, v2: V2) -> GrpcServices:
-        """Create the gRPC services of a listener."""
+    def _grpc_methods(self, options: FrontEndOptions, v2: V2) -> GrpcMethods:
+        """Create the gRPC methods of a listener."""
         control, keys = self._master.control, self.renewal.keys(options)
-        return make_grpc_services(
+        return make_grpc_methods(
             self._inference, control, options, keys=keys, v2=v2, tracer=self._tracer
         )
 
-    async def _start_grpc_processes(self, options: FrontEndOptions, services: GrpcServices) -> None:
-        """Start front ends on the port, and a local server for the calls that they forward."""
+    async def _start_front_ends(
+        self,
+        options: FrontEndOptions,
+        where: addresses.Address,
+        methods: GrpcMethods,
+        app: ASGIApp | None = None,
+    ) -> FrontEndPool:
+        """Serve an address by front ends; `methods` and `app` answer what they forward."""
         pool = await self._front_ends(options.front_ends)
-        directory = self._directory.enter_context(TemporaryDirectory())
-        where = addresses.parse(f"unix:{directory}/grpc", "Serving gRPC", allow_unix=True)
-        handlers, closing, unsent = services.handlers, services.closing, services.unsent
-        server = GrpcServer(where, handlers, options.limits, closing, unsent=unsent)
-        await server.start(options.max_message, None)
-        self._grpc = server
-        message = ServeGrpc(
+        message = Serve(
             options=options,
             admission=self.renewal.admission(options),
             traces=self._master.traces,
             num_processes=pool.num_processes,
-            upstream=where.text,
+            has_http=app is not None,
         )
-        await pool.start_grpc(message)
+        await pool.serve(message, where, RpcApp(methods, pool.sync, app), methods.close)
+        return pool
 
     async def start_http(self, options: FrontEndOptions) -> None:
         """Start the HTTP server.  Raises AlreadyRunning, InvalidInputs or StartError."""
@@ -227,19 +220,15 @@ class Serving:
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
         v2, router = await self.open_routes(options)
         app = guarded(router, keys, origins)
+        methods = self._grpc_methods(options, v2)
         if options.front_ends > 1:
-            pool = await self._front_ends(options.front_ends)
-            traces, count = self._master.traces, pool.num_processes
-            message = ServeHttp(options, self.renewal.admission(options), traces, count)
-            await pool.start_http(message, app)
-            self._http = pool
+            self._http = await self._start_front_ends(options, where, methods, app)
         else:
             refusals = LanguageRefusals(self._master.control, options.limits, FastInfer(v2))
             path = FastPath(inference, rest, keys, origins, refusals)
             limits, responses = options.limits, self._responses
-            calls = self._grpc_services(options, v2).methods()
             server = HttpServer(
-                where, app, path, limits, responses, tracer=self._tracer, calls=calls
+                where, app, path, limits, responses, tracer=self._tracer, calls=methods
             )
             await server.start(tls)
             self._http = server
@@ -293,7 +282,7 @@ class Serving:
         """
         if self._pool is None:
             self._pool = FrontEndPool(num_processes, self._master.control, self.renewal.admission)
-            services = SharedServices(self._master.dispatcher, self._responses, self._pool.sync)
+            services = SharedServices(self._caching, self._responses, self._pool.sync)
             services.recorder = self._tracer
             await self._pool.start(services)
         if self._pool.num_processes != num_processes:
@@ -330,7 +319,6 @@ class Serving:
         if closing:
             await asyncio.wait(closing)
         self._grpc = self._http = self._pool = None
-        self._directory.close()
         self._memory.close()
         if self._mcp is not None:
             await self._mcp.close()

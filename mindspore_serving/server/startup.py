@@ -120,7 +120,6 @@ def start_grpc_server(
     allow_loading: bool = False,
     client_shared_memory: bool = False,
     front_ends: int = 1,
-    grpc_library: str = "auto",
 ) -> None:
     """Start the gRPC server: the classic protocol and Open Inference Protocol v2.
 

@@ -16,6 +16,7 @@ REQUEST_ID = "mindspore_serving.request.id"
 WORKER = "mindspore_serving.worker"
 STAGE = "mindspore_serving.stage"
 BATCH_SIZE = "mindspore_serving.batch.size"
+CACHE = "mindspore_serving.cache"
 BATCH_REQUESTS = "mindspore_serving.batch.requests"
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from mindspore_serving.core import dtype as dtypes
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.dtype import DType
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.value import Instance, Value
@@ -210,7 +211,7 @@ def to_varint(number: int) -> bytes:
     return bytes(out)
 
 
-def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
+def from_varint(body: Buffer, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     """Return the number at `pos` and its end.  Raises IndexError past the end of `body`.
 
     Raises ValueError for a number over `max_bytes`: tags and sizes take 5, 64-bit numbers 10.
@@ -225,7 +226,7 @@ def from_varint(body: bytes, pos: int, max_bytes: int = 5) -> tuple[int, int]:
     raise ValueError(f"a number has over {max_bytes} bytes")
 
 
-def field_end(body: bytes, tag: int, pos: int) -> int:
+def field_end(body: Buffer, tag: int, pos: int) -> int:
     """Return the end of the field whose value begins at `pos`.
 
     Raises ValueError for an invalid tag.

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.value import Instance
 from mindspore_serving.errors import InvalidInputs, TooLarge
 from mindspore_serving.proto import ms_service_pb2 as pb
@@ -26,7 +27,17 @@ from mindspore_serving.wire.ms_instance import (
 from mindspore_serving.wire.status import Failure
 from mindspore_serving.wire.tensor import MAX_INSTANCES
 
-__all__ = ["Spec", "assemble", "assemble_error", "decode", "encode", "peek", "request", "split"]
+__all__ = [
+    "Spec",
+    "assemble",
+    "assemble_error",
+    "decode",
+    "encode",
+    "peek",
+    "pieces_of_reply",
+    "request",
+    "split",
+]
 
 _SPEC, _INSTANCES = 0x0A, 0x12  # tags in PredictRequest: field << 3 | wire type, 2 = sized
 _REPLY_INSTANCES, _REPLY_ERRORS = 0x1A, 0x22
@@ -48,17 +59,21 @@ class Spec(NamedTuple):
     raw: bytes
 
 
-def peek(body: bytes) -> Spec:
+def peek(body: Buffer) -> Spec:
     """Return the spec of a PredictRequest; the bytes after it are not parsed.
 
     Raises InvalidInputs if the bytes before are no PredictRequest.
     """
-    raw = next((body[start:stop] for tag, start, stop in _fields(body) if tag == _SPEC), b"")
+    if len(body) > 1 and body[0] == _SPEC and body[1] <= 0x7F:  # as clients send it: no search
+        spec = _specs.get(bytes(body[2 : 2 + body[1]]))
+        if spec is not None and len(spec.raw) == body[1]:
+            return spec
+    raw = next((bytes(body[start:stop]) for tag, start, stop in _fields(body) if tag == _SPEC), b"")
     spec = _specs.get(raw)
     return spec if spec is not None else _parse_spec(raw)
 
 
-def split(body: bytes) -> list[memoryview]:
+def split(body: Buffer) -> list[memoryview]:
     """Return the Instance messages of a PredictRequest, without copying or parsing them.
 
     Raises InvalidInputs if there is none, or if the top level is no PredictRequest.
@@ -92,21 +107,30 @@ def assemble(
     instances: Sequence[bytes | memoryview],
     errors: Sequence[Failure] | None = None,
 ) -> bytes:
-    """Return a PredictReply of encoded instances; `errors`, if any, has one entry per instance.
+    """Return a PredictReply, see `pieces_of_reply`."""
+    return b"".join(pieces_of_reply(spec_raw, instances, errors))
 
-    If all instances failed alike, the reply is that error alone.  The bytes of failed instances are
-    not used.
+
+def pieces_of_reply(
+    spec_raw: bytes,
+    instances: Sequence[bytes | memoryview],
+    errors: Sequence[Failure] | None = None,
+) -> list[Buffer]:
+    """Return a PredictReply of encoded instances in parts.
+
+    `errors`, if any, has one entry per instance.  If all instances failed alike, the reply is that
+    error alone.  The bytes of failed instances are not used.
     """
     common = status.common_failure(errors) if errors else None
     if common is not None:
-        return assemble_error(spec_raw, *common)
-    parts: list[bytes | memoryview] = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
+        return [assemble_error(spec_raw, *common)]
+    parts: list[Buffer] = [head(_SPEC, len(spec_raw)), spec_raw] if spec_raw else []
     failures = status.numbered(errors) if errors and any(errors) else ()
     for index, instance in enumerate(instances):
         kept = b"" if failures and failures[index] else instance
         parts += head(_REPLY_INSTANCES, len(kept)), kept
     parts += [sized(_REPLY_ERRORS, _error_message(failure)) for failure in failures]
-    return b"".join(parts)
+    return parts
 
 
 def assemble_error(spec_raw: bytes, code: int, text: str) -> bytes:
@@ -115,7 +139,7 @@ def assemble_error(spec_raw: bytes, code: int, text: str) -> bytes:
     return spec + sized(_REPLY_ERRORS, _error_message((code, text)))
 
 
-def _fields(body: bytes) -> Iterator[tuple[int, int, int]]:
+def _fields(body: Buffer) -> Iterator[tuple[int, int, int]]:
     """Iterate over (tag, start, stop) of every spec and instance in order.
 
     Other fields are skipped.

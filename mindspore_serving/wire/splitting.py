@@ -7,7 +7,7 @@ unsplit, if that is possible, and whether splitting is cheap enough.
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from mindspore_serving.core.buffers import Buffer, BufferList
+from mindspore_serving.core.buffers import Buffer, BufferList, StoredBytes
 from mindspore_serving.wire import ms_json, ms_proto
 from mindspore_serving.wire.tensor import MAX_SPLIT_BYTES
 from mindspore_serving.wire.v2 import tensors
@@ -19,6 +19,7 @@ __all__ = [
     "pack",
     "resplit",
     "split",
+    "unchanging",
     "unpack",
     "wrap",
 ]
@@ -79,6 +80,13 @@ def resplit(codec: str, chunks: Sequence[Buffer]) -> tuple[str, Sequence[Any]]:
 def pack(codec: str, body: Any) -> Sequence[Buffer]:
     """Return the body as buffers, for another process."""
     return tensors.pack(body) if codec in _V2_CODECS else (body,)
+
+
+def unchanging(codec: str, body: Any) -> Sequence[Buffer] | None:
+    """Return the body as buffers; None if some are in memory that a client can change meanwhile."""
+    if codec in _V2_CODECS and any(isinstance(each.data, StoredBytes) for each in body.inputs):
+        return None
+    return pack(codec, body)
 
 
 def accepts_views(codec: str) -> bool:

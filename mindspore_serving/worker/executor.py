@@ -25,6 +25,8 @@ from mindspore_serving.worker.job import (
 )
 from mindspore_serving.worker.part_trace import BatchTrace
 
+_BATCHING = frozenset({StageKind.LANGUAGE, StageKind.SERVABLE})  # they form batches of their own
+
 
 class Executor:
     """Queues of jobs in front of each stage of each method.
@@ -182,8 +184,7 @@ class Executor:
             if not jobs:
                 return
             self._sizes.observe(len(jobs))
-            # A language model forms its own batches.
-            is_batch = stage.start is None or method_stage.kind is not StageKind.LANGUAGE
+            is_batch = stage.start is None or method_stage.kind not in _BATCHING
             batch = request_context.enter_all(jobs, position, is_batch=is_batch)
             if batch is not None:
                 self._batches[jobs[0]] = batch

@@ -187,7 +187,8 @@ class LanguageService:
 
     def report(self) -> EngineMetrics:
         """Return all metrics of the engine."""
-        return EngineMetrics(self.stats(), *self.engine.counts(), self.engine.unready)
+        engine = self.engine
+        return EngineMetrics(self.stats(), *engine.counts(), engine.unready, engine.decision)
 
     def set_adapters(self, message: SetAdapters, send: Callable[[AdaptersSet], None]) -> None:
         """Load the adapters that the message lists; `send` gets the reply, on another thread."""

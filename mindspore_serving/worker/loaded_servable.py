@@ -53,7 +53,9 @@ class LoadedServable:
                     method.retry,
                     is_only,
                     method.streams,
+                    method.calls,
                     program.signature,
+                    method.cache,
                 )
             )
         if self.language is not None:

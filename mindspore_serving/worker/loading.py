@@ -28,7 +28,7 @@ from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup
 from mindspore_serving.ipc.status import Lane
 from mindspore_serving.servable import model as model_api
-from mindspore_serving.servable import pipeline, repository
+from mindspore_serving.servable import repository, servable_method
 from mindspore_serving.servable.archive import unpacked
 from mindspore_serving.servable.language import add_generate
 from mindspore_serving.worker import nested, signatures
@@ -37,6 +37,7 @@ from mindspore_serving.worker.language_models import open_language, open_task_mo
 from mindspore_serving.worker.loaded_servable import LoadedServable, call_name
 from mindspore_serving.worker.preparing import check_subgraph, prepare_method
 from mindspore_serving.worker.remote import RemoteCaller
+from mindspore_serving.worker.warm_up import warm_up
 
 
 def load(
@@ -70,7 +71,9 @@ def load(
     _add_predict(servable)
     _add_programs(servable, setup, remote)
     model_api.bind_runner(_runner(servable, setup, remote))
-    pipeline.bind_pipeline(_pipeline_runner(servable, remote))
+    servable_method.bind_runner(_method_runner(servable, remote))
+    if setup.owns_models:  # else the models are in workers that are not asked yet
+        warm_up(servable, os.path.join(setup.servable_directory, setup.servable_name))
     return servable
 
 
@@ -234,14 +237,14 @@ def _add_programs(servable: LoadedServable, setup: Setup, remote: RemoteCaller) 
         if any(s.kind is StageKind.TASK and s.target not in servable.tasks for s in method.stages):
             continue  # runs where the model is loaded, like those of a language model
         servable.programs[name] = prepare_method(
-            servable, method, remote if not setup.owns_models else None
+            servable, method, remote, owns_models=setup.owns_models
         )
     if setup.owns_models and setup.device_id is not None:
         for key, report in servable.models.items():
             for subgraph, graph in enumerate(report.graphs):
                 num_outputs = len(graph.outputs) or _declared_outputs(servable, key, subgraph)
                 method = _call_method(key, subgraph, len(graph.inputs), num_outputs)
-                servable.programs[method.name] = prepare_method(servable, method, None)
+                servable.programs[method.name] = prepare_method(servable, method, remote)
 
 
 def _declared_outputs(servable: LoadedServable, key: str, subgraph: int) -> int:
@@ -275,8 +278,8 @@ def _runner(servable: LoadedServable, setup: Setup, remote: RemoteCaller) -> mod
     return run
 
 
-def _pipeline_runner(servable: LoadedServable, remote: RemoteCaller) -> pipeline.Runner:
-    """Return the function that runs `PipelineServable.run` in this worker."""
+def _method_runner(servable: LoadedServable, remote: RemoteCaller) -> servable_method.Runner:
+    """Return the function that calls methods of servables from inside a stage function."""
 
     def run(
         name: str, method: str, version: int, rows: list[tuple[Value, ...]]

@@ -85,8 +85,7 @@ class StageLoop:
             for part_id in message.ids:
                 self.cancel(part_id)
         elif isinstance(message, CallReply):
-            jobs, outcomes = self._remote.take(message.reply)
-            self.executor.resume(jobs, outcomes)
+            self._remote.deliver(message.reply, self.executor)
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")
@@ -174,7 +173,7 @@ class LanguageLoop(StageLoop):
         self.is_alone = stage_source is None  # no other thread has unanswered parts
         self._language = language
         self._stage_source = stage_source
-        self._reported: tuple[dict[str, int], str] = ({}, "")  # last sent
+        self._reported: tuple[dict[str, int], str, str] = ({}, "", "")  # last sent
 
     @property
     def is_idle(self) -> bool:
@@ -210,7 +209,8 @@ class LanguageLoop(StageLoop):
 
     def collect(self) -> list[PartReply]:
         collected = self._language.collect(self._connection.arena)
-        reported = (self._language.stats(), self._language.engine.unready)
+        engine = self._language.engine
+        reported = (self._language.stats(), engine.unready, engine.decision)
         if reported != self._reported:
             self._reported = reported
             self._connection.send(self._language.report())

@@ -17,15 +17,22 @@ from mindspore_serving.worker.loaded_servable import LoadedServable
 from mindspore_serving.worker.remote import RemoteCaller
 
 DYNAMIC_BATCH = 32  # max instances per run of a model whose batch dimension is dynamic
+CALLS_AT_ONCE = 128  # instances that wait for another servable at a time
 LOOP_BATCH = 16  # max consecutive calls of a function that takes a single instance
 
 
 def prepare_method(
-    servable: LoadedServable, method: Method, remote: RemoteCaller | None
+    servable: LoadedServable, method: Method, remote: RemoteCaller, *, owns_models: bool = True
 ) -> PreparedMethod:
-    """Prepare a method; `remote` runs its models if this worker does not own them."""
+    """Prepare a method; `remote` calls other servables, and models that this worker lacks."""
     label = f"servable {servable.declaration.name}, method {method.name}"
-    stages = [_prepare(servable, method, stage, remote) for stage in method.stages]
+    caller = None if owns_models else remote
+    stages = [
+        _servable_stage(stage, remote)
+        if stage.kind is StageKind.SERVABLE
+        else _prepare(servable, method, stage, caller)
+        for stage in method.stages
+    ]
     language = servable.language
     params = None if language is None else language.stage.params
     has_tokenizer = language is None or language.engine.card.has_tokenizer
@@ -83,6 +90,18 @@ def _run_in(
         queue.post(lambda: queue.resume(jobs, outcomes))
 
     threads.submit(copy_context().run, run)
+
+
+def _servable_stage(stage: Stage, remote: RemoteCaller) -> PreparedStage:
+    servable, _, name = stage.target.rpartition(".")
+
+    def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
+        return remote.call_method(servable, stage.version, name, rows)
+
+    def start(queue: JobQueue, jobs: list[Job]) -> None:
+        remote.start_method(servable, name, jobs, stage)
+
+    return PreparedStage(stage.inputs, CALLS_AT_ONCE, call, start=start)
 
 
 def _language_stage(servable: LoadedServable, stage: Stage) -> PreparedStage:

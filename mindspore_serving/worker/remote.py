@@ -1,10 +1,11 @@
-"""Calls of models that another worker owns: their jobs are parked until the reply.
+"""Calls of models of other workers, and of other servables: their jobs are parked until the reply.
 
 It knows messages only; the worker's loop reads the channel.
 """
 
 from collections.abc import Sequence
-from itertools import count
+from dataclasses import dataclass
+from itertools import count, groupby
 
 from mindspore_serving import log
 from mindspore_serving.core.graph import Stage
@@ -12,14 +13,32 @@ from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.messages import PartReply, RequestPart, WorkerCall
 from mindspore_serving.tracing import user_spans
+from mindspore_serving.tracing.span import SpanContext
 from mindspore_serving.wire import native
+from mindspore_serving.worker import request_context
 from mindspore_serving.worker.connection import Inbox, MasterConnection
-from mindspore_serving.worker.job import Job, Outcome
+from mindspore_serving.worker.job import Job, JobQueue, Outcome, RunningPart
 from mindspore_serving.worker.loaded_servable import call_name
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    servable: str
+    version: int
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Caller:
+    """Parts for which a call is made: their ids, in logs and traces."""
+
+    parts: list[int]
+    request_id: str
+    context: SpanContext | None
+
+
 class RemoteCaller:
-    """Calls in flight to models of other workers; their replies arrive through `inbox`."""
+    """Calls in flight to models of other workers and to servables; `inbox` gets their replies."""
 
     def __init__(self, connection: MasterConnection, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -28,24 +47,51 @@ class RemoteCaller:
         self._connection = connection
         self._ids = count(1)
         self._parked: dict[int, list[Job]] = {}
+        self._streams: dict[int, Job] = {}
 
     def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
-        rows = [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
-        self._parked[self._ask_model(key, subgraph, rows)] = jobs
+        """Run a model for `jobs` elsewhere; `deliver` continues them."""
+        self._parked[self._ask(self._model(key, subgraph), _rows(jobs, stage))] = jobs
+
+    def start_method(self, servable: str, method: str, jobs: list[Job], stage: Stage) -> None:
+        """Call a method of another servable, once for each part; `deliver` continues the jobs."""
+        target = _Target(servable, stage.version, method)
+        for part, group in groupby(jobs, lambda job: job.part):
+            members = list(group)
+            rows = _rows(members, stage)
+            is_stream = stage.streams and members[0].is_to_stream
+            call_id = self._ask(target, rows, _caller(part, members[0].position), is_stream)
+            if is_stream:
+                (self._streams[call_id],) = members
+            else:
+                self._parked[call_id] = members
 
     def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
-        return self._wait(self._ask_model(key, subgraph, rows), len(rows))
+        """Run a model elsewhere and wait for the outcomes."""
+        return self._wait(self._ask(self._model(key, subgraph), rows), len(rows))
 
     def call_method(
         self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
     ) -> list[Outcome]:
         """Call a method of any servable, with its inputs by position, and wait for the reply."""
-        return self._wait(self._ask(servable, version, method, rows), len(rows))
+        return self._wait(self._ask(_Target(servable, version, method), rows), len(rows))
 
-    def take(self, reply: PartReply) -> tuple[list[Job], list[Outcome]]:
-        """Return the parked jobs that `reply` answers, and their outcomes."""
-        jobs = self._parked.pop(reply.id)
-        return jobs, self._outcomes(reply, len(jobs))
+    def deliver(self, reply: PartReply, queue: JobQueue) -> None:
+        """Continue the jobs that `reply` answers."""
+        job = self._streams.get(reply.id)
+        if job is None:
+            jobs = self._parked.pop(reply.id)
+            queue.resume(jobs, self._outcomes(reply, len(jobs)))
+            return
+        if reply.is_last:
+            del self._streams[reply.id]
+        has_failed = False
+        pieces = len(reply.instances) if reply.rejected is None else 1
+        for outcome in self._outcomes(reply, pieces):
+            has_failed = has_failed or isinstance(outcome, ServingError)
+            queue.emit(job, outcome)
+        if reply.is_last and not has_failed:
+            queue.end(job)
 
     def _wait(self, call_id: int, expected: int) -> list[Outcome]:
         return self._outcomes(self.inbox.wait_for(call_id), expected)
@@ -62,32 +108,52 @@ class RemoteCaller:
                 outcomes.append(native.decode_values(bytes(self._connection.view.get(payload))))
         self._connection.release(reply)
         if len(outcomes) != expected:
-            text = f"{expected} instances were sent to a model, {len(outcomes)} came back"
+            text = f"{expected} instances were sent, {len(outcomes)} came back"
             return [ServingError(text)] * expected
         return outcomes
 
-    def _ask_model(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> int:
-        return self._ask(self.servable, self.version, call_name(key, subgraph), rows)
+    def _model(self, key: str, subgraph: int) -> _Target:
+        return _Target(self.servable, self.version, call_name(key, subgraph))
 
     def _ask(
-        self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
+        self,
+        target: _Target,
+        rows: Sequence[tuple[Value, ...]],
+        caller: _Caller | None = None,
+        is_stream: bool = False,
     ) -> int:
-        """Send a call without timeout and return its id.
+        """Send a call for `caller`, by default the parts at work, and return its id.
 
-        The worker that runs it replies, or the master does if that worker dies.
+        The worker that runs it replies, or the master does if that worker dies or the requests of
+        all parts have ended.
         """
-        call_id = next(self._ids)
+        if caller is None:
+            parts, context = request_context.part_ids(), user_spans.current.get()
+            caller = _Caller(parts, log.request_id.get(), context)
+        call_id, context = next(self._ids), caller.context
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
-        context = user_spans.current.get()
         part = RequestPart(
             call_id,
-            method,
+            target.method,
             codec="native",
             chunks=chunks,
             timeout=None,
-            request_id=log.request_id.get(),
+            is_stream=is_stream,
+            request_id=caller.request_id,
             traceparent="" if context is None else context.traceparent,
             tracestate="" if context is None else context.state,
         )
-        self._connection.send(WorkerCall(servable, version, part))
+        self._connection.send(WorkerCall(target.servable, target.version, part, caller.parts))
         return call_id
+
+
+def _rows(jobs: Sequence[Job], stage: Stage) -> list[tuple[Value, ...]]:
+    return [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
+
+
+def _caller(part: RunningPart, position: int) -> _Caller:
+    """Return the caller for the stage at `position` of a part."""
+    if part.trace is None:
+        return _Caller([part.id], part.request_id, None)
+    part.trace.run(position)
+    return _Caller([part.id], part.request_id, part.trace.current)

@@ -4,6 +4,7 @@ Their ids prefix its log lines, and spans of the user's code become children of 
 """
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
@@ -13,11 +14,13 @@ from mindspore_serving.worker.job import Job, Outcome, PreparedStage, RunningPar
 from mindspore_serving.worker.part_trace import BatchTrace, PartTrace
 
 MAX_NAMED = 16  # request ids of a batch in the prefix of a log line
+_working: ContextVar[RunningPart | Sequence[Job]] = ContextVar("working", default=())
 _set_ids, _context = log.request_id.set, user_spans.current.get
 
 
 def enter(part: RunningPart) -> None:
     """Set `part` as the only one that this thread works on, until `leave`."""
+    _working.set(part)
     _set_ids(part.request_id)
     if part.trace is not None or _context() is not None:
         _follow(part.trace)
@@ -28,6 +31,7 @@ def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTra
 
     Returns the trace of the batch, if `is_batch` and any of its requests is sampled.
     """
+    _working.set(jobs)
     if len(jobs) == 1 and jobs[0].part.trace is None:
         _set_ids(jobs[0].part.request_id)
         return None
@@ -38,6 +42,14 @@ def enter_all(jobs: Sequence[Job], position: int, *, is_batch: bool) -> BatchTra
     _set_ids(",".join(ids))
     traces = [part.trace for part in parts if part.trace is not None]
     return _begin(jobs, position, traces, len(parts), is_batch=is_batch) if traces else None
+
+
+def part_ids() -> list[int]:
+    """Return the ids of the parts that this thread works on."""
+    working = _working.get()
+    if isinstance(working, RunningPart):
+        return [working.id]
+    return list(dict.fromkeys([job.part.id for job in working]))
 
 
 def _begin(
@@ -83,6 +95,7 @@ def end(batch: BatchTrace, jobs: Sequence[Job], outcomes: Sequence[Outcome]) -> 
 
 def leave() -> None:
     """Set that this thread works on no request."""
+    _working.set(())
     _set_ids("")
     if _context() is not None:
         _follow(None)

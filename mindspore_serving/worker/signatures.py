@@ -87,6 +87,7 @@ def _to_spec(tensor: TensorSpec, shape: tuple[int, ...] | None) -> ValueSpec:
         sizes,
         declared=example,
         columns=tensor.columns,
+        labels=tensor.labels,
         is_optional=tensor.is_optional,
     )
 

@@ -27,7 +27,7 @@ serve words --allow-origin http://example.org/path
 serve words --max-msg-mb 0
 serve words --front-ends 0
 serve words --max-n 0
-serve words --grpc-library other
+serve words --grpc-library grpcio
 serve words --device-type other
 serve words --num-parallel-workers=-1
 serve words --versions x

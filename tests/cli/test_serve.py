@@ -8,8 +8,11 @@ import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
+import grpc
+import httpx
 import numpy as np
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from mindspore_serving.client import Client
 from tests.cli.commands import SERVING, Command, call, run
@@ -318,3 +321,23 @@ def test_a_signal_while_models_load_ends_serve_and_its_workers(tmp_path: Path) -
         assert command.status() != 0
         assert eventually(lambda: not any(map(is_alive, pids)))
     assert "Ready" not in command.text
+
+
+@pytest.mark.parametrize("front_ends", ["1", "2"])
+def test_a_shared_port_speaks_every_protocol(tmp_path: Path, front_ends: str) -> None:
+    write_words(tmp_path)
+    port = free_port()
+    with serve(tmp_path, "words", "--port", str(port), "--front-ends", front_ends) as command:
+        command.says(READY)
+        assert f"  REST  http://127.0.0.1:{port}" in command.text
+        assert f"  gRPC  127.0.0.1:{port}\n" in command.text
+        with Client(f"127.0.0.1:{port}", "words", "double") as client:
+            assert client.infer({"x": 4})[0]["y"] == 8
+        for has_http2, version in ((False, "HTTP/1.1"), (True, "HTTP/2")):
+            with httpx.Client(http1=not has_http2, http2=has_http2, timeout=PATIENCE) as http:
+                answer = http.get(f"http://127.0.0.1:{port}/readyz")
+            assert (answer.http_version, answer.status_code) == (version, 200)
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            check = health_pb2_grpc.HealthStub(channel).Check
+            reply = check(health_pb2.HealthCheckRequest(), timeout=PATIENCE)
+        assert reply.status == health_pb2.HealthCheckResponse.SERVING

@@ -21,7 +21,6 @@ USAGE = [
     (["--poll", "soon"], "argument --poll: 'soon': expected a number >= 0"),
     (["--device-ids", "x"], "argument --device-ids: 'x': expected numbers as 0,1,2"),
     (["--log-level", "loud"], "'loud' (choose from"),
-    (["--grpc-library", "foo"], "'foo' (choose from"),
     (["--runtime", "foo"], "'foo' (choose from"),
     (["--backend", "foo"], "'foo' (choose from"),
 ]
@@ -30,7 +29,7 @@ WRONG = [
     (["--http-port", "70000"], "--http-port is 70000, expected an int of 1 to 65535"),
     (["--http-port", "0"], "--http-port is 0, expected an int of 1 to 65535"),
     (["--grpc-port", "-5"], "--grpc-port is -5, expected an int of 1 to 65535"),
-    (["--http-port", "7000", "--grpc-port", "7000"], "are both 7000, expected different ports"),
+    (["--port", "70000"], "--port is 70000, expected an int of 0 to 65535"),
     (["--max-msg-mb", "0"], "--max-msg-mb is 0, expected an int of 1 to 512"),
     (["--max-n", "129"], "--max-n is 129, expected an int of 1 to 128"),
     (["--front-ends", "65"], "--front-ends is 65, expected an int of 1 to 64"),

@@ -26,7 +26,6 @@ from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMON = ("api_keys", "allow_loading", "client_shared_memory", "front_ends")
-GRPC = ("grpc_library",)
 HEADER = f"""
 import os, time
 import numpy as np
@@ -200,11 +199,10 @@ def serving(
     """A server in this process, with `directory` as working directory; stopped at the end.
 
     `limit` is max_msg_mb_size of both front ends, `http` more options of the RESTful one, of which
-    those in COMMON are also the other's, and those in GRPC only the other's.
+    those in COMMON are also the other's.
     """
     calls = Calls(f"127.0.0.1:{free_port()}", free_port())
     common = {name: http[name] for name in COMMON if name in http}
-    common |= {name: http.pop(name) for name in GRPC if name in http}
     old = os.getcwd()
     os.chdir(directory)
     try:

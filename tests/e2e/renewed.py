@@ -74,9 +74,8 @@ class Served:
     def __init__(self, directory: Path, tls: server.SSLConfig | None, **options: Any) -> None:
         self.grpc, self.http = free_port(), free_port()
         write_servable(directory, "toy", SOURCE)
-        library = {"grpc_library": options.pop("grpc_library", "auto")}
         server.start_servables(config(directory, "toy"))
-        server.start_grpc_server(f"127.0.0.1:{self.grpc}", ssl_config=tls, **options, **library)
+        server.start_grpc_server(f"127.0.0.1:{self.grpc}", ssl_config=tls, **options)
         server.start_restful_server(
             f"127.0.0.1:{self.http}", ssl_config=tls, use_status_codes=True, **options
         )

@@ -88,7 +88,8 @@ def test_grpc_listens_on_a_unix_socket_whose_old_file_is_in_the_way(stopped):
     with pytest.raises(RuntimeError, match="Empty grpc server unix domain socket address"):
         server.start_grpc_server("unix:")
     with pytest.raises(RuntimeError, match="server start failed"):
-        server.start_grpc_server(f"unix:{stopped}/nowhere/s")
+        server.start_grpc_server(f"unix:{stopped}/no/where/s")
+    assert not (stopped / "no").exists()
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(f"{stopped}/s")
     server.start_grpc_server(f"unix:{stopped}/s")
@@ -96,6 +97,13 @@ def test_grpc_listens_on_a_unix_socket_whose_old_file_is_in_the_way(stopped):
         assert "servable is not available" in client.infer({"x": 1})["error"]
     server.stop()
     assert not (stopped / "s").exists()
+
+
+def test_the_directory_of_a_unix_socket_is_made(stopped, monkeypatch):
+    monkeypatch.chdir(stopped)
+    server.start_grpc_server("unix:unix_socket_files/grpc")
+    with Client("unix:unix_socket_files/grpc", "toy", "add") as client:
+        assert "servable is not available" in client.infer({"x": 1})["error"]
 
 
 def test_a_file_that_is_no_socket_is_not_overwritten(stopped):

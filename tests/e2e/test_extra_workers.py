@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mindspore_serving import server
+from mindspore_serving import log, server
 from tests.e2e.harness import Calls, config, eventually, is_alive, serving, workers, write_servable
 from tests.waiting import PATIENCE
 
@@ -98,6 +98,25 @@ def test_all_workers_run_functions_and_only_the_device_runs_the_model(calls):
 def spread(results: list[dict]) -> list[dict] | None:
     """`results` if every worker had some."""
     return results if len({int(r["pid"]) for r in results}) == 3 else None
+
+
+@pytest.mark.parametrize("method", ["staged", "called"])
+def test_each_worker_logs_the_time_of_its_requests(calls, method):
+    names = ("device0", "extra0", "extra1")
+    logs = [Path("serving_logs") / f"log_toy_{name}_version1.log" for name in names]
+    line, level = f"Method {method} WorkerRequestHandle Time Cost # ", str(int(log.get_level()))
+    log.set_level("1")
+    try:
+        counts = [path.read_text().count(line) for path in logs]
+
+        def have_logged() -> bool:
+            ask(calls, method, 60)
+            now = [path.read_text().count(line) for path in logs]
+            return all(count > before for count, before in zip(now, counts, strict=True))
+
+        eventually(have_logged)
+    finally:
+        log.set_level(level)
 
 
 def test_a_model_called_with_many_instances_answers_each(calls):

@@ -1,5 +1,6 @@
 """Model directories of other servers, served unchanged and called by their clients."""
 
+import importlib
 import json
 import warnings
 import zipfile
@@ -62,12 +63,14 @@ def make_repository(directory: Path) -> None:
         """name: "double" backend: "onnxruntime" max_batch_size: 2
         default_model_filename: "net.onnx"
         input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
-        output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
+        output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels" } ]
         instance_group [ { count: 2 kind: KIND_CPU } ]
         model_warmup { name: "w" batch_size: 2 inputs {
           key: "x" value: { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } }
+        optimization { graph { level: 1 } }
         response_cache { enable: true }""",
     )
+    (version.parent / "labels").write_text("left\nright side\n")
     onnx.save(doubling([None, 2]), version / "net.onnx")
     onnx.save(doubling([None, 3]), version / "other.onnx")
     version = write_triton(
@@ -181,6 +184,27 @@ def test_a_repository_of_triton_answers_its_client(served: Served) -> None:
     assert answer.as_numpy("z") is None  # config.pbtxt does not list it
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_an_output_is_classified_with_labels(served: Served, protocol: str) -> None:
+    triton = importlib.import_module(f"tritonclient.{protocol}")
+    address = f"127.0.0.1:{getattr(served, protocol)}"
+    tensor = triton.InferInput("x", [2, 2], "FP32")
+    tensor.set_data_from_numpy(np.float32([[1, 2], [4, 3]]))
+    output = triton.InferRequestedOutput("y", class_count=2)
+    with triton.InferenceServerClient(address) as client:
+        answer = client.infer("double", [tensor], outputs=[output])
+    assert answer.as_numpy("y").tolist() == [
+        [b"4.000000:1:right side", b"2.000000:0:left"],
+        [b"8.000000:0:left", b"6.000000:1:right side"],
+    ]
+    body = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1, 2]}],
+        "outputs": [{"name": "y", "parameters": {"classification": 1}}],
+    }
+    (shown,) = served.post("/v2/models/double/infer", body)["outputs"]
+    assert (shown["shape"], shown["data"]) == ([1, 1], ["4.000000:1:right side"])
+
+
 def test_a_model_without_batches_takes_tensors_of_its_shape(served: Served) -> None:
     whole = np.arange(6).reshape(2, 3)
     np.testing.assert_array_equal(served.infer("whole", x=whole).as_numpy("y"), whole * 2)
@@ -199,7 +223,7 @@ def test_a_script_has_the_names_and_types_of_its_description(served: Served) -> 
 
 def test_the_start_names_fields_without_effect_and_refused_models(served: Served) -> None:
     text = "\n".join(served.command.lines)
-    assert "double: without effect here, of Triton's config.pbtxt: response_cache" in text
+    assert "double: without effect here, of Triton's config.pbtxt: optimization" in text
     assert "Not served: ensemble: config.pbtxt: platform 'ensemble' is not run here" in text
     assert "double, version 2, 2 workers" in text
 

@@ -10,9 +10,12 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 
+from mindspore_serving.frontends.v2.service import SERVICE
+from mindspore_serving.proto import inference_pb2 as pb
 from tests.e2e.harness import Calls, config, eventually, front_ends, serving, write_servable
 from tests.waiting import PATIENCE
 
@@ -243,3 +246,15 @@ def test_grpc_is_served_by_front_ends_or_forwarded_to_the_master(calls):
     assert client.infer({"x": 4})[0]["y"] == 8
     wrong = calls.client("toy", "double", api_key="no-key")
     assert "API key" in wrong.infer({"x": 4})["error"]
+
+
+def test_a_servable_loaded_over_grpc_is_served_by_all_front_ends_at_once(calls):
+    tensor = {"name": "x", "datatype": "INT64", "shape": [1, 1], "data": [2]}
+    request = pb.RepositoryModelLoadRequest(model_name="toy").SerializeToString()
+    with grpc.insecure_channel(calls.grpc) as channel, two_connections(calls) as asks:
+        for verb, statuses in (("Unload", (400, 404, 503)), ("Load", (200,))):
+            call = channel.unary_unary(f"/{SERVICE}/RepositoryModel{verb}")
+            call(request, metadata=list(FREE.items()), timeout=PATIENCE)
+            for ask in asks:
+                path = "/v2/models/toy.double/infer"
+                assert ask("POST", path, {"inputs": [tensor]})[0] in statuses

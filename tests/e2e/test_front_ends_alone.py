@@ -125,12 +125,14 @@ def test_tls_is_that_of_every_front_end(stopped, place):
         assert client.infer({"x": 2})[0]["y"] == 4
 
 
-def test_a_unix_socket_is_served_by_the_master_itself(stopped, place):
+def test_a_unix_socket_is_served_by_front_ends(stopped, place):
     server.start_servables(config(place, "toy"))
     server.start_grpc_server(f"unix:{stopped}/socket", front_ends=2)
     with Client(f"unix:{stopped}/socket", "toy", "double") as client:
         assert client.infer({"x": 2})[0]["y"] == 4
-    assert front_ends(os.getpid()) == []
+    assert len(front_ends(os.getpid())) == 2
+    server.stop()
+    assert not (stopped / "socket").exists()
 
 
 @pytest.mark.parametrize("start", [server.start_restful_server, server.start_grpc_server])

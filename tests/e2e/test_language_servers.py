@@ -9,6 +9,7 @@ from tests.e2e.harness import (
     Calls,
     config,
     eventually,
+    row_of,
     serving,
     write_servable,
 )
@@ -48,6 +49,21 @@ def test_a_prompt_is_refused_after_waiting_too_long(place):
         next(running)
         running.close()
         eventually(lambda: calls.http_call("POST", "/v1/completions", body)[0] == 200)
+
+
+def test_the_servable_says_which_runtime_computes_which_steps(place):
+    pytest.importorskip("openvino")
+    served = config(place, "chatty", llm_options={**OPTIONS, "runtime": "combined"})
+    with serving(place, served) as calls:
+
+        def runtimes():
+            return row_of(calls, "chatty")["workers"][0].get("runtimes", "")
+
+        eventually(lambda: "ms by tokens, native / openvino: 1: " in runtimes())
+        body = json.dumps({"model": "chatty", "prompt": "Hello", "max_tokens": 2})
+        assert calls.http_call("POST", "/v1/completions", body)[0] == 200
+        steps = b'serving_llm_native_steps_total{servable="chatty",version="1"} '
+        assert steps in calls.http_call("GET", "/metrics")[1]
 
 
 def test_a_key_is_needed_everywhere_but_for_health(place):

@@ -59,7 +59,7 @@ class Clients:
             one.close()
 
 
-@pytest.mark.parametrize("options", [{}, {"front_ends": 2}, {"grpc_library": "grpcio"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"front_ends": 2}], ids=str)
 def test_a_key_that_was_removed_is_refused_on_connections_that_are_open(
     stopped: Path, lines: list[str], options: dict[str, Any]
 ) -> None:

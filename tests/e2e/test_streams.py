@@ -48,9 +48,11 @@ def plain_stream(x):
 """
 
 
-def stream(calls: Calls, method: str, instance: dict, **headers: str) -> list:
+def stream(
+    calls: Calls, method: str, instance: dict, servable: str = "toy", **headers: str
+) -> list:
     body = json.dumps({"instances": [instance]})
-    status, answer = calls.http_call("POST", f"/model/toy:{method}", body, headers)
+    status, answer = calls.http_call("POST", f"/model/{servable}:{method}", body, headers)
     assert status == 200
     assert answer.endswith(b"\n\n"), answer
     events = answer.decode().split("\n\n")[:-1]

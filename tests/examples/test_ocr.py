@@ -8,6 +8,7 @@ import pytest
 
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.worker import loading, nested
+from tests.e2e.harness import config, serving
 from tests.examples.conftest import ROOT
 from tests.published import file_of
 
@@ -69,3 +70,22 @@ def test_an_empty_image_has_no_lines(servable, example):
     client.LINES = ()
     ((text, boxes, scores),) = nested.run_method(servable.programs["read"], [(client.draw(),)])
     assert (text, boxes.shape, scores.shape) == ("", (0, 4), (0,))
+
+
+@pytest.mark.e2e
+def test_models_of_the_example_may_be_servables_of_their_own(example, tmp_path):
+    """Two of its models become servables: only their declarations change."""
+    source = (example / "ocr" / "servable_config.py").read_text()
+    for name in ("direction", "recognition"):
+        declared = f'{name} = register.declare_model("{name}.onnx", "ONNX")'
+        assert declared in source
+        source = source.replace(declared, f'{name} = register.method("{name}.predict")')
+        (tmp_path / name / "1").mkdir(parents=True)
+        shutil.copy(example / "ocr" / "1" / f"{name}.onnx", tmp_path / name / "1" / "model.onnx")
+    shutil.copytree(example / "ocr", tmp_path / "ocr")
+    (tmp_path / "ocr" / "servable_config.py").write_text(source)
+    names = ("ocr", "direction", "recognition")
+    client = module(example / "serving_client.py")
+    with serving(tmp_path, *[config(tmp_path, name) for name in names]) as calls:
+        (answer,) = calls.client("ocr", "read").infer({"image": client.draw()})
+    assert answer["text"].split("\n") == list(client.LINES)

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2_grpc
 from mindspore_serving.core.service import ServableReadiness
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc.health import HealthService
-from mindspore_serving.frontends.grpc.server import GrpcServer
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from tests.frontends.http_serving import Control, Web
 from tests.frontends.raw_grpc import RawGrpc
 from tests.ports import free_port
@@ -123,8 +123,9 @@ class Asking:
         self.port = free_port()
         address = Address(f"127.0.0.1:{self.port}", "127.0.0.1", self.port)
         self.service = background.run(self._make())
-        self.server = GrpcServer(address, [self.service.handler()], closing=[self.service.close])
-        background.run(self.server.start(MEGABYTE, None))
+        methods = GrpcMethods([self.service.handler()], MEGABYTE, [self.service.close])
+        self.server = Http2GrpcServer(address, methods)
+        background.run(self.server.start(None))
         self.channel = grpc.insecure_channel(address.text)
         self.stub = health_pb2_grpc.HealthStub(self.channel)
 

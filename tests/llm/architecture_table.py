@@ -43,7 +43,7 @@ TEXT_PARTS = {
 # Other names of the same row of the descriptions.
 SAME = {
     f"{name}ForCausalLM": "TeleChat2ForCausalLM" for name in ("Telechat2", "TeleChat", "Telechat")
-}
+} | {"MiMoForCausalLM": "Qwen2ForCausalLM"}
 COMPARED = {
     "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},

@@ -52,3 +52,13 @@ def test_the_perplexity_is_that_which_transformers_computes():
 def test_rounded_weights_cost_little(as_trained, tmp_path, mode, most):
     quantize(MODEL, tmp_path / mode, mode)
     assert 0.99 < perplexity(tmp_path / mode) / as_trained < most
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "u8"])
+def test_rounded_activations_cost_little(tmp_path, dtype):
+    """Of the same int8 weights: rounded in the native runtime, and not in OpenVINO's float32."""
+    pytest.importorskip("llvmlite")
+    quantize(MODEL, tmp_path / "int8", "int8")
+    exact = perplexity(tmp_path / "int8")
+    rounded = perplexity(tmp_path / "int8", runtime="native", kv_cache_dtype=dtype)
+    assert abs(rounded / exact - 1) < 0.005

@@ -8,6 +8,7 @@ from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.ipc.status import STAGES, Running
+from mindspore_serving.master.caching import CachingInference
 from mindspore_serving.master.dispatcher import Dispatcher
 
 
@@ -88,12 +89,14 @@ class Served:
         retry=True,
         has_real_windows=False,
         others=(),
+        cache=None,
         **options,
     ):
         self.dispatcher = Dispatcher()
         self.registry = self.dispatcher.registry
+        self.inference = CachingInference(self.dispatcher)
         self.reports = [
-            MethodReport(name, ["x"], ["y"], batch_size, method_retry, False, streams)
+            MethodReport(name, ["x"], ["y"], batch_size, method_retry, False, streams, cache=cache)
             for name in ("m", *others)
         ]
         self.deployment = Deployment("d", "s", retry=retry, **options)
@@ -126,6 +129,7 @@ class Served:
             timeout=timeout,
             is_stream=is_stream,
             prefix=values.get("prefix", ()),
+            tenant=values.get("tenant", ""),
         )
         number = len(self.replies)
         self.replies.append(None)
@@ -133,7 +137,7 @@ class Served:
         def keep(reply):
             self.replies[number] = reply
 
-        return self.dispatcher.submit(request, keep)
+        return self.inference.submit(request, keep)
 
     def answer(self, worker, *parts, is_last=True):
         """`worker` answers `parts`, or all it holds, each instance with its own chunk."""

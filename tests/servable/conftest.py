@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mindspore_serving.servable import loader, model, pipeline
+from mindspore_serving.servable import loader, model, servable_method
 
 HEAD = """\
 import numpy as np
@@ -71,6 +71,6 @@ def runner():
 
 
 @pytest.fixture
-def pipeline_runner():
-    yield pipeline.bind_pipeline
-    pipeline.bind_pipeline(None)
+def bind_method_runner():
+    yield servable_method.bind_runner
+    servable_method.bind_runner(None)

@@ -23,14 +23,14 @@ def test_a_pipeline_is_a_method_with_a_single_function(declare):
     )
 
 
-def test_the_function_runs_another_servables_method(declare, pipeline_runner):
+def test_the_function_runs_another_servables_method(declare, bind_method_runner):
     seen = []
 
     def run(servable, method, version, instances):
         seen.append((servable, method, version))
         return [(x1 + x2,) for x1, x2 in instances]
 
-    pipeline_runner(run)
+    bind_method_runner(run)
     function = declare(PIPELINE).functions["tiny.chain"]
     total, same = function(np.array([1]), np.array([2]))
     assert total == [3]
@@ -38,17 +38,17 @@ def test_the_function_runs_another_servables_method(declare, pipeline_runner):
     assert seen == [("other", "predict", 2)]
 
 
-def test_several_outputs_are_a_tuple_and_inputs_become_values(pipeline_runner):
-    pipeline_runner(lambda servable, method, version, instances: instances)
+def test_several_outputs_are_a_tuple_and_inputs_become_values(bind_method_runner):
+    bind_method_runner(lambda servable, method, version, instances: instances)
     number, text = PipelineServable("other", "predict").run(3, "a")
     assert (number.dtype, number.item(), text) == (np.int64, 3, "a")
 
 
-def test_errors_of_the_other_servable_reach_the_function(pipeline_runner):
+def test_errors_of_the_other_servable_reach_the_function(bind_method_runner):
     def fail(servable, method, version, instances):
         raise ServableUnavailable("nobody serves it")
 
-    pipeline_runner(fail)
+    bind_method_runner(fail)
     with pytest.raises(ServableUnavailable, match="nobody serves it"):
         PipelineServable("other", "predict").run(1)
 

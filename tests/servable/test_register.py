@@ -5,7 +5,7 @@ from mindspore_serving.server import register
 from tests.waiting import PATIENCE
 
 
-def test_the_public_names_are_those_of_the_original_and_of_language_models():
+def test_public_names_are_those_of_the_original_and_later_stages():
     assert sorted(register.__all__) == sorted(
         [
             "declare_model",
@@ -20,6 +20,8 @@ def test_the_public_names_are_those_of_the_original_and_of_language_models():
             "LanguageModel",
             "declare_hf_model",
             "declare_llm",
+            "ServableMethod",
+            "method",
         ]
     )
     assert all(hasattr(register, name) for name in register.__all__)

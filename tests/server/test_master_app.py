@@ -14,7 +14,7 @@ import pytest
 
 from mindspore_serving.ipc import arena
 from mindspore_serving.server.processes.forwarded_call import ForwardedCall
-from mindspore_serving.server.processes.master_app import MasterApp
+from mindspore_serving.server.processes.master_app import MasterCalls
 from mindspore_serving.server.processes.messages import (
     AsgiCall,
     BodyChunk,
@@ -74,12 +74,13 @@ async def never() -> Any:
 
 async def test_an_answer_that_nobody_waits_for_any_more_is_given_back() -> None:
     both = Both()
-    app = MasterApp(both.front, count(1))
-    both.on_event = app.take
-    scope = {**msgspec.structs.asdict(SCOPE), "type": "http"}
+    master = MasterCalls(both.front, count(1))
+    app = master.app(0)
+    both.on_event = master.take
+    scope = msgspec.structs.asdict(SCOPE)
     task = asyncio.create_task(app(scope, never, lambda _: never()))
     await both.wait_for(AsgiCall)
-    both.on_event = lambda event: (app.take(event), task.cancel())[0]  # before the task goes on
+    both.on_event = lambda event: (master.take(event), task.cancel())[0]  # before the task goes on
     both.master.send(ResponseChunk(1, body=both.master.put(LARGE)))
     await both.wait_for(CancelRequest)
     await both.close()
@@ -95,7 +96,7 @@ async def test_a_body_that_nobody_waits_for_any_more_is_given_back() -> None:
     async def sync() -> None:
         pass
 
-    call = ForwardedCall(AsgiCall(1, SCOPE, ""), both.master, app, sync)
+    call = ForwardedCall(AsgiCall(1, 0, SCOPE, ""), both.master, app, sync)
     task = asyncio.create_task(call.run(None))
     await both.wait_for(BodyRequest)
     both.front.send(BodyChunk(1, both.front.put(LARGE)))

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from mindspore_serving.ipc.messages import Setup
-from mindspore_serving.servable import model, pipeline
+from mindspore_serving.servable import model, servable_method
 from tests.declaring import METHOD
 
 HEAD = """\
@@ -51,4 +51,4 @@ def write(tmp_path, monkeypatch):
 
     yield make
     model.bind_runner(None)
-    pipeline.bind_pipeline(None)
+    servable_method.bind_runner(None)

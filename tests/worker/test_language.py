@@ -116,7 +116,7 @@ class TooLargeNumbers:
     """An engine whose answers begin with a number that no message holds."""
 
     num_open = 0
-    unready = ""
+    unready = decision = ""
 
     def __init__(self):
         self.cancelled = []

@@ -554,7 +554,7 @@ def test_a_missing_instance_fails_all(extra):
     extra.say(CallReply(PartReply(call.part.id, add_for(call)[:1])))
     faults = extra.replies(1)[1].faults
     assert len(faults) == 2
-    assert all("2 instances were sent to a model, 1 came back" in fault.text for fault in faults)
+    assert all("2 instances were sent, 1 came back" in fault.text for fault in faults)
 
 
 @pytest.mark.parametrize("method", ["staged", "called"])

@@ -4,9 +4,8 @@ Methods are those of grpcio's handlers, and see the part of its context that the
 """
 
 import asyncio
-import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, NoReturn
 
@@ -14,35 +13,36 @@ import grpc.aio
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
+from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.grpc.messages import (
-    ENCODINGS,
+    HEAD,
+    HEADERS,
+    OK,
+    PREFIX,
+    SMALL,
     WINDOWS,
     CallFault,
     Code,
     Metadata,
-    decode_metadata,
+    call_head,
+    check_prefix,
     encode_metadata,
     encode_status,
+    frame_response,
     inflate,
+    parse,
 )
 from mindspore_serving.frontends.http.exchange import Exchange
 from mindspore_serving.frontends.http.head import RequestHead
-from mindspore_serving.frontends.http2.fields import encode_fields, encode_head
+from mindspore_serving.frontends.http2.fields import encode_fields
 from mindspore_serving.frontends.http2.stream import Http2Stream
-from mindspore_serving.frontends.memory import NO_MEMORY
+from mindspore_serving.frontends.memory import NO_MEMORY, name_of
 from mindspore_serving.wire import status as statuses
 
-PREFIX = 5  # bytes before a message: whether it is compressed, and its size
-_HEADERS = ((b"content-type", b"application/grpc"),)
-_HEAD = encode_head(200, _HEADERS)
-_OK = encode_fields([(b"grpc-status", b"0")])
-_SMALL = 64 << 10  # bytes of a message that do not count in the memory quota, or are waited for
 _FEW, _OVERHEAD = 16, 128  # unread messages that do not count; bytes that a further one costs more
-_TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
-_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 
 
 class GrpcCall(Exchange):
@@ -55,17 +55,17 @@ class GrpcCall(Exchange):
         "_details",
         "_encoding",
         "_error",
+        "_facts",
         "_head",
+        "_initial",
         "_is_cancelled",
         "_is_over",
         "_max_message",
         "_messages",
-        "_metadata",
         "_method",
         "_num_counted",
         "_on_done",
         "_parts",
-        "_path",
         "_prefix",
         "_size",
         "_task",
@@ -81,11 +81,10 @@ class GrpcCall(Exchange):
     def __init__(self, method: Any, head: RequestHead, output: Http2Stream, limit: int) -> None:
         """Create a call of a grpcio method handler, with messages of at most `limit` bytes."""
         super().__init__(output, keep_alive=True)
-        self._method, self._head, self._max_message = method, head, limit
-        self._path = head.target.decode("latin-1")
-        self.protocol = access.protocol_of_service(self._path.strip("/").partition("/")[0])
+        self._head, self._facts = head, call_head(head)
+        self._method, self._max_message = method, limit
+        self.protocol, self._encoding = self._facts.protocol, self._facts.encoding
         self.is_cut = self._is_over = self._is_cancelled = False
-        self._encoding = head.fields.get(b"grpc-encoding", b"identity")
         self._messages: deque[tuple[bool, bytes]] = deque()  # whether it is compressed, and itself
         self._prefix = b""  # of the message that arrives
         self._size: int | None = None  # bytes of it, by its prefix
@@ -97,28 +96,26 @@ class GrpcCall(Exchange):
         self._timer: asyncio.TimerHandle | None = None
         self._code: Code | None = None
         self._details = ""
+        self._initial: Metadata = ()
         self._trailing: Metadata = ()
-        self._metadata: Metadata | None = None  # of the client, decoded when it is asked for
         self._error: ServingError | None = None
         self._on_done: list[Callable[[Any], None]] = []
 
     # --- by the stream ---
 
     def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        timeout = self._head.fields.get(b"grpc-timeout")
-        if timeout is not None:
-            match = _TIMEOUT.fullmatch(timeout)
-            if match is None:
-                self._end(Code.INTERNAL, "grpc-timeout is not a number with a unit")
-                return
-            seconds = int(match[1]) * _UNITS[match[2]]
-            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
-        if self._encoding != b"identity" and self._encoding not in WINDOWS:
-            self._trailing = (("grpc-accept-encoding", ENCODINGS.decode()),)
-            text = f"grpc-encoding {self._encoding.decode('latin-1')!r} is not supported"
-            self._end(Code.UNIMPLEMENTED, text)
+        facts = self._facts
+        if facts.fault is not None:
+            self._trailing = facts.trailing
+            self._end(facts.fault.code, str(facts.fault))
             return
+        self._launch(facts.timeout)
+
+    def _launch(self, seconds: float | None) -> None:
+        """Run the method, until a deadline in some seconds."""
+        loop = asyncio.get_running_loop()
+        if seconds is not None:
+            self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
         self._task = loop.create_task(self._run())
 
     def feed(self, data: bytes) -> None:
@@ -144,19 +141,14 @@ class GrpcCall(Exchange):
         part = data if len(data) <= missing else data[:missing]
         self._parts.append(part)
         self._count += len(part)
-        if self._count > _SMALL:
+        if self._count > SMALL:
             self._hold(len(part))
         if self._count == self._size:
             self._end_message()
         return data[missing:]
 
     def _begin_message(self) -> None:
-        self._size = int.from_bytes(self._prefix[1:], "big")
-        if self._size > self._max_message:
-            text = f"message of {self._size} bytes is larger than max ({self._max_message})"
-            raise CallFault(Code.RESOURCE_EXHAUSTED, text)
-        if self._prefix[0] and self._encoding == b"identity":
-            raise CallFault(Code.INTERNAL, "a message is compressed, but grpc-encoding is missing")
+        self._size = check_prefix(self._prefix, self._max_message, self._encoding)
 
     def _end_message(self) -> None:
         message = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -190,7 +182,7 @@ class GrpcCall(Exchange):
         self._stop(getattr(Code, statuses.of(error.code).grpc), str(error))
 
     def route_path(self) -> str:
-        return self._path
+        return self._facts.path
 
     # --- the method ---
 
@@ -230,21 +222,18 @@ class GrpcCall(Exchange):
             return
         self._is_over, self._code, self.status = True, Code.OK, Code.OK.name
         self.request_id = log.request_id.get().encode()
-        trailers = _OK + encode_fields(encode_metadata(self._trailing)) if self._trailing else _OK
+        trailers = OK + encode_fields(encode_metadata(self._trailing)) if self._trailing else OK
         self._finish()
-        self.output.answer_block(_HEAD, parts, trailers)
+        head = HEAD + encode_fields(encode_metadata(self._initial)) if self._initial else HEAD
+        self.output.answer_block(head, parts, trailers)
 
-    def _framed(self, response: Any) -> tuple[bytes, ...]:
+    def _framed(self, response: Any) -> Sequence[Buffer]:
         """Return a response with its prefix, in a part of its own if the response is large."""
         serialize = self._method.response_serializer
-        data: bytes = response if serialize is None else serialize(response)
-        size = len(data)
-        if size > self._max_message:
-            text = f"message of {size} bytes is larger than max ({self._max_message})"
-            raise CallFault(Code.RESOURCE_EXHAUSTED, text)
+        data = response if serialize is None else serialize(response)
+        size, parts = frame_response((data,), self._max_message)
         self.num_sent += size
-        prefix = b"\0" + size.to_bytes(4, "big")
-        return (prefix + data,) if size < _SMALL else (prefix, data)
+        return parts
 
     def _send(self, response: Any) -> None:
         """Write a response of a stream."""
@@ -253,7 +242,8 @@ class GrpcCall(Exchange):
             return
         if not self.has_responded:
             self.has_responded = True
-            self.output.begin(200, _HEADERS, keep_alive=True, is_chunked=False)
+            head = [*HEADERS, *encode_metadata(self._initial)]
+            self.output.begin(200, head, keep_alive=True, is_chunked=False)
         for part in parts:
             self.output.write(part)
 
@@ -267,12 +257,16 @@ class GrpcCall(Exchange):
             return
         self._is_over, self.status = True, code.name
         self._code, self._details = code, text
-        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         self._finish()
+        self._write_end(code, text)
+
+    def _write_end(self, code: Code, text: str) -> None:
+        """Write the status and the trailing metadata, after the head or with it."""
+        fields = [*encode_status(code, text), *encode_metadata(self._trailing)]
         if self.has_responded:
             self.output.finish_with(fields)
         else:
-            self.output.answer_fields(200, [*_HEADERS, *fields])
+            self.output.answer_fields(200, [*HEADERS, *encode_metadata(self._initial), *fields])
 
     def _finish(self) -> None:
         """Release what the call holds, and cancel its method unless that has ended the call."""
@@ -313,7 +307,7 @@ class GrpcCall(Exchange):
         if is_compressed:
             message = await self._decompress(message)
         deserialize = self._method.request_deserializer
-        return message if deserialize is None else deserialize(message)
+        return message if deserialize is None else parse(message, deserialize)
 
     async def _requests(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not None:
@@ -321,14 +315,16 @@ class GrpcCall(Exchange):
 
     async def _decompress(self, message: bytes) -> bytes:
         arguments = message, WINDOWS[self._encoding], self._max_message
-        if len(message) < _SMALL and self._max_message < _SMALL:
+        if len(message) < SMALL and self._max_message < SMALL:
             return inflate(*arguments)
         return await on_thread("inflate", inflate, *arguments)
 
     def invocation_metadata(self) -> Metadata:
-        if self._metadata is None:
-            self._metadata = tuple(decode_metadata(self._head.headers))
-        return self._metadata
+        return self._facts.read_metadata()
+
+    async def send_initial_metadata(self, initial: Iterable[tuple[str, str | bytes]]) -> None:
+        """Send metadata with the head, which is written with the first response."""
+        self._initial = tuple(initial)
 
     def set_trailing_metadata(self, trailing: Iterable[tuple[str, str | bytes]]) -> None:
         self._trailing = tuple(trailing)
@@ -337,11 +333,7 @@ class GrpcCall(Exchange):
         return self._trailing
 
     def peer(self) -> str:
-        name = self.output.describe("peername")
-        if not isinstance(name, tuple):
-            return "unix:"
-        host, port = name[:2]
-        return f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}"
+        return name_of(self.output.describe("peername"))
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the client's deadline, None without a deadline."""

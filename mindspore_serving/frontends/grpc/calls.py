@@ -7,15 +7,16 @@ only when the code reads it, and not at all from a caller without a key.
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import NoReturn
 
 import grpc
-import grpc.aio
 
 from mindspore_serving import log
 from mindspore_serving.core.server_limits import ServerLimits
+from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
@@ -26,7 +27,6 @@ from mindspore_serving.wire import status
 
 HALF_SENT_GRACE = 0.5  # seconds for clients to send the rest of a message when the server stops
 _ID = NAME.decode()
-SLOW = 10.0  # seconds after which an incomplete message loses its memory to any other
 RESERVED = 64 << 10  # bytes of messages that each connection can always have
 
 
@@ -81,10 +81,10 @@ class CallGate:
         self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
     ) -> None:
         self.limits = limits
-        self._keys = keys
-        self._tracer = tracer
+        self.keys = keys
+        self.tracer = tracer
         memory = Quota(limits.max_body_memory, largest=max_message, reserved=RESERVED)
-        self.reader = MessageReader(memory, max_message, limits.body_timeout, SLOW)
+        self.reader = MessageReader(memory, limits.body_timeout)
 
     async def admit(self, context: Context, method: str) -> AdmittedCall:
         """Check the key of a call and read its message; abort the call if it is refused.
@@ -113,19 +113,22 @@ class CallGate:
         """
         client_id = _find(context, _ID)
         log.request_id.set(id_of(client_id).decode())
-        if client_id is not None or self._tracer is not None:
+        answer_headers.current.set(partial(add_trailing, context))
+        if client_id is not None or self.tracer is not None:
             context.set_trailing_metadata(trailing())
-        if self._tracer is not None:
-            begin_rpc(self._tracer, context, method)
+        if self.tracer is not None:
+            begin_rpc(self.tracer, context, method)
 
     def admit_tenant(self, context: Context) -> Tenant | None:
         """Return the tenant of a call, to be released at its end; None without keys.
 
         Raises Unauthorized and Overloaded.
         """
-        if not self._keys:
+        if not self.keys:
             return None
-        return self._keys.find(_find(context, "authorization")).admit()
+        tenant = self.keys.find(_find(context, "authorization")).admit()
+        tenant_of_task.set(tenant.owner)
+        return tenant
 
     @contextmanager
     def holding(self, peer: MemoryPeer, num_bytes: int) -> Iterator[None]:
@@ -152,12 +155,7 @@ async def abort(context: Context, error: ServingError) -> NoReturn:
     """End the call with the status of `error`."""
     code = grpc.StatusCode[status.of(error.code).grpc]
     fail(error)
-    try:
-        await context.abort(code, str(error), trailing(error))
-    except grpc.aio.AbortError:
-        raise
-    except grpc.aio.BaseError:
-        raise asyncio.CancelledError from None  # the caller has disconnected
+    await context.abort(code, str(error), trailing(error))
     raise AssertionError("abort raises")
 
 

@@ -33,7 +33,7 @@ class HealthService:
         """Create the service; `max_message` is in bytes."""
         self._control = control
         memory = Quota(_NUM_READING * max_message, largest=max_message)
-        self._reader = MessageReader(memory, max_message, _READ_SECONDS, slow=0.0)
+        self._reader = MessageReader(memory, _READ_SECONDS)
         self._watches = OpenCalls(MAX_WATCHES)
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

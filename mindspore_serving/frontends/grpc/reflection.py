@@ -18,6 +18,9 @@ from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.proto import inference_pb2, ms_service_pb2
 
 SERVICES = ("grpc.reflection.v1.ServerReflection", "grpc.reflection.v1alpha.ServerReflection")
+FILES = [
+    module.DESCRIPTOR for module in (ms_service_pb2, inference_pb2, health_pb2, reflection_pb2)
+]
 MAX_CALLS = 64  # at once, of which no client has all
 
 
@@ -26,8 +29,8 @@ class ReflectionService:
 
     def __init__(self, names: Iterable[str], gate: CallGate) -> None:
         pool = DescriptorPool()
-        for module in (ms_service_pb2, inference_pb2, health_pb2, reflection_pb2):
-            pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+        for file in FILES:
+            pool.AddSerializedFile(file.serialized_pb)
         self._servicer = ReflectionServicer([*names, *SERVICES], pool)
         self._gate = gate
         self._calls = OpenCalls(MAX_CALLS)

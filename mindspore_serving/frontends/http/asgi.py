@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
 from mindspore_serving.errors import Overloaded, ServingError
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, length_of
 from mindspore_serving.frontends.http.head import HeadRefusal, RequestHead
 from mindspore_serving.frontends.memory import NO_MEMORY
@@ -51,6 +51,7 @@ class Application(Exchange):
         self._expects_continue = head.expects_continue
         self._body = bytearray()
         self._changed = asyncio.Event()
+        self._added: dict[str, str] = {}  # headers of the answer
 
     def start(self) -> None:
         self._is_started = True
@@ -133,6 +134,7 @@ class Application(Exchange):
     async def _run(self) -> None:
         log.request_id.set(self.request_id.decode())  # in the context of this task
         current.set(self.span)
+        answer_headers.current.set(self._added.update)
         if self.entry is not None:
             access.current.set(self.entry)
         try:
@@ -189,6 +191,7 @@ class Application(Exchange):
             self.keep_alive = False  # answered before the body was read
         headers = [pair for pair in headers if pair[0] != b"connection"]
         headers.append((NAME, self.request_id))
+        headers += ((name.encode(), value.encode()) for name, value in self._added.items())
         for name, value in headers:
             if _UNSAFE.search(name) or _UNSAFE.search(value):
                 raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")

@@ -56,9 +56,20 @@ class Flow:
 class ExchangeOutput(Protocol):
     """A connection, or a stream of one, as its exchanges see it."""
 
-    flow: Flow
-    memory: Allowance
-    pool: BodyPool
+    @property
+    def flow(self) -> Flow:
+        """Flow control of the answer and of the request's body."""
+        ...
+
+    @property
+    def memory(self) -> Allowance:
+        """Memory for bodies that the connection may use."""
+        ...
+
+    @property
+    def pool(self) -> BodyPool:
+        """Memory for large bodies."""
+        ...
 
     def describe(self, name: str) -> Any:
         """Return a fact about the transport, as `asyncio.BaseTransport.get_extra_info`."""
@@ -170,6 +181,10 @@ class Exchange:
     def expire(self, error: ServingError) -> None:
         """Answer with `error`, or end the answer if it has begun: the time is over."""
         self.output.abort()
+
+    def expire_body(self) -> bool:
+        """End the exchange, as its body is too slow; return False if it is to be answered 408."""
+        return False
 
     def resume(self) -> None:
         """Continue to write: the transport is writable again."""

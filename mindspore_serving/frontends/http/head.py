@@ -27,6 +27,7 @@ class RequestHead:
     headers: list[tuple[bytes, bytes]]
     fields: dict[bytes, bytes]
     keep_alive: bool
+    facts: object = None  # read from it once, for all requests that share it
 
     @property
     def expects_continue(self) -> bool:

@@ -67,7 +67,7 @@ class Listener:
         has_tls: bool,
     ) -> None:
         self._listener = listener
-        self._limit, self._address_limit = connection_limits(limits, share=2)
+        self._limit, self._address_limit = connection_limits(limits)
         self._take_over = take_over
         self._has_tls = has_tls
         self._loop = asyncio.get_running_loop()

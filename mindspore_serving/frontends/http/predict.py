@@ -12,6 +12,7 @@ from mindspore_serving import log
 from mindspore_serving.core.buffers import Buffer, BufferList
 from mindspore_serving.core.service import Call, Inference, Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError
+from mindspore_serving.frontends import answer_headers
 from mindspore_serving.frontends.access import Entry
 from mindspore_serving.frontends.http.early_refusal import RefusalPace, reads_body
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
@@ -25,6 +26,7 @@ from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
+CACHE = answer_headers.CACHE.encode()
 JSON = ((b"content-type", b"application/json"),)
 
 
@@ -92,6 +94,7 @@ class Predict(Exchange):
         "_path",
         "error",
         "tenant",
+        "cache",
         "content_headers",
         "route",
         "timeout",
@@ -108,6 +111,7 @@ class Predict(Exchange):
         self.route: Route | None = None
         self.timeout: float | None = None  # seconds
         self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
+        self.cache = ""  # of the reply
         self.error: ServingError | None = None  # why the request is refused
         self.tenant: Tenant | None = None  # to be released at the end
         self._path = path
@@ -194,6 +198,8 @@ class Predict(Exchange):
         try:
             request = self.to_request(self._body)
             request.id, request.span = self.request_id.decode(), self.span
+            if self.tenant is not None:
+                request.tenant = self.tenant.owner
             self._body = b""
             self._call = self._path.inference.submit(request, self._on_reply)
         except Exception as error:
@@ -201,6 +207,7 @@ class Predict(Exchange):
 
     def _on_reply(self, reply: Reply) -> None:
         self._call = None  # breaks a reference cycle
+        self.cache = reply.cache
         if reply.failure is None:
             self._write(*self.answer(reply))
         else:
@@ -256,11 +263,14 @@ class Predict(Exchange):
             and self.keep_alive
             and retry_after is None
             and self.content_headers is JSON
+            and not self.cache
             and not isinstance(body, BufferList)
         ):
             self.output.answer_json(self.request_id, body)
             return
         fields = [*self.content_headers, (NAME, self.request_id)]
+        if self.cache:
+            fields.append((CACHE, self.cache.encode()))
         if retry_after is not None:
             fields.append((b"retry-after", retry_after.encode()))
         self.output.answer(status, fields, body, keep_alive=self.keep_alive)

@@ -13,7 +13,7 @@ from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.connection import HttpConnection
-from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
+from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, Fields
 from mindspore_serving.frontends.http.head import RequestHead
 from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
@@ -130,8 +130,12 @@ class ExchangeServer:
 class Calls(Protocol):
     """Methods of gRPC."""
 
-    def find(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
-        """Return the exchange of a call; None for a request that is no call."""
+    def is_call(self, head: RequestHead) -> bool:
+        """Return whether a request is a call."""
+        ...
+
+    def open(self, head: RequestHead, output: ExchangeOutput, cors: Fields = ()) -> Exchange:
+        """Return the exchange of a call; a web page may read its answer by the fields `cors`."""
         ...
 
     def close(self) -> None:
@@ -156,29 +160,36 @@ class HttpServer(ExchangeServer):
     ) -> None:
         """Create a server; large bodies are read into memory of `pool`.
 
-        `calls` are the methods that clients of gRPC may call by HTTP/2.
+        `calls` are the methods that clients of gRPC, gRPC-Web and Connect may call.
         """
         self._app, self._path, self._tracer, self._calls = app, path, tracer, calls
         max_body = path.rest.max_body
         super().__init__(address, self._open, max_body, limits, responses=responses, pool=pool)
 
     def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
-        if head.version == "2" and (call := self._find_call(head, output)) is not None:
+        exchange = None if head.version == "2" else self._path.open(head, output)
+        if exchange is None and (call := self._open_call(head, output)) is not None:
             return call
-        exchange = self._path.open(head, output) or Application(self._app, head, output)
+        if exchange is None and head.version == "2":
+            exchange = self._path.open(head, output)
+        exchange = exchange or Application(self._app, head, output)
         if self._tracer is not None:
             scheme = "https" if output.describe("sslcontext") else "http"
             exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)
         return exchange
 
-    def _find_call(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
-        """Return the exchange of a gRPC call; None if the application answers the request."""
+    def _open_call(self, head: RequestHead, output: ExchangeOutput) -> Exchange | None:
+        """Return the exchange of a call of gRPC; None if the application answers the request."""
+        calls, origins = self._calls, self._path.origins
+        if calls is None or not calls.is_call(head):
+            return None
+        if origins is None:
+            return calls.open(head, output)
         try:
-            if self._path.origins is not None:
-                self._path.origins.check("POST", head.fields)
+            origins.check("POST", head.fields)
         except Forbidden:
             return None  # the application says why
-        return None if self._calls is None else self._calls.find(head, output)
+        return calls.open(head, output, origins.cors_fields(head.fields))
 
     async def stop(self, grace: float) -> None:
         if self._calls is not None:

@@ -34,6 +34,7 @@ from mindspore_serving.frontends.http2.streams import StreamTable
 CONNECTION_WINDOW = 16 << 20  # bytes that all streams of a connection may send ahead
 MAX_FRAME = 64 << 10  # bytes of a payload that the client may send
 _MAX_DISCARDED = 16 << 20  # bytes read after GOAWAY, so that the client can read it
+_MAX_TEXT = 200  # characters of a GOAWAY, which may cite what the client has sent
 _PRIORITY_SIZE, _RESET_SIZE, _PING_SIZE, _GOAWAY_SIZE = 5, 4, 8, 8
 
 
@@ -163,6 +164,9 @@ class Http2Connection(asyncio.BufferedProtocol):
     def _take_headers(self, flags: int, number: int, payload: memoryview) -> None:
         if not number & 1:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "HEADERS of no stream of a client")
+        if flags == Flag.END_HEADERS and len(payload) <= self._shared.limits.max_head:
+            self.streams.take_block(number, bytes(payload), is_last=False)  # as most requests have
+            return
         block = without_padding(flags, payload)
         if flags & Flag.PRIORITY:
             self._check_priority(number, block[:_PRIORITY_SIZE])
@@ -216,7 +220,7 @@ class Http2Connection(asyncio.BufferedProtocol):
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement has settings")
             return
         self._has_settings = True
-        for name, value in read_settings(payload):
+        for name, value in dict(read_settings(payload)).items():  # the last of each
             if name == Setting.INITIAL_WINDOW_SIZE:
                 self._sender.change_windows(value, self.streams)
             elif name == Setting.MAX_FRAME_SIZE:
@@ -278,7 +282,7 @@ class Http2Connection(asyncio.BufferedProtocol):
         asyncio.get_running_loop().call_later(timeout, self.transport.close)
 
     def _send_goaway(self, last_id: int, code: ErrorCode, text: str = "") -> None:
-        payload = u32(last_id) + u32(code) + text.encode()
+        payload = u32(last_id) + u32(code) + text[:_MAX_TEXT].encode()
         self._sender.send(frame(FrameType.GOAWAY, 0, 0, payload))
 
     def _discard(self, num_bytes: int) -> None:

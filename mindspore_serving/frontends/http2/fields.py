@@ -116,8 +116,11 @@ class FieldReader:
         self, pseudo: dict[bytes, bytes], headers: list[tuple[bytes, bytes]]
     ) -> RequestHead:
         names = [name for name, _ in headers]
-        if b":authority" in pseudo and b"host" not in names:
-            headers.insert(0, (b"host", pseudo[b":authority"]))
+        authority = pseudo.get(b":authority")
+        if authority is not None and b"host" not in names:
+            headers.insert(0, (b"host", authority))
+        elif authority is not None and (b"host", authority) not in headers:
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "host is not :authority")
         if names.count(b"cookie") > 1:  # it may be cut into several fields
             cookies = [value for name, value in headers if name == b"cookie"]
             headers = [pair for pair in headers if pair[0] != b"cookie"]

@@ -10,6 +10,7 @@ MAX_WINDOW = (1 << 31) - 1
 DEFAULT_WINDOW = 65_535
 DEFAULT_FRAME = 16_384  # bytes of a payload
 _MAX_FRAME_SETTING = (1 << 24) - 1
+_MAX_SETTINGS = 32  # of a frame; there are six, and each can change the windows of all streams
 _HEAD = struct.Struct(">IBI")  # length and type, flags, stream
 _SETTING = struct.Struct(">HI")
 _U32 = struct.Struct(">I")
@@ -115,6 +116,9 @@ def read_settings(payload: memoryview) -> list[tuple[int, int]]:
     """
     if len(payload) % _SETTING.size:
         raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS frame is cut")
+    if len(payload) > _MAX_SETTINGS * _SETTING.size:
+        text = f"a SETTINGS frame has over {_MAX_SETTINGS} settings"
+        raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)
     pairs = list(_SETTING.iter_unpack(payload))
     for name, value in pairs:
         if name == Setting.ENABLE_PUSH and value > 1:

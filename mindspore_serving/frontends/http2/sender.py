@@ -22,7 +22,11 @@ from mindspore_serving.frontends.http2.frames import (
 )
 from mindspore_serving.frontends.http2.stream import HIGH_WATER, Http2Stream
 
+_JOINED = 64 << 10  # bytes that are copied to leave in one write
 WELL_FILLED = 256  # bytes of a DATA frame that earns budget
+
+
+_LAST_FIELDS = Flag.END_HEADERS | Flag.END_STREAM
 
 
 class FrameSender:
@@ -35,14 +39,14 @@ class FrameSender:
     def __init__(self, transport: asyncio.Transport, budget: FrameBudget) -> None:
         self._transport, self._budget = transport, budget
         self._loop = asyncio.get_running_loop()
-        self._out: list[bytes | memoryview] = []
+        self._out: list[Buffer] = []
         self._start_of_block = NO_TABLE
         self.blocked: OrderedDict[int, Http2Stream] = OrderedDict()
         self.is_full = False
         self.window = DEFAULT_WINDOW  # bytes that the client takes on all streams
         self.stream_window, self.max_frame = DEFAULT_WINDOW, DEFAULT_FRAME  # the client's settings
 
-    def send(self, data: bytes | memoryview) -> None:
+    def send(self, data: Buffer) -> None:
         """Write a frame, or a part of one, at the end of this turn."""
         if not self._out:
             self._loop.call_soon(self.flush)
@@ -52,7 +56,10 @@ class FrameSender:
         """Write what was collected."""
         out, self._out = self._out, []
         if out and not self._transport.is_closing():
-            self._transport.writelines(out)
+            if sum(map(len, out)) < _JOINED:  # a buffer of the transport for each costs more
+                self._transport.write(b"".join(out))
+            else:
+                self._transport.writelines(out)
 
     def send_fields(self, stream: Http2Stream, block: bytes, last: int = 0) -> None:
         """Write a field block of a stream's answer; `last` is END_STREAM if it is the last."""
@@ -77,24 +84,26 @@ class FrameSender:
         self, stream: Http2Stream, block: bytes, body: Buffer, trailers: bytes | None
     ) -> bool:
         """Write a whole answer at once; return False if it has to be written in parts."""
-        size = len(body)
-        room = min(self.window, stream.send_window, self.max_frame)
-        block = self._start_of_block + block if self._start_of_block else block
-        if size > room or self.is_full or len(block) + len(trailers or b"") > self.max_frame:
+        size, max_frame = len(body), self.max_frame
+        if size > self.window or size > stream.send_window or size > max_frame or self.is_full:
+            return False
+        if self._start_of_block:
+            block = self._start_of_block + block
+        if len(block) + len(trailers or b"") > max_frame:
             return False
         self._start_of_block = b""
         self.window -= size
         stream.send_window -= size
         stream.ends = stream.is_closed = True
-        number, last = stream.id, Flag.END_HEADERS | Flag.END_STREAM
-        start = frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block))
-        parts: list[Buffer] = [start, block]
+        number, send = stream.id, self.send
+        send(frame_head(FrameType.HEADERS, Flag.END_HEADERS, number, len(block)) + block)
         if trailers is None:
-            parts += (frame_head(FrameType.DATA, Flag.END_STREAM, number, size), body)
+            send(frame_head(FrameType.DATA, Flag.END_STREAM, number, size))
+            send(body)
         else:
-            parts += (frame_head(FrameType.DATA, 0, number, size), body)
-            parts += (frame_head(FrameType.HEADERS, last, number, len(trailers)), trailers)
-        self.send(b"".join(parts))
+            send(frame_head(FrameType.DATA, 0, number, size))
+            send(body)
+            send(frame_head(FrameType.HEADERS, _LAST_FIELDS, number, len(trailers)) + trailers)
         self._budget.earn(2)
         return True
 

@@ -80,58 +80,58 @@ class StreamFlow(Flow):
 
 
 class Http2Stream:
-    """A stream of a connection; the output of one exchange."""
+    """A stream of a connection; the output of one exchange.
 
-    __slots__ = (
-        "_buffer",
-        "_connection",
-        "_credit",
-        "_expected",
-        "_num_received",
-        "ends",
-        "exchange",
-        "flow",
-        "has_ended",
-        "trailers",
-        "id",
-        "is_closed",
-        "has_head",
-        "memory",
-        "num_discarded",
-        "num_free",
-        "num_held",
-        "num_pending",
-        "pending",
-        "pool",
-        "receive_window",
-        "seen_at",
-        "send_window",
-    )
+    Made for each request: what most leave as it is has its default here, in place of a slot.
+    """
+
+    exchange: Exchange | None = None  # until its answer is whole
+    receive_window = RECEIVE_WINDOW
+    pending: deque[memoryview] | None = None  # parts of the answer's body
+    num_pending = 0  # bytes of them
+    trailers: bytes | None = None  # field block after the last data
+    ends = False  # the answer is whole: its last frame ends the stream
+    is_closed = False  # its last frame is written, or it was reset
+    has_ended = False  # the request is whole
+    has_head = False  # a head of the answer is written
+    seen_at: float | None = None  # when the connection's sweep first met it
+    num_discarded = 0  # bytes of the body after the answer
+    num_free = num_held = 0  # bytes of it that the connection counts, see `StreamTable._hold`
+    _flow: StreamFlow | None = None
+    _credit = 0  # bytes received that the client has not been given back
+    _num_received = 0
+    _expected: int | None = None  # bytes of the body
+    _buffer: memoryview | None = None
 
     def __init__(
         self, connection: StreamConnection, number: int, head: RequestHead, send_window: int
     ) -> None:
-        self._connection = connection
-        self.id = number
-        self.memory, self.pool = connection.memory, connection.pool
-        self.flow: Flow = StreamFlow()
-        self.exchange: Exchange | None = None  # until its answer is whole
-        self.send_window, self.receive_window = send_window, RECEIVE_WINDOW
-        self.pending: deque[memoryview] = deque()  # parts of the answer's body
-        self.num_pending = 0  # bytes of them
-        self.trailers: bytes | None = None  # field block after the last data
-        self.ends = False  # the answer is whole: its last frame ends the stream
-        self.is_closed = False  # its last frame is written, or it was reset
-        self.has_ended = False  # the request is whole
-        self.seen_at: float | None = None  # when the connection's sweep first met it
-        self._credit = 0  # bytes received that the client has not been given back
-        self.has_head = False  # a head of the answer is written
-        self.num_discarded = 0  # bytes of the body after the answer
-        self.num_free = self.num_held = 0  # bytes of it that the connection counts, see `_hold`
-        self._num_received = 0
+        self._connection, self.id, self.send_window = connection, number, send_window
         length = head.fields.get(b"content-length")
-        self._expected = None if length is None else int(length)
-        self._buffer: memoryview | None = None
+        if length is not None:
+            self._expected = int(length)
+
+    @property
+    def flow(self) -> Flow:
+        """Flow control of the stream, made when it is first needed."""
+        if self._flow is None:
+            self._flow = StreamFlow()
+        return self._flow
+
+    @property
+    def is_full(self) -> bool:
+        """True while the client does not read the answer fast enough."""
+        return self._flow is not None and self._flow.is_full
+
+    @property
+    def memory(self) -> Allowance:
+        """Memory of the connection for bodies."""
+        return self._connection.memory
+
+    @property
+    def pool(self) -> BodyPool:
+        """Memory of the server for large bodies."""
+        return self._connection.pool
 
     # --- the request, by the connection ---
 
@@ -156,15 +156,23 @@ class Http2Stream:
         elif buffer is None:
             exchange.feed(bytes(data))
         else:
-            buffer[: len(data)] = data
-            self._buffer = buffer[len(data) :] if exchange.filled(len(data)) else None
+            part = data[: len(buffer)]
+            buffer[: len(part)] = part
+            self._buffer = buffer[len(part) :] or None
+            if not exchange.filled(len(part)):
+                self._buffer = None
+            if len(part) < len(data):
+                exchange.feed(bytes(data[len(part) :]))
         self._count(size)
+
+    def receive_into(self, buffer: memoryview) -> None:
+        """Write the next bytes of the body to `buffer`, of which `filled` tells the exchange."""
+        self._buffer = buffer or None
 
     def _count(self, amount: int) -> None:
         """Count received bytes, and give credit for them unless reading is paused."""
         self._credit += amount
-        is_over = self.flow.is_paused or self.has_ended
-        if self._credit >= RECEIVE_WINDOW // 2 and not is_over:
+        if self._credit >= RECEIVE_WINDOW // 2 and not (self.flow.is_paused or self.has_ended):
             amount, self._credit = self._credit, 0
             self._connection.give_credit(self, amount)
 
@@ -234,7 +242,7 @@ class Http2Stream:
         self.has_head = True
         self._connection.send_fields(self, block)
 
-    def write(self, body: bytes) -> None:
+    def write(self, body: Buffer) -> None:
         if not self.is_closed:
             self._put(body)
             self._connection.send_pending(self)
@@ -242,6 +250,8 @@ class Http2Stream:
     def _put(self, body: Buffer) -> None:
         if body:
             view = memoryview(body).cast("B")
+            if self.pending is None:
+                self.pending = deque()
             self.pending.append(view)
             self.num_pending += len(view)
 
@@ -270,6 +280,7 @@ class Http2Stream:
 
     def take_pending(self, size: int) -> memoryview:
         """Remove and return at most `size` bytes of the pending data."""
+        assert self.pending is not None
         part = self.pending[0]
         if len(part) > size:
             self.pending[0] = part[size:]
@@ -282,7 +293,6 @@ class Http2Stream:
     def drop(self) -> None:
         """Forget the answer; what is written to it has no effect."""
         self.is_closed = True
-        self.pending.clear()
-        self.num_pending = 0
-        self._buffer = None
-        self.flow.empty()
+        self.pending, self.num_pending, self._buffer = None, 0, None
+        if self._flow is not None:
+            self._flow.empty()

@@ -96,7 +96,8 @@ class StreamTable:
             self.fail(number, StreamFault(ErrorCode.REFUSED_STREAM, "too many streams"))
             return
         stream = Http2Stream(self, number, head, self._sender.stream_window)
-        stream.has_ended = is_last
+        if is_last:
+            stream.has_ended = True
         self._streams[number] = stream
         if self._sender.is_full:
             stream.flow.fill()
@@ -106,7 +107,8 @@ class StreamTable:
                 stream.end()
         except StreamFault as fault:
             self.fail(number, fault)
-        self._remove_if_over(stream)
+        if stream.is_closed:
+            self._remove_if_over(stream)
 
     def _open_exchange(
         self, stream: Http2Stream, head: RequestHead, refusal: HeadRefusal | None
@@ -143,7 +145,8 @@ class StreamTable:
                 raise StreamFault(ErrorCode.NO_ERROR, "the answer needs no body")
         except StreamFault as fault:
             self.fail(number, fault)
-        self._remove_if_over(stream)
+        if stream.is_closed:
+            self._remove_if_over(stream)
 
     def _hold(self, stream: Http2Stream, size: int) -> None:
         """Count the beginning of a body if the connection has many of them.
@@ -151,9 +154,11 @@ class StreamTable:
         An exchange counts what follows; of HTTP/1.1 a connection has one beginning alone.
         """
         amount = min(size, _FREE_BODY - stream.num_free)
+        if not amount:
+            return
         stream.num_free += amount
         self._num_free += amount
-        if amount and self._num_free > _FREE_BODIES:
+        if self._num_free > _FREE_BODIES:
             if not self.memory.take(amount):
                 raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, NO_MEMORY)
             stream.num_held += amount
@@ -186,7 +191,7 @@ class StreamTable:
 
     def send_pending(self, stream: Http2Stream) -> None:
         self._sender.send_pending(stream)
-        if stream.flow.is_full or len(self._sender.blocked) > _MANY_BLOCKED:
+        if stream.is_full or len(self._sender.blocked) > _MANY_BLOCKED:
             self._shared.unsent.add(self._sender)
 
     def finish(self, stream: Http2Stream) -> None:
@@ -208,9 +213,9 @@ class StreamTable:
     def move_on(self, streams: "list[Http2Stream] | StreamTable") -> None:
         """Let exchanges write again whose data is mostly sent, and remove streams that are over."""
         for stream in streams:
-            flow = stream.flow
-            if flow.is_full and not self._sender.is_full and stream.num_pending <= HIGH_WATER // 2:
-                flow.empty()
+            is_full = stream.is_full and not self._sender.is_full
+            if is_full and stream.num_pending <= HIGH_WATER // 2:
+                stream.flow.empty()
                 if stream.exchange is not None:
                     stream.exchange.resume()
             self._remove_if_over(stream)
@@ -234,11 +239,13 @@ class StreamTable:
 
     def _drop(self, stream: Http2Stream) -> None:
         stream.drop()
-        self._sender.blocked.pop(stream.id, None)
+        if self._sender.blocked:
+            self._sender.blocked.pop(stream.id, None)
         if self._streams.pop(stream.id, None) is not None:
             self._room.give_back(1)
             self._num_free -= stream.num_free
-            self.memory.give_back(stream.num_held)
+            if stream.num_held:
+                self.memory.give_back(stream.num_held)
 
     def _send_reset(self, number: int, code: ErrorCode) -> None:
         self._reset[number] = None
@@ -263,5 +270,6 @@ class StreamTable:
                 exchange.is_timed
                 and age > limits.body_timeout
                 and not (stream.has_ended or stream.has_head)
+                and not exchange.expire_body()
             ):
                 stream.refuse(HeadRefusal(408, "The request arrived too slowly."))

@@ -10,11 +10,13 @@ from typing import Any
 import grpc
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Inference, Request
+from mindspore_serving.core.buffers import Buffer
+from mindspore_serving.core.service import Inference, Reply, Request
 from mindspore_serving.errors import Code, ServingError
-from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, trailing
+from mindspore_serving.frontends.grpc.calls import CallGate, trailing
+from mindspore_serving.frontends.grpc.unary import DirectMethod, Parts
 from mindspore_serving.frontends.message_reader import Context
-from mindspore_serving.frontends.replies import Replies, infer
+from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.spans import fail
 from mindspore_serving.wire import ms_proto
 
@@ -24,26 +26,10 @@ SERVICE = "mindspore.serving.proto.MSService"
 def handler(inference: Inference, gate: CallGate) -> Any:
     """Return the handler of the service, to be added to a server; `gate` admits its calls."""
 
-    async def predict(_: object, context: Context) -> bytes:
-        call, raw = await gate.admit(context, f"{SERVICE}/Predict"), b""
-        try:
-            spec = ms_proto.peek(call.body)
-            raw = spec.raw
-            reply = await infer(inference, _to_request(spec, call))
-            if reply.failure is not None:
-                reply.raise_failure()
-            return ms_proto.assemble(raw, reply.instances, reply.failures())
-        except Exception as error:
-            return _to_error(raw, error, context)
-        finally:
-            call.leave()
-
     async def predict_stream(_: object, context: Context) -> AsyncIterator[bytes]:
         call, raw = await gate.admit(context, f"{SERVICE}/PredictStream"), b""
         try:
-            spec = ms_proto.peek(call.body)
-            raw = spec.raw
-            request = _to_request(spec, call)
+            request, raw = PredictMessages.begin(call.body, call.timeout)
             request.is_stream = True
             with Replies(inference, request, gate.limits) as replies:
                 while (reply := await replies.next()) is not None:
@@ -52,27 +38,42 @@ def handler(inference: Inference, gate: CallGate) -> Any:
                     for instance in reply.instances:
                         yield ms_proto.assemble(raw, [instance], None)
         except Exception as error:
-            yield _to_error(raw, error, context)
+            fail(error)
+            if isinstance(error, ServingError):
+                context.set_trailing_metadata(trailing(error))
+            yield PredictMessages.refuse(raw, error)
         finally:
             call.leave()
 
+    direct: Any = DirectMethod(f"{SERVICE}/Predict", PredictMessages(), inference, gate)
     methods = {  # no (de)serializers: raw bytes
-        "Predict": grpc.stream_unary_rpc_method_handler(predict),
+        "Predict": grpc.stream_unary_rpc_method_handler(direct),
         "PredictStream": grpc.stream_stream_rpc_method_handler(predict_stream),
     }
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 
-def _to_error(raw: bytes, error: Exception, context: Context) -> bytes:
-    fail(error)
-    if not isinstance(error, ServingError):
+class PredictMessages:
+    """Messages of Predict; the state of a call is its servable_spec as it was sent."""
+
+    passed_on = ()
+
+    @staticmethod
+    def begin(body: Buffer, timeout: float, _: object = None) -> tuple[Request, bytes]:
+        """Return the request in a message, and its servable_spec.  Raises InvalidInputs."""
+        spec = ms_proto.peek(body)
+        request = Request(spec.name, spec.method, spec.version, "ms_proto", body, timeout=timeout)
+        return request, spec.raw
+
+    @staticmethod
+    def answer(raw: bytes, reply: Reply) -> Parts:
+        """Return the parts of the response for a reply without a failure."""
+        return ms_proto.pieces_of_reply(raw, reply.instances, reply.failures())
+
+    @staticmethod
+    def refuse(raw: bytes | None, error: Exception) -> bytes:
+        """Return the response for an error."""
+        if isinstance(error, ServingError):
+            return ms_proto.assemble_error(raw or b"", error.code, str(error))
         log.error("a request failed", exc_info=True)
-        return ms_proto.assemble_error(raw, Code.FAILED, "Predict failed")
-    context.set_trailing_metadata(trailing(error))
-    return ms_proto.assemble_error(raw, error.code, str(error))
-
-
-def _to_request(spec: ms_proto.Spec, call: AdmittedCall) -> Request:
-    return Request(
-        spec.name, spec.method, spec.version, "ms_proto", call.body, timeout=call.timeout
-    )
+        return ms_proto.assemble_error(raw or b"", Code.FAILED, "Predict failed")

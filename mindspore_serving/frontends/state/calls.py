@@ -6,6 +6,7 @@ import secrets
 from starlette.types import ASGIApp, Message
 
 from mindspore_serving import log
+from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.frontends.keys import TENANT, ApiKey, Tenant
 from mindspore_serving.frontends.state.batch import Line, LineAnswer
 from mindspore_serving.frontends.state.batch_writer import BatchWriter
@@ -36,6 +37,7 @@ async def call(app: ASGIApp, line: Line, owner: str, priority: int) -> LineAnswe
     name = secrets.token_hex(16)
     log.request_id.set(name)
     tenant = Tenant(ApiKey("", "a batch", priority=priority, stored_owner=owner))
+    tenant_of_task.set(tenant.owner)
     scope = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.3"},

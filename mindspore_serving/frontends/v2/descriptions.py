@@ -30,6 +30,7 @@ EXTENSIONS = (
     "model_configuration",
     "model_repository",
     "statistics",
+    "classification",
     "logging",
     "generate",
 )

@@ -122,7 +122,7 @@ class Infer(Predict):
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.failure is None and len(reply.instances) > MANY and self._parsed is not None:
-            self._call = None
+            self._call, self.cache = None, reply.cache
             self._task = asyncio.ensure_future(self._answer_soon(self._parsed, reply))
         else:
             super()._on_reply(reply)

@@ -1,7 +1,6 @@
 """GRPCInferenceService: protocol v2 over gRPC."""
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, TypeAlias
 
 import grpc
@@ -10,9 +9,11 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError, Message
 from msgspec.structs import asdict
 
-from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort, add_trailing
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
+from mindspore_serving.core.buffers import Buffer
+from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.errors import InvalidInputs, ServingError
+from mindspore_serving.frontends.grpc.calls import AdmittedCall, CallGate, abort
+from mindspore_serving.frontends.grpc.unary import DirectMethod, Headers, Parts
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2 import answers, repository, settings
@@ -23,30 +24,78 @@ from mindspore_serving.frontends.v2.descriptions import (
     to_statistics,
 )
 from mindspore_serving.frontends.v2.errors import to_serving_error
-from mindspore_serving.frontends.v2.inference import V2
+from mindspore_serving.frontends.v2.inference import V2, Selected
+from mindspore_serving.frontends.v2.models import V2Model
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
-from mindspore_serving.frontends.v2.stream import Stream
+from mindspore_serving.frontends.v2.stream import Stream, UnsentReplies
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import messages
 from mindspore_serving.wire.v2.messages import ModelTarget
-from mindspore_serving.wire.v2.request import to_version
+from mindspore_serving.wire.v2.outputs import MANY
+from mindspore_serving.wire.v2.request import InferRequest, to_version
 
 SERVICE = "inference.GRPCInferenceService"
 Method: TypeAlias = Callable[[Any], "Awaitable[Any]"]
 
 
 def handler(v2: V2, gate: CallGate, unsent: UnsentReplies | None = None) -> Any:
-    """Return the handler of the service, to be added to a server; both count in `unsent`."""
+    """Return the handler of the service, whose streams count in `unsent`."""
     service = Service(v2, gate)
     methods = {
         name: grpc.stream_unary_rpc_method_handler(service.answer_with(name, method))
         for name, method in service.methods.items()
     }
-    methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(service.infer)
+    direct: Any = DirectMethod(f"{SERVICE}/ModelInfer", InferMessages(v2), v2.state.inference, gate)
+    methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(direct)
     unsent = unsent or UnsentReplies(gate.limits.max_unsent_memory)
     stream = Stream(v2, gate, unsent, f"{SERVICE}/ModelStreamInfer")
     methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(stream.answer)
     return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+
+class InferMessages:
+    """Messages of ModelInfer; the state of a call is its model and its request."""
+
+    passed_on = RemoteRegionError
+
+    def __init__(self, v2: V2) -> None:
+        self._v2 = v2
+
+    def begin(
+        self, body: Buffer, timeout: float, headers: Headers
+    ) -> tuple[Request | Awaitable[Parts], tuple[V2Model, InferRequest]]:
+        """Return the request in a message; of a language model, its response.
+
+        Raises ServingError and RemoteRegionError.
+        """
+        message, raw = messages.read(body)
+        target = messages.target_of(message)
+        model = self._v2.models.find(target.model, target.version)
+        request = messages.parse(message, raw, self._v2.memory.read, signature=model.signature)
+        options, state = RequestOptions(timeout), (model, request)
+        if model.language is None:
+            return self._v2.wrap(model, request, options), state
+        return self._finish(state, self._v2.infer(model, request, options, headers)), state
+
+    def answer(self, state: tuple[V2Model, InferRequest], reply: Reply) -> Parts | Awaitable[Parts]:
+        """Return the response for a reply; many instances are joined on a thread."""
+        if len(reply.instances) > MANY:
+            return self._finish(state, self._v2.finish_soon(state[1], reply))
+        return _to_response(state, self._v2.finish(state[1], reply))
+
+    async def _finish(
+        self, state: tuple[V2Model, InferRequest], outputs: Awaitable[Selected]
+    ) -> Parts:
+        return _to_response(state, await outputs)
+
+    def refuse(self, _: object, error: Exception) -> ServingError:
+        """Return the error that the status of a call tells of."""
+        return to_serving_error(error)
+
+
+def _to_response(state: tuple[V2Model, InferRequest], outputs: Selected) -> Parts:
+    model, request = state
+    return [messages.answer(ModelTarget(model.name, model.version), request.id, outputs)]
 
 
 class Service:
@@ -74,24 +123,6 @@ class Service:
             "TraceSetting": self._trace,
             "LogSettings": self._log,
         }
-
-    async def infer(self, _: object, context: Context) -> bytes:
-        """Return the response to ModelInfer.  Raises RemoteRegionError."""
-        call = await self._gate.admit(context, f"{SERVICE}/ModelInfer")
-        try:
-            message, raw = messages.read(call.body)
-            target = messages.target_of(message)
-            model = self._v2.models.find(target.model, target.version)
-            request = messages.parse(message, raw, self._v2.memory.read, signature=model.signature)
-            options, headers = RequestOptions(call.timeout), partial(add_trailing, context)
-            outputs = await self._v2.infer(model, request, options, headers)
-            return messages.answer(ModelTarget(model.name, model.version), request.id, outputs)
-        except RemoteRegionError:
-            raise
-        except Exception as error:
-            await abort(context, to_serving_error(error))
-        finally:
-            call.leave()
 
     def answer_with(
         self, name: str, method: Method

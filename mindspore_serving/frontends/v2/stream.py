@@ -9,10 +9,9 @@ from contextlib import aclosing
 from functools import partial
 from typing import TypeAlias
 
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls, abort, add_trailing
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
-from mindspore_serving.frontends.memory import MemoryPeer
+from mindspore_serving.frontends.memory import MemoryPeer, Quota
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.request_options import RequestOptions
 from mindspore_serving.frontends.v2.errors import to_serving_error
@@ -25,7 +24,31 @@ from mindspore_serving.wire.v2.request import ENABLE_FINAL, FINAL, InferRequest
 MAX_CALLS = 256  # at once, of which no client has all: each can hold an incomplete message
 MAX_REQUESTS = 128  # unanswered requests of a call; more are not read
 _MAX_UNSENT = 64  # responses
+_SMALL = 4096  # bytes of a response that does not count: the call itself uses more
 _Response: TypeAlias = tuple[bytes, int]  # and the number of its bytes that count as unsent
+
+
+class UnsentReplies:
+    """Responses that wait for their clients, of at most `limit` bytes, not all of one client."""
+
+    def __init__(self, limit: int) -> None:
+        self._quota = Quota(limit)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that wait."""
+        return self._quota.used
+
+    def take(self, peer: MemoryPeer, num_bytes: int) -> None:
+        """Count a response to `peer` until `end`.  Raises Overloaded if there is no room."""
+        if num_bytes > _SMALL and not self._quota.take(peer, num_bytes):
+            text = f"no memory for an answer of {num_bytes} bytes, as clients do not read others"
+            raise Overloaded(f"{text} (max_unsent_memory)")
+
+    def end(self, peer: MemoryPeer, num_bytes: int) -> None:
+        """Release a response that is sent or dropped."""
+        if num_bytes > _SMALL:
+            self._quota.give_back(peer, num_bytes)
 
 
 class Stream:
@@ -33,7 +56,6 @@ class Stream:
 
     def __init__(self, v2: V2, gate: CallGate, unsent: UnsentReplies, name: str) -> None:
         """Create the handler of method `name`; `unsent` counts responses until they are sent."""
-        unsent.counted_by_method.add(f"/{name}")
         self._v2 = v2
         self._gate = gate
         self._unsent = unsent

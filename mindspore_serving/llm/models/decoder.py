@@ -38,9 +38,14 @@ def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     x = _run(ops, spec, inputs, kept)
     if not spec.is_last:
         return x
+    if spec.num_layers in spec.kept_layers:
+        kept.append(x)
     if kept:
-        joined = ops.join_heads(kept, 1, len(kept) * spec.hidden_size)
-        ops.hidden(ops.linear(joined, ops.weight(FUSION)))
+        states = kept[0]
+        if len(kept) > 1:
+            joined = ops.join_heads(kept, 1, len(kept) * spec.hidden_size)
+            states = ops.linear(joined, ops.weight(FUSION))
+        ops.hidden(states)
         x = norm(ops, spec, ops.gather_rows(x, inputs.rows), names.norm)
     elif spec.keeps_hidden:
         x = ops.gather_rows(ops.hidden(norm(ops, spec, x, names.norm)), inputs.rows)

@@ -32,12 +32,14 @@ class HeadForm:
 
     `stems` are the beginnings of names and what replaces them; `{layer}` is the layer behind the
     last.  With `hidden_first` the projection gets the hidden state before the embedding; with
-    `chains_normed` the head's normalised output is the hidden state of the token after the next.
+    `chains_normed` the head's normalised output is the hidden state of the token after the next;
+    with `before_norm` the head gets the output of the model's last layer, without the final norm.
     """
 
     stems: tuple[tuple[str, str], ...] = ()
     hidden_first: bool = False
     chains_normed: bool = False
+    before_norm: bool = False
 
 
 _DEEPSEEK = HeadForm()
@@ -50,9 +52,22 @@ _QWEN = HeadForm(
     ),
     chains_normed=True,
 )  # fmt: skip
+# Xiaomi, "MiMo", arXiv:2505.07608.
+_MIMO = HeadForm(
+    (
+        ("model.mtp_layers.0.token_layernorm.", f"{{layer}}.{EMBEDDING_NORM}."),
+        ("model.mtp_layers.0.hidden_layernorm.", f"{{layer}}.{HIDDEN_NORM}."),
+        ("model.mtp_layers.0.input_proj.", f"{{layer}}.{PROJECTION}."),
+        ("model.mtp_layers.0.final_layernorm.", f"{{layer}}.{NORM}."),
+        ("model.mtp_layers.0.", "{layer}."),
+    ),
+    hidden_first=True,
+    before_norm=True,
+)
 PREDICTORS = {
     "DeepseekV3ForCausalLM": _DEEPSEEK,
     "Glm4MoeForCausalLM": _DEEPSEEK,
+    "MiMoForCausalLM": _MIMO,
     "Qwen3NextForCausalLM": _QWEN,
     "Qwen3_5ForCausalLM": _QWEN,
     "Qwen3_5MoeForCausalLM": _QWEN,
@@ -80,6 +95,15 @@ def head_spec(spec: ModelSpec) -> ModelSpec:
         mixture=mixture,
         state=None,
     )
+
+
+def layers_for_head(spec: ModelSpec) -> tuple[int, ...]:
+    """Return `kept_layers` of a model with a prediction head: its output as the next one's input.
+
+    There are none if the head gets the final hidden states.
+    """
+    form = PREDICTORS.get(spec.architecture_name)
+    return (spec.num_layers,) if form is not None and form.before_norm else ()
 
 
 def find_head(checkpoint: Checkpoint, spec: ModelSpec) -> Checkpoint:

@@ -50,7 +50,8 @@ class ModelSpec:
         rotated: whether a layer rotates queries and keys by their positions.
         activation: name in config.json.
         keeps_hidden: whether the hidden states of all tokens are a result, for a prediction head.
-        kept_layers: layers whose inputs are projected to that result, in place of the final states.
+        kept_layers: layers whose inputs are that result, in place of the final states: projected if
+            there are several; one behind the last layer stands for the output of that.
         num_logits: rows of the output matrix, if they are fewer than tokens; 0 otherwise.
     """
 

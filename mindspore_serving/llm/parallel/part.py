@@ -23,6 +23,7 @@ from mindspore_serving.llm.models.prediction import (
     find_head,
     head_spec,
     is_eagle,
+    layers_for_head,
 )
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
@@ -69,7 +70,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     if config.expert_parallel:
         check_experts(spec, config.tensor_parallel)
     if config.mtp:
-        spec = replace(spec, keeps_hidden=True)
+        spec = replace(spec, keeps_hidden=True, kept_layers=layers_for_head(spec))
     head = open_eagle(config)
     if head is not None:
         layers = eagle_layers(head.config, spec.num_layers)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+_MMAP_THRESHOLD = -3  # of mallopt(3)
 Array: TypeAlias = npt.NDArray[Any]
 
 
@@ -56,6 +57,16 @@ def trim() -> None:
     release = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if release is not None:
         release(0)
+
+
+def map_large_allocations() -> None:
+    """Let the C library take pages of their own for 256 KiB and more, which it returns when freed.
+
+    It would learn from the first large ones to keep such memory for later, in pieces.
+    """
+    choose = getattr(ctypes.CDLL(None), "mallopt", None)
+    if choose is not None:
+        choose(_MMAP_THRESHOLD, 1 << 18)
 
 
 def _mapping(array: Array) -> mmap.mmap:

@@ -148,7 +148,15 @@ class AsyncEngine:
         if memory is not None and memory.can_release:
             self._monitor = MemoryMonitor(self._loop, memory)
             self._monitor.start()
+        self._runner: Any = getattr(opened.engine, "runner", None)
+        if self._runner is not None and hasattr(self._runner, "call_when_decided"):
+            self._runner.call_when_decided(wake)
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
+
+    @property
+    def decision(self) -> str:
+        """Text of a runtime of several that says which of them computes which steps; else ""."""
+        return getattr(self._runner, "decision", "")
 
     @property
     def num_open(self) -> int:

@@ -74,6 +74,7 @@ class UpstreamModel:
         self, options: UpstreamOptions, config: EngineConfig, wake: Callable[[], None]
     ) -> None:
         self.unready = "the upstream was not probed yet"
+        self.decision = ""
         self.adapters = NoAdapters()
         self._options = options
         self._wake = wake

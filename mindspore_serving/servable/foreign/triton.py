@@ -15,7 +15,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import read_text
-from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec
+from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec, with_labels
 
 FILE = "config.pbtxt"
 MAX_SIZE = 1 << 20  # bytes
@@ -57,7 +57,7 @@ _READ = {
     "max_batch_size",
     "default_model_filename",
     *(f"input.{name}" for name in ("name", "data_type", "dims")),
-    *(f"output.{name}" for name in ("name", "data_type", "dims")),
+    *(f"output.{name}" for name in ("name", "data_type", "dims", "label_filename")),
     *(f"instance_group.{name}" for name in ("name", "kind", "count", "gpus")),
     "dynamic_batching.preferred_batch_size",
     "dynamic_batching.max_queue_delay_microseconds",
@@ -66,6 +66,7 @@ _READ = {
     "dynamic_batching.default_queue_policy.timeout_action",
     "parameters",
     "model_warmup",
+    "response_cache.enable",
 }
 _REFUSED = {
     "sequence_batching": "requests of a sequence share no state here: send the state as a tensor",
@@ -80,6 +81,7 @@ _REFUSED = {
         "a model file answers once: yield answers from a function of a servable_config.py"
     ),
 }
+_CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
 _PARALLEL = "execution_mode"
 
@@ -98,6 +100,8 @@ def read(path: str) -> ForeignModel:
             raise StartError(f"{FILE}: {path} is not supported: {_REFUSED[path]}")
     options, notes = _workers(config)
     options |= _batching(config)
+    if config.response_cache.enable:
+        options["cache_mb"] = _CACHE_MB
     model_options, unused = _parameters(config)
     is_batched = config.max_batch_size > 0
     if is_batched or config.input:
@@ -114,7 +118,10 @@ def read(path: str) -> ForeignModel:
         formats=_BACKENDS.get(backend, ()),
         max_batch_size=max(config.max_batch_size, 0),
         inputs=tuple(to_spec(tensor, is_batched=is_batched) for tensor in config.input),
-        outputs=tuple(to_spec(tensor, is_batched=is_batched) for tensor in config.output),
+        outputs=tuple(
+            with_labels(to_spec(each, is_batched=is_batched), each.label_filename, directory)
+            for each in config.output
+        ),
         model_options=model_options,
         warm_up=to_samples(config.model_warmup, directory, is_batched=is_batched),
     )

@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,10 @@ from mindspore_serving.core.dtype import TEXT
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
+from mindspore_serving.servable.foreign.reading import read_text
 
 MAX_SAMPLE_SIZE = 1 << 30  # bytes of an input of model_warmup, with its batch
+MAX_LABELS_SIZE = 1 << 20  # bytes of a file of labels
 _DIRECTORY = "warmup"  # of the files of samples, beside the versions
 _FLOATS = {pb.TYPE_FP16: "float16", pb.TYPE_FP32: "float32", pb.TYPE_FP64: "float64"}
 _DTYPES: dict[int, "np.dtype[Any]"] = {
@@ -36,6 +39,22 @@ def to_spec(tensor: Any, *, is_batched: bool) -> TensorSpec:
         raise StartError(f"config.pbtxt: dims of {tensor.name!r:.100} are {list(dims)}")
     shape = (*((-1,) if is_batched else ()), *dims) if dims else None
     return TensorSpec(str(tensor.name), _DTYPES.get(tensor.data_type), shape)
+
+
+def with_labels(spec: TensorSpec, label_file: str, directory: str) -> TensorSpec:
+    """Return the spec of an output with the lines of its file of labels, if it has one.
+
+    Raises StartError for a file that is not in the model's directory, or too large.
+    """
+    if not label_file:
+        return spec
+    path, root = os.path.join(directory, label_file), os.path.realpath(directory)
+    if not os.path.realpath(path).startswith(root + os.sep) or not os.path.isfile(path):
+        raise StartError(
+            f"config.pbtxt: label_filename of {spec.name!r:.100} is {label_file!r:.100}, which is "
+            f"no file in '{root}'"
+        )
+    return replace(spec, labels=tuple(read_text(path, MAX_LABELS_SIZE).splitlines()))
 
 
 def to_samples(

@@ -5,11 +5,7 @@ The kernel kills it when the master ends.
 
 import argparse
 import gc
-import os
 import socket
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 from contextlib import ExitStack
+from struct import Struct
 
 from mindspore_serving.aio import on_thread
 from mindspore_serving.cluster.worker_process import worker_variables
@@ -13,6 +14,7 @@ from mindspore_serving.process.child import Child, Program
 from mindspore_serving.server.processes.pipe import Ends
 
 MODULE = "mindspore_serving.server.processes"
+CONNECTION = Struct("<BQ")  # server and number of a connection that a front end gets
 
 
 class FrontEndProcess(Child):

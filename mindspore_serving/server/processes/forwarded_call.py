@@ -7,9 +7,10 @@ import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
-from mindspore_serving.frontends import access
+from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.server.processes.messages import (
+    RPC,
     AsgiCall,
     AsgiCallEnd,
     BodyChunk,
@@ -24,8 +25,8 @@ from mindspore_serving.tracing.request_span import RequestSpan, current
 class ForwardedCall:
     """A forwarded call of the application `app`.
 
-    `sync` is awaited before the call, so that the application sees the counts of all front ends,
-    and before its response, so that all front ends know its changes.
+    `sync` is awaited before a call of HTTP, so that the application sees the counts of all front
+    ends, and before its response, so that all front ends know its changes.
     """
 
     def __init__(
@@ -33,7 +34,6 @@ class ForwardedCall:
     ) -> None:
         self._ask = ask
         self._scope: Scope = {
-            "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "root_path": "",
             **msgspec.structs.asdict(ask.scope),
@@ -43,20 +43,24 @@ class ForwardedCall:
         self._sync = sync
         self._body_message: asyncio.Future[Message] | None = None
         self._acknowledged = asyncio.Event()
+        self._added: dict[str, str] = {}  # headers of the answer
 
     async def run(self, span: RequestSpan | None) -> None:
         """Run the call; `span` is the span of the front end, None if it is not traced."""
         log.request_id.set(self._ask.request_id)
         current.set(span)
+        answer_headers.current.set(self._added.update)
         entry = access.Entry("", "", "")
         access.current.set(entry)
         has_failed = False
         try:
-            await self._sync()
+            if self._ask.scope.type != RPC:
+                await self._sync()
             await self._app(self._scope, self._receive, self._send)
         except Exception:
             log.error("answering a forwarded request failed", exc_info=True)
             has_failed = True
+        entry.request_id = log.request_id.get()
         self._pipe.send(AsgiCallEnd(self._ask.id, has_failed, entry))
 
     def on_body(self, chunk: BodyChunk) -> None:
@@ -83,8 +87,10 @@ class ForwardedCall:
     async def _send(self, message: Message) -> None:
         self._acknowledged.clear()
         if message["type"] == "http.response.start":
-            await self._sync()
+            if self._ask.scope.type != RPC:
+                await self._sync()
             headers = [(bytes(name), bytes(value)) for name, value in message.get("headers", ())]
+            headers += ((name.encode(), value.encode()) for name, value in self._added.items())
             route = route_of(self._scope)
             self._pipe.send(ResponseChunk(self._ask.id, message["status"], headers, route=route))
         else:

@@ -10,16 +10,16 @@ from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends.access import ResponseCounter
-from mindspore_serving.frontends.grpc.server import GrpcServer
 from mindspore_serving.frontends.http.listener import Connecting
-from mindspore_serving.frontends.http.server import HttpServer
+from mindspore_serving.frontends.http.server import ExchangeServer
 from mindspore_serving.frontends.request_log import RequestLog
 from mindspore_serving.process.vocabulary import Exit, Failed, Ready, hello
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.catalog import Catalog
+from mindspore_serving.server.processes.child import CONNECTION
 from mindspore_serving.server.processes.inference import RemoteInference
-from mindspore_serving.server.processes.master_app import MasterApp
-from mindspore_serving.server.processes.messages import ServeGrpc, ServeHttp, ToFrontEnd
+from mindspore_serving.server.processes.master_app import MasterCalls
+from mindspore_serving.server.processes.messages import Serve, ToFrontEnd
 from mindspore_serving.server.processes.pipe import Ends, Pipe
 from mindspore_serving.server.processes.resources import AccessPolicy, FrontEndResources
 from mindspore_serving.tracing.options import TraceOptions
@@ -35,22 +35,21 @@ class FrontEnd:
         self._pipe.send(hello(messages))
         self._numbers = count(1)
         self._inference = RemoteInference(self._pipe, self._numbers)
-        self._app = MasterApp(self._pipe, self._numbers)
-        self._refreshing: dict[int, asyncio.Future[None]] = {}
+        self._master = MasterCalls(self._pipe, self._numbers)
         self._resources = FrontEndResources(
             RequestLog(self._inference) if log.has_requests() else self._inference,
             Catalog(),
-            self._app,
+            self._master,
             ResponseCounter(is_logged=log.has_access_log()),
-            self._refresh,
             self._pipe.take_memory,
         )
-        self._servers: list[HttpServer | GrpcServer] = []
+        self._servers: list[ExchangeServer] = []
         self._admissions: list[messages.Admission] = []  # of each server, also before it starts
         self._policies: dict[int, AccessPolicy] = {}
-        self._connecting: Connecting | None = None
+        self._connecting: dict[int, Connecting] = {}  # by server, as the policies
         self._connections = connections
         self._connections.setblocking(False)
+        self._loop.add_reader(self._connections, self._accept)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def _take(self, message: ToFrontEnd) -> None:
@@ -59,16 +58,14 @@ class FrontEnd:
         elif isinstance(
             message, messages.BodyRequest | messages.ResponseChunk | messages.AsgiCallEnd
         ):
-            self._app.take(message)
+            self._master.take(message)
         elif isinstance(message, messages.ServedState):
             self._set(message)
-        elif isinstance(message, messages.Refreshed):
-            self._refreshing.pop(message.id).set_result(None)
         elif isinstance(message, Exit):
             self._run(self._stop(message.seconds or 0.0))
-        elif isinstance(message, ServeHttp | ServeGrpc):
+        elif isinstance(message, Serve):
             self._admissions.append(message.admission)
-            self._run(self._serve(message, len(self._admissions) - 1))
+            self._serve(message, len(self._admissions) - 1)
         elif isinstance(message, messages.Admit):
             self._admit(message)
 
@@ -86,14 +83,8 @@ class FrontEnd:
         counts.clear()
         self._pipe.send(messages.Synced(state.serial, rows))
 
-    async def _refresh(self) -> None:
-        number = next(self._numbers)
-        self._refreshing[number] = self._loop.create_future()
-        self._pipe.send(messages.Refresh(number))
-        await self._refreshing[number]
-
     def _admit(self, message: messages.Admit) -> None:
-        if message.server < len(self._admissions):  # else its ServeHttp or ServeGrpc has it
+        if message.server < len(self._admissions):  # else its Serve has it
             self._admissions[message.server] = message.admission
         policy = self._policies.get(message.server)
         if policy is not None:
@@ -102,16 +93,13 @@ class FrontEnd:
             except ServingError as error:
                 log.error("%s", error)
 
-    async def _serve(self, message: ServeHttp | ServeGrpc, number: int) -> None:
+    def _serve(self, message: Serve, number: int) -> None:
         try:
             self._trace(message.traces)
             policy = self._policies[number] = AccessPolicy.of(
                 message.options, self._admissions[number]
             )
-            if isinstance(message, ServeHttp):
-                self._start_http(message, policy)
-            else:
-                await self._start_grpc(message, policy)
+            self._start(message, policy, number)
         except (ServingError, OSError) as problem:
             self._pipe.send(Failed(str(problem)))
         else:
@@ -123,32 +111,26 @@ class FrontEnd:
 
             self._resources.tracer = OtlpTracer(options)
 
-    def _start_http(self, message: ServeHttp, policy: AccessPolicy) -> None:
+    def _start(self, message: Serve, policy: AccessPolicy, number: int) -> None:
+        from mindspore_serving.server.processes.serving_grpc import make_grpc_server
         from mindspore_serving.server.processes.serving_http import make_http_server
 
-        server = make_http_server(self._resources, message, policy.keys)
-        self._connecting = server.start_connecting(policy.certificates)
-        self._servers.append(server)
-        self._loop.add_reader(self._connections, self._accept)
-
-    async def _start_grpc(self, message: ServeGrpc, policy: AccessPolicy) -> None:
-        from mindspore_serving.server.processes.serving_grpc import make_grpc_server
-
-        server = make_grpc_server(self._resources, message, policy.keys)
-        await server.start(message.options.max_message, policy.certificates)
+        make = make_http_server if message.has_http else make_grpc_server
+        server = make(self._resources, message, policy.keys, number)
+        self._connecting[number] = server.start_connecting(policy.certificates)
         self._servers.append(server)
 
     def _accept(self) -> None:
         """Receive an accepted connection from the master and serve it."""
         try:
-            name, (descriptor,), *_ = socket.recv_fds(self._connections, 8, 1)
+            name, (descriptor,), *_ = socket.recv_fds(self._connections, CONNECTION.size, 1)
         except (BlockingIOError, ValueError):  # ValueError: the master has ended
             return
         connection = socket.socket(fileno=descriptor)
         connection.setblocking(False)
-        closed = messages.Closed(int.from_bytes(name, "little"))
-        assert self._connecting is not None
-        self._run(self._connecting.take_over(connection, lambda: self._pipe.send(closed)))
+        server, number = CONNECTION.unpack(name)
+        closed = messages.Closed(number)
+        self._run(self._connecting[server].take_over(connection, lambda: self._pipe.send(closed)))
 
     async def _stop(self, grace: float) -> None:
         await asyncio.gather(*(server.stop(grace) for server in self._servers))

@@ -1,198 +1,151 @@
-"""Forwarding of gRPC calls from a front-end process to the master's own gRPC server.
+"""The gRPC methods of a front-end process, which the process answers itself or the master does.
 
-Calls that only the master can answer are relayed message by message, in both directions.
+A call that the master answers passes message by message in both directions.  Knows no service.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, TypeAlias
+from urllib.parse import unquote
 
-import grpc
-import grpc.aio
+from starlette.types import Message, Scope
 
-from mindspore_serving.frontends.grpc.access import Behavior
-from mindspore_serving.frontends.grpc.calls import OpenCalls
+from mindspore_serving.frontends.grpc.messages import (
+    Code,
+    Metadata,
+    decode_metadata,
+    encode_metadata,
+)
+from mindspore_serving.frontends.memory import client_of
 from mindspore_serving.frontends.message_reader import Context
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
+from mindspore_serving.server.processes.master_app import MasterCalls
+from mindspore_serving.server.processes.messages import RPC
 
-_OPTIONS = [
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_metadata_size", 1 << 20),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_retries", 0),  # while the master stops, retries without a pause take gigabytes
-]
-_CHANGING = ("/RepositoryModelLoad", "/RepositoryModelUnload")
-_HOP_BY_HOP = ("grpc-", "user-agent", "te", "content-type")  # metadata of a single connection
+Behavior: TypeAlias = Callable[[Any, Any], Any]
+_CODES = {b"%d" % code.value[0]: code for code in Code}
+_STATUS, _TEXT = b"grpc-status", b"grpc-message"
 
 
-class Forwarder:
-    """A handler that forwards all methods of `services` to the server at `address`."""
+class FrontEndMethods:
+    """A handler with the methods of `handlers`.
 
-    def __init__(
-        self,
-        address: str,
-        services: tuple[str, ...],
-        refresh: Callable[[], Awaitable[None]],
-        calls: Mapping[str, OpenCalls],
-    ) -> None:
-        """Create the handler and its channel.
-
-        Args:
-            address: address of the master's gRPC server.
-            services: full names of the gRPC services.
-            refresh: awaited before the end of a call that loads or unloads a servable.
-            calls: limits of concurrent calls by suffix of the method's name; the first match
-                counts.
-        """
-        self._refresh = refresh
-        self._channel = grpc.aio.insecure_channel(address, _OPTIONS)
-        self._services = services
-        self._calls = calls
-
-    def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method, None if it belongs to no forwarded service."""
-        method = details.method
-        if method.strip("/").partition("/")[0] not in self._services:
-            return None
-        call = self._channel.stream_stream(method, None, None)
-        open_calls = next(calls for suffix, calls in self._calls.items() if method.endswith(suffix))
-
-        async def answer(_: object, context: Context) -> AsyncIterator[bytes]:
-            async with open_calls.holding(context):
-                async for message in _forward(call, context):
-                    yield message
-            if method.endswith(_CHANGING):
-                await self._refresh()
-
-        return grpc.stream_stream_rpc_method_handler(answer)
-
-
-async def _forward(begin: Any, context: Context) -> AsyncIterator[bytes]:
-    metadata = [
-        (name, value)
-        for name, value in context.invocation_metadata() or ()
-        if not name.startswith(_HOP_BY_HOP)
-    ]
-    upstream = begin(_messages(context), metadata=metadata, timeout=context.time_remaining())
-    has_begun = False
-    try:
-        async for message in upstream:
-            has_begun = True
-            yield message
-        context.set_trailing_metadata(tuple(await upstream.trailing_metadata()))
-    except grpc.aio.AioRpcError as failure:
-        error = failure
-        if error.code() is grpc.StatusCode.INTERNAL and not has_begun:
-            empty = begin(_no_messages(), metadata=metadata, timeout=context.time_remaining())
-            error = await _refusal(empty) or error
-        trailing: Any = tuple(error.trailing_metadata() or ())
-        await context.abort(error.code(), error.details() or "", trailing)
-    finally:
-        upstream.cancel()
-
-
-async def _refusal(empty: Any) -> grpc.aio.AioRpcError | None:
-    """Return the error with which the master refuses a call before reading it, None if it does not.
-
-    If the master refuses a call while grpcio is about to send a message, grpcio reports INTERNAL
-    instead of the master's error; `empty` is the same call without a message.
-    """
-    try:
-        async for _ in empty:
-            pass
-    except grpc.aio.AioRpcError as error:
-        return None if error.code() is grpc.StatusCode.INVALID_ARGUMENT else error
-    finally:
-        empty.cancel()
-    return None
-
-
-async def _no_messages() -> AsyncIterator[bytes]:
-    nothing: tuple[bytes, ...] = ()
-    for message in nothing:
-        yield message
-
-
-async def _messages(context: Context) -> AsyncIterator[Any]:
-    """Iterate over the messages of the client.
-
-    A read is never cancelled: gRPC could not send the response of a call that ends before the
-    client has sent all its messages.
-    """
-    while True:
-        reading = asyncio.ensure_future(_read(context))
-        message = await asyncio.shield(reading)
-        if not isinstance(message, bytes):
-            return
-        yield message
-
-
-async def _read(context: Context) -> Any:
-    with suppress(asyncio.CancelledError, grpc.aio.BaseError):  # the call has ended
-        return await context.read()
-
-
-class CallRouter:
-    """A handler that answers calls of some methods in this process, and forwards the rest.
-
-    `local` is the handler of `methods` in this process, for calls for which `takes` returns True;
-    `forwarding` handles the other calls.
+    This process answers calls of the methods `local`, by path, for which `takes` returns True; the
+    application `server` of the master answers the others.  With `rereads` it answers also those for
+    which a method raises RemoteRegionError.
     """
 
     def __init__(
         self,
-        local: Any,
-        methods: Collection[str],
-        forwarding: Any,
-        takes: Callable[[Context], bool],
+        handlers: Collection[Any],
+        local: Collection[str],
+        master: MasterCalls,
+        server: int,
+        *,
+        takes: Callable[[Any], bool],
+        rereads: bool,
     ) -> None:
-        self._local = local
-        self._methods = methods
-        self._forwarding = forwarding
+        self._handlers, self._local = handlers, local
+        self._master, self._server = master, server
         self._takes = takes
+        self._rereads = rereads
 
-    def service(self, details: grpc.HandlerCallDetails) -> Any:
-        """Return the handler of a method, None if it is none of `methods`.
-
-        Called once per method, so the decision about a call is made in the handler.
-        """
-        local = self._local.service(details) if details.method in self._methods else None
-        if local is None:
+    def service(self, details: Any) -> Any:
+        """Return the method of a path, None for a path that no service has."""
+        methods = (handler.service(details) for handler in self._handlers)
+        method = next((method for method in methods if method is not None), None)
+        if method is None:
             return None
-        forward = self._forwarding.service(details).stream_stream
-        if local.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._stream(local.stream_stream, forward))
-        return grpc.stream_unary_rpc_method_handler(self._unary(local.stream_unary, forward))
+        streams = method.response_streaming
+        forward = MasterMethod(self._master, self._server, details.method, streams=streams)
+        if details.method not in self._local:
+            return forward
+        if streams:
+            stream = self._stream(method.stream_stream, forward.stream_stream)
+            return method._replace(stream_stream=stream)
+        return method._replace(stream_unary=self._unary(method.stream_unary, forward.stream_unary))
 
     def _stream(self, local: Behavior, forward: Behavior) -> Behavior:
-        async def answer(requests: Any, context: Context) -> AsyncIterator[bytes]:
-            behavior = local if self._takes(context) else forward
-            async with aclosing(behavior(requests, context)) as responses:
-                async for response in responses:
-                    yield response
+        def answer(requests: Any, context: Context) -> Any:
+            return (local if self._takes(context) else forward)(requests, context)
 
         return answer
 
     def _unary(self, local: Behavior, forward: Behavior) -> Behavior:
         async def answer(requests: Any, context: Any) -> Any:
             if self._takes(context):
+                if not self._rereads:
+                    return await local(requests, context)
                 context = RereadableContext(context)
                 with suppress(RemoteRegionError):
                     return await local(requests, context)
                 context.rewind()
-            async with aclosing(forward(requests, context)) as responses:
-                received = [response async for response in responses]
-            return received[-1] if received else b""
+            return await forward(requests, context)
 
         return answer
+
+
+class MasterMethod:
+    """A method that the master answers, for the server `server`; `streams` if by a stream."""
+
+    request_deserializer = response_serializer = None
+
+    def __init__(self, master: MasterCalls, server: int, path: str, *, streams: bool) -> None:
+        self._master, self._server, self._path = master, server, path
+        self.response_streaming = streams
+
+    async def stream_unary(self, requests: object, context: Any) -> bytes:
+        """Return the only message of the master.  Aborts the call if there is none."""
+        async with aclosing(self.stream_stream(requests, context)) as responses:
+            received = [bytes(response) async for response in responses]
+        return received[-1]
+
+    async def stream_stream(self, _: object, context: Any) -> AsyncGenerator[Any, None]:
+        """Iterate over the messages of the master, and end the call with its status."""
+
+        async def receive() -> Message:
+            message = await context.read()
+            if message is None:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": message, "more_body": True}
+
+        fields: list[tuple[bytes, bytes]] = []
+        scope = _scope_of(self._path, context)
+        async with aclosing(self._master.run(self._server, scope, receive)) as answer:
+            async for message in answer:
+                if message["type"] == "http.response.start":
+                    fields = message["headers"]
+                else:
+                    yield message["body"]
+        status = {name: value for name, value in fields if name in (_STATUS, _TEXT)}
+        code, text = _CODES[status[_STATUS]], unquote(status.get(_TEXT, b"").decode())
+        trailing = tuple(decode_metadata(row for row in fields if row[0] not in status))
+        if code is not Code.OK:
+            await context.abort(code, text, trailing)
+        context.set_trailing_metadata(trailing)
+
+
+def _scope_of(path: str, context: Any) -> Scope:
+    metadata: Metadata = context.invocation_metadata()
+    return {
+        "type": RPC,
+        "http_version": "2",
+        "scheme": "",
+        "server": None,
+        "client": client_of(context.peer()),
+        "method": "POST",
+        "path": path,
+        "raw_path": b"",
+        "query_string": b"",
+        "headers": [*encode_metadata(metadata)],
+        "timeout": context.time_remaining(),
+    }
 
 
 class RereadableContext:
     """The context of a call whose messages can be read again after `rewind`."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Any) -> None:
         self._context = context
         self._messages: list[Any] = []
         self._rewound: list[Any] = []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Reply, Request
+from mindspore_serving.core.service import Reply, Request, tenant_of_task
 from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS
 from mindspore_serving.server.processes.messages import (
     CancelRequest,
@@ -71,6 +71,7 @@ class RemoteInference:
             request.id or log.request_id.get(),
             traceparent,
             tracestate,
+            request.tenant or tenant_of_task.get(),
         )
 
     def cancel(self, number: int) -> None:
@@ -84,6 +85,7 @@ class RemoteInference:
         take = self._pipe.view if codec in ZERO_COPY_CODECS else self._pipe.take
         instances = list(map(take, answer.instances))
         reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
+        reply.cache = answer.cache
         if answer.faults is not None:
             reply.faults = [fault.to_error() if fault else None for fault in answer.faults]
         if answer.failure is not None:

@@ -1,13 +1,17 @@
-"""The ASGI application of a front-end process that forwards requests to the master.
+"""Calls of the master's ASGI applications by a front-end process.
 
 Each ASGI message becomes one of ours, so the master's application has the same back-pressure, and
 waits for the body, as in one process.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import TypeAlias
 
-from starlette.types import Receive, Scope, Send
+import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
@@ -27,16 +31,20 @@ from mindspore_serving.server.processes.messages import (
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import current
 
+_Event: TypeAlias = BodyRequest | ResponseChunk | AsgiCallEnd
+_Events: TypeAlias = "asyncio.Queue[_Event | Exception]"
+_FIELDS = msgspec.structs.fields(messages.Scope)
 
-class MasterApp:
-    """The ASGI application of the master, called from a front-end process."""
+
+class MasterCalls:
+    """Calls of the master's applications, one for each server."""
 
     def __init__(self, pipe: Pipe[ToFrontEnd], numbers: Iterable[int]) -> None:
         self._pipe = pipe
         self._numbers = iter(numbers)
-        self._events: dict[int, asyncio.Queue[BodyRequest | ResponseChunk | AsgiCallEnd]] = {}
+        self._events: dict[int, _Events] = {}
 
-    def take(self, event: BodyRequest | ResponseChunk | AsgiCallEnd) -> None:
+    def take(self, event: _Event) -> None:
         """Handle a message of the master about a call."""
         queue = self._events.get(event.id)
         if queue is not None:
@@ -44,25 +52,51 @@ class MasterApp:
         else:
             self._drop(event)
 
-    def _drop(self, event: BodyRequest | ResponseChunk | AsgiCallEnd) -> None:
+    def _drop(self, event: _Event | Exception) -> None:
         if isinstance(event, ResponseChunk):
             self._pipe.view(event.body)  # frees its memory at once
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def app(self, server: int) -> ASGIApp:
+        """Return the master's application of a server."""
+
+        async def call(scope: Scope, receive: Receive, send: Send) -> None:
+            async with aclosing(self.run(server, scope, receive)) as answer:
+                async for message in answer:
+                    await send(message)
+
+        return call
+
+    async def run(
+        self, server: int, scope: Scope, receive: Receive
+    ) -> AsyncGenerator[AsgiMessage, None]:
+        """Call the application of a server, and iterate over the messages that it sends.
+
+        It goes on when the next message is asked for.  Raises ServingError if it fails.
+        """
         number = next(self._numbers)
-        self._events[number] = asyncio.Queue()
+        events = self._events[number] = asyncio.Queue()
         span = current.get()
         context = () if span is None else (span.context.traceparent, span.context.state)
-        self._pipe.send(AsgiCall(number, _to_message(scope), log.request_id.get(), *context))
+        message = AsgiCall(number, server, _to_message(scope), log.request_id.get(), *context)
+        self._pipe.send(message)
         giving: set[asyncio.Task[None]] = set()
         try:
-            while not isinstance(event := await self._events[number].get(), AsgiCallEnd):
+            while not isinstance(event := await events.get(), AsgiCallEnd):
+                if isinstance(event, Exception):
+                    raise event
                 if isinstance(event, BodyRequest):  # the response may start before the body ends
-                    giving.add(asyncio.create_task(self._give(number, receive)))
+                    task = asyncio.create_task(self._give(number, receive, events))
+                    giving.add(task)
+                    task.add_done_callback(giving.discard)
+                elif event.status:
+                    scope[ROUTE] = event.route
+                    start = {"status": event.status, "headers": event.headers}
+                    yield {"type": "http.response.start", **start}
+                    self._pipe.send(ChunkAck(number))
                 else:
-                    if event.status:
-                        scope[ROUTE] = event.route
-                    await self._send(event, send)
+                    body = {"body": self._pipe.view(event.body), "more_body": event.more}
+                    yield {"type": "http.response.body", **body}
+                    self._pipe.send(ChunkAck(number))
         except BaseException:
             self._pipe.send(CancelRequest(number))
             raise
@@ -70,32 +104,27 @@ class MasterApp:
             queue = self._events.pop(number)
             while not queue.empty():
                 self._drop(queue.get_nowait())
-            for task in giving:
+            for task in [*giving]:
                 task.cancel()
         _note(event.entry)
         if event.has_failed:
             raise ServingError("the master failed to answer; its log says why")
 
-    async def _give(self, number: int, receive: Receive) -> None:
-        message = await receive()
+    async def _give(self, number: int, receive: Receive, events: _Events) -> None:
+        try:
+            message = await receive()
+        except Exception as error:  # the reader of `events` raises it
+            events.put_nowait(error)
+            return
         if message["type"] == "http.disconnect":
             self._pipe.send(BodyChunk(number, has_left=True))
         else:
             body = self._pipe.put(message.get("body", b""))
             self._pipe.send(BodyChunk(number, body, message.get("more_body", False)))
 
-    async def _send(self, event: ResponseChunk, send: Send) -> None:
-        body = self._pipe.view(event.body)
-        if event.status:
-            start = {"status": event.status, "headers": event.headers}
-            await send({"type": "http.response.start", **start})
-        else:
-            await send({"type": "http.response.body", "body": body, "more_body": event.more})
-        self._pipe.send(ChunkAck(event.id))
-
 
 def _to_message(scope: Scope) -> messages.Scope:
-    return messages.Scope(**{name: scope[name] for name in messages.Scope.__struct_fields__})
+    return messages.Scope(**{row.name: scope[row.name] for row in _FIELDS if row.name in scope})
 
 
 def _note(noted: access.Entry) -> None:
@@ -103,3 +132,6 @@ def _note(noted: access.Entry) -> None:
     entry = access.current.get()
     if entry is not None:
         entry.servable, entry.method, entry.tokens = noted.servable, noted.method, noted.tokens
+        if noted.num_received is not None:
+            entry.num_received = noted.num_received
+    log.request_id.set(noted.request_id)

@@ -2,7 +2,7 @@
 
 Two interfaces are forwarded: `Inference.submit`, and the ASGI application of the master for
 requests that only the master can answer.  Ids of requests, calls and connections are unique per
-front-end process.  An ASGI call:
+front-end process; servers are numbered from 0 as they started.  An ASGI call:
 
     front end                    master
     AsgiCall                 ->
@@ -11,6 +11,9 @@ front-end process.  An ASGI call:
                              <-  ResponseChunk (the first one has status and headers)
     ChunkAck, for each       ->
                              <-  AsgiCallEnd
+
+A gRPC call is one too, whose chunks are whole messages: `has_left` is the end of the client's, and
+the last `ResponseChunk` has its status and trailing metadata as headers.
 """
 
 from typing import TypeAlias
@@ -35,6 +38,9 @@ class Freed(Message, frozen=True, tag=10):
     offsets: list[int]
 
 
+RPC = "rpc"  # the type of the scope of a gRPC call
+
+
 # --- front end to master ----------------------------------------------------------------------
 
 
@@ -53,6 +59,7 @@ class Submit(Message, frozen=True, tag=11):
     request_id: str
     traceparent: str = ""
     tracestate: str = ""
+    tenant: str = ""
 
 
 class CancelRequest(Message, frozen=True, tag=12):
@@ -62,7 +69,7 @@ class CancelRequest(Message, frozen=True, tag=12):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The scope of an ASGI call."""
+    """The scope of an ASGI call of `type` "http" or RPC; the latter has a `timeout` in seconds."""
 
     http_version: str
     scheme: str
@@ -73,12 +80,15 @@ class Scope(msgspec.Struct, frozen=True):
     raw_path: bytes
     query_string: bytes
     headers: list[tuple[bytes, bytes]]
+    type: str = "http"
+    timeout: float | None = None
 
 
 class AsgiCall(Message, frozen=True, tag=13):
-    """A call of the master's application."""
+    """A call of the master's application of a server."""
 
     id: int
+    server: int
     scope: Scope
     request_id: str
     traceparent: str = ""
@@ -119,12 +129,6 @@ class Synced(Message, frozen=True, tag=17):
     responses: list[tuple[str, int | str, int]]
 
 
-class Refresh(Message, frozen=True, tag=18):
-    """A request to send the current state to all front ends; the answer is `Refreshed`."""
-
-    id: int
-
-
 # --- master to front end ----------------------------------------------------------------------
 
 
@@ -135,33 +139,21 @@ class Admission(msgspec.Struct, frozen=True):
     pem: Pem | None
 
 
-class ServeHttp(Message, frozen=True, tag=20):
-    """A command to serve HTTP connections; the answer is `Ready` or `Failed`.
+class Serve(Message, frozen=True, tag=20):
+    """A command to serve connections of HTTP and gRPC, or of gRPC alone.
 
-    `num_processes` front ends share the limits of memory and connections.
+    The answer is `Ready` or `Failed`.  `num_processes` front ends share the limits of memory.
     """
 
     options: FrontEndOptions
     admission: Admission
     traces: TraceOptions | None
     num_processes: int
-
-
-class ServeGrpc(Message, frozen=True, tag=21):
-    """A command to serve gRPC, as `ServeHttp`, on a port that all front ends share.
-
-    `upstream` is the address of the master's own gRPC server, for forwarded calls.
-    """
-
-    options: FrontEndOptions
-    admission: Admission
-    traces: TraceOptions | None
-    num_processes: int
-    upstream: str
+    has_http: bool
 
 
 class Admit(Message, frozen=True, tag=29):
-    """New API keys and certificate of a server; servers are numbered from 0 as they started."""
+    """New API keys and certificate of a server."""
 
     server: int
     admission: Admission
@@ -176,6 +168,7 @@ class ControlAnswer(Message, frozen=True, tag=22):
     failure: Fault | None = None
     is_last: bool = True
     has_output: bool = True
+    cache: str = ""
 
 
 class BodyRequest(Message, frozen=True, tag=23):
@@ -220,12 +213,6 @@ class ServedState(Message, frozen=True, tag=26):
     log_level: str | None = None
 
 
-class Refreshed(Message, frozen=True, tag=28):
-    """The answer to `Refresh`: all front ends have the current state."""
-
-    id: int
-
-
 ToMaster: TypeAlias = (
     Hello
     | Ready
@@ -238,18 +225,15 @@ ToMaster: TypeAlias = (
     | ChunkAck
     | Closed
     | Synced
-    | Refresh
 )
 ToFrontEnd: TypeAlias = (
     Freed
-    | ServeHttp
-    | ServeGrpc
+    | Serve
     | Admit
     | ControlAnswer
     | BodyRequest
     | ResponseChunk
     | AsgiCallEnd
     | ServedState
-    | Refreshed
     | Exit
 )

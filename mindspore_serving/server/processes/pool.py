@@ -15,6 +15,7 @@ from mindspore_serving.aio import within
 from mindspore_serving.core.service import Control
 from mindspore_serving.errors import StartError
 from mindspore_serving.frontends import address as addresses
+from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.http.listener import Listener
 from mindspore_serving.process.child import exit_text
 from mindspore_serving.process.supervisor import Supervisor
@@ -22,13 +23,12 @@ from mindspore_serving.process.vocabulary import Exit
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes import child as children
 from mindspore_serving.server.processes.catalog import current_state
-from mindspore_serving.server.processes.child import FrontEndProcess
+from mindspore_serving.server.processes.child import CONNECTION, FrontEndProcess
 from mindspore_serving.server.processes.messages import (
     Admission,
     Admit,
+    Serve,
     ServedState,
-    ServeGrpc,
-    ServeHttp,
 )
 from mindspore_serving.server.processes.session import Session, SharedServices
 
@@ -60,9 +60,9 @@ class FrontEndPool:
         self._children: set[FrontEndProcess] = set()
         self._supervisors: list[Supervisor[Session]] = []
         self._has_live = asyncio.Event()
-        self._servers: list[ServeHttp | ServeGrpc] = []
-        self._listener: Listener | None = None
-        self._reserved: socket.socket | None = None
+        self._servers: list[Serve] = []
+        self._listeners: list[Listener] = []
+        self._closing: list[Callable[[], None]] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, services: SharedServices) -> None:
@@ -75,25 +75,26 @@ class FrontEndPool:
         await asyncio.gather(*(supervisor.start() for supervisor in self._supervisors))
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._watch())]
 
-    async def start_http(self, message: ServeHttp, app: ASGIApp) -> None:
-        """Serve HTTP; `app` answers forwarded requests.  Raises StartError."""
-        options = message.options
-        where = addresses.parse(options.address, "RESTful server", allow_unix=False)
-        listener = addresses.listen(where)
-        self.services.app = app
+    async def serve(
+        self, message: Serve, where: Address, app: ASGIApp, close: Callable[[], None]
+    ) -> None:
+        """Start a server at the address `where`; `app` answers forwarded requests.
+
+        `close` is called first when the pool stops.  Raises StartError.
+        """
+        tag = "RESTful server" if message.has_http else "Serving gRPC server"
+        listener = addresses.listen(where, tag)
+        self.services.apps.append(app)
+        hand = partial(self._hand, len(self._servers))
         try:
             await self._serve(message)
         except BaseException:
             listener.close()
             raise
+        options = message.options
         has_tls = options.ssl_config is not None
-        self._listener = Listener(listener, options.limits, self._hand, has_tls=has_tls)
-
-    async def start_grpc(self, message: ServeGrpc) -> None:
-        """Serve gRPC.  Raises StartError."""
-        where = addresses.parse(message.options.address, "Serving gRPC", allow_unix=False)
-        self._reserved = addresses.reserve(where, "Serving gRPC")
-        await self._serve(message)
+        self._listeners.append(Listener(listener, options.limits, hand, has_tls=has_tls))
+        self._closing += [close, partial(addresses.remove_socket, where)]
 
     async def sync(self) -> None:
         """Send the current state to all front ends, and wait until they have reported counts.
@@ -122,8 +123,10 @@ class FrontEndPool:
             supervisor.cancel()
         for task in self._tasks:
             task.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
+        for close in self._closing:
+            close()
         for session in self._live:
             session.pipe.send(Exit(grace))
         await self._wait_for_end(grace + END_SECONDS)
@@ -133,8 +136,6 @@ class FrontEndPool:
         for session in list(self._live):
             session.pipe.close()
         self._has_live.set()  # wakes connections that wait for a front end
-        if self._reserved is not None:
-            self._reserved.close()
 
     async def _wait_for_end(self, timeout: float | None) -> None:
         if self._children:
@@ -182,12 +183,12 @@ class FrontEndPool:
     def _kill(self, session: Session) -> None:
         self._live[session].kill()
 
-    async def _serve(self, message: ServeHttp | ServeGrpc) -> None:
+    async def _serve(self, message: Serve) -> None:
         """Start a server in all front ends, and in those that start later.  Raises StartError."""
         self._servers.append(message)
         await asyncio.gather(*(self._ask(session, message) for session in self._live))
 
-    async def _ask(self, session: Session, message: ServeHttp | ServeGrpc) -> None:
+    async def _ask(self, session: Session, message: Serve) -> None:
         """Start a server in a front end, with current keys.  Raises StartError."""
         admission = self._admission(message.options)
         await session.serve(msgspec.structs.replace(message, admission=admission))
@@ -223,8 +224,10 @@ class FrontEndPool:
 
     # --- connections --------------------------------------------------------------------------
 
-    async def _hand(self, connection: socket.socket, on_closed: Callable[[], None]) -> None:
-        """Pass an accepted connection to the front end with the fewest connections."""
+    async def _hand(
+        self, server: int, connection: socket.socket, on_closed: Callable[[], None]
+    ) -> None:
+        """Pass an accepted connection of a server to the front end with the fewest connections."""
         with connection:
             await self._has_live.wait()
             if not self._live:  # the server stops
@@ -234,7 +237,7 @@ class FrontEndPool:
             child = self._live[session] = self._live.pop(session)  # last in order: round robin
             number = session.add_connection(on_closed)
             with suppress(OSError):
-                name = number.to_bytes(8, "little")
+                name = CONNECTION.pack(server, number)
                 socket.send_fds(child.connections, [name], [connection.fileno()])
                 return
             session.remove_connection(number)  # the front end has ended, or its queue is full

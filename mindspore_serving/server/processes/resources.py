@@ -1,9 +1,7 @@
 """Shared resources of the servers of a front-end process, and their access policy."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from starlette.types import ASGIApp
 
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Inference
@@ -17,6 +15,7 @@ from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory, SharedMemory
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.processes.catalog import Catalog
+from mindspore_serving.server.processes.master_app import MasterCalls
 from mindspore_serving.server.processes.messages import Admission
 from mindspore_serving.tls import Certificates
 from mindspore_serving.tracing.request_span import Tracer
@@ -29,18 +28,16 @@ class FrontEndResources:
     Args:
         inference: sends requests to the master.
         catalog: the state of the servables.
-        app: the ASGI application of the master.
+        master: calls the applications of the master.
         responses: numbers of responses.
-        refresh: sends the current state to all front ends.
         take_memory: allocates memory that the master can read, too; None if there is none.
         tracer: None if requests are not traced.
     """
 
     inference: Inference
     catalog: Catalog
-    app: ASGIApp
+    master: MasterCalls
     responses: ResponseCounter
-    refresh: Callable[[], Awaitable[None]]
     take_memory: Callable[[int], memoryview | None]
     tracer: Tracer | None = None
 

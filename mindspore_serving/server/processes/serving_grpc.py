@@ -1,75 +1,61 @@
-"""The gRPC server of a front-end process: it answers inference calls, and forwards the rest."""
+"""The gRPC methods of a front-end process: it answers inference calls, and forwards the others."""
 
 from dataclasses import replace
+from typing import Any
 
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends import address as addresses
-from mindspore_serving.frontends.grpc import health as grpc_health
-from mindspore_serving.frontends.grpc import reflection as grpc_reflection
-from mindspore_serving.frontends.grpc.calls import CallGate, OpenCalls
-from mindspore_serving.frontends.grpc.server import GrpcServer
-from mindspore_serving.frontends.message_reader import Context
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
 from mindspore_serving.frontends.v2 import service as v2_service
-from mindspore_serving.frontends.v2.stream import MAX_CALLS
-from mindspore_serving.server.processes.grpc_forwarding import CallRouter, Forwarder
-from mindspore_serving.server.processes.messages import ServeGrpc
+from mindspore_serving.server.grpc_services import make_grpc_methods
+from mindspore_serving.server.processes.grpc_forwarding import FrontEndMethods
+from mindspore_serving.server.processes.messages import Serve
 from mindspore_serving.server.processes.resources import FrontEndResources, LocalKeys, share_of
 
-_INFER = f"/{v2_service.SERVICE}/ModelInfer"
-_PREDICT = (f"/{ms_grpc.SERVICE}/Predict", f"/{ms_grpc.SERVICE}/PredictStream")
-_SERVICES = (
-    ms_grpc.SERVICE,
-    v2_service.SERVICE,
-    "grpc.health.v1.Health",
-    "grpc.reflection.v1.ServerReflection",
-    "grpc.reflection.v1alpha.ServerReflection",
+_LOCAL = (
+    f"/{ms_grpc.SERVICE}/Predict",
+    f"/{ms_grpc.SERVICE}/PredictStream",
+    f"/{v2_service.SERVICE}/ModelInfer",
 )
 
 
-def calls_of(limits: ServerLimits, num_processes: int) -> dict[str, OpenCalls]:
-    """Return limits of concurrent forwarded calls, by suffix of the method's name.
-
-    Together the front ends forward no more calls than the master accepts, so that the master does
-    not refuse a call of a client that has few.
-    """
-    of_master = {
-        "/ModelStreamInfer": MAX_CALLS,
-        "/Watch": grpc_health.MAX_WATCHES,
-        "/ServerReflectionInfo": grpc_reflection.MAX_CALLS,
-    }
-    shares = {name: OpenCalls(limit // num_processes) for name, limit in of_master.items()}
-    return {**shares, "": OpenCalls(limits.max_streams)}
-
-
 def make_grpc_server(
-    resources: FrontEndResources, message: ServeGrpc, keys: LocalKeys
-) -> GrpcServer:
-    """Create the gRPC server, without starting it."""
+    resources: FrontEndResources, message: Serve, keys: LocalKeys, server: int
+) -> Http2GrpcServer:
+    """Create the gRPC server `server`, without starting it."""
     options = message.options
+    where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
+    methods = make_front_end_methods(resources, message, keys, server)
     limits = share_of(options, message.num_processes)
-    count = message.num_processes
-    limits = replace(
-        limits,
-        max_connections=-(-limits.max_connections // count),
-        max_connections_per_address=-(-limits.max_connections_per_address // count),
-    )
-    gate = CallGate(keys.keys, limits, options.max_message, resources.tracer)
-    forwarding = Forwarder(message.upstream, _SERVICES, resources.refresh, calls_of(limits, count))
-    v2 = resources.v2(options)
+    return Http2GrpcServer(where, methods, limits, resources.responses)
 
-    def takes(context: Context) -> bool:
+
+def make_front_end_methods(
+    resources: FrontEndResources, message: Serve, keys: LocalKeys, server: int
+) -> GrpcMethods:
+    """Create the gRPC methods of the server `server`."""
+    options = replace(message.options, limits=share_of(message.options, message.num_processes))
+    v2, tracer = resources.v2(options), resources.tracer
+    methods = make_grpc_methods(
+        resources.inference, resources.catalog, options, keys=keys.keys, v2=v2, tracer=tracer
+    )
+
+    def takes(context: Any) -> bool:
         return keys.is_open or keys.accepts(
             {
                 name.encode(): value if isinstance(value, bytes) else value.encode()
-                for name, value in context.invocation_metadata() or ()
+                for name, value in context.invocation_metadata()
             }
         )
 
-    local = ms_grpc.handler(resources.inference, gate), v2_service.handler(v2, gate)
-    handlers = [
-        *(CallRouter(handler, (*_PREDICT, _INFER), forwarding, takes) for handler in local),
-        forwarding,
+    methods.handlers = [
+        FrontEndMethods(
+            methods.handlers,
+            _LOCAL,
+            resources.master,
+            server,
+            takes=takes,
+            rereads=options.client_shared_memory,
+        )
     ]
-    where = addresses.parse(options.address, "Serving gRPC", allow_unix=False)
-    return GrpcServer(where, handlers, limits, [gate.close], resources.responses, shares_port=True)
+    return methods

@@ -28,8 +28,9 @@ from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.routes import bind, to_app
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
 from mindspore_serving.frontends.v2.shared_memory import RemoteRegionError
-from mindspore_serving.server.processes.messages import ServeHttp
+from mindspore_serving.server.processes.messages import Serve
 from mindspore_serving.server.processes.resources import FrontEndResources, LocalKeys, share_of
+from mindspore_serving.server.processes.serving_grpc import make_front_end_methods
 
 LOCAL_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"}
@@ -37,27 +38,27 @@ LOCAL_PATHS = frozenset(
 
 
 def make_http_server(
-    resources: FrontEndResources, message: ServeHttp, keys: LocalKeys
+    resources: FrontEndResources, message: Serve, keys: LocalKeys, server: int
 ) -> HttpServer:
-    """Create the HTTP server, without starting it."""
+    """Create the HTTP server `server`, without starting it."""
     options = message.options
     where = addresses.parse(options.address, "RESTful server", allow_unix=False)
     rest = MsRest(options.max_message, options.use_status_codes)
     origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
-    v2 = resources.v2(options)
+    v2, master = resources.v2(options), resources.master.app(server)
     rows = (*anthropic.ROUTES, *openai.ROUTES)
     # Only the master has connections to MCP servers.
     paths = LOCAL_PATHS - {"/v1/messages"} if options.mcp_config else LOCAL_PATHS
     routes = bind([row for row in rows if row.path in paths], v2.state)
     local = guarded(to_app(routes, Unrouted(routes)), keys.keys, origins)
-    app = PathRouter(local, HostRecorder(resources.app, origins), keys, paths)
-    fast_v2 = FastInfer(v2, partial(LocalInfer, resources.app))
+    app = PathRouter(local, HostRecorder(master, origins), keys, paths)
+    fast_v2 = FastInfer(v2, partial(LocalInfer, master))
     path = LocalFastPath(resources.inference, rest, keys.keys, origins, fast_v2, local_keys=keys)
     limits = share_of(options, message.num_processes)
-    pool = BodyPool(resources.take_memory)
-    return HttpServer(
-        where, app, path, limits, resources.responses, tracer=resources.tracer, pool=pool
-    )
+    pool, tracer = BodyPool(resources.take_memory), resources.tracer
+    calls = make_front_end_methods(resources, message, keys, server)
+    responses = resources.responses
+    return HttpServer(where, app, path, limits, responses, tracer=tracer, pool=pool, calls=calls)
 
 
 class LocalInfer(Infer):

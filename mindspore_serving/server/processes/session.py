@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -38,13 +38,14 @@ HEARTBEAT_SECONDS = 3.0
 class SharedServices:
     """Services of the master for all front ends.
 
-    `app` answers forwarded requests, and `sync` sends the current state to all front ends.
+    `apps` answer forwarded requests, one for each server; `sync` sends the current state to all
+    front ends.
     """
 
     inference: Inference
     responses: ResponseCounter
     sync: Callable[[], Awaitable[None]]
-    app: ASGIApp | None = None
+    apps: list[ASGIApp] = field(default_factory=list)
     recorder: SpanRecorder | None = None
 
     def span_of(self, message: Submit | AsgiCall) -> RequestSpan | None:
@@ -91,7 +92,7 @@ class Session:
         if self._version_mismatch:
             raise StartError(self._version_mismatch)
 
-    async def serve(self, message: messages.ServeHttp | messages.ServeGrpc) -> None:
+    async def serve(self, message: messages.Serve) -> None:
         """Start a server in the front end and wait until it is ready.  Raises StartError."""
         listening = asyncio.get_running_loop().create_future()
         self._listening.append(listening)
@@ -137,6 +138,7 @@ class Session:
             message.prefix,
             message.request_id,
             self._services.span_of(message),
+            tenant=message.tenant,
         )
         answer = partial(self._answer, message.id)
         self._calls[message.id] = self._services.inference.submit(request, answer)
@@ -152,6 +154,7 @@ class Session:
                 None if reply.failure is None else to_fault(reply.failure),
                 reply.is_last,
                 reply.has_output,
+                reply.cache,
             )
         )
 
@@ -164,8 +167,8 @@ class Session:
             task.cancel()
 
     def _on_call(self, message: AsgiCall) -> None:
-        assert self._services.app is not None
-        call = ForwardedCall(message, self.pipe, self._services.app, self._services.sync)
+        app = self._services.apps[message.server]
+        call = ForwardedCall(message, self.pipe, app, self._services.sync)
         task = asyncio.get_running_loop().create_task(call.run(self._services.span_of(message)))
         self._forwarded[message.id], self._tasks[message.id] = call, task
         task.add_done_callback(partial(self._forget, message.id))
@@ -207,11 +210,6 @@ class Session:
         if synced is not None and not synced.done():
             synced.set_result(None)
 
-    def _refresh(self, message: messages.Refresh) -> None:
-        task = asyncio.ensure_future(self._services.sync())
-        answer = messages.Refreshed(message.id)
-        task.add_done_callback(lambda _: self.pipe.send(answer))
-
     # msgspec has checked the message, so it has the type of its row.
     _ACTIONS: "dict[type, Callable[[Session, Any], None]]" = {
         Submit: _submit,
@@ -224,7 +222,6 @@ class Session:
         Failed: _on_listening,
         messages.Closed: _on_closed,
         Synced: _on_synced,
-        messages.Refresh: _refresh,
     }
 
     def _end(self) -> None:

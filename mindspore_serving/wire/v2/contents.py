@@ -26,7 +26,7 @@ class TensorContents(NamedTuple):
 
 
 class _Extractor:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: Buffer) -> None:
         self._body, self._view = body, memoryview(body)
         self._num_fields = 0
         self.contents = TensorContents([], [])
@@ -82,7 +82,7 @@ class _Extractor:
         return tag, start, stop
 
 
-def take_contents(body: bytes) -> tuple[bytes, TensorContents]:
+def take_contents(body: Buffer) -> tuple[bytes, TensorContents]:
     """Return a ModelInferRequest without contents, and the contents.
 
     Raises ValueError or IndexError for an invalid message, and TooLarge.

@@ -42,7 +42,7 @@ class ModelTarget(NamedTuple):
     version: int
 
 
-def read(body: bytes) -> tuple[pb.ModelInferRequest, TensorContents]:
+def read(body: Buffer) -> tuple[pb.ModelInferRequest, TensorContents]:
     """Parse a ModelInferRequest without contents; return it and the contents.
 
     Raises InvalidInputs.

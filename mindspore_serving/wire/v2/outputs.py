@@ -195,8 +195,8 @@ def _unlike(first: Sequence[OutputHeader], other: Sequence[OutputHeader]) -> Sta
     )
 
 
-def of_texts(name: str, texts: Sequence[str]) -> OutputTensor:
-    """Return a tensor of BYTES with the shape [number of texts]."""
+def of_texts(name: str, texts: Sequence[str], shape: tuple[int, ...] = ()) -> OutputTensor:
+    """Return a tensor of BYTES; its default shape is [number of texts]."""
     raw = [memoryview(_to_raw(text)) for text in texts]
     json = [memoryview(_json.encode(text)) for text in texts]
-    return OutputTensor(name, datatypes.BYTES.name, (len(texts),), raw, json)
+    return OutputTensor(name, datatypes.BYTES.name, shape or (len(texts),), raw, json)

@@ -4,13 +4,14 @@ Regions of shared memory only have names here; other modules read them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.buffers import Buffer, StoredBytes, in_memory
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.wire.v2.chunks import Form
+from mindspore_serving.wire.v2.classification import classify
 from mindspore_serving.wire.v2.datatypes import BYTES, datatype_of
 from mindspore_serving.wire.v2.outputs import OutputTensor
 from mindspore_serving.wire.v2.tensors import InputTensor, TensorBody
@@ -39,27 +40,37 @@ ReadRegion: TypeAlias = Callable[[Region], "Buffer | StoredBytes"]
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutput:
-    """An output in a request: its name and form, and the region to write it to, if any."""
+    """An output in a request: its name and form, and the region to write it to, if any.
+
+    With `num_classes` its answer has the largest values and their indices, as texts.
+    """
 
     name: str
     is_binary: bool
     region: Region | None = None
+    num_classes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """A request; without `outputs` the answer has all of them, in binary form if `is_binary`."""
+    """A request; without `outputs` the answer has all of them, in binary form if `is_binary`.
+
+    `labels` are the names of classes by output.
+    """
 
     id: str
     parameters: Parameters
     body: TensorBody
     outputs: tuple[RequestedOutput, ...] = ()
     is_binary: bool = True
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def codec(self) -> str:
         """Codec of the worker's reply, see `wire.worker_codec`."""
-        forms = {output.is_binary for output in self.outputs} or {self.is_binary}
+        outputs = self.outputs
+        forms = {bool(output.is_binary or output.num_classes) for output in outputs}
+        forms = forms or {self.is_binary}
         return "v2_both" if len(forms) > 1 else "v2_raw" if forms == {True} else "v2_json"
 
     def select(
@@ -67,7 +78,7 @@ class InferRequest:
     ) -> Iterator[tuple[OutputTensor, RequestedOutput]]:
         """Iterate over the outputs of the answer in order.
 
-        Raises InvalidInputs for unknown ones.
+        Raises InvalidInputs for unknown ones, and for those that cannot be classified.
         """
         if not self.outputs:
             for tensor in tensors:
@@ -80,7 +91,11 @@ class InferRequest:
                     f"unexpected inference output '{output.name[:64]}', expected: "
                     f"{', '.join(by_name)}"
                 )
-            yield by_name[output.name], output
+            tensor = by_name[output.name]
+            if output.num_classes:
+                labels, is_batched = self.labels.get(output.name, ()), self.body.is_batched
+                tensor = classify(tensor, output.num_classes, labels, is_batched=is_batched)
+            yield tensor, output
 
 
 def make_request(
@@ -105,7 +120,8 @@ def make_request(
     if not isinstance(is_batched, bool):
         raise InvalidInputs(f"parameter batched is {is_batched!r}, expected true or false")
     body = TensorBody(inputs, is_batched=is_batched)
-    return InferRequest(request_id, parameters, body, tuple(outputs), is_binary)
+    labels = {spec.name: spec.labels for spec in signature.outputs if spec.labels}
+    return InferRequest(request_id, parameters, body, tuple(outputs), is_binary, labels)
 
 
 def _counts_instances(inputs: Sequence[InputTensor], signature: InstanceSignature) -> bool:
@@ -139,10 +155,14 @@ def make_input(
 
 def make_output(name: str, parameters: Parameters, *, is_binary: bool) -> RequestedOutput:
     """Make a requested output.  Raises InvalidInputs."""
-    if parameters.get("classification"):
-        raise InvalidInputs(f"output '{name[:64]}': classification is not supported")
+    count = parameters.get("classification", 0)
+    if type(count) is not int or count < 0:
+        raise InvalidInputs(
+            f"output '{name[:64]}': classification is {str(count)[:64]}, expected a number of "
+            "classes"
+        )
     region = region_of(name, parameters)
-    return RequestedOutput(name, is_binary or region is not None, region)
+    return RequestedOutput(name, is_binary or region is not None, region, count)
 
 
 def region_of(name: str, parameters: Parameters) -> Region | None:

@@ -1,17 +1,17 @@
-"""The gRPC server on our own HTTP/2: its calls end as those of grpcio's do."""
+"""The gRPC server on HTTP/2, alone and with front ends, as clients of grpcio see it."""
 
-import subprocess
-import sys
+import json
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from urllib.error import HTTPError
 
 import grpc
 import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from mindspore_serving import server
 from mindspore_serving.client import Client
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply
@@ -225,28 +225,12 @@ def test_an_address_in_use_is_reported(served):
         Served(served.background, text=served.address.text)
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        (
-            {"grpc_library": "other"},
-            r"'grpc_library' should be one of \('auto', 'http2', 'grpcio'\)",
-        ),
-        ({"grpc_library": "http2", "front_ends": 2}, "serves with one front end"),
-    ],
-    ids=["unknown", "front ends"],
-)
-def test_options_that_the_library_lacks_are_refused(options, text):
-    with pytest.raises(RuntimeError, match=text):
-        server.start_grpc_server(f"127.0.0.1:{free_port()}", **options)
-
-
-@pytest.fixture(scope="module", params=["auto", "grpcio"])
+@pytest.fixture(scope="module", params=[1, 2], ids=["alone", "two front ends"])
 def calls(request, tmp_path_factory):
-    """A server whose gRPC port is served by each of the libraries."""
+    """A server with one front end, and with two."""
     directory = tmp_path_factory.mktemp("served")
     write_servable(directory, "toy", TOY)
-    with whole_server(directory, config(directory, "toy"), grpc_library=request.param) as found:
+    with whole_server(directory, config(directory, "toy"), front_ends=request.param) as found:
         yield found
 
 
@@ -279,18 +263,6 @@ def test_the_health_service_is_served(calls):
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_the_command_line_can_choose_the_library(tmp_path):
-    told = subprocess.run(
-        [sys.executable, "-m", "mindspore_serving", "serve", "--grpc-library", "x", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-    assert told.returncode == 2
-    assert "http2" in told.stderr
-
-
 def test_the_http_port_answers_grpc_too(calls):
     port = calls.http
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -306,3 +278,20 @@ def test_a_foreign_page_cannot_call_grpc_on_the_http_port(calls):
     with grpc.insecure_channel(f"127.0.0.1:{calls.http}") as channel:
         call = channel.unary_unary(PREDICT).future(message(), metadata=[origin], timeout=PATIENCE)
         assert status_of(call) == "PERMISSION_DENIED"
+
+
+def test_the_http_port_answers_connect_too(calls):
+    for name, answer in (
+        ("toy", b'{"status": "SERVING"}'),
+        ("no", b'{"code":"not_found","message":"there is no servable \'no\'"}'),
+    ):
+        call = urllib.request.Request(
+            f"http://127.0.0.1:{calls.http}/grpc.health.v1.Health/Check",
+            json.dumps({"service": name}).encode(),
+            {"content-type": "application/json"},
+        )
+        try:
+            response = urllib.request.urlopen(call, timeout=PATIENCE)
+        except HTTPError as error:
+            response = error
+        assert response.read() == answer

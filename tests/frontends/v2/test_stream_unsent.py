@@ -11,13 +11,12 @@ from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.address import Address
 from mindspore_serving.frontends.grpc.calls import CallGate
-from mindspore_serving.frontends.grpc.server import GrpcServer
-from mindspore_serving.frontends.grpc.unsent import UnsentReplies
+from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.keys import Keys
 from mindspore_serving.frontends.v2 import service
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import RemoteSharedMemory
-from mindspore_serving.frontends.v2.stream import MAX_CALLS
+from mindspore_serving.frontends.v2.stream import MAX_CALLS, UnsentReplies
 from mindspore_serving.proto import inference_pb2 as pb
 from mindspore_serving.wire.v2 import outputs
 from tests.frontends.http_serving import Inference
@@ -59,8 +58,9 @@ class Served:
         handler = service.handler(v2, gate, self.unsent)
         port = free_port()
         address = Address(f"127.0.0.1:{port}", "127.0.0.1", port)
-        self.server = GrpcServer(address, [handler], limits, [gate.close], unsent=self.unsent)
-        background.run(self.server.start(MOST, None))
+        methods = GrpcMethods([handler], MOST, [gate.close])
+        self.server = Http2GrpcServer(address, methods, limits)
+        background.run(self.server.start(None))
         self.client = RawGrpc(port)
 
     def answer(self, number: int, size: int) -> None:

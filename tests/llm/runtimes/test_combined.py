@@ -110,6 +110,23 @@ def test_steps_of_the_native_runtime_are_counted(packed):
     assert packed.num_native_steps == before + 2
 
 
+def test_the_decision_is_told_with_its_times(llama, monkeypatch):
+    monkeypatch.setattr(packing, "DELAY", 60.0)
+    waiting = open_runner(llama, "combined", CONFIG)
+    assert waiting.decision.startswith("native computes all steps, until openvino is packed")
+    waiting.close()
+    monkeypatch.setattr(packing, "DELAY", 0.0)
+    runner, decisions = open_runner(llama, "combined", CONFIG), []
+    runner.call_when_decided(lambda: decisions.append(runner.decision))
+    eventually(lambda: decisions)
+    runner.call_when_decided(lambda: decisions.append(runner.decision))
+    assert decisions == [runner.packing.choice.describe()] * 2
+    runner.close()
+    alone = open_runner(llama, "combined", replace(CONFIG, deterministic=True))
+    assert alone.decision == "native computes all steps"
+    alone.close()
+
+
 def test_hidden_states_of_both_runtimes_are_close(packed):
     step = Step((Row(checkpoints.prompts(1)[0], 0, range(4), 3),))
     native, openvino = (np.array(chosen(packed, which).embed(step)) for which in (ALL, NONE))
@@ -178,6 +195,7 @@ def test_a_failure_in_the_background_is_logged_and_native_goes_on(llama, monkeyp
     runner = open_runner(llama, "combined", CONFIG)
     eventually(lambda: runner.packing.is_done)
     assert "openvino has failed: no graph today" in capfd.readouterr().err
+    assert runner.decision == "native computes all steps, as openvino has failed: no graph today"
     prompt = checkpoints.prompts(1)[0]
     assert greedy(runner, [prompt], 8) == [checkpoints.greedy(llama, prompt, 8)]
     runner.close()

@@ -1,6 +1,7 @@
 """The runtime "auto": combined for quantised GGUF files, and each reason against it."""
 
 import json
+import platform
 
 import pytest
 
@@ -8,6 +9,7 @@ pytest.importorskip("gguf")
 pytest.importorskip("llvmlite")
 pytest.importorskip("openvino")
 
+from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.catalog import AUTO
@@ -15,6 +17,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.loader import open_ours
 from mindspore_serving.llm.runtimes import default
 from mindspore_serving.llm.runtimes.default import choose_runtime, reason_against
+from mindspore_serving.llm.runtimes.native.kernels import compiler
 from mindspore_serving.llm.runtimes.native.kernels.compiler import VARIABLE
 from tests.llm import gguf_files
 
@@ -75,6 +78,28 @@ def test_a_missing_library_is_a_reason(model, monkeypatch):
 def test_missing_instructions_are_a_reason(model, monkeypatch):
     monkeypatch.setenv(VARIABLE, "sse2")
     assert "'sse2', expected one of" in reason_against(model, EngineConfig())
+
+
+def test_an_arm_processor_computes_by_openvino_and_says_why(model, monkeypatch, tmp_path):
+    """There are no kernels for NEON."""
+    processor = tmp_path / "cpuinfo"
+    processor.write_text("processor\t: 0\nFeatures\t: fp asimd asimddp i8mm\n\nprocessor\t: 1\n")
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(compiler, "_PROCESSOR", processor)
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    lines = []
+    monkeypatch.setattr(log, "info", lambda text, *values: lines.append(text % values))
+    compiler.processor.cache_clear()
+    try:
+        assert choose_runtime(model, AUTO, EngineConfig()) == "openvino"
+        reason = "native kernels need an x86-64 processor with AVX2, this one is aarch64"
+        assert f"runtime openvino, and not combined: {reason}" in lines[0]
+        with pytest.raises(StartError, match=f"memory is 'low'.*{reason}"):
+            choose_runtime(model, AUTO, EngineConfig(memory="low"))
+        with pytest.raises(StartError, match=f"{reason} .no name in /proc/cpuinfo.: choose"):
+            compiler.instruction_set()
+    finally:
+        compiler.processor.cache_clear()
 
 
 def test_options_that_only_combined_has_are_refused_with_the_reason(tmp_path):

@@ -1,9 +1,11 @@
 """Functions that are compiled: they compute as Python, are kept, and refuse what is unknown."""
 
+import ctypes
 import subprocess
 import sys
 from typing import NamedTuple
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.native import attention_tasks, compiling, interpreter
 from mindspore_serving.llm.runtimes.native.kernels.compiler import Compiler, compiler
+from mindspore_serving.llm.runtimes.native.kernels.machine_code import MachineCode, ObjectFile
 from mindspore_serving.llm.runtimes.native.memory import load_f32
 from mindspore_serving.llm.runtimes.native.opening import compile_early
 from mindspore_serving.llm.step import Row, Step
@@ -29,7 +32,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
 open_runner(sys.argv[1], "native", EngineConfig(kv_cache_memory=2**20)).close()
 from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
-print(compiler().num_compiled, "openvino" in sys.modules)
+print(compiler().num_compiled, {"openvino", "llvmlite.binding"} & set(sys.modules))
 """
 LIMIT, FACTOR = 5, np.float32(1.5)
 INTEGERS = st.lists(st.integers(-50, 50), min_size=6, max_size=6)
@@ -140,6 +143,22 @@ def test_functions_with_results_are_expanded(x):
     np.testing.assert_allclose(out, expected, rtol=1e-6)
 
 
+def first_or_last(x, out):
+    out[0] = x[0] * x[1] or x[2]
+    out[1] = x[0] and x[1]
+    out[2] = x[0] and x[1] or x[2]
+    if x[0] and x[1] > 0:
+        out[3] = 1
+
+
+@pytest.mark.parametrize("x", [(3, 4, 5), (0, 4, 5), (3, 0, 0), (-2, -1, 7)])
+def test_and_and_or_are_the_value_that_decides(x):
+    out, expected = np.zeros(4, np.int64), [0] * 4
+    compiling.entry(first_or_last)(np.array(x), out)
+    first_or_last(x, expected)
+    assert out.tolist() == expected
+
+
 def test_tuples_and_tables_are_passed_in_parts():
     out = np.zeros((4, 3), np.int64)
     compiling.entry(fill)(Pair(np.array([7, 8, 9, 10]), 3), out)
@@ -180,20 +199,19 @@ def _with_mixed_numbers(x):
     ],
 )
 def test_unknown_constructs_are_refused_with_their_line(function, message, empty_cache):
-    first = function.__code__.co_firstlineno
-    lines = range(first + 1, first + 3)
-    place = f"test_native_compiling:({'|'.join(map(str, lines))}): "
-    with pytest.raises(ServingError, match=f"{place}.*{message}"):
+    with pytest.raises(ServingError, match=rf"test_native_compiling:\d+: .*{message}") as error:
         compiling.entry(function)(np.zeros(2, np.int64))
+    line = int(str(error.value).split(":")[1])
+    assert 0 < line - function.__code__.co_firstlineno < 4
     assert not list(empty_cache.iterdir())
 
 
-def test_a_later_process_opens_a_model_without_compiling(tmp_path):
+def test_a_later_process_opens_a_model_without_compiling_and_llvm(tmp_path):
     path = gguf_files.write_model(tmp_path / "model.gguf", kind="Q8_0")
     open_runner(path, "native", EngineConfig(kv_cache_memory=2**20)).close()
     command = [sys.executable, "-c", LATER_PROCESS, str(path)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    assert done.stdout.strip() == "0 False"
+    assert done.stdout.strip() == "0 set()"
 
 
 def test_a_model_is_opened_with_code_that_was_compiled_early(empty_cache, monkeypatch, tmp_path):
@@ -220,6 +238,47 @@ def test_kept_code_is_called_without_compiling(empty_cache, monkeypatch):
 def test_an_array_that_is_not_contiguous_is_refused():
     with pytest.raises(ServingError, match="not contiguous"):
         list(compiling._numbers((np.zeros((4, 4))[:, 1],)))
+
+
+def object_file(text):
+    """Machine code of LLVM's text, for a process that has it compiled."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+    return machine.emit_object(llvm.parse_assembly(text))
+
+
+NOWHERE = "declare void @nowhere()\ndefine void @here() {\n  call void @nowhere()\n  ret void\n}"
+
+
+def test_symbols_that_code_needs_from_elsewhere_are_read():
+    assert ObjectFile(object_file(NOWHERE)).undefined == ["nowhere"]
+
+
+def test_machine_code_calls_the_c_library_and_reads_its_constants():
+    text = """
+    declare i64 @labs(i64)
+    @table = constant [4 x i64] [i64 2, i64 3, i64 5, i64 7]
+    define i64 @prime(i64 %x) {
+      %index = call i64 @labs(i64 %x)
+      %at = getelementptr [4 x i64], ptr @table, i64 0, i64 %index
+      %value = load i64, ptr %at
+      ret i64 %value
+    }"""
+    code = MachineCode(object_file(text))
+    prime = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(code.address("prime"))
+    assert [prime(-each) for each in range(4)] == [2, 3, 5, 7]
+
+
+def test_machine_code_that_cannot_be_linked_is_refused():
+    with pytest.raises(ServingError, match="needs nowhere, unknown here"):
+        MachineCode(object_file(NOWHERE))
+    with pytest.raises(ServingError, match="has variables"):
+        MachineCode(object_file("@counter = global i64 0\n" + NOWHERE))
+    machine = llvm.Target.from_default_triple().create_target_machine(codemodel="small")
+    near = machine.emit_object(llvm.parse_assembly(NOWHERE.replace("nowhere", "abort")))
+    with pytest.raises(ServingError, match="a relocation of kind 4, unknown"):
+        MachineCode(near)
 
 
 def test_functions_for_compiled_code_are_not_called_by_python():

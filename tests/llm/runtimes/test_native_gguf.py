@@ -12,6 +12,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.runtimes import open_runner
+from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights, integers
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import gguf_files
@@ -100,8 +101,8 @@ def test_passes_of_a_prompt_that_need_no_logits_end(tmp_path):
     """The last matrix has no rows in them."""
     path = gguf_files.write_model(tmp_path / "model.gguf", kind="Q8_0")
     runner = open_runner(path, "native", EngineConfig(kv_cache_memory=2**20))
-    prompt = [*TOKENS, *TOKENS]
-    last = runner.run(Step((Row(prompt, 0, range(runner.num_blocks), 1),)))
+    prompt = [TOKENS[i % len(TOKENS)] for i in range(MAX_ROWS + 3)]
+    last = np.array(runner.run(Step((Row(prompt, 0, range(runner.num_blocks), 1),))))
     np.testing.assert_array_equal(last, all_logits(runner, prompt)[-1:])
 
 

@@ -1,6 +1,9 @@
 """Arrays whose memory is returned in parts."""
 
 import mmap
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -74,3 +77,30 @@ def test_a_cache_of_torch_takes_memory_when_blocks_are_written() -> None:
     assert resident() - before < size // 10
     assert cache.layers[1][0][0].eq(1).all()
     assert cache.layers[1][0][1].eq(0).all()
+
+
+LARGE = """
+import ctypes
+from mindspore_serving.llm.runtimes.pages import map_large_allocations
+
+class Numbers(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "abcdefghij"]
+
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Numbers
+if {maps}:
+    map_large_allocations()
+bytearray(16 << 20)  # freed: from now on the library keeps blocks of that size
+before = library.mallinfo2().d
+kept = [bytearray(1 << 20) for _ in range(4)]
+print(library.mallinfo2().d - before)  # blocks in pages of their own
+"""
+
+
+@pytest.mark.parametrize(("maps", "expected"), [(True, "4"), (False, "0")])
+def test_large_blocks_of_the_library_have_pages_of_their_own(maps: bool, expected: str) -> None:
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("the C library is another one than glibc")
+    command = [sys.executable, "-c", LARGE.format(maps=maps)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.strip() == expected

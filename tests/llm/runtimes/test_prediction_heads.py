@@ -32,11 +32,18 @@ QWEN = {
     "": "mtp.layers.0.", "norm": "mtp.norm", "enorm": "mtp.pre_fc_norm_embedding",
     "hnorm": "mtp.pre_fc_norm_hidden", "eh_proj": "mtp.fc",
 }  # fmt: skip
+MIMO = {
+    "": "model.mtp_layers.0.", "norm": "model.mtp_layers.0.final_layernorm",
+    "enorm": "model.mtp_layers.0.token_layernorm", "hnorm": "model.mtp_layers.0.hidden_layernorm",
+    "eh_proj": "model.mtp_layers.0.input_proj",
+}  # fmt: skip
 MODELS = {
     "deepseek-v3": (DEEPSEEK, {"first_k_dense_replace": 0}, 0),
     "glm4-moe": (DEEPSEEK, {"first_k_dense_replace": 0}, 0),
     "qwen3-next": (QWEN, {"layer_types": ["full_attention"], "mlp_only_layers": []}, 1),
+    "qwen2": (MIMO, {}, 0),
 }
+RENAMED = {"qwen2": {"architectures": ["MiMoForCausalLM"], "use_mrope": False}}  # a Qwen 2
 RUNTIMES = {"openvino": {"dtype": "f32"}, "torch": {"device": "cpu"}}
 
 
@@ -68,7 +75,8 @@ def built(root: Path, name: str) -> tuple[Path, Path]:
         stem = names.get(key) or f"model.layers.{count}.{key}"
         tensors[f"{stem}.weight"] = torch.randn(shape, generator=generator) * 0.3
     save_file(tensors, directory / "model.safetensors", {"format": "pt"})
-    (directory / "config.json").write_text(json.dumps({**config, "num_nextn_predict_layers": 1}))
+    config |= {"num_nextn_predict_layers": 1, **RENAMED.get(name, {})}
+    (directory / "config.json").write_text(json.dumps(config))
     return directory, layer
 
 
@@ -90,9 +98,13 @@ def head_logits(root: Path, name: str, tokens: list[int]) -> np.ndarray:
         for key in ("enorm", "hnorm", "eh_proj")
     )
     ids = torch.tensor([tokens])
+    outputs = []
+    model.model.norm.register_forward_pre_hook(lambda _, inputs: outputs.append(inputs[0]))
     hidden = model.model(ids[:, :-1], use_cache=False).last_hidden_state
     embedded = model.model.embed_tokens(ids[:, 1:])
-    joined = torch.cat([normed(embedded, enorm + plus), normed(hidden, hnorm + plus)], -1)
+    hidden = outputs[0] if names is MIMO else hidden
+    parts = [normed(embedded, enorm + plus), normed(hidden, hnorm + plus)]
+    joined = torch.cat(parts[::-1] if names is MIMO else parts, -1)
     states = one.model(inputs_embeds=joined @ matrix.T, use_cache=False).last_hidden_state
     return model.lm_head(states)[0].numpy()
 
@@ -104,7 +116,13 @@ def config(runtime: str, **options: object) -> EngineConfig:
 
 @pytest.mark.parametrize(
     ("name", "runtime"),
-    [("deepseek-v3", "torch"), ("glm4-moe", "openvino"), ("qwen3-next", "openvino")],
+    [
+        ("deepseek-v3", "torch"),
+        ("glm4-moe", "openvino"),
+        ("qwen3-next", "openvino"),
+        ("qwen2", "openvino"),
+        ("qwen2", "torch"),
+    ],
 )
 def test_logits_of_a_head_are_those_of_its_layer(root: Path, name: str, runtime: str) -> None:
     directory, _ = built(root, name)
@@ -127,7 +145,9 @@ def test_logits_of_a_head_are_those_of_its_layer(root: Path, name: str, runtime:
     assert relative_error(np.concatenate(found), expected) < 1e-4
 
 
-@pytest.mark.parametrize(("name", "runtime"), [("glm4-moe", "openvino"), ("qwen3-next", "torch")])
+@pytest.mark.parametrize(
+    ("name", "runtime"), [("glm4-moe", "openvino"), ("qwen3-next", "torch"), ("qwen2", "openvino")]
+)
 def test_answers_with_a_head_are_greedy(root: Path, name: str, runtime: str) -> None:
     directory, _ = built(root, name)
     given = config(runtime, num_speculative_tokens=2, adaptive_speculation=False, min_ngram=32)

@@ -41,6 +41,7 @@ def read(tmp_path: Path, text: str, name: str = "resnet") -> ForeignModel:
     directory = tmp_path / name
     directory.mkdir(exist_ok=True)
     (directory / FILE).write_text(text)
+    (directory / "labels.txt").write_text("cat\ncoffee mug\n")
     model = formats.read(str(directory))
     assert model is not None
     return model
@@ -60,17 +61,25 @@ def test_options_of_the_server_follow_from_the_file(tmp_path: Path) -> None:
         "max_batch_delay_ms": 0.5,
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "cache_mb": 64,
         "with_batch_dim": True,
     }
     assert (model.versions, model.max_batch_size) == ("1,3", 8)
     assert model.model_options == {"thread_num": 3, "enable_parallel": True}
 
 
+@pytest.mark.parametrize("name", ["none.txt", "../resnet/../labels.txt", "/etc/hosts"])
+def test_labels_are_a_file_of_the_model(tmp_path: Path, name: str) -> None:
+    (tmp_path / "labels.txt").write_text("secret")
+    problem = refusal(tmp_path, FULL.replace("labels.txt", name))
+    assert f"label_filename of 'scores' is '{name}', which is no file in" in problem
+
+
 def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
     model = read(tmp_path, FULL)
     assert model.inputs == (TensorSpec("pixels", np.dtype("float32"), (-1, 3, -1, -1)),)
     assert model.outputs == (
-        TensorSpec("scores", np.dtype("float16"), (-1, 1000)),
+        TensorSpec("scores", np.dtype("float16"), (-1, 1000), labels=("cat", "coffee mug")),
         TensorSpec("label", TEXT, (-1, 1)),
     )
 
@@ -78,8 +87,8 @@ def test_tensors_have_the_batch_dimension_in_front(tmp_path: Path) -> None:
 def test_fields_without_effect_are_named_once_by_the_highest(tmp_path: Path) -> None:
     assert read(tmp_path, FULL).note("resnet") == (
         "resnet: without effect here, of Triton's config.pbtxt: input.format, "
-        "output.label_filename, instance_group.host_policy, dynamic_batching.priority_levels, "
-        "dynamic_batching.default_queue_policy.max_queue_size, optimization, response_cache, "
+        "instance_group.host_policy, dynamic_batching.priority_levels, "
+        "dynamic_batching.default_queue_policy.max_queue_size, optimization, "
         "parameters.other"
     )
 
@@ -209,5 +218,6 @@ def test_options_of_the_operator_win(tmp_path: Path) -> None:
         "device_type": "CPU",
         "preferred_batch_size": 8,
         "max_queue_seconds": 2.0,
+        "cache_mb": 64,
         "with_batch_dim": True,
     }

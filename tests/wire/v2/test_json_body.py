@@ -140,9 +140,9 @@ def test_inputs_and_outputs_may_be_in_shared_memory():
         (
             {
                 "inputs": [JSON_INPUT],
-                "outputs": [{"name": "y", "parameters": {"classification": 2}}],
+                "outputs": [{"name": "y", "parameters": {"classification": -2}}],
             },
-            "classification is not supported",
+            "classification is -2, expected a number of classes",
         ),
         ({"inputs": [JSON_INPUT], "outputs": [{"name": "y"}, {"name": "y"}]}, "same name"),
         ({"inputs": [JSON_INPUT, JSON_INPUT]}, "same name"),

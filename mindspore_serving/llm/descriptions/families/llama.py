@@ -125,6 +125,9 @@ ROWS: dict[str, Architecture] = {
     "Ministral3ForCausalLM": MINISTRAL3,
     "Mistral3ForConditionalGeneration": replace(MINISTRAL3, variant=_mistral3),
     "Qwen2ForCausalLM": QWEN2,
+    "MiMoForCausalLM": replace(
+        QWEN2, fixed={**PLAIN, "attention_bias": (True,), "use_mrope": (False,)}
+    ),
     "Qwen3ForCausalLM": QWEN3,
     "SmolLM3ForCausalLM": replace(
         LLAMA, read=_smollm3,

@@ -9,7 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 from weakref import finalize
 
@@ -42,7 +44,7 @@ class Packing:
         measures: measures the runner and decides which steps it computes.
 
     `is_done` is True once nothing is computed here any more; then `choice` is the decision, or None
-    after a failure.
+    after a failure.  `decision` says the same to people.
     """
 
     def __init__(
@@ -52,12 +54,25 @@ class Packing:
         self.runner: EmbeddingRunner | None = None
         self.choice: Choice | None = None
         self.is_done = False
+        self.decision = "native computes all steps, until openvino is packed and both are measured"
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._name, self._prepare = name, prepare
         self._opens, self._measures = opens, measures
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="packing", daemon=True)
         self._thread.start()
         finalize(self, _end, self._closing, self._thread)  # also when the process ends
+
+    def call_when_done(self, call: Callable[[], None]) -> None:
+        """Call `call` when `is_done`: on the thread of this object, or at once."""
+        self._calls.put(call)
+        if self.is_done:
+            self._call_all()
+
+    def _call_all(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()()
 
     def close(self) -> None:
         """End the thread, after the part of the opening that it is in, and close the runner."""
@@ -78,18 +93,18 @@ class Packing:
                 self._name, time.perf_counter() - began - DELAY, time.process_time() - spent,
             )  # fmt: skip
             self.choice = self._measures(self.runner, self._check)
-            log.info("%s: %s", self._name, self.choice.describe())
+            self.decision = self.choice.describe()
+            log.info("%s: %s", self._name, self.decision)
         except _Closed:
             return
         except Exception as error:  # whatever it is, the first runner goes on
             if not isinstance(error, ServingError | ImportError | MemoryError):
                 log.error("packing has failed", exc_info=True)
-            log.warning(
-                "%s: the native runtime computes all steps, as openvino has failed: %s",
-                self._name, error,
-            )  # fmt: skip
+            self.decision = f"native computes all steps, as openvino has failed: {error}"
+            log.warning("%s: %s", self._name, self.decision)
         finally:
             self.is_done = True
+            self._call_all()
             trim()
 
     def _check(self) -> None:

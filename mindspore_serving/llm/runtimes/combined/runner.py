@@ -52,6 +52,16 @@ class CombinedRunner(LimitedRunner):
 
         self.packing = Packing(name, prepare, opened, measured)
 
+    @property
+    def decision(self) -> str:
+        """Text that says which runtime computes which steps, and why."""
+        return "native computes all steps" if self.packing is None else self.packing.decision
+
+    def call_when_decided(self, call: Callable[[], None]) -> None:
+        """Call `call`, on any thread, when `decision` is the last one; perhaps at once."""
+        if self.packing is not None:
+            self.packing.call_when_done(call)
+
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does."""
         return self._compute(step, embeds=False)

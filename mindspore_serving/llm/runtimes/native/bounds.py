@@ -70,7 +70,10 @@ _FEATURES: dict[OpCode, Callable[[Features], Features]] = {
     OpCode.QUERY_SCALE: lambda c: {_OUT: 1},
     OpCode.REDUCE: _reduce,
     OpCode.ROUTE: _route,
-    OpCode.EXPERT_PRODUCT: lambda c: {_OUT: c[_WIDTH], _A: 1, _B: 1},
+    OpCode.EXPERT_PRODUCT: lambda c: {_OUT: c[_P4] * c[_WIDTH], _A: 1, _B: 1},
+    OpCode.EXPERT_ORDER: lambda c: {_OUT: 1, _A: c[_P4], _P1: c[_P4], _P5: 2 * c[_WIDTH]},
+    OpCode.EXPERT_GATHER: lambda c: {**_unary(c), _B: c[_P4], _P1: c[_P4]},
+    OpCode.EXPERT_SUM: lambda c: {**_unary(c), _B: c[_P4], _P1: c[_P4]},
     OpCode.EXPERT_BIAS: lambda c: {**_unary(c), _B: 1, _P1: c[_WIDTH]},
     OpCode.ADAPT: lambda c: {_OUT: c[_WIDTH], _A: c[_P1]},
     OpCode.STATE: _state,
@@ -80,6 +83,8 @@ _OPTIONAL = {
     OpCode.LAYER_NORM: {_B, _P2},
     OpCode.ROPE_TABLES: {_P0},
     OpCode.ROUTE: {_B, _P1},
+    OpCode.EXPERT_GATHER: {_P1},
+    OpCode.EXPERT_SUM: {_P1},
     OpCode.STATE: {_P2},
 }
 

@@ -5,7 +5,8 @@ Knows no model.
 
 from enum import IntEnum, IntFlag
 
-MAX_ROWS = 8  # tokens of a plan's pass
+MAX_ROWS = 64  # tokens of a plan's pass
+MAX_LOGITS = 16  # tokens of a pass whose logits are returned
 NUM_COLUMNS = 16
 NUM_NUMBERS = 4  # float32 parameters of an operation
 
@@ -32,6 +33,9 @@ class OpCode(IntEnum):
     EXPERT_BIAS = 16
     ADAPT = 17
     STATE = 18
+    EXPERT_ORDER = 19
+    EXPERT_GATHER = 20
+    EXPERT_SUM = 21
 
 
 class Column(IntEnum):
@@ -42,7 +46,7 @@ class Column(IntEnum):
     """
 
     CODE = 0
-    OF_ROWS = 1  # 1: computed for the tokens whose logits are returned, 0: for all
+    PER_TOKEN = 1  # rows for each token; 0: rows of the tokens whose logits are returned
     OUT = 2
     OUT_STRIDE = 3
     A = 4
@@ -57,6 +61,11 @@ class Column(IntEnum):
     P4 = 13
     P5 = 14
     P6 = 15
+
+
+def max_rows(per_token: int) -> int:
+    """Return the largest number of rows of a pass, of an operation with that PER_TOKEN."""
+    return per_token * MAX_ROWS or MAX_LOGITS
 
 
 class Unary(IntEnum):

@@ -1,4 +1,4 @@
-"""Compiled choice of experts; their products are rows of the plan, one for each choice."""
+"""Compiled choice of experts; the order of rows by expert is that of `kernels.choices`."""
 
 import numpy as np
 

@@ -22,16 +22,17 @@ from mindspore_serving.llm.runtimes.native.elementwise import (
     Floats,
     Integers,
 )
+from mindspore_serving.llm.runtimes.native.memory import call_kernel
 from mindspore_serving.llm.runtimes.native.memory import load_f32 as get
 from mindspore_serving.llm.runtimes.native.memory import store_f32 as put
 from mindspore_serving.llm.runtimes.native.products import Team, multiply, multiply_experts
 from mindspore_serving.llm.runtimes.native.states import execute_state
 
-_CODE, _OF_ROWS = int(Column.CODE), int(Column.OF_ROWS)
+_CODE, _PER_TOKEN = int(Column.CODE), int(Column.PER_TOKEN)
 _PRODUCT, _RMS_NORM, _LAYER_NORM, _ROPE_TABLES, _ROPE, _ATTENTION = map(int, list(OpCode)[:6])
 _UNARY, _BINARY, _GATHER, _COPY_HEADS, _QUERY_SCALE, _REDUCE = map(int, list(OpCode)[6:12])
 _SCALING, _BROADCAST, _ROUTE, _EXPERT_PRODUCT, _EXPERT_BIAS = map(int, list(OpCode)[12:17])
-_ADAPT, _STATE = map(int, list(OpCode)[17:])
+_ADAPT, _STATE, _EXPERT_ORDER, _EXPERT_GATHER, _EXPERT_SUM = map(int, list(OpCode)[17:])
 
 
 class PlanArrays(NamedTuple):
@@ -53,7 +54,7 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
     """
     for index in range(len(planned.operations)):
         op, numbers = planned.operations[index], planned.numbers[index]
-        rows = len(memory.gathered) if op[_OF_ROWS] else tokens
+        rows = op[_PER_TOKEN] * tokens or len(memory.gathered)
         code = op[_CODE]
         if rows == 0:
             continue  # a pass without logits; a team would wait for a record of no chunks
@@ -66,6 +67,8 @@ def execute(planned: PlanArrays, memory: Memory, tokens: int) -> None:
             attention.write(memory, op, rows, layer)
             operation = AttentionOperation(op, numbers, layer)
             attend_all(planned.team, planned.attention, memory, operation, rows)
+        elif code in (_EXPERT_ORDER, _EXPERT_GATHER, _EXPERT_SUM):
+            call_kernel(op[P6], op.ctypes.data, rows)
         elif code == _ADAPT:
             lora.adapt(memory, op, rows)
         elif code == _STATE:

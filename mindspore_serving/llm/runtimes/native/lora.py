@@ -28,7 +28,7 @@ from mindspore_serving.llm.runtimes.native.memory import load_f32 as get
 from mindspore_serving.llm.runtimes.native.memory import store_f32 as put
 
 Matrix = npt.NDArray[np.float32]
-_OF_ROWS, _ADAPTER, _ZERO = int(Column.OF_ROWS), int(StepColumn.ADAPTER), np.float32(0)
+_PER_TOKEN, _ADAPTER, _ZERO = int(Column.PER_TOKEN), int(StepColumn.ADAPTER), np.float32(0)
 DOWN, UP, RANK = range(3)  # addresses of [rank, in] and [rank, out], and the rank
 
 
@@ -92,7 +92,7 @@ def _stored(change: LowRank) -> tuple[Matrix, Matrix]:
 def adapt(memory: Memory, op: Integers, rows: int) -> None:
     """Add up @ down @ x to the products of `rows`, for the adapter of each."""
     for row in range(rows):
-        token = memory.gathered[row] if op[_OF_ROWS] else row
+        token = row if op[_PER_TOKEN] else memory.gathered[row]
         adapter = memory.step[token, _ADAPTER]
         down, up = memory.adapters[adapter, op[P0], DOWN], memory.adapters[adapter, op[P0], UP]
         x = memory.arena + 4 * (op[A] + row * op[A_STRIDE])

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.expert_block import ExpertBlock
 from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs, Longer, Weight
 from mindspore_serving.llm.models.state_rules import DeltaRule, Heads, SelectiveScan
 from mindspore_serving.llm.runtimes.adapters import MATRIX, TABLE
-from mindspore_serving.llm.runtimes.native.codes import Binary, Column, OpCode, RouteFlag, Scaling
+from mindspore_serving.llm.runtimes.native.codes import Column, OpCode
+from mindspore_serving.llm.runtimes.native.expert_plan import ExpertOps
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
-from mindspore_serving.llm.runtimes.native.planned import Node, PlannedOps, expect, head_width
+from mindspore_serving.llm.runtimes.native.planned import Node, expect, head_width
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 
 _OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
@@ -55,7 +55,7 @@ class PlannedLayer:
     head_dim: int
 
 
-class NativeOps(PlannedOps):
+class NativeOps(ExpertOps):
     """`Ops` that record a plan; the handle of a weight is its name.
 
     With `adapters`, LoRA adapters may change every weight that is multiplied or looked up; with
@@ -66,13 +66,12 @@ class NativeOps(PlannedOps):
         self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None,
         has_images: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__()
+        super().__init__(weights)
         self.lookups: list[Lookup] = []
         self.layers: list[PlannedLayer] = []
         self.states: list[int] = []  # numbers of a state, of each operation that has one
         self.image_features: ImageFeatures | None = None
         self.last_hidden: Node | None = None
-        self._weights = weights
         self._adapters = adapters
         self.inputs = DecoderInputs(
             TokenIds(2**31),
@@ -109,7 +108,7 @@ class NativeOps(PlannedOps):
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         number, width = self._weights.matrix(weight, x.width)
-        out = self.recorder.tensor(width, of_rows=x.of_rows)
+        out = self.recorder.tensor(width, per_token=x.per_token)
         self.recorder.add(OpCode.PRODUCT, {_OUT: out, _A: x}, p0=number)
         if self._adapters is not None:
             use = self._adapters.add_use(MATRIX, weight, (width, x.width))
@@ -250,7 +249,7 @@ class NativeOps(PlannedOps):
             for name in names
         )
         joined = self.join_heads(parts, 1, sum(x.width for x in parts))
-        out = self.recorder.tensor(heads.values, of_rows=joined.of_rows)
+        out = self.recorder.tensor(heads.values, per_token=joined.per_token)
         constant = self.recorder.constant(np.concatenate([-np.exp(log_rate), bias, skip]))
         scratch = self.recorder.tensor(2 * heads.key_dim)
         self._add_state(
@@ -269,91 +268,13 @@ class NativeOps(PlannedOps):
         self.states.append(size)
 
     def gather_rows(self, x: Node, rows: str) -> Node:
-        out = self.recorder.tensor(x.width, of_rows=True)
+        out = self.recorder.tensor(x.width, per_token=0)
         self.recorder.add(OpCode.GATHER, {_OUT: out, _A: x})
         return out
 
     def gain(self, x: Node, weight: Weight) -> Node:
         length = 1 if self._weights.shape(weight) == (1,) else x.width
         return self.mul(x, self.recorder.constant(self._weights.vector(weight, length)))
-
-    def moe(self, x: Node, scores: Node, block: ExpertBlock) -> Node:
-        routed, routing = self._route(scores, block), block.routing
-        total = None
-        for choice in range(routing.top_k):
-            expert = routed.part(choice, 1)
-            share = routed.part(routing.top_k + choice, 1)
-            if routing.scales_input:
-                out = self._expert(self.mul(x, share), expert, block)
-            else:
-                out = self.mul(self._expert(x, expert, block), share)
-            total = out if total is None else self.add(total, out)
-        assert total is not None
-        return total
-
-    def _route(self, scores: Node, block: ExpertBlock) -> Node:
-        """Choose experts: the result has the numbers of the `top_k` best, and their weights."""
-        routing, count = block.routing, len(block.experts)
-        expect(scores, count, "a score for each expert")
-        if not 0 < routing.top_k <= count or count % routing.groups:
-            raise StartError(
-                f"{routing.top_k} of {count} experts in {routing.groups} groups cannot be chosen"
-            )
-        flags = RouteFlag.SIGMOID if routing.scores == "sigmoid" else RouteFlag(0)
-        flags |= RouteFlag.NORMALIZE if routing.normalize else RouteFlag(0)
-        flags |= RouteFlag.BY_PAIRS if routing.by_pairs else RouteFlag(0)
-        out = self.recorder.tensor(2 * routing.top_k)
-        tensors = {_OUT: out, _A: scores, _P5: self.recorder.tensor(3 * count)}
-        for column, name in ((_B, block.correction), (_P1, block.gains)):
-            if name is not None:
-                tensors[column] = self.recorder.constant(self._weights.vector(name, count))
-        self.recorder.add(
-            OpCode.ROUTE, tensors, (routing.min_total, routing.scale), width=count, p0=int(flags),
-            p2=routing.groups, p3=routing.top_groups, p4=routing.top_k,
-        )  # fmt: skip
-        return out
-
-    def _expert(self, x: Node, expert: Node, block: ExpertBlock) -> Node:
-        """Compute for each row the expert whose number is in `expert`."""
-        up = self._expert_product(x, expert, [e.up for e in block.experts])
-        gates = [e.gate for e in block.experts]
-        biases = list(zip(*(e.biases or () for e in block.experts), strict=True))
-        up = self._expert_bias(up, expert, biases[1]) if biases else up
-        if gates[0] is None:
-            h = self.relu(up)
-            h = self.mul(h, h)
-        else:
-            gate = self._expert_product(x, expert, gates)
-            gate = self._expert_bias(gate, expert, biases[0]) if biases else gate
-            h = self._gated(gate, up, block)
-        out = self._expert_product(h, expert, [e.down for e in block.experts])
-        return self._expert_bias(out, expert, biases[2]) if biases else out
-
-    def _gated(self, gate: Node, up: Node, block: ExpertBlock) -> Node:
-        if block.clamp is not None:
-            limit = block.clamp.limit
-            gate = self._scaling(Scaling.CLIP, gate, -math.inf, limit)
-            up = self._scaling(Scaling.CLIP, up, -limit, limit)
-            return self._binary(Binary.CLAMPED, gate, up, block.clamp.alpha)
-        return self.mul(self.gelu(gate), up) if block.is_gelu else self.silu_mul(gate, up)
-
-    def _expert_product(self, x: Node, expert: Node, names: Sequence[Weight]) -> Node:
-        numbers, widths = zip(*(self._weights.matrix(n, x.width) for n in names), strict=True)
-        if len(set(widths)) > 1 or numbers != tuple(range(numbers[0], numbers[0] + len(names))):
-            raise StartError(f"the experts of {names[0]!r} have matrices of different shapes")
-        if len({self._weights.matrices[number].format.activations for number in numbers}) > 1:
-            raise StartError(f"the experts of {names[0]!r} have types that do not go together")
-        out = self.recorder.tensor(widths[0], of_rows=x.of_rows)
-        tensors = {_OUT: out, _A: x, _B: expert}
-        self.recorder.add(OpCode.EXPERT_PRODUCT, tensors, p0=numbers[0], p1=len(names))
-        return out
-
-    def _expert_bias(self, x: Node, expert: Node, names: Sequence[Weight]) -> Node:
-        out = self._like(x)
-        values = np.concatenate([self._weights.vector(name, x.width) for name in names])
-        tensors = {_OUT: out, _A: x, _B: expert, _P1: self.recorder.constant(values)}
-        self.recorder.add(OpCode.EXPERT_BIAS, tensors)
-        return out
 
     def hidden(self, x: Node) -> Node:
         x.storage.is_kept = True

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.runtimes.native.bounds import check_features
 from mindspore_serving.llm.runtimes.native.codes import (
-    MAX_ROWS,
     NUM_COLUMNS,
     NUM_NUMBERS,
     Column,
     OpCode,
+    max_rows,
 )
 
 ALIGNED = 16  # numbers: 64 bytes
@@ -25,7 +25,7 @@ ALIGNED = 16  # numbers: 64 bytes
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """Memory of a tensor: numbers of `MAX_ROWS` rows, or of a constant.
+    """Memory of a tensor: numbers of the rows of a pass, or of a constant.
 
     It is used from the operation `first` to `last`; `last` -1 keeps it for the whole pass.
     """
@@ -41,18 +41,19 @@ class Storage:
 class ArenaTensor:
     """Features `begin` .. `begin + width - 1` of rows that are `stride` numbers apart.
 
-    With `of_rows` its rows are those of logits.  A `stride` of 0 is a constant's.
+    There are `per_token` rows for each token, or with 0 the rows of logits.  A `stride` of 0 is a
+    constant's.
     """
 
     storage: Storage
     width: int
     stride: int
     begin: int = 0
-    of_rows: bool = False
+    per_token: int = 1
 
     def part(self, begin: int, width: int) -> "ArenaTensor":
         """Return some of the features, in the same memory."""
-        return ArenaTensor(self.storage, width, self.stride, self.begin + begin, self.of_rows)
+        return ArenaTensor(self.storage, width, self.stride, self.begin + begin, self.per_token)
 
 
 @dataclass(slots=True)
@@ -84,13 +85,13 @@ class PlanRecorder:
     _constants: dict[bytes, ArenaTensor] = field(default_factory=dict)
     _values: list[npt.NDArray[np.float32]] = field(default_factory=list)
 
-    def tensor(self, width: int, *, of_rows: bool = False, is_kept: bool = False) -> ArenaTensor:
+    def tensor(self, width: int, *, per_token: int = 1, is_kept: bool = False) -> ArenaTensor:
         """Return a new tensor of `width` features."""
         if not 0 < width < 2**32:
             raise StartError(f"a tensor has {width} features, expected at least one")
         stride = -(-width // ALIGNED) * ALIGNED
-        storage = Storage(MAX_ROWS * stride, len(self.operations), is_kept=is_kept)
-        return ArenaTensor(storage, width, stride, of_rows=of_rows)
+        storage = Storage(max_rows(per_token) * stride, len(self.operations), is_kept=is_kept)
+        return ArenaTensor(storage, width, stride, per_token=per_token)
 
     def constant(self, values: npt.ArrayLike) -> ArenaTensor:
         """Return a tensor of one row, the same in all passes."""
@@ -112,7 +113,7 @@ class PlanRecorder:
         """
         columns = {Column[name.upper()]: value for name, value in parameters.items()}
         columns[Column.CODE] = code
-        columns[Column.OF_ROWS] = int(tensors[Column.OUT].of_rows)
+        columns[Column.PER_TOKEN] = tensors[Column.OUT].per_token
         columns.setdefault(Column.WIDTH, tensors[Column.OUT].width)
         check_features(columns, {column: tensor.width for column, tensor in tensors.items()})
         for tensor in tensors.values():
@@ -123,7 +124,7 @@ class PlanRecorder:
         """Return the arrays, with memory for every tensor."""
         size = self._allocate_constants()
         size = _allocate(self.operations, size)
-        arena = np.zeros(size, np.float32)
+        arena = np.zeros(size + ALIGNED, np.float32)  # kernels read whole vectors
         for tensor, values in zip(self._constants.values(), self._values, strict=True):
             arena[tensor.storage.offset :][: len(values)] = values
         rows = np.full((len(self.operations), NUM_COLUMNS), -1, np.int64)
@@ -148,7 +149,7 @@ class PlanRecorder:
 
 def _checked_offset(tensor: ArenaTensor, size: int) -> int:
     storage = tensor.storage
-    end = (MAX_ROWS - 1) * tensor.stride + tensor.begin + tensor.width
+    end = (max_rows(tensor.per_token) - 1) * tensor.stride + tensor.begin + tensor.width
     if tensor.begin < 0 or end > storage.size or storage.offset + storage.size > size:
         raise StartError(f"a tensor of {tensor.width} features is outside of its memory")
     return storage.offset + tensor.begin

@@ -37,7 +37,7 @@ class PlannedOps(Ops):
         width, begin, parts = head_width(x, num_heads), 0, []
         expect(x, num_heads * sum(sizes), f"{num_heads} heads of {list(sizes)}")
         for size in sizes:
-            out = self.recorder.tensor(num_heads * size, of_rows=x.of_rows) if size else x
+            out = self.recorder.tensor(num_heads * size, per_token=x.per_token) if size else x
             if size:
                 last = x.part(begin, x.width - begin)
                 self._copy(out, last, (num_heads, size), (width, size))
@@ -46,7 +46,7 @@ class PlannedOps(Ops):
         return parts
 
     def join_heads(self, parts: Sequence[Node], num_heads: int, width: int) -> Node:
-        out, begin = self.recorder.tensor(num_heads * width, of_rows=parts[0].of_rows), 0
+        out, begin = self.recorder.tensor(num_heads * width, per_token=parts[0].per_token), 0
         for index, part in enumerate(parts):
             size = head_width(part, num_heads)
             padding = width - begin - size if index == len(parts) - 1 else 0
@@ -58,7 +58,7 @@ class PlannedOps(Ops):
         return out
 
     def repeat_head(self, x: Node, num_heads: int) -> Node:
-        out = self.recorder.tensor(num_heads * x.width, of_rows=x.of_rows)
+        out = self.recorder.tensor(num_heads * x.width, per_token=x.per_token)
         self._copy(out, x, (num_heads, x.width), (0, x.width))
         return out
 
@@ -102,7 +102,7 @@ class PlannedOps(Ops):
         return self._binary(Binary.ADD, a, b)
 
     def mean(self, x: Node) -> Node:
-        out = self.recorder.tensor(1, of_rows=x.of_rows)
+        out = self.recorder.tensor(1, per_token=x.per_token)
         tensors = {_OUT: out, _A: x}
         self.recorder.add(OpCode.REDUCE, tensors, p0=Reduce.MEAN, width=x.width)
         return out
@@ -114,7 +114,7 @@ class PlannedOps(Ops):
         return out
 
     def _like(self, x: Node) -> Node:
-        return self.recorder.tensor(x.width, of_rows=x.of_rows)
+        return self.recorder.tensor(x.width, per_token=x.per_token)
 
     def _unary(self, kind: Unary, x: Node) -> Node:
         out = self._like(x)
@@ -130,7 +130,7 @@ class PlannedOps(Ops):
         code = OpCode.BROADCAST if b.width == 1 < a.width else OpCode.BINARY
         if code is OpCode.BINARY:
             expect(b, a.width, "as many features as the other tensor")
-        if b.stride and a.of_rows != b.of_rows:
+        if b.stride and a.per_token != b.per_token:
             raise StartError("an operation has tensors of different rows")
         out = self._like(a)
         self.recorder.add(code, {_OUT: out, _A: a, _B: b}, (number,), p0=kind)

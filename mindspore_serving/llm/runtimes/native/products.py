@@ -1,7 +1,9 @@
 """Products of a plan: records of kernels for the team of threads, run by compiled code.
 
-A product of integers has two records: rounding of its activations, one chunk for each token, and
-the product.  Compiled code writes only the number of tokens, and of experts which row.
+A product of integers has two records: rounding of its activations, one chunk for each row, and the
+product.  Compiled code writes only the number of rows.  Those of experts have one record for the
+matrices of all of them that were chosen, of which each is read once: compiled code lists those
+matrices, with their rows, which follow one another.
 """
 
 from collections.abc import Sequence
@@ -10,21 +12,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, Column, OpCode
+from mindspore_serving.llm.runtimes.native.codes import Column, OpCode, max_rows
 from mindspore_serving.llm.runtimes.native.compiling import compiled
 from mindspore_serving.llm.runtimes.native.elementwise import (
-    A_STRIDE,
     OUT,
     OUT_STRIDE,
     P0,
     P1,
     P2,
     P3,
-    A,
+    P4,
+    P5,
+    P6,
+    WIDTH,
     Integers,
 )
 from mindspore_serving.llm.runtimes.native.experts import chosen
-from mindspore_serving.llm.runtimes.native.kernels.activations import QuantiseArgument
+from mindspore_serving.llm.runtimes.native.kernels.choices import (
+    BODIES,
+    TENSORS,
+    choices_address,
+)
 from mindspore_serving.llm.runtimes.native.kernels.formats import (
     Activations,
     BlockMatrix,
@@ -32,14 +40,16 @@ from mindspore_serving.llm.runtimes.native.kernels.formats import (
 from mindspore_serving.llm.runtimes.native.kernels.products import (
     ProductArgument,
     ProductMemory,
+    TaskArgument,
     num_chunks,
     product_address,
     product_arguments,
     quantise_address,
     quantise_arguments,
+    task_address,
 )
 from mindspore_serving.llm.runtimes.native.kernels.team import RECORD_BYTES, MemberArgument
-from mindspore_serving.llm.runtimes.native.memory import call_kernel, store_i64
+from mindspore_serving.llm.runtimes.native.memory import call_kernel, int64_array, store_i64
 from mindspore_serving.llm.runtimes.native.plan import NativePlan
 
 _RECORD = RECORD_BYTES // 8
@@ -50,7 +60,8 @@ _TOKENS, _OUT, _ACTIVATIONS = (
     ProductArgument.OUT.value,
     ProductArgument.ACTIVATIONS.value,
 )
-_X, _PLAN = QuantiseArgument.X.value, MemberArgument.PLAN.value
+_STRIDE, _PLAN = ProductArgument.ACTIVATION_STRIDE.value, MemberArgument.PLAN.value
+_CHUNKS, _X, _HEADER = map(int, TaskArgument)
 _LINE = 64  # bytes that activations are aligned to
 
 
@@ -64,21 +75,32 @@ class Team(NamedTuple):
 class Products:
     """Memory of the products of a plan, whose rows get addresses of it.
 
-    P0 is the address of the records of the first matrix, P1 that of its arguments, P2 is 1 if
-    activations are rounded, P3 the address of the arguments of that.  Those of further matrices,
-    one for each expert, follow.
+    P0 is the address of the records, P1 that of the arguments, P2 is 1 if activations are rounded.
+    For experts P3 is the number of matrices, P5 the address of the list of those to be computed
+    (`TaskArgument`), P6 that of the kernel of each.
     """
 
     def __init__(self, plan: NativePlan, matrices: Sequence[BlockMatrix]) -> None:
         self._kept: list[npt.NDArray[Any]] = []
         self._arena = plan.arena.ctypes.data
-        integers = [m for m in matrices if m.format.activations != Activations.FLOAT]
-        sizes = [m.format.activations.row_bytes(m.columns) for m in integers]
-        self._rounded = np.zeros(MAX_ROWS * max(sizes, default=0) + _LINE, np.uint8)
+        uses = [
+            (op, matrices[op[Column.P0] : op[Column.P0] + max(1, op[Column.P1])])
+            for op in plan.operations
+            if op[Column.CODE] in (OpCode.PRODUCT, OpCode.EXPERT_PRODUCT)
+        ]
+        sizes = [
+            max_rows(int(op[Column.PER_TOKEN])) * kind.row_bytes(first.columns)
+            for op, (first, *_) in uses
+            if (kind := first.format.activations) != Activations.FLOAT
+        ]
+        self._rounded = np.zeros(max(sizes, default=0) + _LINE, np.uint8)
+        for op, multiplied in uses:
+            self._allocate(op, multiplied)
         for op in plan.operations:
-            if op[Column.CODE] in (OpCode.PRODUCT, OpCode.EXPERT_PRODUCT):
-                count = max(1, op[Column.P1])
-                self._allocate(op, matrices[op[Column.P0] : op[Column.P0] + count])
+            if op[Column.CODE] in BODIES:
+                for column in TENSORS:
+                    op[column] = self._arena + 4 * op[column] if op[column] >= 0 else -1
+                op[Column.P6] = choices_address(OpCode(op[Column.CODE]))
 
     def clear(self) -> None:
         """Drop the memory; the plan must not be computed any more."""
@@ -91,22 +113,31 @@ class Products:
         rounded = self._rounded.ctypes.data + -self._rounded.ctypes.data % _LINE
         is_float = kind == Activations.FLOAT
         memory = ProductMemory(x if is_float else rounded, out, 4 * int(op[Column.OUT_STRIDE]), 1)
-        records = np.zeros((len(matrices), 3, _RECORD), np.int64)
-        arguments = np.array([product_arguments(matrix, memory) for matrix in matrices])
+        # Of experts all have as many chunks.
+        chunks = max(map(num_chunks, matrices))
+        arguments = np.array([product_arguments(matrix, memory, chunks) for matrix in matrices])
         if is_float:
             arguments[:, ProductArgument.ACTIVATION_STRIDE] = stride
-        rounding = quantise_arguments(x, stride, rounded, columns, kind)
-        for index, matrix in enumerate(matrices):
-            address = arguments[index].ctypes.data
-            product = (product_address(matrix.format), num_chunks(matrix), address)
-            if is_float:
-                records[index, 0] = product
-            else:
-                records[index, 0] = quantise_address(kind), 1, rounding.ctypes.data
-                records[index, 1] = product
+        kernels = np.array([product_address(matrix.format) for matrix in matrices], np.int64)
+        product = kernels[0], chunks, arguments.ctypes.data
+        if op[Column.CODE] == OpCode.EXPERT_PRODUCT:
+            listed = np.zeros(_HEADER + 2 * len(matrices), np.int64)
+            listed[_CHUNKS], listed[_X] = chunks, memory.activations
+            product = task_address(), 1, listed.ctypes.data
+            op[Column.P3], op[Column.P5] = len(matrices), listed.ctypes.data
+            op[Column.P6] = kernels.ctypes.data
+            self._kept += [listed, kernels]
+        records = np.zeros((3, _RECORD), np.int64)
+        if is_float:
+            records[0] = product
+        else:
+            rounding = quantise_arguments(x, stride, rounded, columns, kind)
+            records[0] = quantise_address(kind), 1, rounding.ctypes.data
+            records[1] = product
+            self._kept.append(rounding)
         op[Column.P0], op[Column.P1] = records.ctypes.data, arguments.ctypes.data
-        op[Column.P2], op[Column.P3] = int(not is_float), rounding.ctypes.data
-        self._kept += [records, arguments, rounding]
+        op[Column.P2] = int(not is_float)
+        self._kept += [records, arguments]
 
 
 @compiled
@@ -121,18 +152,29 @@ def multiply(team: Team, op: Integers, rows: int) -> None:
 
 @compiled
 def multiply_experts(team: Team, arena: int, op: Integers, rows: int) -> None:
-    """Compute a product of each row with the matrix of its expert."""
-    for row in range(rows):
-        expert = chosen(arena, op, row)
-        records = op[P0] + expert * 8 * _RECORDS
-        arguments = op[P1] + expert * 8 * _ARGUMENTS
-        x = arena + 4 * (op[A] + row * op[A_STRIDE])
-        if op[P2]:
-            store_i64(op[P3], _X, x)
-            store_i64(records, 1, 1)
-        else:
-            store_i64(arguments, _ACTIVATIONS, x)
-        store_i64(arguments, _OUT, arena + 4 * (op[OUT] + row * op[OUT_STRIDE]))
-        store_i64(arguments, _TOKENS, 1)
-        store_i64(team.arguments, _PLAN, records)
-        call_kernel(team.run, team.arguments, 0)
+    """Compute products of rows with the matrices of their experts, whose numbers do not fall.
+
+    There are P4 matrices for each, whose results have WIDTH features.
+    """
+    count, parts = op[P3], op[P4]
+    arguments, kernels = int64_array(op[P1], count, _ARGUMENTS), int64_array(op[P6], 1, count)[0]
+    listed = int64_array(op[P5], 1, _HEADER + 2 * count)[0]
+    size, begin, num_tasks = count // parts, 0, 0
+    while begin < rows:
+        expert, end = chosen(arena, op, begin), begin + 1
+        while end < rows and chosen(arena, op, end) == expert:
+            end += 1
+        out = arena + 4 * (op[OUT] + begin * op[OUT_STRIDE])
+        for matrix in range(expert, count, size):
+            numbers = arguments[matrix]
+            numbers[_ACTIVATIONS] = listed[_X] + begin * numbers[_STRIDE]
+            numbers[_OUT], numbers[_TOKENS] = out, end - begin
+            listed[_HEADER + 2 * num_tasks] = kernels[matrix]
+            listed[_HEADER + 2 * num_tasks + 1] = numbers.ctypes.data
+            out, num_tasks = out + 4 * op[WIDTH], num_tasks + 1
+        begin = end
+    records = int64_array(op[P0], 3, _RECORD)
+    records[0, 1] = rows
+    records[op[P2], 1] = num_tasks * listed[_CHUNKS]
+    store_i64(team.arguments, _PLAN, op[P0])
+    call_kernel(team.run, team.arguments, 0)

@@ -1,4 +1,4 @@
-"""Runner of the native runtime: a step is computed in passes of up to 8 tokens."""
+"""Runner of the native runtime: a step is computed in passes of some tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,13 @@ from mindspore_serving.llm.runtimes.layout import (
 from mindspore_serving.llm.runtimes.native.attention import Memory
 from mindspore_serving.llm.runtimes.native.attention_tasks import AttentionTasks
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
-from mindspore_serving.llm.runtimes.native.codes import MAX_ROWS, CacheType, StepColumn
+from mindspore_serving.llm.runtimes.native.codes import (
+    MAX_LOGITS,
+    MAX_ROWS,
+    CacheType,
+    StepColumn,
+    max_rows,
+)
 from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import Lookup, NativeOps, TokenIds
@@ -166,16 +172,22 @@ def _write_features(model: PlannedModel, features: Features | None, begin: int, 
 
 def _view(plan: NativePlan, tensor: ArenaTensor, count: int) -> Vectors:
     begin = tensor.storage.offset + tensor.begin
-    rows = plan.arena[begin : begin + MAX_ROWS * tensor.stride].reshape(MAX_ROWS, -1)
+    count_all = max_rows(tensor.per_token)
+    rows = plan.arena[begin : begin + count_all * tensor.stride].reshape(count_all, -1)
     return rows[:count, : tensor.width]
 
 
 def _passes(layout: Layout) -> Iterator[tuple[int, int, Indices]]:
     """Iterate over the tokens of each pass, and its tokens with logits counted from its first."""
-    for begin in range(0, len(layout.token_ids), MAX_ROWS):
+    begin = 0
+    while begin < len(layout.token_ids):
         end = min(begin + MAX_ROWS, len(layout.token_ids))
-        first, last = np.searchsorted(layout.rows, (begin, end))
+        first, last = np.searchsorted(layout.rows, (begin, end)).tolist()
+        if last - first > MAX_LOGITS:
+            last = first + MAX_LOGITS
+            end = int(layout.rows[last])
         yield begin, end, layout.rows[first:last] - begin
+        begin = end
 
 
 def _step_rows(layout: Layout, block_size: int, adapters: AdapterTable) -> tuple[Indices, Indices]:

@@ -11,6 +11,7 @@ import ast
 import builtins
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -256,6 +257,9 @@ class _Frame:
         return getattr(self, f"_of_{type(node).__name__}", _refuse)(node)
 
     def _truth(self, node: ast.expr) -> Value:
+        """Return whether an expression holds; parts of `and` and `or` may differ in type."""
+        if isinstance(node, ast.BoolOp):
+            return self._math.truth(self._joined(node, self._truth))
         return self._math.truth(self._value(node))
 
     def _of_Constant(self, node: ast.Constant) -> Value:
@@ -297,16 +301,17 @@ class _Frame:
         return result
 
     def _of_BoolOp(self, node: ast.BoolOp) -> Value:
-        result = self._truth(node.values[0])
-        for value in node.values[1:]:
+        return self._joined(node, self._value)
 
-            def rest(value: ast.expr = value) -> Value:
-                return self._truth(value)
-
-            if isinstance(node.op, ast.And):
-                result = self._chosen(result, rest, lambda: False)
-            else:
-                result = self._chosen(result, lambda: True, rest)
+    def _joined(self, node: ast.BoolOp, evaluate: Callable[[ast.expr], Value]) -> Value:
+        """Return the first value that decides, as Python does, or else the last one."""
+        first, *others = node.values
+        result = evaluate(first)
+        for other in others:
+            kept, truth = partial(_same, result), self._math.truth(result)
+            rest = partial(evaluate, other)
+            is_and = isinstance(node.op, ast.And)
+            result = self._chosen(truth, rest, kept) if is_and else self._chosen(truth, kept, rest)
         return result
 
     def _of_IfExp(self, node: ast.IfExp) -> Value:
@@ -370,6 +375,10 @@ class _Frame:
         frame.run(values)
         self._builder.position_at_end(end)
         return frame.result()
+
+
+def _same(value: Value) -> Value:
+    return value
 
 
 def _refuse(node: ast.AST) -> Any:

@@ -4,31 +4,32 @@ A kernel is a C function `void(int64 arguments, int64 chunk)`: `arguments` is th
 numbers, of which each module of kernels names the indices.
 
 Compiling a format takes 0.15 s of an AMD EPYC, once for a processor and version; reading it from
-the cache (`built_files`) 0.3 ms.  Its key has the sources that write kernels, LLVM's version, and
-the processor with its features.
+the cache (`built_files`) 0.3 ms, for which LLVM's library is not loaded.  Its key has the sources
+that write kernels, LLVM's version, and the processor with its features.
 """
 
 import os
 import platform
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
+from importlib.metadata import version
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
 from llvmlite import ir
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint import built_files
 from mindspore_serving.llm.runtimes.native.kernels.emitter import I64, Emitter, InstructionSet
+from mindspore_serving.llm.runtimes.native.kernels.machine_code import MachineCode
 
 VARIABLE = "MINDSPORE_SERVING_NATIVE_ISA"  # forces one of `InstructionSet`
-_NEEDED = {  # features of LLVM, best first
-    InstructionSet.AVX512_VNNI: ("avx512vnni", "avx512bw", "avx512vl"),
-    InstructionSet.AVX_VNNI: ("avxvnni",),
-    InstructionSet.AVX2: ("avx2", "fma", "f16c"),
+_PROCESSOR = Path("/proc/cpuinfo")
+_NEEDED = {  # flags of Linux, best first
+    InstructionSet.AVX512_VNNI: {"avx512_vnni", "avx512bw", "avx512vl"},
+    InstructionSet.AVX_VNNI: {"avx_vnni", "avx2", "fma", "f16c"},
+    InstructionSet.AVX2: {"avx2", "fma", "f16c"},
 }
 _TASK = ir.FunctionType(ir.VoidType(), [I64, I64])
 
@@ -47,14 +48,26 @@ def instruction_set() -> InstructionSet:
                 f"{VARIABLE} is {forced!r}, expected one of {', '.join(InstructionSet)}"
             )
         return InstructionSet(forced)
-    features = llvm.get_host_cpu_features()
+    features = set(processor().get("flags", "").split())
     for instructions, needed in _NEEDED.items():
-        if all(features.get(feature) for feature in needed):
+        if needed <= features:
             return instructions
+    name = processor().get("model name", "no name in /proc/cpuinfo")
     raise StartError(
-        f"native kernels need a processor with AVX2, this one is {platform.machine()} "
-        f"({llvm.get_host_cpu_name()}): choose another runtime"
+        f"native kernels need an x86-64 processor with AVX2, this one is {platform.machine()} "
+        f"({name}): choose another runtime"
     )
+
+
+@cache
+def processor() -> dict[str, str]:
+    """Return what Linux says of the first processor, by name; nothing if it does not."""
+    try:
+        first, _, _ = _PROCESSOR.read_text().partition("\n\n")
+    except OSError:
+        return {}
+    rows = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in rows}
 
 
 class Compiler:
@@ -64,17 +77,11 @@ class Compiler:
     """
 
     def __init__(self, instructions: InstructionSet, directory: Path | None = None) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
         self.instructions = instructions
-        features = llvm.get_host_cpu_features().flatten()
-        host = (llvm.get_host_cpu_name(), features, instructions.value, llvmlite.__version__)
-        self._host = [part.encode() for part in host]
-        target = llvm.Target.from_default_triple()
-        self._machine = target.create_target_machine(
-            llvm.get_host_cpu_name(), features, opt=2, jit=True
-        )
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), self._machine)
+        names = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags")
+        host = [processor().get(name, "") for name in names]
+        self._host = [part.encode() for part in (*host, instructions.value, version("llvmlite"))]
+        self._loaded: list[MachineCode] = []
         self._directory = directory
         self._addresses: dict[str, int] = {}
         self._lock = RLock()
@@ -107,10 +114,9 @@ class Compiler:
 
     def load(self, code: bytes, symbol: str) -> int:
         """Return the address of a function of machine code."""
-        with self._lock:
-            self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            self._engine.finalize_object()
-            return int(self._engine.get_function_address(symbol))
+        machine_code = MachineCode(code)
+        self._loaded.append(machine_code)
+        return machine_code.address(symbol)
 
     def assembly(self, name: str, body: Body) -> str:
         """Return the assembly code of a kernel."""
@@ -119,6 +125,17 @@ class Compiler:
     def compile_module(self, module: Any) -> bytes:
         """Return the machine code of a module of LLVM."""
         return bytes(self._machine.emit_object(self._passed(module)))
+
+    @cached_property
+    def _machine(self) -> Any:
+        """LLVM for this processor."""
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        target = llvm.Target.from_default_triple()
+        features = llvm.get_host_cpu_features().flatten()
+        return target.create_target_machine(llvm.get_host_cpu_name(), features, opt=2, jit=True)
 
     def _module(self, name: str, body: Body) -> Any:
         module = ir.Module(name)
@@ -129,6 +146,8 @@ class Compiler:
         return module
 
     def _passed(self, module: Any) -> Any:
+        import llvmlite.binding as llvm
+
         module.triple = llvm.get_default_triple()
         parsed = llvm.parse_assembly(str(module))
         parsed.verify()

@@ -79,7 +79,7 @@ def products(
     rows: Sequence[ProductRow],
     tokens: ProductTokens,
 ) -> list[list[Value]]:
-    """Return the products of each token with the rows, which lie one after the other."""
+    """Return the products of each token with the rows, which mostly lie one after the other."""
     zero = e.every(F16L, 0.0)
     sums = [[[e.variable(zero) for _ in range(2)] for _ in rows] for _ in tokens.addresses]
     blocks = e.b.udiv(tokens.columns, e.c(BLOCK))
@@ -115,6 +115,9 @@ def _add_products(
     (group, x), (high, low) = factors, variables
     offset = e.signed_offset if reader.is_signed else reader.offset
     has_integers = format_.activations == Activations.INTEGER_SUMS
+    # Scales of both halves are applied to the sum of both, or to each.
+    is_shared = len(group.scales) == 1
+    total_of_halves = e.every(F16L, 0.0) if is_shared else e.b.load(high)
     for half in range(2):
         start = e.every(L16, 0)
         if offset and has_integers:
@@ -124,9 +127,12 @@ def _add_products(
         weights = group.parts[2 * half : 2 * half + 2]
         total = e.dot(start, weights, values, signed=reader.is_signed)
         by = e.load(x, F16L, GROUP + LANES_BYTES * half)
-        if group.scales:
-            by = e.b.fmul(group.scales[half % len(group.scales)], by)
-        e.b.store(e.fma(e.b.sitofp(total, F16L), by, e.b.load(high)), high)
+        if len(group.scales) == 2:
+            by = e.b.fmul(group.scales[half], by)
+        total_of_halves = e.fma(e.b.sitofp(total, F16L), by, total_of_halves)
+    if is_shared:
+        total_of_halves = e.fma(group.scales[0], total_of_halves, e.b.load(high))
+    e.b.store(total_of_halves, high)
     for at, minimum in enumerate(group.minimums):
         sums = e.load(x, F16L, SUMS + LANES_BYTES * at)
         e.b.store(e.fma(e.b.fneg(minimum), sums, e.b.load(low)), low)
