@@ -27,6 +27,9 @@ def prepare(path: Path) -> None:
 
 def _compile(path: Path) -> None:
     with suppress(Exception):
+        from mindspore_serving.llm.config import EngineConfig
+        from mindspore_serving.llm.runtimes.default import reason_against
         from mindspore_serving.llm.runtimes.native.opening import compile_early
 
-        compile_early(path)
+        if not reason_against(path, EngineConfig()):
+            compile_early(path)
