@@ -305,9 +305,9 @@ class _Frame:
 
     def _joined(self, node: ast.BoolOp, evaluate: Callable[[ast.expr], Value]) -> Value:
         """Return the first value that decides, as Python does, or else the last one."""
-        first, *others = node.values
+        first, *remaining = node.values
         result = evaluate(first)
-        for other in others:
+        for other in remaining:
             kept, truth = partial(_same, result), self._math.truth(result)
             rest = partial(evaluate, other)
             is_and = isinstance(node.op, ast.And)
