@@ -4,6 +4,9 @@
 on.  What is there already is kept.  Which matrix has which type is as llama.cpp's quantiser chooses
 for such a shape; the bits are random, so speeds and sizes are compared and never answers.
 
+`qwen2.5-0.5b` has the shapes, types and number of tokens of Qwen2.5-0.5B in Q4_K_M, to measure
+starts: random weights, and a byte-level BPE of random merges.
+
 `smollm2-q8_0` is the model of the examples with all matrices in Q8_0, which engines read without
 rounding.  Of its own Q4_1 OpenVINO GenAI rounds the zeros, so that it repeats itself more.
 """
@@ -23,6 +26,7 @@ SEED = 26
 # Numbers of a block, its bytes, and where it has float16 numbers: of the scale and of the minimum.
 BLOCKS: dict[str, tuple[int, int, tuple[int, ...]]] = {
     "Q4_0": (32, 18, (0,)),
+    "Q5_0": (32, 22, (0,)),
     "Q8_0": (32, 34, (0,)),
     "Q4_K": (256, 144, (0, 2)),
     "Q5_K": (256, 176, (0, 2)),
@@ -37,6 +41,12 @@ MIXES = {
     "q8_0": ("Q8_0", "Q8_0", "Q8_0"),
 }
 REAL = "smollm2-q8_0"
+QWEN = "qwen2.5-0.5b"
+QWEN_CONFIG = {
+    "hidden_size": 896, "num_hidden_layers": 24, "intermediate_size": 4864, "head_dim": 64,
+    "num_attention_heads": 14, "num_key_value_heads": 2, "vocab_size": 151936,
+    "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+}  # fmt: skip
 TIED = "-tied"  # behind a mix: the output is the embedding
 
 
@@ -149,6 +159,68 @@ def _write(path: Path, mix: str) -> None:
     finish(writer)
 
 
+def qwen_model() -> Path:
+    """The file QWEN, written if need be."""
+    import gguf
+
+    path = PLACE / f"{QWEN}.gguf"
+    if path.exists():
+        return path
+    PLACE.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_suffix(".unfinished")
+    writer = gguf.GGUFWriter(unfinished, "qwen2", use_temp_file=True)
+    add_parameters(writer, QWEN_CONFIG)
+    add_tokenizer(writer, _random_tokenizer(QWEN_CONFIG["vocab_size"]))
+    random = np.random.default_rng(SEED)
+    hidden, wide, keys = 896, 4864, 128
+    matrices = [("token_embd", "Q8_0", (QWEN_CONFIG["vocab_size"], hidden))]
+    for layer in range(QWEN_CONFIG["num_hidden_layers"]):
+        start, is_better = f"blk.{layer}.", not 3 <= layer < 21 or (layer - 3) % 3 == 2
+        matrices += [
+            (start + "attn_q", "Q5_0", (hidden, hidden)),
+            (start + "attn_k", "Q5_0", (keys, hidden)),
+            (start + "attn_v", "Q8_0" if is_better else "Q5_0", (keys, hidden)),
+            (start + "attn_output", "Q5_0", (hidden, hidden)),
+            (start + "ffn_gate", "Q5_0", (wide, hidden)),
+            (start + "ffn_up", "Q5_0", (wide, hidden)),
+            (start + "ffn_down", "Q6_K" if is_better else "Q4_K", (hidden, wide)),
+        ]
+        for name, width in (("attn_q", hidden), ("attn_k", keys), ("attn_v", keys)):
+            writer.add_tensor(f"{start}{name}.bias", np.zeros(width, np.float32))
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"{start}{name}.weight", np.ones(hidden, np.float32))
+    for name, kind, shape in matrices:
+        raw = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(f"{name}.weight", blocks(random, kind, shape), raw_dtype=raw)
+    writer.add_tensor("output_norm.weight", np.ones(hidden, np.float32))
+    finish(writer)
+    unfinished.rename(path)
+    return path
+
+
+def _random_tokenizer(size: int) -> dict[str, Any]:
+    """A tokenizer.json of `size` tokens: two special ones, the bytes, and random merges."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    random = np.random.default_rng(SEED)
+    special = ["<|begin|>", "<|end|>"]
+    tokens = dict.fromkeys([*special, *sorted(ByteLevel.alphabet())])
+    texts, merges = list(tokens)[len(special) :], []
+    while len(tokens) < size:
+        for first, second in random.integers(0, len(texts), (size, 2)).tolist():
+            pair = texts[first], texts[second]
+            text = "".join(pair)
+            if len(text) <= 8 and text not in tokens and len(tokens) < size:
+                tokens[text] = None
+                texts.append(text)
+                merges.append(list(pair))
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    return {
+        "model": {"vocab": vocabulary, "merges": merges},
+        "added_tokens": [{"content": token} for token in special],
+    }
+
+
 def real_model() -> Path:
     """The file REAL, written if need be.  Raises SystemExit without the package it is of."""
     from examples.smollm2 import INSTALL, find_model
@@ -186,7 +258,8 @@ def _round_to_q8_0(source: Path, path: Path) -> None:
 
 def main() -> None:
     for name in sys.argv[1:] or MIXES:
-        print(real_model() if name == REAL else gguf_model(name), flush=True)
+        written = {REAL: real_model, QWEN: qwen_model}.get(name)
+        print(written() if written else gguf_model(name), flush=True)
 
 
 if __name__ == "__main__":

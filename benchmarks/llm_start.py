@@ -1,13 +1,16 @@
 """Seconds from starting `serve MODEL.gguf` to the first token of a completion, and where they go.
 
-`python -m benchmarks.llm_start PATH[@OPTIONS] ... [--rounds N] [--against CHECKOUT] [--parts]`
+`python -m benchmarks.llm_start PATH[@OPTIONS] ... [--rounds N] [--against CHECKOUT] [--parts]
+[--alone] [--llama-cpp PYTHON]`
 
 OPTIONS are those of `serve`, as `runtime=openvino` or `memory=low`, divided by commas.
 
 Each round starts a server with an empty cache directory and then a second one, which finds what
 the first has kept.  "processor" is the time of the server and its worker, which a busy machine
 changes less than seconds.  With another checkout both start in turns; its time over this one's is
-told with the interval of that median by bootstrap.  `--parts` loads each model twice in a process
+told with the interval of that median by bootstrap.  `--alone` runs all at real-time priority, so
+that other programs of a busy machine wait meanwhile (as root).  PYTHON has the package xllamacpp,
+whose server is started in turns.  `--parts` loads each model twice in a process
 like a worker's instead, and tells the parts of that apart; time in a part that another part calls
 is the other's.
 """
@@ -122,8 +125,11 @@ def parts(path: Path) -> dict[str, list[float]]:
     return clock.spent
 
 
-def started(text: str, cache: str, root: Path = ROOT) -> tuple[float, float]:
-    """Seconds, and processor seconds of all its processes, from the start to the first token."""
+def started(text: str, cache: str, root: Path = ROOT, llama_cpp: str = "") -> tuple[float, float]:
+    """Seconds, and processor seconds of all its processes, from the start to the first token.
+
+    Of our server in `root`, or of llama.cpp's by the interpreter `llama_cpp`.
+    """
     name, _, options = text.partition("@")
     path = Path(name).absolute()
     (port,) = free_ports(1)
@@ -142,6 +148,8 @@ def started(text: str, cache: str, root: Path = ROOT) -> tuple[float, float]:
 
     command = [sys.executable, "-m", "mindspore_serving", "serve", str(path), "--no-grpc"]
     command += ["--http-port", str(port), *(f"--{one}" for one in options.split(",") if one)]
+    if llama_cpp:
+        command = [llama_cpp, str(ROOT / "benchmarks/servers/llama_cpp.py"), str(path), str(port)]
     command = ["env", "-C", str(root), f"{CACHE}={cache}", *command]
     with running("llm_start", command, ready, limit=300) as seconds:
         return seconds, spent
@@ -187,7 +195,7 @@ def print_parts(path: Path) -> None:
     print_json("llm_start_parts", path=path.name, first=first, second=second)
 
 
-def print_starts(paths: list[str], rounds: int, roots: list[Path]) -> None:
+def print_starts(paths: list[str], rounds: int, roots: list[Path], llama_cpp: str = "") -> None:
     found: dict[tuple[str, str, Path], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for path in paths:
@@ -197,6 +205,9 @@ def print_starts(paths: list[str], rounds: int, roots: list[Path]) -> None:
                     for root, cache in zip(roots, caches, strict=True):
                         key = (Path(path).name, start, root)
                         found.setdefault(key, []).append(started(path, cache, root))
+                if llama_cpp:
+                    key = (Path(path).name, "llama.cpp", ROOT)
+                    found.setdefault(key, []).append(started(path, caches[0], ROOT, llama_cpp))
     rows, results = [], {}
     for (stem, start, root), values in found.items():
         seconds, spent = zip(*values, strict=True)
@@ -224,8 +235,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--against", type=Path, help="another checkout, in turns with this one")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--alone", action="store_true", help="at real-time priority")
+    parser.add_argument("--llama-cpp", default="", metavar="PYTHON", help="that has xllamacpp")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.alone:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     if asked.inside:
         parts(*map(Path, asked.paths))
     elif asked.parts:
@@ -233,7 +248,7 @@ def main() -> None:
             print_parts(Path(path).absolute())
     else:
         roots = [ROOT, *([asked.against.absolute()] if asked.against else [])]
-        print_starts(asked.paths, asked.rounds, roots)
+        print_starts(asked.paths, asked.rounds, roots, asked.llama_cpp)
 
 
 if __name__ == "__main__":

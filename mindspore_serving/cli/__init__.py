@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 
@@ -15,6 +16,7 @@ from mindspore_serving import extras, log
 from mindspore_serving.cli import commands, wrong_words
 from mindspore_serving.cli.options import parsed_values, to_settings
 from mindspore_serving.cli.parser import CommandParser
+from mindspore_serving.cli.settings import ServeSettings
 from mindspore_serving.cli.urls import check_first
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
 from mindspore_serving.process.entry import end_quickly, turn_off_telemetry
@@ -29,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     turn_off_telemetry()  # for `doctor` and `convert`
     end_quickly()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # our errors have its messages
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     words = list(sys.argv[1:] if argv is None else argv)
     parser = commands.parser()
     if not words:
@@ -93,6 +96,11 @@ def _settings(arguments: argparse.Namespace) -> object:
 
 
 def _run(command: str, settings: object) -> int:
-    module, function = commands.BY_NAME[command].target
-    status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
-    return status
+    with ExitStack() as running:
+        if isinstance(settings, ServeSettings):
+            from mindspore_serving.cli import early_worker
+
+            running.enter_context(early_worker.started(settings))
+        module, function = commands.BY_NAME[command].target
+        status: int = getattr(import_module(f"{__name__}.{module}"), function)(settings)
+        return status

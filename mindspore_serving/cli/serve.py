@@ -15,8 +15,10 @@ from typing import Any
 from mindspore_serving import log, server
 from mindspore_serving.cli import report, servables
 from mindspore_serving.cli.client_commands import Reach, join_address
+from mindspore_serving.cli.early_worker import set_log
 from mindspore_serving.cli.options import to_values
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cluster.worker_process import early
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
 from mindspore_serving.core.server_options import SERVER
@@ -24,7 +26,6 @@ from mindspore_serving.errors import InvalidInputs, did_you_mean
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.frontends.key_file import EXPECTED, is_key
 from mindspore_serving.llm.parallel import msrun
-from mindspore_serving.log.settings import ACCESS, FORMAT, LEVEL, REQUESTS
 from mindspore_serving.server import context, startup
 from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.front_ends import FrontEndOptions
@@ -59,7 +60,7 @@ def _serve(settings: ServeSettings) -> int:
     if settings.port:
         settings = replace(settings, http_port=settings.port, grpc_port=settings.port)
     tls = _tls(settings)
-    _set_log(settings)
+    set_log(settings)
     configs, refused = servables.find(settings)
     for servable in refused:
         log.tell(f"Not served: {servable}")
@@ -78,6 +79,7 @@ def _serve(settings: ServeSettings) -> int:
             settings.poll or (RELOAD_SECONDS if settings.reload else 0.0),
             is_strict=settings.strict,
         )
+        early.end()
         if settings.wait:
             _wait_until_ready()
             _listen(settings, options)
@@ -91,20 +93,6 @@ def _serve(settings: ServeSettings) -> int:
     _say(report.ready(settings, reach, described, seconds, startup.find_unready()))
     _warn(settings, described)
     return _wait()
-
-
-def _set_log(settings: ServeSettings) -> None:
-    """Configure the log of this process and of its workers."""
-    variables = {
-        LEVEL: settings.log_level,
-        FORMAT: settings.log_format,
-        ACCESS: "1" if settings.access_log else None,
-        REQUESTS: "1" if settings.log_requests else None,
-    }
-    try:
-        log.configure({name: value for name, value in variables.items() if value is not None})
-    except ValueError as error:
-        raise InvalidInputs(str(error)) from None
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":

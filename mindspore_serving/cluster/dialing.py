@@ -10,11 +10,11 @@ from pathlib import Path
 from mindspore_serving.cluster import node_messages
 from mindspore_serving.cluster.node_connection import NodeConnection, connect
 from mindspore_serving.cluster.node_messages import preamble
+from mindspore_serving.cluster.worker_process import TOKEN
 from mindspore_serving.errors import InvalidInputs, StartError, Temporary
 from mindspore_serving.process.vocabulary import hello
 
 DIAL_SECONDS = 10.0
-TOKEN = "MINDSPORE_SERVING_TOKEN"  # environment variable: every user could read an argument
 _MIN_LENGTH = 16  # characters of a token
 
 

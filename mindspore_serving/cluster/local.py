@@ -4,31 +4,21 @@ Does not know servables: the worker learns over the channel what to load.
 """
 
 import errno
-import os
-import socket
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from functools import partial
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, WorkerLocation
-from mindspore_serving.cluster.dialing import TOKEN
 from mindspore_serving.cluster.environment import Environments
+from mindspore_serving.cluster.worker_process import LocalProcess, early, log_path
 from mindspore_serving.errors import ResourceShortage, StartError
-from mindspore_serving.ipc import arena, status
-from mindspore_serving.ipc.arena import NoArena
-from mindspore_serving.process.child import Child, Program, large_pages
+from mindspore_serving.ipc import status
+from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.interpreter import CURRENT, Interpreter, find_interpreter
 
-LOG_DIRECTORY = "serving_logs"
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS, errno.ENOSPC}
-
-
-class LocalProcess(Child):
-    """A worker process of this machine; implements `cluster.base.Process`."""
-
-    is_moving = False
 
 
 class LocalLauncher:
@@ -51,17 +41,14 @@ class LocalLauncher:
     ) -> Launched:
         """Start a worker, see `Launcher.launch`; `options` are added to its command line."""
         interpreter = await self._find_interpreter(needs)
-        with ExitStack() as inherited, ExitStack() as ours:
-            try:
-                words = ["--name", name, *options]
-                launched = await self._launch(interpreter, words, log_name, inherited, ours)
-            except OSError as error:
-                kind = ResourceShortage if error.errno in _SHORTAGES else StartError
-                text = f"could not start a worker process for {name}: {error}"
-                raise kind(text) from error
-            launched.location = WorkerLocation(device_id=needs.device_id)
-            launched.python = "" if interpreter.is_current else str(interpreter)
-            return launched
+        try:
+            launched = await self._launch(interpreter, name, log_name, options)
+        except OSError as error:
+            kind = ResourceShortage if error.errno in _SHORTAGES else StartError
+            raise kind(f"could not start a worker process for {name}: {error}") from error
+        launched.location = WorkerLocation(device_id=needs.device_id)
+        launched.python = "" if interpreter.is_current else str(interpreter)
+        return launched
 
     async def _find_interpreter(self, needs: Needs) -> Interpreter:
         """Return the interpreter for a worker.  Raises StartError if there is none."""
@@ -73,51 +60,24 @@ class LocalLauncher:
         return CURRENT
 
     async def _launch(
-        self,
-        interpreter: Interpreter,
-        options: Sequence[str],
-        log_name: str,
-        inherited: ExitStack,
-        ours: ExitStack,
+        self, interpreter: Interpreter, name: str, log_name: str, options: Sequence[str]
     ) -> Launched:
-        """Start the process; the caller closes `inherited` in any case, `ours` only on failure."""
-        reads = [] if self._is_inline else [arena.create()]
-        for descriptor in reads:
-            inherited.callback(os.close, descriptor)
-        writes = arena.create()
-        inherited.callback(os.close, writes)
-        to_worker = arena.Arena(reads[0]) if reads else NoArena()
-        ours.callback(to_worker.close)
-        to_master = arena.ArenaView(writes, status.SIZE)
-        ours.callback(to_master.close)
-        memory = ["--arenas", f"{writes},{reads[0]}"] if reads else ["--status", str(writes)]
-        program = Program(
-            "mindspore_serving.worker",
-            [*options, *memory],
-            [writes, *reads],
-            worker_variables(),
-            channel=socket.SOCK_STREAM,
-            log=ChildLog(log_path(log_name)),
-            interpreter=interpreter,
-        )
-        process = await self._spawner.run(LocalProcess, program)
-        ours.pop_all()
+        process = None
+        if interpreter.is_current and not self._is_inline and not options:
+            process = early.take(name, log_name)
+        if process is None:
+            start = partial(LocalProcess, is_inline=self._is_inline, interpreter=interpreter)
+            process = await self._spawner.run(start, name, log_name, options)
+        with ExitStack() as on_failure:
+            on_failure.callback(process.close)
+            on_failure.callback(process.stream.close)
+            with ExitStack() as mapped:
+                mapped.callback(process.close_files)
+                to_worker = NoArena() if process.reads is None else Arena(process.reads)
+                on_failure.callback(to_worker.close)
+                to_master = ArenaView(process.writes, status.SIZE)
+            on_failure.pop_all()
         return Launched(process, process.stream, to_worker, to_master)
-
-
-def worker_variables() -> dict[str, str | None]:
-    """Return changes to the environment variables of processes that run servables."""
-    return {**large_pages(), TOKEN: None, "PYTHONUNBUFFERED": "1"}
-
-
-def log_path(log_name: str) -> Path | None:
-    """Return the log file of a worker or agent; None if the directory cannot be created."""
-    directory = Path(LOG_DIRECTORY)
-    try:
-        directory.mkdir(exist_ok=True)
-    except OSError:
-        return None
-    return (directory / f"{log_name}.log").absolute()
 
 
 def open_mcp_log(name: str) -> ChildLog:

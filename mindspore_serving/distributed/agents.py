@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mindspore_serving.aio import BackgroundLoop, on_thread, readable
-from mindspore_serving.cluster.local import log_path, worker_variables
+from mindspore_serving.cluster.worker_process import log_path, worker_variables
 from mindspore_serving.distributed import messages, rank_table
 from mindspore_serving.distributed.connecting import GangConnection, JoinRefusal, Stopped, connect
 from mindspore_serving.distributed.local_ranks import AgentOptions, choose_ranks, environment

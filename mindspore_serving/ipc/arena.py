@@ -7,7 +7,6 @@ are not reused. The first bytes are `reserved` for the worker's status (`ipc.sta
 """
 
 import mmap
-import os
 import threading
 from collections import deque
 from contextlib import suppress
@@ -17,23 +16,17 @@ import numpy as np
 
 from mindspore_serving.core.buffers import LARGE, Buffer, BufferList, contiguous
 from mindspore_serving.core.lending import address_of, lend
+from mindspore_serving.ipc.arena_file import ARENA_SIZE as ARENA_SIZE
+from mindspore_serving.ipc.arena_file import create as create
 from mindspore_serving.ipc.messages import Payload, Slice
 
 INLINE_LIMIT = LARGE  # bytes; below this a copy through the socket is cheaper than a shared page
-ARENA_SIZE = 1 << 31  # bytes of address space, not of memory
 _SMALLEST = 64 * 1024
 _LARGE_COPY = 1 << 20  # bytes
 MAX_TAKEN = ARENA_SIZE // 2  # by `take`: clients cause it before they have sent any data
 TRIM_SECONDS = 5.0  # pages that are unused for this long are returned to the kernel
 _PAUSE = 0.1  # seconds between two calls of `trim` while more pages can be returned
 _MAX_TRIMMED = 32 << 20  # bytes per call, which takes two milliseconds
-
-
-def create() -> int:
-    """Create an arena and return its file descriptor."""
-    fd = os.memfd_create("serving", os.MFD_CLOEXEC)
-    os.ftruncate(fd, ARENA_SIZE)
-    return fd
 
 
 class Arena:

@@ -265,10 +265,20 @@ def _find_directory(path: str | Path) -> Path:
     return directory
 
 
+_early: dict[Path, Tokenizer] = {}  # read before the model is loaded
+
+
+def read_tokenizer_early(path: Path) -> None:
+    """Read the tokenizer of the model in a GGUF file, for loading it later in this process."""
+    _early[path.resolve()] = Tokenizer.open(path)
+
+
 def _read_texts(directory: Path, config: EngineConfig) -> Texts:
     """Return the fields of `OpenedModel` for which no engine is needed.  Raises StartError."""
     texts = text_directory(directory, TOKENIZER_FILES)
-    tokenizer = Tokenizer.open(texts) if has_tokenizer(texts) else None
+    tokenizer = _early.pop(texts.resolve(), None)
+    if tokenizer is None and has_tokenizer(texts):
+        tokenizer = Tokenizer.open(texts)
     special_tokens = tokenizer.special_tokens if tokenizer else None
     return {
         "directory": directory,

@@ -2,8 +2,9 @@
 
 import os
 
-from mindspore_serving.cluster.dialing import TOKEN, read_token
+from mindspore_serving.cluster.dialing import read_token
 from mindspore_serving.cluster.ray_machines import RayPlan
+from mindspore_serving.cluster.worker_process import TOKEN
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.frontends import address as addresses
 from mindspore_serving.servable.check import check_bool, check_int, check_str

@@ -17,12 +17,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 from mindspore_serving.ipc import messages, status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.channel import connect, encode
 from mindspore_serving.process.entry import enter, kill_group, remove_current_directory_from_path
 from mindspore_serving.process.vocabulary import hello
+from mindspore_serving.worker import preparing_early
 from mindspore_serving.worker.worker import Overrides, Worker
 
 
@@ -40,6 +42,8 @@ def main() -> int:
     worker.overrides = Overrides(arguments.servables, arguments.device_id)
     is_child = arguments.channel.startswith("fd:")
     _watch(stream, worker.announce_leaving, arena, is_child=is_child)
+    if arguments.model:
+        preparing_early.prepare(Path(arguments.model))
     gc.set_threshold(50_000, 20, 20)  # requests make no cycles; collect for the user's code only
     try:
         return worker.serve()
@@ -58,6 +62,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--status", type=int, help="without arenas: descriptor of status memory")
     parser.add_argument("--servables", help="servable directory here, if not the master's path")
     parser.add_argument("--device-id", type=int, help="device id here, if not the master's")
+    parser.add_argument("--model", help="language model to prepare for, while the master starts")
     parser.add_argument("--name", help="shown in process lists only")
     return enter(parser)
 

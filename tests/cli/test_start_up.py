@@ -3,7 +3,7 @@
 import http.client
 import json
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from mindspore_serving.cli import main, preflight
 from mindspore_serving.llm.catalog import RUNTIMES
 from tests.cli.commands import SERVING, Command, run
 from tests.cli.conftest import WORDS, write_words
+from tests.llm.real_model import real_model
 from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece
 from tests.ports import free_port
 from tests.waiting import PATIENCE, eventually
@@ -53,6 +54,26 @@ def test_with_wait_serve_listens_when_all_models_are_loaded(tmp_path: Path) -> N
         assert post(port, "/model/words:double") == (200, {"instances": [{"y": 2}]})
         assert post(port, "/model/nothing:double")[0] == 404
         assert post(port, "/model/words:nothing")[0] == 404
+
+
+def workers_of(pid: int) -> list[str]:
+    """Command lines of the workers of a server."""
+    lines = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                lines.append((status.parent / "cmdline").read_text().replace("\0", " "))
+    return [line for line in lines if "mindspore_serving.worker" in line]
+
+
+@pytest.mark.parametrize("options", [[], ["--name", "small", "--log-level", "debug"]])
+def test_serve_starts_the_worker_of_a_gguf_file_early(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "model.gguf").symlink_to(real_model())
+    words = [*SERVING, "serve", "model.gguf", *options, "--no-grpc", "--memory", "low"]
+    with Command([*words, "--http-port", str(free_port())], tmp_path) as command:
+        command.says(READY)
+        (worker,) = workers_of(command.pid)
+        assert f"--model {tmp_path / 'model.gguf'} " in worker
 
 
 def upstream_words(port: int, *words: str) -> list[str]:

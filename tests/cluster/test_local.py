@@ -12,6 +12,7 @@ import pytest
 
 from mindspore_serving.cluster import local
 from mindspore_serving.cluster.local import LocalLauncher
+from mindspore_serving.cluster.worker_process import EarlyProcess
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc.messages import Setup, ToMaster
 from mindspore_serving.process import child_log
@@ -84,6 +85,40 @@ async def test_a_worker_starts_loads_and_leaves(launch, directory):
     assert isinstance(await hear(launched), Ready)
     launched.stream.sendall(encode(Exit()))
     assert await wait(launched.process) == 0
+
+
+@pytest.fixture
+def early(directory, monkeypatch):
+    """The place of a process that is started early; one that is left is killed."""
+    place = EarlyProcess()
+    monkeypatch.setattr(local, "early", place)
+    yield place
+    place.end()
+
+
+async def test_an_early_process_of_the_same_name_is_taken(early, launch, directory):
+    early.start("servable name:tiny", "log_tiny", ["--model", str(directory / "none.gguf")])
+    pid = early.pid
+    launched = await launch()
+    assert (launched.process.pid, early.pid) == (pid, None)
+    load(launched, directory)
+    assert isinstance(await hear(launched), Ready)
+    assert (await launch()).process.pid != pid
+
+
+@pytest.mark.parametrize("difference", ["name", "environment", "death"])
+async def test_an_early_process_that_differs_is_ended(early, launch, monkeypatch, difference):
+    name = "servable name:other" if difference == "name" else "servable name:tiny"
+    early.start(name, "log_tiny", ["--model", "none.gguf"])
+    pid = early.pid
+    if difference == "environment":
+        monkeypatch.setenv("MINDSPORE_SERVING_LOG_LEVEL", "debug")
+    if difference == "death":
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: early.pid is None)
+    assert (await launch()).process.pid != pid
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 async def test_a_worker_leads_its_own_process_group(launch):

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from struct import Struct
 
 from mindspore_serving.aio import on_thread
-from mindspore_serving.cluster.local import worker_variables
+from mindspore_serving.cluster.worker_process import worker_variables
 from mindspore_serving.errors import StartError
 from mindspore_serving.ipc import arena
 from mindspore_serving.process.child import Child, Program

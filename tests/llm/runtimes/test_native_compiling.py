@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.runtimes.native import compiling
+from mindspore_serving.llm.runtimes.native import attention_tasks, compiling, interpreter
 from mindspore_serving.llm.runtimes.native.kernels.compiler import Compiler, compiler
 from mindspore_serving.llm.runtimes.native.kernels.machine_code import MachineCode, ObjectFile
 from mindspore_serving.llm.runtimes.native.memory import load_f32
+from mindspore_serving.llm.runtimes.native.opening import compile_early
+from mindspore_serving.llm.step import Row, Step
 from tests.llm import gguf_files
 
 LATER_PROCESS = """
@@ -210,6 +212,17 @@ def test_a_later_process_opens_a_model_without_compiling_and_llvm(tmp_path):
     command = [sys.executable, "-c", LATER_PROCESS, str(path)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     assert done.stdout.strip() == "0 set()"
+
+
+def test_a_model_is_opened_with_code_that_was_compiled_early(empty_cache, monkeypatch, tmp_path):
+    path = gguf_files.write_model(tmp_path / "model.gguf", kind="Q8_0")
+    for function in (interpreter.execute, attention_tasks._run_task):
+        monkeypatch.setattr(function, "_call", None)
+    compile_early(path)
+    monkeypatch.setattr(compiling, "_compile", None)
+    runner = open_runner(path, "native", EngineConfig(kv_cache_memory=2**20))
+    assert np.isfinite(runner.run(Step((Row([3, 4], 0, [0], 1),)))).all()
+    runner.close()
 
 
 def test_kept_code_is_called_without_compiling(empty_cache, monkeypatch):

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving import log
+from mindspore_serving import loading, log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.built_files import source_digest
 from mindspore_serving.llm.runtimes.native.kernels.compiler import compiler
@@ -90,6 +90,7 @@ def _like(value: Any) -> Value:
 
 def _compile(function: Callable[..., None], values: tuple[Any, ...]) -> bytes:
     """Return the machine code of a function and those that it calls."""
+    loading.reached(0.2, "compiling the native runtime")
     began, spent = time.perf_counter(), time.process_time()
     module = Module(function.__name__)
     module.function(function, tuple(map(_like, values)), function.__name__)

@@ -5,17 +5,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving import loading
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_f32
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.part import open_part
 from mindspore_serving.llm.runtimes.adapters import BaseModel, read_changes
 from mindspore_serving.llm.runtimes.capacity import first_step, longest_sequence, runner_limits
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
+from mindspore_serving.llm.runtimes.native.attention import Memory
+from mindspore_serving.llm.runtimes.native.attention_tasks import AttentionTasks
 from mindspore_serving.llm.runtimes.native.cache import PagedCache
 from mindspore_serving.llm.runtimes.native.codes import CacheType
+from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execute
+from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS
+from mindspore_serving.llm.runtimes.native.kernels.products import product_address
 from mindspore_serving.llm.runtimes.native.lora import AdapterTable
 from mindspore_serving.llm.runtimes.native.ops import NativeOps, TokenIds
+from mindspore_serving.llm.runtimes.native.products import Team
 from mindspore_serving.llm.runtimes.native.runner import NativeRunner, PlannedModel
 from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 from mindspore_serving.llm.step import Row, Step
@@ -56,6 +64,7 @@ def compute_first(runner: NativeRunner, directory: str | Path, block: int = 0) -
 
     Raises StartError: not enough memory, logits that are not numbers.
     """
+    loading.reached(0.5)  # texts are read beside the step, which needs no lock of Python
     with first_step():
         logits = runner.run(Step((Row([0], 0, [block], 1),)))
     if np.isnan(logits).any():
@@ -63,6 +72,19 @@ def compute_first(runner: NativeRunner, directory: str | Path, block: int = 0) -
             f"{directory} has weights or scales that are not numbers (NaN): it is damaged; "
             "download or convert it again"
         )
+
+
+def compile_early(path: Path) -> None:
+    """Compile, or read from the cache, what the model of a GGUF file needs; for another thread."""
+    numbers, rows, table = (np.zeros((1,) * count, np.int64) for count in (1, 2, 3))
+    threads = Team(0, 0)
+    tasks = AttentionTasks.of(1, 1)
+    planned = PlanArrays(rows, np.zeros((1, 1), np.float32), rows, numbers, threads, tasks)
+    execute.address(planned, Memory(0, rows, numbers, numbers, table), 1)
+    tensors = open_gguf(path).tensors.values()
+    for kind in {tensor.kind for tensor in tensors if len(tensor.shape) > 1}:
+        if kind in FORMATS:
+            product_address(FORMATS[kind])
 
 
 def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:

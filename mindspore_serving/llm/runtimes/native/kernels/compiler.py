@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from importlib.metadata import version
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from llvmlite import ir
@@ -70,7 +71,10 @@ def processor() -> dict[str, str]:
 
 
 class Compiler:
-    """Machine code of kernels, one address per name; kept while the process lives."""
+    """Machine code of kernels, one address per name; kept while the process lives.
+
+    Threads may share it.
+    """
 
     def __init__(self, instructions: InstructionSet, directory: Path | None = None) -> None:
         self.instructions = instructions
@@ -80,15 +84,20 @@ class Compiler:
         self._loaded: list[MachineCode] = []
         self._directory = directory
         self._addresses: dict[str, int] = {}
+        self._lock = RLock()
         self.num_compiled = 0  # of code that the cache did not have
 
     def address(self, name: str, body: Body) -> int:
         """Return the address of a kernel that `body` writes, compiled if the cache lacks it."""
-        if name not in self._addresses:
-            source = built_files.source_digest(Path(__file__).parent)
-            code = self.kept(name, source, lambda: self.compile_module(self._module(name, body)))
-            self._addresses[name] = self.load(code, name)
-        return self._addresses[name]
+        with self._lock:
+            if name not in self._addresses:
+                self._addresses[name] = self._address(name, body)
+            return self._addresses[name]
+
+    def _address(self, name: str, body: Body) -> int:
+        source = built_files.source_digest(Path(__file__).parent)
+        code = self.kept(name, source, lambda: self.compile_module(self._module(name, body)))
+        return self.load(code, name)
 
     def kept(self, name: str, source: bytes, make: Callable[[], bytes]) -> bytes:
         """Return the code that is kept as `name`, or what `make` returns, which is kept then.
@@ -105,8 +114,9 @@ class Compiler:
 
     def load(self, code: bytes, symbol: str) -> int:
         """Return the address of a function of machine code."""
-        self._loaded.append(MachineCode(code))
-        return self._loaded[-1].address(symbol)
+        machine_code = MachineCode(code)
+        self._loaded.append(machine_code)
+        return machine_code.address(symbol)
 
     def assembly(self, name: str, body: Body) -> str:
         """Return the assembly code of a kernel."""
