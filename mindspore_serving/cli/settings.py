@@ -323,7 +323,6 @@ class ServerSettings(ServerOptions):
         "send OpenTelemetry traces to this URL, as http://collector:4318",
         details="Without it traces are sent only if OTEL_TRACES_EXPORTER=otlp",
         metavar="URL",
-        is_common=True,
         page="tracing.md",
     )
     trace_ratio: float | None = _observing(

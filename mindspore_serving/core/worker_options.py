@@ -120,6 +120,7 @@ class WorkerOptions:
         unit="seconds",
         load="max_queue_seconds",
         page="reliability.md#overload",
+        is_common=False,
     )
     priority_levels: int = batching(
         0,
@@ -165,6 +166,7 @@ class WorkerOptions:
         unit="MiB",
         metavar="MB",
         page="servable_config.md#a-cache-of-answers",
+        is_common=False,
     )
     cache_seconds: float = limits(
         600,
