@@ -82,11 +82,16 @@ def decode(
 ) -> list[Instance]:
     """Decode one instance per message, whose values are the inputs of `method` in order.
 
+    Optional inputs may be left out at the end.
+
     Arrays are writable: views of a writable chunk, else of a copy.  Raises InvalidInputs.
     """
     instances: list[Instance] = []
     for chunk in chunks:
         values = decode_values(bytearray(chunk) if memoryview(chunk).readonly else chunk)
+        missing = method.inputs[len(values) :]
+        if all(name in method.defaults for name in missing):
+            values += tuple(method.defaults[name] for name in missing)
         if len(values) != len(method.inputs):
             raise InvalidInputs(
                 f"{len(values)} values given, {servable_label} has "
