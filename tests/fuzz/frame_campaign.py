@@ -12,8 +12,8 @@ import logging
 import struct
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +53,11 @@ class Report:
 class FrameCampaign:
     """Sends sequences of a seed to a server."""
 
-    def __init__(self, served: Interop, seed: int) -> None:
+    def __init__(self, served: Interop, seed: int, logged: list[str]) -> None:
+        """Create a campaign; `logged` gets the errors that are logged."""
         self._served, self._seed, self.report = served, seed, Report()
         self._running: set[int] = set()
-        self._logged: list[str] = []
-        log.set_level("3")  # makes the logger
-        logging.getLogger("mindspore_serving").handlers = [_Collector(self._logged)]
+        self._logged = logged
 
     async def run(self, numbers: Sequence[int], on_block: Any = lambda _: None) -> None:
         """Send the sequences of `numbers`, several at once."""
@@ -139,6 +138,19 @@ async def _read_until_ping(reader: asyncio.StreamReader, received: bytearray) ->
         received += part
 
 
+@contextmanager
+def _collecting(texts: list[str]) -> Iterator[None]:
+    """Log errors to `texts`, and nothing elsewhere."""
+    log.set_level("3")  # makes the logger
+    logger = logging.getLogger("mindspore_serving")
+    handlers, logger.handlers = logger.handlers, [_Collector(texts)]
+    try:
+        yield
+    finally:
+        logger.handlers = handlers
+        log.set_level(None)
+
+
 class _Collector(logging.Handler):
     """Keeps the text of errors, with their tracebacks."""
 
@@ -207,9 +219,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(served: Interop, seed: int, numbers: Sequence[int]) -> Report:
     """Send sequences; measure after a tenth of them and at the end."""
-    running = FrameCampaign(served, seed)
-    cut = max(1, len(numbers) // 10)
-    with tqdm(total=len(numbers), unit="sequence", smoothing=0.05, mininterval=5) as bar:
+    logged: list[str] = []
+    running = FrameCampaign(served, seed, logged)
+    cut, total = max(1, len(numbers) // 10), len(numbers)
+    bar = tqdm(total=total, unit="sequence", smoothing=0.05, mininterval=5)
+    with bar, _collecting(logged):
         served.background.run(running.run(numbers[:cut], bar.update))
         before = _measured()
         served.background.run(running.run(numbers[cut:], bar.update))

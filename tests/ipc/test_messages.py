@@ -32,6 +32,7 @@ TO_WORKER = [
     m.Work([ITEM, m.RequestPart(8, "add", "native", [], None)], [65536]),
     m.Work([]),
     m.Cancel([1, 2]),
+    m.EndSequences("detect", [3, 4]),
     m.CallReply(REPLY),
     Exit(),
     m.LogLevel("0"),
