@@ -43,7 +43,7 @@ def test_an_answer_comes_piece_by_piece_and_is_counted(page: Browser, server: Ta
     page.press("Escape")
     finished(page)
     page.click("#new")
-    settings(page, max_tokens="200")
+    settings(page, max_tokens="2000")  # some tenths of a second, from which on there is a rate
     record(page)
     ask(page, "hello")
     text = finished(page)
