@@ -1,0 +1,151 @@
+"""A worker whose stages are methods of other servables, and whose methods keep states."""
+
+import numpy as np
+import pytest
+
+from mindspore_serving.errors import StageFailed
+from mindspore_serving.ipc.messages import (
+    CallReply,
+    EndSequences,
+    Fault,
+    PartReply,
+    RequestPart,
+    SequencePart,
+    Work,
+    WorkerCall,
+    WorkerReady,
+)
+from mindspore_serving.wire import native
+from tests.worker.test_worker import chunk, serve, value
+
+__all__ = ["serve"]
+BODY = """
+def more(y):
+    return y + 1
+
+@register.register_method(output_names=["y"])
+def called(x):
+    y = register.add_stage(register.method("other.double", streams=True), x, outputs_count=1)
+    return register.add_stage(more, y, outputs_count=1)
+
+def inside(x):
+    return sum(value for (value,) in register.method("other.double", version=2).call([[x], [x]]))
+
+@register.register_method(output_names=["y"])
+def calls(x):
+    return register.add_stage(inside, x, outputs_count=1)
+
+def add(x, total):
+    if x < 0:
+        raise ValueError("no")
+    return total + x, total + x
+
+@register.register_method(output_names=["y"])
+def totals(x):
+    total = register.declare_state("total", 1, "int64", initial=10)
+    y, new = register.add_stage(add, x, total, outputs_count=2)
+    total.update(new)
+    return y
+"""
+
+
+@pytest.fixture
+def worker(serve, write):
+    started = serve(write(BODY))
+    assert isinstance(started.first, WorkerReady), started.first
+    return started
+
+
+def part(method, *rows, number=1, **fields):
+    chunks = [chunk(*row) for row in rows]
+    return RequestPart(number, method, "native", chunks, None, **fields)
+
+
+def answer(call, *values, **fields):
+    """Reply of another servable, which got `call`."""
+    return CallReply(PartReply(call.part.id, [chunk(number) for number in values], **fields))
+
+
+def test_a_stage_calls_another_servable_once_for_each_part(worker):
+    worker.say(Work([part("called", [3], [4]), part("called", [5], number=2)]))
+    calls = [worker.hear(), worker.hear()]
+    assert [(call.servable, call.part.method, call.parents) for call in calls] == [
+        ("other", "double", [1]),
+        ("other", "double", [2]),
+    ]
+    assert all(isinstance(call, WorkerCall) and not call.part.is_stream for call in calls)
+    worker.say(answer(calls[1], 10), answer(calls[0], 6, 8))
+    replies = worker.replies(2)
+    assert [value(data) for data in replies[1].instances] == [7, 9]
+    assert value(replies[2].instances[0]) == 11
+
+
+def test_pieces_of_another_servable_become_pieces_of_the_answer(worker):
+    worker.say(Work([part("called", [3], is_stream=True)]))
+    call = worker.hear()
+    assert call.part.is_stream
+    worker.say(answer(call, 1, is_last=False))
+    (first,) = worker.hear().replies
+    assert (value(first.instances[0]), first.is_last) == (2, False)
+    worker.say(answer(call, 5))
+    pieces = [*worker.hear().replies]
+    while not pieces[-1].is_last:
+        pieces += worker.hear().replies
+    assert [value(data) for piece in pieces for data in piece.instances] == [6]
+
+
+def test_a_stream_that_fails_elsewhere_fails_the_part(worker):
+    worker.say(Work([part("called", [3], is_stream=True)]))
+    call = worker.hear()
+    fault = Fault(StageFailed("").code, "gone")
+    worker.say(CallReply(PartReply(call.part.id, [], rejected=fault)))
+    assert "gone" in worker.replies(1)[1].rejected.text
+
+
+def test_a_call_from_a_function_waits_for_its_reply(worker):
+    worker.say(Work([part("calls", [3])]))
+    call = worker.hear()
+    assert (call.version, call.parents, len(call.part.chunks)) == (2, [1], 2)
+    worker.say(answer(call, 6, 7))
+    assert value(worker.replies(1)[1].instances[0]) == 13
+
+
+def total(worker, x, sequence):
+    """The reply to a request of a sequence."""
+    worker.say(Work([part("totals", [[x]], sequence=sequence)]))
+    return worker.replies(1)[1]
+
+
+def test_states_go_from_request_to_request_until_the_end(worker):
+    start, step, end = SequencePart(1, is_start=True), SequencePart(1), SequencePart(1, is_end=True)
+    assert value(total(worker, 1, start).instances[0]) == [11]
+    assert value(total(worker, 2, SequencePart(2, is_start=True)).instances[0]) == [12]
+    assert value(total(worker, 5, step).instances[0]) == [16]
+    assert value(total(worker, 1, end).instances[0]) == [17]
+    assert value(total(worker, 1, step).instances[0]) == [11]
+
+
+def test_instances_of_a_request_are_steps_in_order(worker):
+    sequence = SequencePart(1, is_start=True)
+    worker.say(Work([part("totals", [[1]], [[2]], [[3]], sequence=sequence)]))
+    assert [value(data) for data in worker.replies(1)[1].instances] == [[11], [13], [16]]
+
+
+def test_a_failed_request_leaves_the_state_as_it_was(worker):
+    total(worker, 1, SequencePart(1, is_start=True))
+    assert "no" in total(worker, -1, SequencePart(1)).faults[0].text
+    assert value(total(worker, 1, SequencePart(1)).instances[0]) == [12]
+
+
+def test_a_kept_state_continues_in_another_worker(worker):
+    reply = total(worker, 1, SequencePart(1, is_start=True, is_kept=True))
+    (state,) = native.decode_values(bytearray(reply.state))
+    assert state.tolist() == [11]
+    moved = native.encode_values([np.array([100], np.int64)])
+    assert value(total(worker, 1, SequencePart(7, state=moved)).instances[0]) == [101]
+
+
+def test_the_state_of_an_ended_sequence_is_dropped(worker):
+    total(worker, 1, SequencePart(1, is_start=True))
+    worker.say(EndSequences("totals", [1, 99]))
+    assert value(total(worker, 2, SequencePart(1)).instances[0]) == [12]
