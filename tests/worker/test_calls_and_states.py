@@ -131,7 +131,7 @@ def test_instances_of_a_request_are_steps_in_order(worker):
     assert [value(data) for data in worker.replies(1)[1].instances] == [[11], [13], [16]]
 
 
-def test_a_failed_request_leaves_the_state_as_it_was(worker):
+def test_a_failed_request_does_not_change_the_state(worker):
     total(worker, 1, SequencePart(1, is_start=True))
     assert "no" in total(worker, -1, SequencePart(1)).faults[0].text
     assert value(total(worker, 1, SequencePart(1)).instances[0]) == [12]
