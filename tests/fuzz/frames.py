@@ -252,7 +252,7 @@ def _call(maker: Maker, stream: int) -> list[Frame]:
 
 
 def _compressed_call(maker: Maker, stream: int) -> list[Frame]:
-    body = framed(gzip.compress(maker.message()), 1)
+    body = framed(gzip.compress(maker.message(), mtime=0), 1)
     return maker.post(stream, PREDICT, body, *GRPC, ("grpc-encoding", "gzip"))
 
 
