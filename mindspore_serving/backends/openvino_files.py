@@ -11,7 +11,6 @@ from mindspore_serving.backends.source import check_files
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.errors import InvalidInputs, StartError
 
-_FORMAT = "mindir_openvino"
 MINDIR_SUFFIXES = (".mindir", ".ms")
 
 
@@ -21,10 +20,12 @@ def open_file(path: str) -> tuple[Any, object]:
     The second value has its weights, and must be kept while the model is used.  Raises StartError.
     """
     path = str(Path(path).absolute())
-    formats.require(_FORMAT)
-    source = ModelSource(DeclaredModel(key=Path(path).name, format=_FORMAT), (path,))
+    is_mindir = path.endswith(MINDIR_SUFFIXES)
+    name = "mindir_openvino" if is_mindir else "openvino"
+    formats.require(name)
+    source = ModelSource(DeclaredModel(key=Path(path).name, format=name), (path,))
     check_files(source)
-    if not path.endswith(MINDIR_SUFFIXES):
+    if not is_mindir:
         from mindspore_serving.backends.openvino import read_model
 
         return read_model(source, path), None

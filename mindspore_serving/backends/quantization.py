@@ -71,17 +71,18 @@ def read_data(path: str) -> tuple[Arrays, "npt.NDArray[Any] | None"]:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InvalidInputs(
-            f"cannot read '{path}', expected an .npz file of numpy.savez with an array for each "
-            f"input, whose rows are instances, and maybe '{LABELS}': {error}"
+            f"cannot read '{path}', expected an .npz file (numpy.savez) with an array for each "
+            f"input, one row per instance, and optionally '{LABELS}': {reason}"
         ) from error
     if len({array.shape[:1] for array in arrays.values()}) != 1 or not all(
         array.ndim and len(array) for array in arrays.values()
     ):
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
         raise InvalidInputs(
-            f"'{path}' has {shapes or 'no array'}; all arrays need the same number of rows, one at "
-            "least"
+            f"'{path}' has {shapes or 'no array'}; all arrays need the same number of rows, at "
+            "least one"
         )
     return arrays, arrays.pop(LABELS, None)
 
@@ -92,13 +93,13 @@ def quantize(source: str, target: str, data: str, num_samples: int = SAMPLES) ->
     `num_samples` instances calibrate; all are compared.  Raises InvalidInputs and StartError.
     """
     check_target(Path(target))
+    model, _weights = open_file(source)
     arrays, labels = read_data(data)
     try:
         import nncf
     except ModuleNotFoundError as error:
         raise StartError(extras.missing(error, "quantizing a model")) from None
     logging.getLogger("nncf").setLevel(logging.ERROR)
-    model, _weights = open_file(source)
     rows = list(_rows(model, arrays))
     before = _run(model, rows)
     try:

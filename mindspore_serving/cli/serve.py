@@ -17,7 +17,7 @@ from mindspore_serving.cli import report, servables
 from mindspore_serving.cli.client_commands import Reach, join_address
 from mindspore_serving.cli.early_worker import set_log
 from mindspore_serving.cli.options import to_values
-from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.settings import GRPC_PORT, HTTP_PORT, ServeSettings
 from mindspore_serving.cluster.worker_process import early
 from mindspore_serving.core.language_limits import LANGUAGE_LIMITS
 from mindspore_serving.core.server_limits import LIMITS
@@ -58,7 +58,7 @@ def run(settings: ServeSettings) -> int:
 
 def _serve(settings: ServeSettings) -> int:
     if settings.port:
-        settings = replace(settings, http_port=settings.port, grpc_port=settings.port)
+        settings = _with_shared_port(settings)
     tls = _tls(settings)
     set_log(settings)
     configs, refused = servables.find(settings)
@@ -93,6 +93,21 @@ def _serve(settings: ServeSettings) -> int:
     _say(report.ready(settings, reach, described, seconds, startup.find_unready()))
     _warn(settings, described)
     return _wait()
+
+
+def _with_shared_port(settings: ServeSettings) -> ServeSettings:
+    """Return the settings with both ports set to `port`.  Raises InvalidInputs for another one."""
+    port = settings.port
+    for name, number, default in (
+        ("--http-port", settings.http_port, HTTP_PORT),
+        ("--grpc-port", settings.grpc_port, GRPC_PORT),
+    ):
+        if number not in (port, default):
+            raise InvalidInputs(
+                f"--port {port} is for REST and gRPC, but {name} is {number}: give --port, or one "
+                "port for each"
+            )
+    return replace(settings, http_port=port, grpc_port=port)
 
 
 def api_keys(settings: ServeSettings) -> "tuple[str, ...] | Path":

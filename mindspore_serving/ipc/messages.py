@@ -304,13 +304,15 @@ class WorkerCall(Message, frozen=True, tag=23):
     """Call of a worker to a method of any servable, such as a model on another worker's device.
 
     `parents` are the ids of the parts for which it is made: it has their deadline, and ends when
-    all of their requests have ended.  With `part.is_stream` it gets several replies.
+    all of their requests have ended.  With `part.is_stream` it gets several replies.  If it
+    `waits`, the worker runs nothing else until the reply comes.
     """
 
     servable: str
     version: int
     part: RequestPart
     parents: list[int] = []
+    waits: bool = False
 
 
 class AdaptersSet(Message, frozen=True, tag=26):

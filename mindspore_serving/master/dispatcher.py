@@ -160,7 +160,7 @@ class Dispatcher:
             self.shares.count(method.share)
             self._requests[pending] = method
             if message.parents:
-                self._nest(pending, method, link, message.parents)
+                self._nest(pending, method, link, message)
             if part.traceparent and self.recorder is not None:
                 parent = from_traceparent(part.traceparent, part.tracestate)
                 pending.trace = CallTrace(self.recorder, parent, method.attributes)
@@ -172,21 +172,19 @@ class Dispatcher:
         except ServingError as error:
             pending.fail(error)
 
-    def _nest(
-        self, call: PendingRequest, method: Method, link: Link, part_ids: Sequence[int]
-    ) -> None:
+    def _nest(self, call: PendingRequest, method: Method, link: Link, message: WorkerCall) -> None:
         """Let `call` end with the requests of the worker's parts for which it is made.
 
         Raises DeadlineExceeded if they have ended already.
         """
         callers = []
-        for part_id in part_ids:
+        for part_id in message.parents:
             request = link.parts[part_id].request if part_id in link.parts else None
             if request is not None and (owner := self._requests.get(request)) is not None:
                 callers.append((request, owner))
         if not callers:
             raise DeadlineExceeded(_UNWANTED)
-        self._nested.begin(call, method, link, callers)
+        self._nested.begin(call, method, link, callers, waits=message.waits)
         deadlines = [request.deadline for request, _ in callers]
         if None not in deadlines:
             deadline = max(cast("list[float]", deadlines))

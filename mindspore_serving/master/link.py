@@ -322,4 +322,4 @@ class Link:
         """Return `call` with views of its chunks, which are copied to another worker's arena."""
         chunks = [self._lender.lend(chunk) for chunk in call.part.chunks]
         part = msgspec.structs.replace(call.part, chunks=chunks)
-        return WorkerCall(call.servable, call.version, part, call.parents)
+        return WorkerCall(call.servable, call.version, part, call.parents, call.waits)

@@ -3,6 +3,7 @@
 It sends nothing and has no clock.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,15 +12,21 @@ from mindspore_serving.errors import StageFailed
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.request import PendingRequest
+from mindspore_serving.tracing.span import SERVABLE, VERSION
 
 Caller: TypeAlias = tuple[PendingRequest, ServedMethod]
 """Request for which a call is made, and its method."""
+
+
+Version: TypeAlias = tuple[object, ...]  # a servable and its version, whose methods share workers
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     link: Link  # of the worker that made it
     callers: Sequence[Caller]
+    target: Version
+    waits: bool
 
 
 class NestedCalls:
@@ -28,28 +35,62 @@ class NestedCalls:
     def __init__(self) -> None:
         self._calls: dict[PendingRequest, _Call] = {}
         self._calls_of: dict[PendingRequest, dict[PendingRequest, None]] = {}  # by caller
+        self._edges: Counter[tuple[Version, Version, bool]] = (
+            Counter()
+        )  # of calls: whether they wait
 
     def __bool__(self) -> bool:
         return bool(self._calls)
 
     def begin(
-        self, request: PendingRequest, method: ServedMethod, link: Link, callers: Sequence[Caller]
+        self,
+        request: PendingRequest,
+        method: ServedMethod,
+        link: Link,
+        callers: Sequence[Caller],
+        *,
+        waits: bool = False,
     ) -> None:
-        """Add the call `request` of `method`, made by the worker of `link`.
+        """Add the call `request` of `method`, made by the worker of `link`, which may wait for it.
 
-        Raises StageFailed if one of the callers is the method itself, or was called by it.
+        Raises StageFailed if one of the callers is the method itself, or was called by it, and if
+        workers of two servables would wait for each other.
         """
         for caller in callers:
             if path := self._path(caller, method):
                 names = " -> ".join(step.label for step in [*path, method])
                 raise StageFailed(f"a method cannot call itself: {names}")
-        self._calls[request] = _Call(link, callers)
+            self._check_waits(_version_of(caller[1]), _version_of(method), waits=waits)
+        call = _Call(link, callers, _version_of(method), waits)
+        self._calls[request] = call
+        self._edges.update(_edges(call))
         for waiting, _ in callers:
             self._calls_of.setdefault(waiting, {})[request] = None
+
+    def _check_waits(self, source: Version, target: Version, *, waits: bool) -> None:
+        """Raise StageFailed if `target` calls `source`, maybe over others, and one of them waits.
+
+        A worker that waits runs nothing, so that two of them could wait for each other for ever.
+        """
+        if source == target:  # a model of the same servable, on another worker
+            return
+        todo, known = [(target, waits)], set()
+        while todo:
+            version, has_wait = todo.pop()
+            if version == source and has_wait:
+                raise StageFailed(
+                    f"servable {source[0]} calls {target[0]} while {target[0]} waits for a call to "
+                    f"{source[0]}, or the other way round: use add_stage in place of call, which "
+                    "does not occupy a worker"
+                )
+            if (version, has_wait) not in known:
+                known.add((version, has_wait))
+                todo += [(to, has_wait or w) for start, to, w in self._edges if start == version]
 
     def end(self, request: PendingRequest) -> list[PendingRequest]:
         """Remove a request that has ended; return the calls that nobody waits for any more."""
         if (ended := self._calls.pop(request, None)) is not None:
+            self._edges -= Counter(_edges(ended))  # those without calls are dropped
             for caller, _ in ended.callers:
                 calls = self._calls_of.get(caller)
                 if calls is not None:
@@ -75,3 +116,13 @@ class NestedCalls:
             if path := self._path(above, method):
                 return [*path, its_method]
         return []
+
+
+def _version_of(method: ServedMethod) -> Version:
+    return method.attributes[SERVABLE], method.attributes[VERSION]
+
+
+def _edges(call: _Call) -> list[tuple[Version, Version, bool]]:
+    """Return the servables that a call connects; none for models of the same servable."""
+    sources = {_version_of(method) for _, method in call.callers} - {call.target}
+    return [(source, call.target, call.waits) for source in sources]

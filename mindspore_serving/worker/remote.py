@@ -35,6 +35,7 @@ class _Caller:
     parts: list[int]
     request_id: str
     context: SpanContext | None
+    waits: bool = False  # this worker waits for the reply
 
 
 class RemoteCaller:
@@ -68,13 +69,13 @@ class RemoteCaller:
 
     def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """Run a model elsewhere and wait for the outcomes."""
-        return self._wait(self._ask(self._model(key, subgraph), rows), len(rows))
+        return self._wait(self._model(key, subgraph), rows)
 
     def call_method(
         self, servable: str, version: int, method: str, rows: Sequence[tuple[Value, ...]]
     ) -> list[Outcome]:
         """Call a method of any servable, with its inputs by position, and wait for the reply."""
-        return self._wait(self._ask(_Target(servable, version, method), rows), len(rows))
+        return self._wait(_Target(servable, version, method), rows)
 
     def deliver(self, reply: PartReply, queue: JobQueue) -> None:
         """Continue the jobs that `reply` answers."""
@@ -93,8 +94,9 @@ class RemoteCaller:
         if reply.is_last and not has_failed:
             queue.end(job)
 
-    def _wait(self, call_id: int, expected: int) -> list[Outcome]:
-        return self._outcomes(self.inbox.wait_for(call_id), expected)
+    def _wait(self, target: _Target, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
+        call_id = self._ask(target, rows, _caller_at_work(waits=True))
+        return self._outcomes(self.inbox.wait_for(call_id), len(rows))
 
     def _outcomes(self, reply: PartReply, expected: int) -> list[Outcome]:
         if reply.rejected is not None:
@@ -127,9 +129,7 @@ class RemoteCaller:
         The worker that runs it replies, or the master does if that worker dies or the requests of
         all parts have ended.
         """
-        if caller is None:
-            parts, context = request_context.part_ids(), user_spans.current.get()
-            caller = _Caller(parts, log.request_id.get(), context)
+        caller = caller or _caller_at_work()
         call_id, context = next(self._ids), caller.context
         chunks = [self._connection.arena.put(native.encode_values(row)) for row in rows]
         part = RequestPart(
@@ -143,8 +143,16 @@ class RemoteCaller:
             traceparent="" if context is None else context.traceparent,
             tracestate="" if context is None else context.state,
         )
-        self._connection.send(WorkerCall(target.servable, target.version, part, caller.parts))
+        self._connection.send(
+            WorkerCall(target.servable, target.version, part, caller.parts, caller.waits)
+        )
         return call_id
+
+
+def _caller_at_work(*, waits: bool = False) -> _Caller:
+    """Return the caller that this thread works for."""
+    parts, context = request_context.part_ids(), user_spans.current.get()
+    return _Caller(parts, log.request_id.get(), context, waits)
 
 
 def _rows(jobs: Sequence[Job], stage: Stage) -> list[tuple[Value, ...]]:

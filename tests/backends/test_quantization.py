@@ -100,7 +100,7 @@ def test_the_difference_of_answers_is_computed_as_by_hand():
     [
         ({}, "no array"),
         ({"image": np.zeros((4, 64)), "labels": np.zeros(3)}, "same number of rows"),
-        ({"image": np.zeros((0, 64))}, "one at least"),
+        ({"image": np.zeros((0, 64))}, "at least one"),
         ({"image": np.array([{}])}, "expected an .npz file"),
         ({"image": np.zeros((9, 64)), "mask": np.zeros(9)}, "the data has ['image', 'mask']"),
         ({"image": np.zeros((9, 63))}, "does not take the data"),

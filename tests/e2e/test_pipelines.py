@@ -57,6 +57,11 @@ def back(x):
     return loop.call(x)
 
 loop = register.method("chain.loop")
+loud_there = register.method("chain.loud")
+
+@method("y")
+def around(x):
+    return loud_there.call(str(x))[0]
 
 @method("y")
 def fails(x):
@@ -115,6 +120,10 @@ def dies(x):
 @register.register_method(output_names=["y"])
 def loop(x):
     return register.add_stage(register.method("words.back"), x, outputs_count=1)
+
+@method("y")
+def meets(x):
+    return register.method("words.around").call(x)
 
 @register.register_method(output_names=["y"])
 def fails(x):
@@ -216,6 +225,7 @@ def test_the_deadline_of_a_request_is_that_of_its_calls(calls, tmp_path):
             "a method cannot call itself: servable(chain) method(loop) -> "
             "servable(words) method(back) -> servable(chain) method(loop)",
         ),
+        ("meets", "use add_stage in place of call, which does not occupy a worker"),
         ("dies", "the worker process that had the request died"),
     ],
 )

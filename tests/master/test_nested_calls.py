@@ -5,6 +5,7 @@ import pytest
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.master.nested_calls import NestedCalls
 from mindspore_serving.master.request import PendingRequest
+from mindspore_serving.tracing.span import SERVABLE, VERSION
 from tests.master.served import Worker
 
 
@@ -13,6 +14,7 @@ class Method:
 
     def __init__(self, label: str) -> None:
         self.label = label
+        self.attributes = {SERVABLE: label, VERSION: 1}
 
 
 A, B, C = Method("a"), Method("b"), Method("c")
@@ -57,3 +59,30 @@ def test_a_method_in_its_own_chain_of_calls_is_refused():
         calls.begin(request(), A, Worker(), [(inner, B)])
     with pytest.raises(StageFailed, match="cannot call itself: a -> a"):
         calls.begin(request(), A, Worker(), [(outer, A)])
+
+
+@pytest.mark.parametrize("waiting", [(True, False), (False, True), (True, True)])
+def test_servables_that_would_wait_for_each_other_are_refused(waiting):
+    """Also in calls for different requests: each of their workers may be the last free one."""
+    calls, (first, second) = NestedCalls(), waiting
+    call = request()
+    calls.begin(call, B, Worker(), [(request(), A)], waits=first)
+    with pytest.raises(StageFailed, match="use add_stage in place of call"):
+        calls.begin(request(), A, Worker(), [(request(), B)], waits=second)
+    ended(calls, call)
+    calls.begin(request(), A, Worker(), [(request(), B)], waits=second)
+
+
+def test_servables_may_call_each_other_by_stages():
+    calls = NestedCalls()
+    calls.begin(request(), B, Worker(), [(request(), A)])
+    calls.begin(request(), C, Worker(), [(request(), B)], waits=True)
+    calls.begin(request(), A, Worker(), [(request(), B)])
+
+
+def test_a_worker_may_wait_for_a_model_of_its_servable():
+    calls = NestedCalls()
+    model = Method("model")
+    model.attributes = A.attributes
+    calls.begin(request(), model, Worker(), [(request(), A)], waits=True)
+    calls.begin(request(), B, Worker(), [(request(), A)], waits=True)
