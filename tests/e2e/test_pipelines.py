@@ -1,6 +1,8 @@
 """Methods whose stages are methods of other servables of the server, each in its own worker."""
 
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +214,25 @@ def test_the_deadline_of_a_request_is_that_of_its_calls(calls, tmp_path):
     assert "no answer within 0.3" in json.loads(answer)["error_msg"]
     eventually(lambda: in_flight(calls) == 0)
     (tmp_path / "late.released").touch()
+
+
+def test_a_calling_worker_that_is_killed_loses_no_request(calls, tmp_path):
+    """Another worker gets the request and calls again; the first call ends."""
+    (first,) = pids_of(calls, "chain")
+    held = ask(calls, "hold", tmp_path / "killed")
+    eventually((tmp_path / "killed.begun").exists, what="the stage of the other servable")
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: pids_of(calls, "chain") not in ([], [first]), what="another worker")
+    (tmp_path / "killed.released").touch()
+    assert held.recv(1 << 16).endswith(b'{"instances":[{"y":1}]}')
+    assert in_flight(calls) == 0
+
+
+def pids_of(calls: Calls, name: str) -> list[int]:
+    """Return the process ids of the workers of a servable that are ready."""
+    _, text = calls.http_call("GET", "/servables")
+    (row,) = (row for row in json.loads(text)["servables"] if row["name"] == name)
+    return [worker["pid"] for worker in row["workers"] if worker["state"] == "ready"]
 
 
 @pytest.mark.parametrize(
