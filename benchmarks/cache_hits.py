@@ -1,4 +1,4 @@
-"""What an answer from the cache costs: requests per second of hits beside those of a no-op.
+"""Cost of an answer from the cache: requests per second of hits beside those of a no-op.
 
 `python -m benchmarks.cache_hits [--rounds 5] [--seconds 2]`
 

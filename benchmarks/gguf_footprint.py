@@ -1,4 +1,4 @@
-"""What a server of a GGUF file takes, by process and kind of page, after four short answers.
+"""Memory of a server of a GGUF file, by process and kind of page, after four short answers.
 
     python -m benchmarks.gguf_footprint FILE[@OPTIONS] ... [--context 4096] [--wait 0]
 

@@ -139,8 +139,8 @@ def print_file(path: Path, asked: argparse.Namespace) -> None:
             rows.append([f"{path.stem}, {case.name}", *cells])
     header = ["engine", "best", "median", "processor", "speed", "by processor time", "read, GB/s"]
     print_table(["", *header], rows)
-    found = {f"{case}, {name}": each for (case, name), each in values.items()}
-    print_json("gguf_speed", path=path.name, rounds=rounds, **found)
+    by_case = {f"{case}, {name}": each for (case, name), each in values.items()}
+    print_json("gguf_speed", path=path.name, rounds=rounds, **by_case)
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ WRK_SCRIPT = Path(__file__).with_name("post.lua")
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One run: right and wrong replies per second together, latencies in milliseconds.
+    """Result of a run: right and wrong replies per second together, latencies in milliseconds.
 
     `server_us` are the microseconds of the processors that the server took for a reply, if known.
     """

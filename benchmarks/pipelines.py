@@ -99,7 +99,7 @@ def measure(products: int, rounds: int, seconds: int) -> list[tuple[int, float, 
         def ready() -> bool:
             return b"3.5" in answer(port, "chain", body)
 
-        found = []
+        measured = []
         command = ["env", "OMP_NUM_THREADS=1", "OPENBLAS_NUM_THREADS=1", *serve]
         with running("pipelines", command, ready):
             for connections in CONNECTIONS:
@@ -113,8 +113,8 @@ def measure(products: int, rounds: int, seconds: int) -> list[tuple[int, float, 
                         rates[name].append(load.rate)
                 pairs = zip(rates["chain"], rates["whole"], strict=True)
                 ratios = [chain / whole for chain, whole in pairs]
-                found.append((connections, median(rates["whole"]), ratios))
-        return found
+                measured.append((connections, median(rates["whole"]), ratios))
+        return measured
 
 
 def main() -> None:

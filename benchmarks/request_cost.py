@@ -125,7 +125,7 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
 
 
 class Bench:
-    """One servable, `size` connections."""
+    """A servable with `size` connections."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -203,7 +203,7 @@ class Bench:
 
 
 class GrpcBench(Bench):
-    """One servable, and one connection of HTTP/2 with `size` calls at once."""
+    """A servable, and a connection of HTTP/2 with `size` calls at once."""
 
     def open(self) -> None:
         limits = ServerLimits()
@@ -290,7 +290,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2000)
     rounds = parser.parse_args().rounds
     passed = {count: hops(count, rounds) for count in (1, 2)}
-    found = {}
+    by_title = {}
     for title, kind in KINDS.items():
         columns = {size: uvloop.run(measure(kind, size, rounds)) for size in GROUPS}
         names = list(columns[GROUPS[0]])
@@ -298,12 +298,12 @@ def main() -> None:
         totals = [f"{sum(columns[size].values()):.1f}" for size in GROUPS]
         header = [f"{title}: microseconds", *(f"{size} at once" for size in GROUPS)]
         print_table(header, [*rows, ["sum", *totals]])
-        found[title] = columns
+        by_title[title] = columns
     print(
         f"the kernel alone, {len(REQUEST)} bytes: {passed[1]:.0f} microseconds through one other "
         f"process and back, {passed[2]:.0f} through two"
     )
-    print_json("request_cost", microseconds=found, hops=passed)
+    print_json("request_cost", microseconds=by_title, hops=passed)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ def trained(images, labels):
     """Weights of two layers that classify the images, by gradient descent."""
     random = np.random.default_rng(0)
     first, second = random.normal(0, 0.1, (64, 32)), random.normal(0, 0.1, (32, 10))
-    wanted = np.eye(10)[labels]
+    targets = np.eye(10)[labels]
     for _ in range(300):
         hidden = np.maximum(images @ first, 0)
         scores = np.exp(hidden @ second)
-        error = (scores / scores.sum(1, keepdims=True) - wanted) / len(images)
+        error = (scores / scores.sum(1, keepdims=True) - targets) / len(images)
         slope = (error @ second.T) * (hidden > 0)
         first -= 0.5 * images.T @ slope
         second -= 0.5 * hidden.T @ error

@@ -113,7 +113,7 @@ class Products:
         rounded = self._rounded.ctypes.data + -self._rounded.ctypes.data % _LINE
         is_float = kind == Activations.FLOAT
         memory = ProductMemory(x if is_float else rounded, out, 4 * int(op[Column.OUT_STRIDE]), 1)
-        # Of experts all have as many chunks.
+        # All experts of a product have the same number of chunks.
         chunks = max(map(num_chunks, matrices))
         arguments = np.array([product_arguments(matrix, memory, chunks) for matrix in matrices])
         if is_float:

@@ -128,13 +128,13 @@ class TestService:
 
         simple = coders("SimpleRequest", "SimpleResponse")
         output = coders("StreamingOutputCallRequest", "StreamingOutputCallResponse")
-        given = coders("StreamingInputCallRequest", "StreamingInputCallResponse")
+        streamed_in = coders("StreamingInputCallRequest", "StreamingInputCallResponse")
         unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods = {
             "EmptyCall": unary(self.empty_call, *coders("Empty", "Empty")),
             "UnaryCall": unary(self.unary_call, *simple),
             "StreamingOutputCall": stream(self.full_duplex_call, *output),
-            "StreamingInputCall": unary(self.streaming_input_call, *given),
+            "StreamingInputCall": unary(self.streaming_input_call, *streamed_in),
             "FullDuplexCall": stream(self.full_duplex_call, *output),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
