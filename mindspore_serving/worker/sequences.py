@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from mindspore_serving.core import casting
 from mindspore_serving.core.sequences import MethodState
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import StageFailed
+from mindspore_serving.errors import InvalidInputs, StageFailed
 from mindspore_serving.ipc.messages import SequencePart
 from mindspore_serving.wire import native
 
@@ -52,7 +53,7 @@ class SequenceStore:
         """Return the new states of an instance, with its slots `values`.
 
         They are copies: those of a batch share memory.  Raises StageFailed for a state of another
-        dtype or shape.
+        shape, and of a dtype that `core.casting` does not convert.
         """
         return tuple(_checked(state, values[state.next_slot]) for state in self._states)
 
@@ -81,9 +82,15 @@ def _checked(state: MethodState, value: Value) -> "np.ndarray[Any, Any]":
     expected = state.initial
     if not isinstance(value, np.ndarray | np.generic):
         raise StageFailed(f"state '{state.name}' became {type(value).__name__}, not an array")
-    if value.shape != expected.shape or value.dtype != expected.dtype:
-        raise StageFailed(
-            f"state '{state.name}' became {value.dtype} {list(value.shape)}, it is declared as "
-            f"{expected.dtype} {list(expected.shape)}: a state keeps its dtype and shape"
-        )
-    return np.array(value, order="C")
+    if value.shape == expected.shape and value.dtype == expected.dtype:
+        return np.array(value, order="C")
+    reason = "a state keeps its shape"
+    if value.shape == expected.shape:
+        try:
+            return np.array(casting.cast(np.asarray(value), expected.dtype), order="C")
+        except InvalidInputs as error:
+            reason = str(error)
+    raise StageFailed(
+        f"state '{state.name}' became {value.dtype} {list(value.shape)}, it is declared as "
+        f"{expected.dtype} {list(expected.shape)}: {reason}"
+    )

@@ -46,6 +46,17 @@ def totals(x):
     y, new = register.add_stage(add, x, total, outputs_count=2)
     total.update(new)
     return y
+
+def halve(x, half):
+    new = (half + x) / 2 if x[0] > 0 else np.array([True])
+    return new, new
+
+@register.register_method(output_names=["y"])
+def halves(x):
+    half = register.declare_state("half", 1, "float32")
+    y, new = register.add_stage(halve, x, half, outputs_count=2)
+    half.update(new)
+    return y
 """
 
 
@@ -123,6 +134,18 @@ def test_states_go_from_request_to_request_until_the_end(worker):
     assert value(total(worker, 5, step).instances[0]) == [16]
     assert value(total(worker, 1, end).instances[0]) == [17]
     assert value(total(worker, 1, step).instances[0]) == [11]
+
+
+def test_a_state_is_cast_where_only_a_rounding_is_lost(worker):
+    """Python's numbers are float64 and int64, whatever the state is declared as."""
+
+    def half(x, sequence):
+        worker.say(Work([part("halves", [[x]], sequence=sequence)]))
+        return worker.replies(1)[1]
+
+    assert value(half(1.0, SequencePart(1, is_start=True)).instances[0]) == [0.5]
+    assert value(half(2.0, SequencePart(1)).instances[0]) == [1.25]
+    assert "became bool [1]" in half(-1.0, SequencePart(1)).faults[0].text
 
 
 def test_instances_of_a_request_are_steps_in_order(worker):
