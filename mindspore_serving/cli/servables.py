@@ -30,6 +30,7 @@ from mindspore_serving.server.config import to_deployments
 from mindspore_serving.server.language_options import check_declared_options
 
 _NEVER = 1e9  # seconds
+_OF_MODEL_FILES = ("backend", "batch_axis", "states")  # else arguments of declare_model
 DEFAULT_LORAS = 8  # max adapters at once, if clients may load them
 _LANGUAGE_ROWS = {n: row for n, row in rows_of(ServableSettings).items() if row.group == LANGUAGE}
 
@@ -48,8 +49,8 @@ def find(settings: ServeSettings) -> tuple[list[server.ServableStartConfig], lis
     can_appear = refused or settings.poll or settings.reload or settings.allow_loading
     if not can_appear and not any(_is_language(config) for config in configs):
         _check_no_options(settings)
-    if not can_appear and not any(_is_bare_model(config) for config in configs):
-        _check_no_backend(settings)
+    if not can_appear and not any(_is_bare_model(config) or config.network for config in configs):
+        _check_no_model_options(settings)
     return configs, refused
 
 
@@ -71,14 +72,16 @@ def _is_bare_model(config: server.ServableStartConfig) -> bool:
     return not config.llm_options and _is_bare(config.servable_directory, config.servable_name)
 
 
-def _check_no_backend(settings: ServeSettings) -> None:
-    """Raise InvalidInputs for a backend if no model file is served without configuration."""
+def _check_no_model_options(settings: ServeSettings) -> None:
+    """Raise InvalidInputs for an option of model files if none is served without configuration."""
     for part in settings.parts():
-        if part.backend:
-            raise InvalidInputs(
-                f"--backend is for model files without a {CONFIG_FILE}, but none is served: leave "
-                "it out, or set it by declare_model(..., backend=...)"
-            )
+        for name in _OF_MODEL_FILES:
+            if getattr(part, name):
+                option = "--" + name.replace("_", "-")
+                raise InvalidInputs(
+                    f"{option} is for model files without a {CONFIG_FILE}, but none is served: "
+                    f"leave it out, or set it by declare_model(..., {name}=...)"
+                )
 
 
 def _is_set(settings: ServeSettings, name: str) -> bool:

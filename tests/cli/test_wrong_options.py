@@ -55,6 +55,8 @@ WRONG = [
     (["--versions", "7"], "--versions 7 selects none of servable words, which has only 1"),
     (["--name", "a b"], "should be 1 to 128 letters, digits, '_', '-' or '.'"),
     (["--backend", "openvino"], "--backend is for model files without a servable_config.py"),
+    (["--batch-axis", "x=1"], "--batch-axis is for model files without a servable_config.py"),
+    (["--states", "a=b"], "--states is for model files without a servable_config.py"),
     (["--quantization", "int8"], "--quantization is for language models, but none is served"),
     (["--api-key", "secret1"], "--api-key is a text of 7 characters, expected at least 8"),
     (["--api-key", "with a space"], "--api-key is a text of 12 characters, expected at least 8"),
