@@ -43,8 +43,7 @@ def _run(
     if run is None:
         raise _failed(
             label,
-            "no model is loaded in this process; call it inside a stage function, which runs "
-            "in a worker of the server",
+            "it may be called only inside a stage function, which runs in a worker of the server",
         )
     try:
         values = [tuple(to_value(value) for value in instance) for instance in instances]

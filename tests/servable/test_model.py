@@ -356,7 +356,7 @@ def test_a_subgraph_is_a_number(runner):
 
 
 def test_outside_a_worker_a_model_cannot_be_called():
-    with pytest.raises(RuntimeError, match="no model is loaded in this process"):
+    with pytest.raises(RuntimeError, match="only inside a stage function"):
         Model("m").call(1)
 
 

@@ -76,7 +76,7 @@ def test_a_call_runs_instances_elsewhere(bind_method_runner):
 
 
 def test_a_call_names_the_method_that_failed(bind_method_runner):
-    with pytest.raises(RuntimeError, match=r"Method\('other.both'\).call\(\) failed: no model is"):
+    with pytest.raises(RuntimeError, match=r"Method\('other.both'\).call\(\) failed: it may be"):
         method("other.both").call(1)
 
     def fail(servable, name, version, instances):

@@ -112,7 +112,7 @@ class GrpcCall(Exchange):
         self._launch(facts.timeout)
 
     def _launch(self, seconds: float | None) -> None:
-        """Run the method, until a deadline in some seconds."""
+        """Run the method; its deadline is `seconds` from now, None for no deadline."""
         loop = asyncio.get_running_loop()
         if seconds is not None:
             self._timer = loop.call_later(seconds, self._stop, Code.DEADLINE_EXCEEDED, "deadline")
