@@ -91,7 +91,8 @@ class BlockLevel:
         if not self.is_local:
             return not self.reads.is_open
         has = self.has(digest)
-        self.counts.misses += not has
+        if not has:
+            self._count(misses=1)
         return has
 
     def has(self, digest: bytes) -> bool:
@@ -155,7 +156,8 @@ class BlockLevel:
 
     def _fail(self, circuit: Circuit, verb: str, error: Exception) -> None:
         if not circuit.is_failing:  # one line for a store that is gone, not one per block
-            log.warning("a block of the prefix cache cannot be %s (%s): %s", verb, self, error)
+            cause = str(error).partition("\n")[0]  # obstore adds pages
+            log.warning("a block of the prefix cache cannot be %s (%s): %s", verb, self, cause)
         circuit.fail()
         self._count(errors=1)
 

@@ -88,8 +88,8 @@ def _open(url: str, timeout: float) -> tuple[Any, str]:
         from obstore.fsspec import FsspecStore
 
         arguments = cast(Any, open_source(scheme)).arguments(path.partition("/")[0])
-        waits = {"timeout": f"{timeout:g}s", "connect_timeout": f"{timeout:g}s"}
-        arguments["client_options"] |= waits
+        wait = f"{max(1, int(timeout * 1000))}ms"
+        arguments["client_options"] |= {"timeout": wait, "connect_timeout": wait}
         arguments["retry_config"] = {"max_retries": 0}
         return FsspecStore(cast(Any, scheme), skip_instance_cache=True, **arguments), path
     if scheme not in fsspec.available_protocols():
