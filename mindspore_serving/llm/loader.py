@@ -30,11 +30,11 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
-from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.last_token_pooler import open_last_token_pooler
+from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
@@ -48,7 +48,7 @@ from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.runtimes.pages import map_large_allocations, trim
 from mindspore_serving.llm.step import StoringRunner
-from mindspore_serving.llm.storage.block_threads import open_blocks
+from mindspore_serving.llm.storage.stores import open_levels
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
 
 Texts = dict[str, Any]  # fields of `OpenedModel` for which no engine is needed
@@ -343,10 +343,10 @@ def _open_engine(
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
         engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
-        if config.prefix_cache_dir:
-            runner = cast(StoringRunner, engine.runner)
-            threads = open_blocks(directory, runtime, config, runner)
-            engine.keep_blocks(DiskCache(runner, engine.pool, threads))
+        if config.prefix_cache_dir or config.prefix_cache_store:
+            storing = cast(StoringRunner, engine.runner)
+            levels = open_levels(directory, runtime, config, storing)
+            engine.keep_blocks(StoredBlocks(storing, engine.pool, levels))
     except BaseException:
         engine.close()
         raise

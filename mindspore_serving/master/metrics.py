@@ -33,6 +33,13 @@ _BYTES = {
     "serving_llm_cache_limit_bytes": "num_cache_bytes_limit",
     "serving_llm_cache_target_bytes": "num_cache_bytes_target",
 }
+_LEVEL_COUNTERS = {
+    "hits": "hits",
+    "misses": "misses",
+    "errors": "errors",
+    "read_bytes": "bytes_read",
+    "written_bytes": "bytes_written",
+}
 _COUNTERS = {
     "serving_llm_steps_total": "num_steps",
     "serving_llm_native_steps_total": "num_native_steps",
@@ -40,9 +47,11 @@ _COUNTERS = {
     "serving_llm_generated_tokens_total": "num_generated_tokens",
     "serving_llm_prefix_cache_queries_total": "num_cache_queries",
     "serving_llm_prefix_cache_hits_total": "num_cache_hits",
-    "serving_llm_prefix_cache_disk_hits_total": "num_disk_hits",
-    "serving_llm_prefix_cache_disk_read_bytes_total": "num_disk_bytes_read",
-    "serving_llm_prefix_cache_disk_written_bytes_total": "num_disk_bytes_written",
+    **{
+        f"serving_llm_prefix_cache_{level}_{metric}_total": f"num_{level}_{name}"
+        for level in ("disk", "store")
+        for metric, name in _LEVEL_COUNTERS.items()
+    },
     "serving_llm_cache_released_bytes_total": "num_cache_bytes_released",
     "serving_llm_preemptions_total": "num_preemptions",
     "serving_llm_speculated_tokens_total": "num_draft_tokens",

@@ -162,18 +162,16 @@ ENGINES = (
     _counter(
         "llm_prefix_cache_hits", "Prompt tokens that were hits in the prefix cache.", *SERVABLE
     ),
-    _counter(
-        "llm_prefix_cache_disk_hits",
-        "Tokens whose keys and values were read from disk into the prefix cache.",
-        *SERVABLE,
-    ),
-    _counter(
-        "llm_prefix_cache_disk_read_bytes", "Bytes read from files of the prefix cache.", *SERVABLE
-    ),
-    _counter(
-        "llm_prefix_cache_disk_written_bytes",
-        "Bytes written to files of the prefix cache.",
-        *SERVABLE,
+    *(
+        _counter(f"llm_prefix_cache_{level}_{name}", meaning.format(store), *SERVABLE)
+        for level, store in (("disk", "files"), ("store", "the store that servers share"))
+        for name, meaning in (
+            ("hits", "Tokens whose keys and values were read from {} into the prefix cache."),
+            ("misses", "Blocks of prompts that were looked up in {} and were not there."),
+            ("errors", "Failed reads and writes of blocks in {}, and blocks that were wrong."),
+            ("read_bytes", "Bytes of blocks of the prefix cache read from {}."),
+            ("written_bytes", "Bytes of blocks of the prefix cache written to {}."),
+        )
     ),
     _counter(
         "llm_preemptions",

@@ -44,9 +44,15 @@ class BucketSource:
     scheme = ""
     advice = ""
 
+    store_class: Any = None
+
+    def arguments(self, bucket: str) -> dict[str, Any]:
+        """Return the arguments of the store of a bucket besides its name."""
+        raise NotImplementedError
+
     def open_store(self, bucket: str) -> Any:
         """Return the store of a bucket."""
-        raise NotImplementedError
+        return self.store_class(bucket, **self.arguments(bucket))
 
     def list_files(self, reference: Reference) -> Listing:
         """Return the object, or the objects below a prefix, with their versions."""
@@ -168,51 +174,51 @@ class BucketSource:
 class S3(BucketSource):
     """Source of `s3://BUCKET/PATH`, of Amazon or of the server that AWS_ENDPOINT_URL names."""
 
-    scheme = "s3"
+    scheme, store_class = "s3", S3Store
     advice = (
         "AWS_ACCESS_KEY_ID, AWS_PROFILE, AWS_REGION and AWS_ENDPOINT_URL are read, "
         "AWS_SKIP_SIGNATURE=true reads public buckets"
     )
 
-    def open_store(self, bucket: str) -> Any:
-        """Return the store of a bucket, with the keys of ~/.aws if no variable has them."""
+    def arguments(self, bucket: str) -> dict[str, Any]:
+        """Return the arguments of a bucket, with the keys of ~/.aws if no variable has them."""
         config: dict[str, Any] = {}
         if "AWS_ACCESS_KEY_ID" not in os.environ:
             config = _profile()
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
-        return S3Store(bucket, config=config, **_options(endpoint))  # type: ignore[arg-type]
+        return {"config": config, **_options(endpoint)}
 
 
 class GoogleStorage(BucketSource):
     """Source of `gs://BUCKET/PATH`, of Google or of the server STORAGE_EMULATOR_HOST."""
 
-    scheme = "gs"
+    scheme, store_class = "gs", GCSStore
     advice = (
         "GOOGLE_APPLICATION_CREDENTIALS, the login of gcloud and STORAGE_EMULATOR_HOST are read, "
         "GOOGLE_SKIP_SIGNATURE=true reads public buckets"
     )
 
-    def open_store(self, bucket: str) -> Any:
-        """Return the store of a bucket; an emulator wants no signature."""
+    def arguments(self, bucket: str) -> dict[str, Any]:
+        """Return the arguments of a bucket; an emulator wants no signature."""
         emulator = os.environ.get("STORAGE_EMULATOR_HOST", "")
         config: dict[str, Any] = {}
         if emulator:
             emulator = emulator if "://" in emulator else f"http://{emulator}"
             config = {"base_url": emulator, "skip_signature": True}
-        return GCSStore(bucket, config=config, **_options(emulator))  # type: ignore[arg-type]
+        return {"config": config, **_options(emulator)}
 
 
 class Azure(BucketSource):
     """Source of `az://CONTAINER/PATH` of a storage account."""
 
-    scheme = "az"
+    scheme, store_class = "az", AzureStore
     advice = (
         "AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY "
         "and AZURE_STORAGE_SAS_TOKEN are read"
     )
 
-    def open_store(self, bucket: str) -> Any:
-        """Return the store of a container, by the connection string if there is one."""
+    def arguments(self, bucket: str) -> dict[str, Any]:
+        """Return the arguments of a container, by the connection string if there is one."""
         rows = os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";")
         parts = dict(row.partition("=")[::2] for row in rows)
         names = {
@@ -225,7 +231,7 @@ class Azure(BucketSource):
         endpoint = config.get("endpoint") or os.environ.get("AZURE_STORAGE_ENDPOINT", "")
         if not config.get("account_name") and "AZURE_STORAGE_ACCOUNT_NAME" not in os.environ:
             raise InvalidInputs(f"az://{bucket} needs the name of its account: {self.advice}")
-        return AzureStore(bucket, config=config, **_options(endpoint))  # type: ignore[arg-type]
+        return {"config": config, **_options(endpoint)}
 
 
 def _options(endpoint: str) -> dict[str, Any]:

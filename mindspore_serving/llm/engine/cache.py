@@ -1,4 +1,4 @@
-"""Cache of a runner, as sequences use it: blocks, blocks on disk, and slots for states.
+"""Cache of a runner, as sequences use it: blocks, stored blocks, and slots for states.
 
 It says what fits and where it is kept; the scheduler decides which sequence gets it.
 """
@@ -8,9 +8,9 @@ from typing import Protocol
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import BlockPool
-from mindspore_serving.llm.engine.disk_cache import DiskCache, NoDisk
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.states import NoStates, StatePool
+from mindspore_serving.llm.engine.stored_blocks import NoStoredBlocks, StoredBlocks
 
 
 class CacheLayout(Protocol):
@@ -29,7 +29,8 @@ class CacheLayout(Protocol):
 class SequenceCache:
     """Owner of the blocks and of the state slots.
 
-    A model without states has `NoStates`, an engine that keeps no blocks on disk `NoDisk`.
+    A model without states has `NoStates`, an engine that keeps blocks in memory alone
+    `NoStoredBlocks`.
     """
 
     def __init__(self, config: EngineConfig, layout: CacheLayout) -> None:
@@ -41,7 +42,7 @@ class SequenceCache:
             self.states = StatePool(
                 layout.num_slots, layout.block_size, keeps_snapshots=keeps_snapshots
             )
-        self.disk: DiskCache | NoDisk = NoDisk()
+        self.stored: StoredBlocks | NoStoredBlocks = NoStoredBlocks()
         self.max_running = min(config.max_num_seqs, self.states.max_running)
         # Whether a prompt can share the blocks that another prompt is computing.
         self.shares_pending = config.enable_prefix_caching and not layout.num_slots
@@ -125,7 +126,7 @@ class SequenceCache:
         hashes = sequence.hash_blocks(full, self.block_size)
         for index in range(sequence.num_registered, full):
             self.pool.register(sequence.blocks[index], hashes[index])
-        self.disk.add(sequence, hashes[sequence.num_registered :])
+        self.stored.add(sequence, hashes[sequence.num_registered :])
         sequence.num_registered = full
 
     def outgrown(self, running: Iterable[Sequence]) -> list[Sequence]:

@@ -17,7 +17,6 @@ from mindspore_serving.llm.engine.adapters import EngineAdapters
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
-from mindspore_serving.llm.engine.disk_cache import DiskCache
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
 from mindspore_serving.llm.engine.pooler import Pooler
@@ -28,6 +27,7 @@ from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
 from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost
@@ -155,7 +155,7 @@ class Engine:
         self._num_prompt_tokens += len(request.prompt_ids)
         self._table.add(request, sequence)
         self._scheduler.add(sequence)
-        self.cache.disk.look_up(sequence)
+        self.cache.stored.look_up(sequence)
 
     def add_embedding(self, request_id: str, prompt_ids: Iterable[int], **options: Any) -> None:
         """Queue a prompt to embed; a step returns a vector or ServingError.  Raises as `add`."""
@@ -185,7 +185,7 @@ class Engine:
         requests go on. Raises RunnerLost if the runner can compute no further step.
         """
         self.adapters.free()
-        self.cache.disk.deliver()
+        self.cache.stored.deliver()
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
@@ -200,7 +200,7 @@ class Engine:
         ]
         if not scheduled.step.rows:
             if not outputs:
-                self.cache.disk.wait()
+                self.cache.stored.wait()
             return outputs
         self._num_steps += 1
         if self.on_compute is not None:
@@ -230,7 +230,6 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the present state of the engine, and sums since its start."""
         cache, memory = self.cache, self.memory
-        num_read, num_written = cache.disk.num_bytes
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
@@ -251,22 +250,20 @@ class Engine:
             num_draft_tokens=self._speculation.num_draft_tokens,
             num_accepted_tokens=self._speculation.num_accepted,
             num_forced_tokens=self._speculation.num_forced,
-            num_disk_hits=cache.disk.num_tokens,
-            num_disk_bytes_read=num_read,
-            num_disk_bytes_written=num_written,
+            **cache.stored.counts(),
         )
 
-    def keep_blocks(self, disk: DiskCache) -> None:
-        """Keep the blocks of prompts on `disk` as well; the engine closes it."""
-        self.cache.disk = disk
+    def keep_blocks(self, stored: StoredBlocks) -> None:
+        """Keep the blocks of prompts in the levels of `stored` as well; the engine closes it."""
+        self.cache.stored = stored
 
     def do_idle_work(self) -> float | None:
-        """Save a block to disk while nothing runs; see `EngineLoop`."""
-        return self.cache.disk.save_next()
+        """Store a block while nothing runs; see `EngineLoop`."""
+        return self.cache.stored.save_next()
 
     def close(self) -> None:
         """Close the runners; nothing may be called afterwards."""
-        self.cache.disk.close()
+        self.cache.stored.close()
         self._masks.close()
         self._speculation.close()
         self.runner.close()

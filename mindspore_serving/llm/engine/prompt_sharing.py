@@ -9,7 +9,7 @@ left, the shortest first: a short prompt waits only for shorter ones.  What thes
 next prompt in order; a single prompt gets all.  Decisions only.
 
 A prompt waits for cached blocks that will soon exist, which another prompt computes or which are
-read from disk, provided that the other prompt is at least as urgent.
+read from a store, provided that the other prompt is at least as urgent.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -22,7 +22,7 @@ class PendingPrefixes:
     """Hashes of the blocks that will soon be in the cache, for the admissions of one step.
 
     These are the blocks that running sequences have yet to compute and `pool` does not have, and
-    those in `reading`, which come from disk.
+    those in `reading`, which come from a store.
     """
 
     def __init__(self, pool: BlockPool, block_size: int, reading: Container[bytes] = ()) -> None:

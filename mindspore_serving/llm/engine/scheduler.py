@@ -209,7 +209,7 @@ class Scheduler:
         if not waiting or plan.budget <= 0 or num_admittable <= 0:
             share_budget(running, running, plan, lambda sequence: True)
             return
-        pending = PendingPrefixes(self.pool, self._block_size, self.cache.disk.reading)
+        pending = PendingPrefixes(self.pool, self._block_size, self.cache.stored.reading)
         if self.cache.shares_pending:
             for sequence in self.running:
                 pending.expect(sequence)

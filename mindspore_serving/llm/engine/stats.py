@@ -27,8 +27,15 @@ class EngineStats:
     num_accepted_tokens: int = 0
     num_forced_tokens: int = 0  # accepted ones that a grammar forced: they took no step
     num_disk_hits: int = 0  # tokens whose blocks were read from disk
+    num_disk_misses: int = 0  # blocks that a prompt wanted and that were not there
+    num_disk_errors: int = 0  # reads and writes that failed, and blocks that were damaged
     num_disk_bytes_read: int = 0
     num_disk_bytes_written: int = 0
+    num_store_hits: int = 0  # the same of the store that servers share
+    num_store_misses: int = 0
+    num_store_errors: int = 0
+    num_store_bytes_read: int = 0
+    num_store_bytes_written: int = 0
 
 
 @dataclass(frozen=True, slots=True)

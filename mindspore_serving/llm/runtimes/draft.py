@@ -78,7 +78,8 @@ def _open_with_head(
         memory = runner.num_blocks * runner.cache_memory.block_bytes * sizes[1] // sizes[0]
         head_config = replace(
             config, adapters={}, max_loras=0, max_images=0, prefix_cache_dir=None,
-            deterministic=False, max_model_len=min(longest, runner.max_model_len),
+            prefix_cache_store="", deterministic=False,
+            max_model_len=min(longest, runner.max_model_len),
             kv_cache_memory=memory + memory // 8,
         )  # fmt: skip
         opened = open_head(directory, runtime, head_config)
@@ -160,6 +161,7 @@ def _divided(
         max_loras=0,
         max_images=0,
         prefix_cache_dir=None,
+        prefix_cache_store="",
         deterministic=False,  # draft tokens are verified, so they may differ
         max_model_len=min(longest, small.max_position_embeddings),
         quantization=None if is_quantised else config.quantization,

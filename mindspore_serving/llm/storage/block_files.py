@@ -1,36 +1,34 @@
 """Cache blocks as files of one directory, which several processes may share.
 
-A file's name is a hash of the model and of the tokens that its block was computed from. A block is
-written under a temporary name and renamed when it is complete, and has a checksum; damaged files
-are removed. The least recently used files are evicted when the total would exceed the limit. Files
-with names of another form are left alone. Knows no thread and no engine.
+A file is written under a temporary name and renamed when it is complete.  The least recently used
+files are evicted when the total would exceed the limit.  Files with names of another form are left
+alone.  Knows no thread, no engine, and not what is in the files.
 
-    <hash>XXXXXXXX.unfinished  --rename-->  <hash>.block  --evicted or damaged-->  removed
+    <name>XXXXXXXX.unfinished  --rename-->  <name>.block  --evicted or removed-->  gone
         locked by its writer; removed once nobody holds the lock
 """
 
+import errno
 import os
 import re
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkstemp
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError, reason
+from mindspore_serving.llm.storage.bounds import StoreBounds
 
 SUFFIX, UNFINISHED = ".block", ".unfinished"
-MAGIC = b"MSKV0001"
 WRITABLE_BY_OTHER_USERS = 0o022
-_DIGEST_SIZE = 16
 _NAMES = re.compile(rf"[0-9a-f]{{32}}(\w{{8}}{re.escape(UNFINISHED)}|{re.escape(SUFFIX)})")
-HEAD_BYTES = len(MAGIC) + 2 * _DIGEST_SIZE  # then the file's name, and a checksum of the contents
-SHARE = 8  # an eviction frees 1/8 of the limit; 1/8 of the free space is written between two scans
 
 
-def open_directory(path: str | Path) -> Path:
-    """Return the directory `path`, created with mode 0700 if it is missing.
+def open_directory(path: str | Path, option: str = "prefix_cache_dir") -> Path:
+    """Return the directory `path` of an option, created with mode 0700 if it is missing.
 
     Raises StartError if it cannot be created, or if other users may write to it: they could put
     answers of their choice into the cache.
@@ -41,11 +39,11 @@ def open_directory(path: str | Path) -> Path:
         status = directory.stat()
     except OSError as error:
         raise StartError(
-            f"prefix_cache_dir is {str(path)!r}, which cannot be created: {reason(error)}"
+            f"{option} is {str(path)!r}, which cannot be created: {reason(error)}"
         ) from None
     if status.st_uid != os.geteuid() or status.st_mode & WRITABLE_BY_OTHER_USERS:
         raise StartError(
-            f"prefix_cache_dir is {str(path)!r}, which belongs to user {status.st_uid} and has "
+            f"{option} is {str(path)!r}, which belongs to user {status.st_uid} and has "
             f"mode {status.st_mode & 0o777:o}; expected a directory of user {os.geteuid()} that no "
             "other user can write to"
         )
@@ -53,86 +51,66 @@ def open_directory(path: str | Path) -> Path:
 
 
 class BlockFiles:
-    """Files of the cache blocks of one model.  Used by one thread, except `has`.
+    """Store of blocks in `directory`, as returned by `open_directory`.
 
-    Args:
-        directory: as returned by `open_directory`.
-        model: everything that the blocks depend on besides their tokens.
-        block_bytes: size of a block.
-        max_bytes: limit of all blocks in `directory` together, those of other models included.
-
-    Raises:
-        StartError: the limit is smaller than one block.
+    `put` is called by one thread.
     """
 
-    def __init__(self, directory: Path, model: bytes, block_bytes: int, max_bytes: int) -> None:
-        self.file_bytes = HEAD_BYTES + block_bytes
-        if self.file_bytes > max_bytes:
-            raise StartError(
-                f"prefix_cache_disk is {max_bytes} bytes, expected at least {self.file_bytes}, "
-                "the size of one block"
-            )
-        self.max_bytes = max_bytes
-        self._directory = directory
-        self._model = blake2b(model, digest_size=_DIGEST_SIZE).digest()
-        self._budget = 0  # bytes that may be written before the next scan of the directory
+    errors: tuple[type[Exception], ...] = (OSError,)
 
-    def has(self, digest: bytes) -> bool:
-        """Return whether there is a file for the block with the hash `digest`."""
-        return self._path(self._name(digest)).exists()
+    def __init__(self, directory: Path, bounds: StoreBounds) -> None:
+        self._directory, self._bounds = directory, bounds
 
-    def read(self, digest: bytes) -> memoryview | None:
-        """Return the contents of the block, None if it has no undamaged file."""
-        name = self._name(digest)
-        path, content = self._path(name), bytearray(self.file_bytes)
+    def __str__(self) -> str:
+        return str(self._directory)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file of the block."""
+        return self._path(name).exists()
+
+    def get(self, name: str, max_bytes: int) -> bytearray | None:
+        """Return the contents of a file, its first `max_bytes` at most; None without a file."""
         try:
-            with open(path, "rb", 0, opener=_open) as file:
-                size = os.fstat(file.fileno()).st_size
-                is_complete = size == self.file_bytes and file.readinto(content) == size
+            with open(self._path(name), "rb", 0, opener=_open) as file:
+                content = bytearray(min(os.fstat(file.fileno()).st_size, max_bytes))
+                count = file.readinto(content)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            log.warning("a block of the prefix cache cannot be read: %s", error)
-            return None
-        block = memoryview(content)[HEAD_BYTES:]
-        if not is_complete or content[:HEAD_BYTES] != _head(name, block):
-            log.warning("%s is damaged or no block of the prefix cache; it is removed", path)
-            _remove(path)
-            return None
-        self.touch(digest)
-        return block
+        self.touch(name)
+        return content[:count]
 
-    def touch(self, digest: bytes, at: int | None = None) -> None:
+    def touch(self, name: str, at: int | None = None) -> None:
         """Mark the block as used now, or at `at` nanoseconds since the epoch."""
         with suppress(OSError):  # another process has removed it
-            path = self._path(self._name(digest))
+            path = self._path(name)
             os.utime(path) if at is None else os.utime(path, ns=(at, at))
 
-    def write(self, digest: bytes, block: memoryview) -> None:
+    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
         """Write a block.  Raises OSError, and then leaves no file of it."""
-        if self._budget < self.file_bytes:
-            self._scan()
-        name = self._name(digest)
-        number, path = mkstemp(UNFINISHED, name.hex(), self._directory)  # with mode 0600
+        if self._bounds.is_due:
+            self._evict()
+        number, path = mkstemp(UNFINISHED, name, self._directory)  # with mode 0600
         try:
             with open(number, "wb", 0) as file:
                 flock(number, LOCK_EX | LOCK_NB)  # held until the file closes or the process ends
-                for part in (_head(name, block), block):
+                for part in parts:
                     if file.write(part) != len(part):
-                        raise OSError(f"the disk of {self._directory} is full")
+                        raise OSError(errno.ENOSPC, f"the disk of {self._directory} is full")
                 os.rename(path, self._path(name))
         except BaseException:
             _remove(Path(path))
             raise
-        self._budget -= self.file_bytes
+        self._bounds.budget -= sum(map(len, parts))
 
-    def _scan(self) -> None:
-        """Evict blocks if the limit is near, and remove unfinished files of killed processes.
+    def remove(self, name: str) -> None:
+        """Remove a block, if it is there."""
+        _remove(self._path(name))
 
-        A scan lists the whole directory, so it is rare: it sets `_budget`, the bytes that `write`
-        may add before the next one. That is only a share of the free space, as other processes
-        write there too.
-        """
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    def _evict(self) -> None:
+        """Evict blocks if the limit is near, and remove unfinished files of killed processes."""
         blocks = []
         for entry in os.scandir(self._directory):
             if not (_NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)):
@@ -143,31 +121,16 @@ class BlockFiles:
                 else:
                     status = entry.stat(follow_symlinks=False)
                     blocks.append((status.st_mtime_ns, entry.path, status.st_size))
-        total = sum(size for _, _, size in blocks)
-        step = max(self.file_bytes, self.max_bytes // SHARE**3)
-        if total + step > self.max_bytes:
-            target = self.max_bytes - max(step, self.max_bytes // SHARE)
-            for _, path, size in sorted(blocks):
-                if total <= target:
-                    break
-                _remove(Path(path))
-                total -= size
-        self._budget = max(step, (self.max_bytes - total) // SHARE)
+        for path in self._bounds.select(blocks, time.time_ns()):
+            _remove(Path(path))
 
-    def _name(self, digest: bytes) -> bytes:
-        return blake2b(self._model + digest, digest_size=_DIGEST_SIZE).digest()
-
-    def _path(self, name: bytes) -> Path:
-        return self._directory / f"{name.hex()}{SUFFIX}"
+    def _path(self, name: str) -> Path:
+        return self._directory / f"{name}{SUFFIX}"
 
 
 def _open(path: str, flags: int) -> int:
     """Open a file without following links, and without waiting on a path that is a FIFO."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-
-
-def _head(name: bytes, block: memoryview) -> bytes:
-    return MAGIC + name + blake2b(block, digest_size=_DIGEST_SIZE).digest()
 
 
 def _remove(path: Path) -> None:

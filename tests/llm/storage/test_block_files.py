@@ -13,14 +13,14 @@ from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.storage import fingerprint as fingerprints
 from mindspore_serving.llm.storage.block_files import (
-    HEAD_BYTES,
     SUFFIX,
     UNFINISHED,
-    BlockFiles,
     open_directory,
 )
 from mindspore_serving.llm.storage.block_threads import BlockThreads
+from mindspore_serving.llm.storage.block_values import HEAD_BYTES
 from mindspore_serving.llm.storage.fingerprint import fingerprint
+from mindspore_serving.llm.storage.stores import open_disk
 from tests.waiting import PATIENCE, eventually
 
 SIZE = 100
@@ -35,7 +35,7 @@ def warnings_logged(monkeypatch):
 
 
 def files(directory, most=1000 * FILE, model=b"model"):
-    return BlockFiles(open_directory(directory), model, SIZE, most)
+    return open_disk(open_directory(directory), model, SIZE, most)
 
 
 def block(number):
@@ -208,7 +208,8 @@ def test_a_full_disk_is_logged_once_and_leaves_nothing(tmp_path, monkeypatch, wa
     threads.close(PATIENCE)
     assert len(warnings_logged) == 1
     assert "No space left" in warnings_logged[0]
-    assert threads.num_written == 1
+    assert threads.level.counts.bytes_written == FILE
+    assert threads.level.counts.errors == 5
     assert files(tmp_path).has(digest(9))
 
 

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from mindspore_serving.llm import LLM, SamplingParams
-from mindspore_serving.llm.engine import disk_cache
+from mindspore_serving.llm.engine import stored_blocks
 from tests.llm import checkpoints
 from tests.waiting import PATIENCE
 
@@ -26,8 +26,7 @@ def directory(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
+    monkeypatch.setattr(stored_blocks, "CLOSING_SECONDS", PATIENCE)
 
 
 def ask(directory, runtime, cache, **options):

@@ -6,12 +6,13 @@ from mindspore_serving import log
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.engine import disk_cache
-from mindspore_serving.llm.engine.disk_cache import DiskCache
+from mindspore_serving.llm.engine import stored_blocks
 from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.storage.block_files import BlockFiles, open_directory
-from mindspore_serving.llm.storage.block_threads import BlockThreads, open_blocks
+from mindspore_serving.llm.storage.block_files import open_directory
+from mindspore_serving.llm.storage.block_threads import BlockThreads
+from mindspore_serving.llm.storage.stores import open_disk, open_levels
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
@@ -21,19 +22,27 @@ FULL = len(PROMPT) // BLOCK * BLOCK
 MOST = 1 << 20
 
 
-def make(directory, most=MOST, num_blocks=64, model=b"model", threads=BlockThreads):
+def make(
+    directory,
+    most=MOST,
+    num_blocks=64,
+    model=b"model",
+    *,
+    threads=BlockThreads,
+    patience=PATIENCE,
+):
     config = EngineConfig(max_num_seqs=16, max_num_batched_tokens=16, block_size=BLOCK)
     engine = Engine(Counting(num_blocks), None, config)
-    files = BlockFiles(open_directory(directory), model, engine.runner.block_bytes, most)
-    engine.keep_blocks(DiskCache(engine.runner, engine.pool, threads(files)))
+    level = open_disk(open_directory(directory), model, engine.runner.block_bytes, most)
+    level.patience = patience
+    engine.keep_blocks(StoredBlocks(engine.runner, engine.pool, [level], threads))
     return engine
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """However busy the machine is."""
-    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", PATIENCE)
-    monkeypatch.setattr(disk_cache, "CLOSING_SECONDS", PATIENCE)
+    monkeypatch.setattr(stored_blocks, "CLOSING_SECONDS", PATIENCE)
 
 
 def restarted(engine, directory, **options):
@@ -165,13 +174,10 @@ class Silent(BlockThreads):
         pass
 
 
-def test_a_disk_that_does_not_answer_delays_prompts_only_once(
-    tmp_path, monkeypatch, warnings_logged
-):
-    monkeypatch.setattr(disk_cache, "READ_TIMEOUT", 0.02)
+def test_a_disk_that_does_not_answer_delays_prompts_only_once(tmp_path, warnings_logged):
     first = make(tmp_path)
     said, _ = ask(first, [PROMPT])
-    second = restarted(first, tmp_path, threads=Silent)
+    second = restarted(first, tmp_path, threads=Silent, patience=0.02)
     assert ask(second, [PROMPT]) == (said, [0])
     assert ask(second, [[*PROMPT[:8], 1]])[1] == [8]
     assert len(warnings_logged) == 1
@@ -210,7 +216,7 @@ def test_models_that_cannot_keep_blocks_on_disk_are_refused(tmp_path):
     with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
         open_runner(tmp_path, "mindir", config)
     with pytest.raises(StartError, match="has layers with recurrent states"):
-        open_blocks(tmp_path, "toy", config, ToyRunner(num_slots=3))
+        open_levels(tmp_path, "toy", config, ToyRunner(num_slots=3))
     with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         EngineConfig(prefix_cache_dir=str(tmp_path), enable_prefix_caching=False)
     with pytest.raises(InvalidInputs, match="cut over 2 ranks"):

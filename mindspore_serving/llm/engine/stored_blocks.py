@@ -1,0 +1,368 @@
+"""Prefix cache behind that in memory, as an engine uses it: what is written and read, and when.
+
+    prompt queued -> look_up: reading, its blocks are requested from the threads of a level
+                  -> deliver: blocks arrive in the cache (in use, so that they are not evicted)
+                  -> all arrived, or one is missing: no longer reading, the prompt is admitted
+
+A level is a disk or a store that servers share.  A block is written when there is nothing to
+compute, when it is evicted from the cache, and at the end; to a shared store also between steps,
+as other servers may need it soon.  Blocks are read when a prompt arrives that continues with them,
+from the first level that has them; it waits for them, and then finds them in the cache like any
+other.  Threads read and write; a step only copies memory.
+"""
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from queue import Empty, SimpleQueue
+from types import MappingProxyType
+
+from mindspore_serving import log
+from mindspore_serving.llm.engine.block_cost import BlockCost
+from mindspore_serving.llm.engine.blocks import BlockPool
+from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.step import StoringRunner
+from mindspore_serving.llm.storage.block_level import BlockLevel
+from mindspore_serving.llm.storage.block_threads import BlockThreads, Results
+from mindspore_serving.llm.storage.circuit import Circuit
+
+READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copies as many at most
+WRITE_AHEAD = 2 << 20  # bytes that are copied for a shared store between two steps
+CLOSING_SECONDS = 3.0
+POLL_SECONDS = 0.05
+SLOWNESS = 1.0  # seconds that reading a prompt may take longer than computing it
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """Blocks that one prompt waits for."""
+
+    digests: list[bytes]
+    awaited: set[bytes]  # those that have not arrived
+    began: float  # by `time.monotonic`
+    num_requested: int = 0
+    num_delivered: int = 0
+    is_shared: bool = False  # whether a block was requested from a store that servers share
+    blocks: list[int] = field(default_factory=list)  # in use until the last is delivered
+
+
+class NoStoredBlocks:
+    """Null object for engines that keep blocks in memory alone."""
+
+    reading: Mapping[bytes, object] = MappingProxyType({})
+
+    def counts(self) -> dict[str, int]:
+        return {}
+
+    def add(self, sequence: Sequence, digests: list[bytes]) -> None: ...
+
+    def look_up(self, sequence: Sequence) -> None: ...
+
+    def deliver(self) -> None: ...
+
+    def wait(self) -> None: ...
+
+    def save_next(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _LevelState:
+    """State of a level, as the engine's thread knows it."""
+
+    def __init__(self, threads: BlockThreads) -> None:
+        self.threads, self.level = threads, threads.level
+        # Registered blocks of the cache that are not stored yet, and those that are.
+        self.unsaved: OrderedDict[bytes, None] = OrderedDict()
+        self.saved: set[bytes] = set()
+        self.num_tokens = 0  # tokens whose blocks were read
+        self.in_flight = 0  # blocks
+        self.last_delivery = 0.0  # by `time.monotonic`
+        self.is_stuck = False
+        self.slow = Circuit()  # open after prompts that would have been computed sooner
+
+    def request(self, digest: bytes) -> bool:
+        """Request a block from the threads, unless it is known that there is none."""
+        if self.is_stuck or self.slow.is_open or not self.level.may_have(digest):
+            return False
+        if not self.in_flight:
+            self.last_delivery = time.monotonic()
+        self.in_flight += 1
+        self.threads.read(digest)
+        return True
+
+    @property
+    def is_late(self) -> bool:
+        """True if it has not delivered for too long."""
+        waited = time.monotonic() - self.last_delivery
+        return self.in_flight > 0 and waited > self.level.patience
+
+
+class StoredBlocks:
+    """Stored blocks of `runner`, whose cache blocks `pool` allocates; used by the engine's thread.
+
+    `reading` has the hashes of the blocks that will be in the cache soon.  Prompts ask `levels` one
+    after the other.
+    """
+
+    def __init__(
+        self,
+        runner: StoringRunner,
+        pool: BlockPool,
+        levels: Iterable[BlockLevel],
+        threads: type[BlockThreads] = BlockThreads,
+    ) -> None:
+        self.reading: dict[bytes, _Reading] = {}
+        self._runner, self._pool = runner, pool
+        self._results: Results = SimpleQueue()
+        self._states = {level: _LevelState(threads(level, self._results)) for level in levels}
+        self._queue: deque[_Reading] = deque()
+        self._max_in_flight = max(2, READ_AHEAD // runner.block_bytes)  # blocks
+        self._cost = BlockCost()
+        pool.on_evict = self._save_evicted
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters of the levels, by the fields of `EngineStats`."""
+        counts: dict[str, int] = {}
+        for state in self._states.values():
+            level = state.level
+            counts[f"num_{level.name}_hits"] = state.num_tokens
+            counts[f"num_{level.name}_misses"] = level.counts.misses
+            counts[f"num_{level.name}_errors"] = level.counts.errors
+            counts[f"num_{level.name}_bytes_read"] = level.counts.bytes_read
+            counts[f"num_{level.name}_bytes_written"] = level.counts.bytes_written
+        return counts
+
+    def add(self, sequence: Sequence, digests: list[bytes]) -> None:
+        """Note that the blocks of `sequence` with the hashes `digests` are computed.
+
+        Blocks of adapters are not kept: another process may give their numbers to other adapters.
+        """
+        self._cost.add(len(digests), time.monotonic())
+        for digest in () if sequence.adapter else digests:
+            for state in self._states.values():
+                if digest not in state.saved:
+                    state.unsaved[digest] = None
+
+    def look_up(self, sequence: Sequence) -> None:
+        """Start to read the blocks of a prompt that are stored and not in the cache."""
+        if sequence.adapter:
+            return
+        hashes = sequence.hash_reusable(self._runner.block_size)
+        missing = hashes[len(self._pool.find(hashes)) :]
+        missing = missing[: max(0, self._pool.num_free - self._spare)]
+        new = list(takewhile(lambda digest: digest not in self.reading, missing))
+        if not new:
+            return
+        reading = _Reading(new, set(new), time.monotonic())
+        self.reading.update(dict.fromkeys(reading.digests, reading))
+        self._queue.append(reading)
+        self._request_blocks()
+
+    def deliver(self) -> None:
+        """Move blocks that were read into the cache, at most as many as do not hold up a step."""
+        self._cost.begin(time.monotonic())
+        for _ in range(self._max_in_flight):
+            try:
+                self._accept(*self._results.get_nowait())
+            except Empty:
+                break
+        if self.reading:
+            self._give_up_slow()
+        for state in self._states.values():
+            if not state.level.is_local:
+                self._save_some(state)
+
+    def wait(self) -> None:
+        """Wait for a block for a moment, while there is nothing to compute."""
+        if self.reading:
+            try:
+                self._accept(*self._results.get(timeout=POLL_SECONDS))
+            except Empty:
+                return
+
+    def save_next(self) -> float | None:
+        """Start to write a block, while there is nothing to compute.
+
+        Returns the seconds after which to call again; None if there is nothing more to write.
+        """
+        for state in self._states.values():
+            if state.unsaved and state.threads.has_room:
+                self._save(state, next(iter(state.unsaved)))
+                return 0.0
+        is_busy = any(
+            state.threads.is_writing or (state.unsaved and state.threads.is_writable)
+            for state in self._states.values()
+        )
+        return POLL_SECONDS if is_busy else None
+
+    def close(self) -> None:
+        """Write blocks that are not stored, the last used ones first, and end the threads.
+
+        Takes at most `CLOSING_SECONDS`.
+        """
+        deadline = time.monotonic() + CLOSING_SECONDS
+        for state in self._states.values():
+            known = state.saved | state.unsaved.keys()
+            digests = [digest for digest in self._pool.hashes() if digest in known]
+            digests = digests[: state.level.max_blocks]
+            for digest in digests:
+                if not state.level.is_local and digest in state.saved:
+                    continue
+                while not state.threads.has_room and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                if time.monotonic() > deadline:
+                    break
+                self._save(state, digest)
+            state.threads.close(max(0.0, deadline - time.monotonic()))
+            self._touch(state.level, digests, deadline)
+
+    @property
+    def _spare(self) -> int:
+        """Number of blocks left free for running sequences."""
+        return self._pool.num_blocks // 8
+
+    def _save(self, state: _LevelState, digest: bytes) -> None:
+        state.unsaved.pop(digest, None)
+        state.saved.add(digest)
+        (block,) = self._pool.find([digest])
+        if not state.level.has(digest):
+            state.threads.write(digest, self._runner.read_block(block))
+
+    def _save_some(self, state: _LevelState) -> None:
+        for _ in range(max(1, WRITE_AHEAD // self._runner.block_bytes)):
+            if not (state.unsaved and state.threads.has_room):
+                return
+            self._save(state, next(iter(state.unsaved)))
+
+    def _touch(self, level: BlockLevel, digests: list[bytes], deadline: float) -> None:
+        """Set the times of the files, the first as the newest: the order of use was in memory."""
+        now = time.time_ns()
+        for index, digest in enumerate(digests if level.is_local else ()):
+            if time.monotonic() > deadline:
+                return
+            level.touch(digest, now - index * 1000)
+
+    def _save_evicted(self, block: int, digest: bytes) -> None:
+        for state in self._states.values():
+            state.saved.discard(digest)
+            if digest in state.unsaved:
+                del state.unsaved[digest]
+                if state.threads.has_room and not state.level.has(digest):
+                    state.threads.write(digest, self._runner.read_block(block))
+
+    def _request_blocks(self) -> None:
+        """Request blocks of the prompts in turn, as many as may be in flight.
+
+        Of a shared store only the first block is requested until that has arrived, as the store
+        has nothing of most prompts.
+        """
+        for reading in list(self._queue):
+            while reading.num_requested < len(reading.digests):
+                if sum(state.in_flight for state in self._states.values()) >= self._max_in_flight:
+                    return
+                if reading.is_shared and not reading.num_delivered:
+                    break
+                digest = reading.digests[reading.num_requested]
+                reading.num_requested += 1
+                if not self._request(reading, digest, self._states.values()):
+                    self._cut(reading, digest)
+            else:
+                self._queue.remove(reading)
+
+    def _request(self, reading: _Reading, digest: bytes, states: Iterable[_LevelState]) -> bool:
+        """Request a block from the first of the levels that may have it."""
+        for state in states:
+            if state.request(digest):
+                reading.is_shared |= not state.level.is_local
+                return True
+        return False
+
+    def _accept(self, level: BlockLevel, digest: bytes, content: memoryview | None) -> None:
+        state = self._states[level]
+        state.last_delivery, state.is_stuck = time.monotonic(), False
+        state.in_flight -= 1
+        reading = self.reading.get(digest)
+        if reading is not None:
+            if content is None:
+                if not self._request(reading, digest, self._levels_below(level)):
+                    self._cut(reading, digest)
+            elif self._pool.num_free <= self._spare:
+                self._end(reading)
+            else:
+                self._put(state, reading, digest, content)
+        self._request_blocks()
+
+    def _levels_below(self, level: BlockLevel) -> list[_LevelState]:
+        states = list(self._states.values())
+        return states[states.index(self._states[level]) + 1 :]
+
+    def _put(
+        self, state: _LevelState, reading: _Reading, digest: bytes, content: memoryview
+    ) -> None:
+        if not self._pool.find([digest]):  # else another prompt has computed this block
+            block = self._pool.allocate()
+            self._runner.write_block(block, content)
+            self._pool.register(block, digest)
+            for other in self._states.values():
+                if other is state:
+                    state.saved.add(digest)
+                elif digest not in other.saved:
+                    other.unsaved[digest] = None
+            reading.blocks.append(block)
+            state.num_tokens += self._runner.block_size
+        reading.num_delivered += 1
+        reading.awaited.discard(digest)
+        if not reading.awaited:
+            state.slow.succeed()
+            self._end(reading)
+
+    def _give_up_slow(self) -> None:
+        """Compute prompts whose blocks do not come, or come slower than they can be computed."""
+        for state in self._states.values():
+            if state.is_late and not state.is_stuck:
+                log.warning(
+                    "%s delivered no block of the prefix cache in %g s: computing the prompts "
+                    "instead",
+                    state.level,
+                    state.level.patience,
+                )
+                state.is_stuck = True
+                for reading in list(self.reading.values()):
+                    self._end(reading)
+        for reading in {id(reading): reading for reading in self.reading.values()}.values():
+            seconds = time.monotonic() - reading.began
+            worth = SLOWNESS + reading.num_delivered * self._cost.seconds
+            if not reading.is_shared or not self._cost.seconds or seconds <= worth:
+                continue
+            log.info(
+                "%d blocks of the prefix cache took %.3g s, longer than computing them: computing "
+                "the prompt instead",
+                reading.num_delivered,
+                seconds,
+            )
+            for state in self._states.values():
+                if not state.level.is_local:
+                    state.slow.fail()
+            self._end(reading)
+
+    def _cut(self, reading: _Reading, digest: bytes) -> None:
+        """End a reading at a block that no level has; those before it may be under way."""
+        count = reading.digests.index(digest)
+        for missing in reading.digests[count:]:
+            self.reading.pop(missing, None)
+            reading.awaited.discard(missing)
+        del reading.digests[count:]
+        reading.num_requested = min(reading.num_requested, count)
+        if not reading.awaited:
+            self._end(reading)
+
+    def _end(self, reading: _Reading) -> None:
+        """Stop waiting for the blocks of `reading`; those that arrived are in the cache."""
+        reading.num_requested = len(reading.digests)
+        for digest in reading.digests:
+            self.reading.pop(digest, None)
+        self._pool.free(reading.blocks)
+        reading.blocks = []

@@ -1,0 +1,65 @@
+"""Checks of options of engines that depend on each other.  Imports nothing heavy."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import InvalidInputs
+
+LEVELS = ("prefix_cache_dir", "prefix_cache_store")
+
+
+def check_prefix_cache(
+    levels: Mapping[str, str | None], num_ranks: int, *, pins_prompts: bool, is_on: bool
+) -> None:
+    """Raise InvalidInputs for an option of the prefix cache that another option excludes.
+
+    `levels` are the values of the options in `LEVELS`; `is_on` is `enable_prefix_caching`.
+    """
+    if pins_prompts and not is_on:
+        raise InvalidInputs("pinned_prompts is set, which needs enable_prefix_caching")
+    for name, value in levels.items():
+        if not value:
+            continue
+        setting = f"{name} is {str(value)!r}" if name == LEVELS[0] else f"{name} is set"
+        if not is_on:
+            raise InvalidInputs(f"{setting}, which needs enable_prefix_caching")
+        if num_ranks > 1:
+            raise InvalidInputs(
+                f"{setting}, but the model is cut over {num_ranks} ranks, which keep blocks in "
+                "memory alone; leave it out"
+            )
+        if name == LEVELS[1] and not value.partition("://")[2]:
+            raise InvalidInputs(
+                "prefix_cache_store is no URL, expected one as rediss://HOST:6379/0, "
+                "file:///DIRECTORY or s3://BUCKET/PREFIX"
+            )
+
+
+def check_adapters(adapters: Any, max_loras: int) -> None:
+    """Raise InvalidInputs unless `adapters` are directories by name that `max_loras` allows."""
+    if not isinstance(adapters, Mapping):
+        raise InvalidInputs(f"adapters is {adapters!r}, expected name -> directory")
+    if 0 < max_loras < len(adapters):
+        raise InvalidInputs(
+            f"max_loras is {max_loras}, expected at least {len(adapters)}, the number of adapters"
+        )
+
+
+def check_draft(
+    draft: Any, num_speculative_tokens: int | None, num_ranks: int, *, has_head: bool
+) -> None:
+    """Raise InvalidInputs for a `draft` or a prediction head that another option excludes."""
+    if draft is None and not has_head:
+        return
+    if draft is not None and not (isinstance(draft, str | Path) and str(draft)):
+        raise InvalidInputs(f"draft is {draft!r}, expected a directory or a GGUF file")
+    setting = "mtp is True" if has_head else f"draft is {str(draft)!r}"
+    reasons = {
+        "draft, which proposes tokens as well": has_head and draft is not None,
+        "num_speculative_tokens=0, which allows no drafts": num_speculative_tokens == 0,
+        "tensor_parallel or pipeline_parallel, whose ranks share one model": num_ranks > 1,
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise InvalidInputs(f"{setting}, which excludes {reason}: leave out either")

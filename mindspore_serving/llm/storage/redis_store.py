@@ -1,0 +1,103 @@
+"""Store of blocks in a Valkey or Redis server, through redis-py."""
+
+import errno
+import os
+from collections.abc import Sequence
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from mindspore_serving import log
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.storage.bounds import StoreBounds
+
+PREFIX = "mindspore-serving:block:"
+PASSWORD = "REDISCLI_AUTH"  # the variable of redis-cli and valkey-cli
+
+
+class RedisStore:
+    """Values of a server, which removes them `max_seconds` after their last use (0: never).
+
+    The server's own limit (`maxmemory` with a policy that evicts) bounds the memory; without
+    one, nothing is written once the server uses the `max_bytes` of `bounds`.
+    """
+
+    errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
+
+    def __init__(
+        self, url: str, bounds: StoreBounds, *, max_seconds: float, timeout: float
+    ) -> None:
+        self._bounds = bounds
+        self._max_ms = int(max_seconds * 1000)
+        password = os.environ.get(PASSWORD)
+        self._client = redis.Redis.from_url(
+            url,
+            **({} if password is None else {"password": password}),
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            # A server closes connections that are idle, so the first error may mean no more.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+            health_check_interval=0,
+        )
+        options = self._client.connection_pool.connection_kwargs
+        self._name = f"{options.get('host', options.get('path'))}:{options.get('port', '')}"
+
+    def __str__(self) -> str:
+        return f"the store {self._name}"
+
+    def check(self) -> None:
+        """Connect.  Raises StartError for a wrong password, and only logs a server that is gone."""
+        try:
+            self._client.ping()
+        except (redis.AuthenticationError, redis.ResponseError, TypeError, ValueError) as error:
+            raise StartError(
+                f"prefix_cache_store: {self} refuses the connection: {error}; expected a URL as "
+                f"rediss://USER@HOST:6379/0, and its password in {PASSWORD}"
+            ) from None
+        except self.errors as error:
+            log.warning("%s does not answer, so it has no hits until it does: %s", self, error)
+
+    def get(self, name: str, max_bytes: int) -> bytes | None:
+        """Return a value, its first `max_bytes` at most; None without it."""
+        calls = self._client.pipeline(transaction=False)
+        calls.getrange(PREFIX + name, 0, max_bytes - 1)
+        if self._max_ms:
+            calls.pexpire(PREFIX + name, self._max_ms)
+        return calls.execute()[0] or None
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a value."""
+        return bool(self._client.exists(PREFIX + name))
+
+    def touch(self, name: str, at: int | None = None) -> None:
+        """Begin the time to live of a value anew."""
+        if self._max_ms:
+            self._client.pexpire(PREFIX + name, self._max_ms)
+
+    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
+        """Write a value.  Raises OSError if the server is full."""
+        if self._bounds.is_due:
+            self._check_room()
+        value = b"".join(parts)
+        self._client.set(PREFIX + name, value, px=self._max_ms or None)
+        self._bounds.budget -= len(value)
+
+    def remove(self, name: str) -> None:
+        """Remove a value."""
+        self._client.delete(PREFIX + name)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _check_room(self) -> None:
+        memory = self._client.info("memory")
+        evicts = memory.get("maxmemory") and memory.get("maxmemory_policy") != "noeviction"
+        if not self._bounds.has_room(int(memory["used_memory"])) and not evicts:
+            self._bounds.budget = 0
+            raise OSError(
+                errno.ENOSPC,
+                f"the server uses {memory['used_memory']} bytes of the {self._bounds.max_bytes} "
+                "of prefix_cache_store_size, and evicts none (maxmemory-policy)",
+            )
