@@ -41,7 +41,7 @@ class Demand:
 
 
 @dataclass(slots=True)
-class Member:
+class FleetMember:
     """State of one upstream of a fleet.
 
     `problem` says why it cannot be reached, "" if it can; it `is_leaving` once it is drained.
@@ -83,7 +83,7 @@ class Member:
 class Ticket:
     """Share of a request in the load of an upstream, until `Balancer.end`."""
 
-    member: Member
+    member: FleetMember
     is_trial: bool
     prompt: int
     answer: int
@@ -100,24 +100,24 @@ class Balancer:
     """The members of a fleet and their loads; slow starts take `slow_start` seconds."""
 
     def __init__(self, slow_start: float) -> None:
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, FleetMember] = {}
         self._slow_start = slow_start
         self._served = (
             0.0  # of the member chosen last, before: virtual time of start-time fair queueing
         )
         self._prefixes: PrefixMap[str] = PrefixMap()
 
-    def add(self, member: Member) -> None:
+    def add(self, member: FleetMember) -> None:
         """Add a member, which is not to catch up on requests that others have served."""
         member.served = self._served
         self.members[member.name] = member
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: FleetMember) -> None:
         """Remove a member."""
         self.members.pop(member.name, None)
         self._prefixes.remove(member.name)
 
-    def choose(self, demand: Demand, now: float, tried: Collection[str] = ()) -> Member | None:
+    def choose(self, demand: Demand, now: float, tried: Collection[str] = ()) -> FleetMember | None:
         """Return the best member that can take a request, None if there is none.
 
         That is one that had the beginning of the prompt, else the one with the fewest outstanding
@@ -136,7 +136,7 @@ class Balancer:
         is_overloaded = loads[name] > OVERLOADED * loads[best.name] + SPARE
         return best if is_overloaded else self.members[name]
 
-    def begin(self, member: Member, demand: Demand, now: float) -> Ticket:
+    def begin(self, member: FleetMember, demand: Demand, now: float) -> Ticket:
         """Record that a request is sent to `member`."""
         tokens = demand.prompt + demand.answer
         member.num_open += 1
@@ -165,7 +165,7 @@ class Balancer:
         """Record a failure of the upstream."""
         ticket.member.circuit.fail(now)
 
-    def state(self, member: Member, now: float) -> str:
+    def state(self, member: FleetMember, now: float) -> str:
         """Return the state of `member`, one of `upstream_report.STATES`."""
         if member.problem:
             return "unready"
@@ -189,17 +189,17 @@ class Balancer:
         opens = [member.circuit.remaining(now) for member in members if not member.problem]
         return ServableUnavailable(text, max(1.0, min(opens)) if opens else None)
 
-    def _load(self, member: Member, now: float) -> float:
+    def _load(self, member: FleetMember, now: float) -> float:
         return member.outstanding / (member.weight * self._share(member, now))
 
-    def _share(self, member: Member, now: float) -> float:
+    def _share(self, member: FleetMember, now: float) -> float:
         """Return the share of its weight that a member has, which grows while it starts slowly."""
         if member.returned is None or now >= member.returned + self._slow_start:
             return 1.0
         return max(_MIN_SHARE, (now - member.returned) / self._slow_start)
 
 
-def unready_reason(members: Iterable[Member]) -> str:
+def unready_reason(members: Iterable[FleetMember]) -> str:
     """Return why no member can be used, "" if any can: circuits and busy members do not count."""
     known = list(members)
     if any(not member.problem and not member.is_draining for member in known):
@@ -208,5 +208,5 @@ def unready_reason(members: Iterable[Member]) -> str:
     return "; ".join(reasons) or "no upstream is known"
 
 
-def _reason(member: Member, state: str) -> str:
+def _reason(member: FleetMember, state: str) -> str:
     return member.problem or f"{member.name} is {state}"

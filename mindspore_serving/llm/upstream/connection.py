@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from mindspore_serving.errors import ServableUnavailable, ServingError, UpstreamFailed, UpstreamLate
-from mindspore_serving.llm.upstream.targets import Target
+from mindspore_serving.llm.upstream.targets import UpstreamTarget
 
 MAX_HEAD = 64 << 10  # bytes of status line and headers, those of 1xx replies included
 MAX_LINE = 1 << 20  # bytes of a line of a reply
@@ -222,7 +222,7 @@ class Server:
     """
 
     def __init__(
-        self, target: Target, context: ssl.SSLContext | None, key: str, timeout: float
+        self, target: UpstreamTarget, context: ssl.SSLContext | None, key: str, timeout: float
     ) -> None:
         parts = urlsplit(target.url)
         self.origin = target.origin

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from mindspore_serving.aio import on_thread
 from mindspore_serving.errors import StartError, UpstreamFailed, reason
 from mindspore_serving.llm.upstream.connection import (
     MAX_BODY,
@@ -23,7 +24,7 @@ from mindspore_serving.llm.upstream.connection import (
     Server,
     UpstreamFailure,
 )
-from mindspore_serving.llm.upstream.targets import Target, read_target
+from mindspore_serving.llm.upstream.targets import UpstreamTarget, read_target
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # of the pod
 MAX_TARGETS = 1000  # of one source
@@ -32,7 +33,7 @@ _SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices?labelSelector=
 _LABEL = "kubernetes.io%2Fservice-name%3D"
 
 
-async def discover(source: Target, timeout: float) -> list[Target]:
+async def discover(source: UpstreamTarget, timeout: float) -> list[UpstreamTarget]:
     """Return the upstreams that `source` names now.
 
     Raises ServingError if it cannot be read within `timeout` seconds, or names more than
@@ -53,7 +54,7 @@ async def discover(source: Target, timeout: float) -> list[Target]:
     return list(targets.values())
 
 
-async def _read_name(source: Target, timeout: float) -> list[Target]:
+async def _read_name(source: UpstreamTarget, timeout: float) -> list[UpstreamTarget]:
     """Resolve a name, as dns://NAME:PORT/PATH or dns+https://..., by the system's resolver."""
     parts = urlsplit(source.url)
     loop = asyncio.get_running_loop()
@@ -64,19 +65,19 @@ async def _read_name(source: Target, timeout: float) -> list[Target]:
     return [_at(source, str(row[4][0])) for row in rows]
 
 
-def _at(source: Target, address: str, *, host: str = "", port: int | None = None) -> Target:
+def _at(source: UpstreamTarget, address: str, host: str = "") -> UpstreamTarget:
     """Return the target of `source` at one address."""
     parts = urlsplit(source.url)
     scheme = "https" if parts.scheme.endswith("+https") else "http"
-    netloc = f"{host or parts.hostname}:{port or parts.port}"
+    netloc = f"{host or parts.hostname}:{parts.port}"
     return replace(source, url=f"{scheme}://{netloc}{parts.path}", address=address)
 
 
-async def _read_file(source: Target, timeout: float) -> list[Target]:
+async def _read_file(source: UpstreamTarget, timeout: float) -> list[UpstreamTarget]:
     """Read a file of upstreams, file:///PATH: one a line; # begins a comment."""
     path = Path(urlsplit(source.url).path)
     try:
-        text = await asyncio.to_thread(_read_text, path)
+        text = await on_thread("discovery", _read_text, path)
     except (OSError, UnicodeDecodeError) as error:
         raise UpstreamFailed(f"{source.url} cannot be read: {reason(error)}") from None
     targets = []
@@ -128,12 +129,12 @@ class _Slice(msgspec.Struct, rename="camel"):
 
 
 class _SliceList(msgspec.Struct):
-    """What the API returns as EndpointSliceList, as far as it is used."""
+    """EndpointSliceList of the API, as far as it is used."""
 
     items: list[_Slice] | None = None
 
 
-async def _read_service(source: Target, timeout: float) -> list[Target]:
+async def _read_service(source: UpstreamTarget, timeout: float) -> list[UpstreamTarget]:
     """List the endpoints of a service, kubernetes://NAME[.NAMESPACE]:PORT/PATH.
 
     PORT is the number of the port of the pods. An endpoint that is not ready is left out; one that
@@ -141,7 +142,7 @@ async def _read_service(source: Target, timeout: float) -> list[Target]:
     """
     parts = urlsplit(source.url)
     name, _, namespace = (parts.hostname or "").partition(".")
-    namespace, server = await asyncio.to_thread(_open_api, namespace, timeout)
+    namespace, server = await on_thread("discovery", _open_api, namespace, timeout)
     path = _SLICES.format(namespace, _LABEL + name)
     limits = ReplyLimits(timeout, timeout, timeout, MAX_HEAD + 2 * MAX_BODY)
     try:
@@ -159,7 +160,7 @@ async def _read_service(source: Target, timeout: float) -> list[Target]:
     return [target for each in slices for target in _targets_of(each, source, host)]
 
 
-def _targets_of(rows: _Slice, source: Target, host: str) -> Iterator[Target]:
+def _targets_of(rows: _Slice, source: UpstreamTarget, host: str) -> Iterator[UpstreamTarget]:
     port = urlsplit(source.url).port
     if rows.address_type not in ("IPv4", "IPv6"):
         return
@@ -172,7 +173,7 @@ def _targets_of(rows: _Slice, source: Target, host: str) -> Iterator[Target]:
         if state.ready is False and not (state.terminating and is_serving):
             continue
         for address in endpoint.addresses[:1]:
-            target = _at(source, address, host=host, port=port)
+            target = _at(source, address, host)
             yield replace(target, is_leaving=bool(state.terminating))
 
 
@@ -194,10 +195,10 @@ def _open_api(
         raise UpstreamFailed(text) from None
     host, port = environment[_HOST], environment.get(_PORT, "443")
     host = f"[{host}]" if ":" in host else host
-    return namespace, Server(Target(f"https://{host}:{port}"), context, token, timeout)
+    return namespace, Server(UpstreamTarget(f"https://{host}:{port}"), context, token, timeout)
 
 
-_READERS: dict[str, Callable[[Target, float], Awaitable[Any]]] = {
+_READERS: dict[str, Callable[[UpstreamTarget, float], Awaitable[Any]]] = {
     "dns": _read_name,
     "file": _read_file,
     "kubernetes": _read_service,

@@ -1,4 +1,4 @@
-"""One attempt of a request: sent, then its reply is read chunk by chunk; and lists of models."""
+"""Attempt of a request: sent, then its reply is read chunk by chunk; and lists of models."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any

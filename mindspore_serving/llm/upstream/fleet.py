@@ -20,7 +20,7 @@ from mindspore_serving.errors import (
 from mindspore_serving.llm.upstream.balancing import (
     Balancer,
     Demand,
-    Member,
+    FleetMember,
     Ticket,
     unready_reason,
 )
@@ -29,7 +29,7 @@ from mindspore_serving.llm.upstream.connection import Server
 from mindspore_serving.llm.upstream.discovery import discover
 from mindspore_serving.llm.upstream.exchange import list_models
 from mindspore_serving.llm.upstream.options import UpstreamOptions, make_context, read_key
-from mindspore_serving.llm.upstream.targets import Target
+from mindspore_serving.llm.upstream.targets import UpstreamTarget
 
 MAX_SILENT = 2  # health checks in a row without an answer, after which an upstream is unready
 _REPORT_SECONDS = 0.1  # after which a request is in the report
@@ -39,9 +39,11 @@ _MAX_LISTED = 8  # names in an error
 
 
 class Upstream:
-    """One upstream: its server, its model and the state by which it is chosen."""
+    """Upstream: its server, its model and the state by which it is chosen."""
 
-    def __init__(self, target: Target, server: Server, model: str, member: Member) -> None:
+    def __init__(
+        self, target: UpstreamTarget, server: Server, model: str, member: FleetMember
+    ) -> None:
         self.target, self.server, self.member = target, server, member
         self.configured = self.model = model  # the second is "" until the server has listed it
         self.length = 0  # of its context, in tokens; 0 while unknown
@@ -61,8 +63,8 @@ class Fleet:
         self._context: ssl.SSLContext | None = None
         self._balancer = Balancer(options.slow_start)
         self._upstreams: dict[str, Upstream] = {}
-        self._sources: dict[Target, list[Target]] = {}
-        self._faults: dict[Target, str] = {}  # of sources
+        self._sources: dict[UpstreamTarget, list[UpstreamTarget]] = {}
+        self._faults: dict[UpstreamTarget, str] = {}  # of sources
         self._fixed = [target for target in options.targets if not target.is_source]
         self._reporting: asyncio.TimerHandle | None = None
         self.reports: list[UpstreamReport] = []
@@ -227,7 +229,7 @@ class Fleet:
                     lost(problem)
         self._report()
 
-    def _log(self, member: Member, problem: str) -> None:
+    def _log(self, member: FleetMember, problem: str) -> None:
         if problem:
             log.warning("upstream %s is unready: %s", member.name, problem)
         elif member.problem != _NOT_PROBED:
@@ -275,7 +277,7 @@ class Fleet:
         await self._probe(upstream)
         await self._watch_health(upstream)
 
-    def _add(self, target: Target, *, is_new: bool) -> Upstream:
+    def _add(self, target: UpstreamTarget, *, is_new: bool) -> Upstream:
         """Add an upstream.  Raises StartError for its key or its TLS options."""
         options = self._options
         context = None
@@ -285,7 +287,7 @@ class Fleet:
         server = Server(target, context, key, options.connect_timeout)
         failures = options.circuit_failures if self.is_fleet else 0
         circuit = CircuitBreaker(failures, options.circuit_timeout)
-        member = Member(target.origin, target.weight, circuit, problem=_NOT_PROBED)
+        member = FleetMember(target.origin, target.weight, circuit, problem=_NOT_PROBED)
         if is_new:
             log.info("upstream %s is new", member.name)
             member.start_slowly(monotonic())

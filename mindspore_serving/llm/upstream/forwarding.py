@@ -85,7 +85,7 @@ async def _first(chunks: AsyncGenerator[list[Chunk], None]) -> list[Chunk]:
 
 
 class Forwarding:
-    """One request over `fleet`; `make_budget` makes the limits of its answer.
+    """Request over `fleet`; `make_budget` makes the limits of its answer.
 
     `reader` is that of the answer.
     """

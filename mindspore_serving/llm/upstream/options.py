@@ -12,7 +12,7 @@ from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean, reason
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.upstream.targets import STATIC, Target, read_target, split_url
+from mindspore_serving.llm.upstream.targets import STATIC, UpstreamTarget, read_target, split_url
 
 TAKEN = ("max_model_len", *(OPTION.format(name) for name in (*RECOMMENDED, "max_tokens")))
 """Options of language models that an upstream has."""
@@ -90,7 +90,7 @@ class UpstreamOptions(
     tls_verify: bool = True
 
     @property
-    def targets(self) -> tuple[Target, ...]:
+    def targets(self) -> tuple[UpstreamTarget, ...]:
         """The upstreams, and the sources of others."""
         return tuple(map(read_target, self.upstreams or (self.url,)))
 

@@ -12,7 +12,7 @@ MAX_WEIGHT = 1000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class UpstreamTarget:
     """Upstream at `url`, or the source of several.
 
     A target with weight 0, or one that `is_leaving`, gets no new requests. `address` replaces the
@@ -34,7 +34,7 @@ class Target:
 
     @property
     def origin(self) -> str:
-        """Scheme, host and port: the name of an upstream in logs, errors and metrics."""
+        """Origin (scheme, host and port): the name of an upstream in logs, errors and metrics."""
         parts = urlsplit(self.url)
         if not self.address:
             return f"{parts.scheme}://{parts.netloc}"
@@ -45,10 +45,10 @@ class Target:
 _SETTINGS = ("weight", "model", "key_variable")
 
 
-def read_target(text: str) -> Target:
+def read_target(text: str) -> UpstreamTarget:
     """Read URL[,weight=N][,model=NAME][,key_variable=NAME].  Raises StartError."""
     url, *settings = text.split(",")
-    target = Target(url)
+    target = UpstreamTarget(url)
     for setting in settings:
         name, equals, value = setting.partition("=")
         if name not in _SETTINGS or not (equals and value):

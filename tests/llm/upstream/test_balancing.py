@@ -16,7 +16,7 @@ from mindspore_serving.llm.upstream.balancing import (
     UNLIMITED,
     Balancer,
     Demand,
-    Member,
+    FleetMember,
     unready_reason,
 )
 from mindspore_serving.llm.upstream.circuit import CircuitBreaker
@@ -29,7 +29,7 @@ def balancer(**weights: float) -> Balancer:
     """With a ready member for each of `weights`."""
     made = Balancer(SLOW)
     for name, weight in weights.items():
-        made.add(Member(name, weight, CircuitBreaker(1, 5.0)))
+        made.add(FleetMember(name, weight, CircuitBreaker(1, 5.0)))
     return made
 
 
@@ -165,13 +165,13 @@ def test_a_rest_is_bounded() -> None:
     assert (chosen(of, now=59.0), chosen(of, now=60.0)) == ("", "a")
 
 
-def test_members_tried_before_are_chosen_only_without_others() -> None:
+def test_members_tried_before_are_chosen_only_if_no_other_is_left() -> None:
     of = balancer(a=1, b=1)
     assert chosen(of, tried=["a"]) == "b"
     assert chosen(of, tried=["a", "b"]) == "a"
 
 
-def test_a_half_open_member_gets_one_request_until_its_result() -> None:
+def test_a_half_open_member_gets_a_single_request_until_its_result() -> None:
     of = balancer(a=1)
     of.fail(of.begin(of.members["a"], SMALL, 0.0), 0.0)
     trial = of.begin(of.members["a"], SMALL, 5.0)
@@ -202,7 +202,7 @@ def test_a_member_that_was_away_does_not_catch_up() -> None:
     counted(of, 100, 0.0, ends=True)
     of.members["b"].problem = ""
     assert counted(of, 10, 0.0, ends=True)["a"] >= 4
-    of.add(Member("new", 1, CircuitBreaker(0, 5.0)))
+    of.add(FleetMember("new", 1, CircuitBreaker(0, 5.0)))
     assert counted(of, 30, 0.0, ends=True)["new"] == pytest.approx(10, abs=1)
 
 

@@ -24,7 +24,7 @@ def test_failures_in_a_row_open_a_circuit() -> None:
     assert circuit.remaining(1.0) == 4.0
 
 
-def test_a_half_open_circuit_allows_one_trial() -> None:
+def test_a_half_open_circuit_allows_a_single_trial() -> None:
     circuit = opened()
     assert (circuit.state(5.0), circuit.allows(5.0)) == ("half-open", True)
     assert circuit.begin(5.0)

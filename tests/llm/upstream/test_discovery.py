@@ -17,7 +17,7 @@ import pytest
 from mindspore_serving.errors import UpstreamFailed
 from mindspore_serving.llm.upstream import discovery
 from mindspore_serving.llm.upstream.discovery import discover
-from mindspore_serving.llm.upstream.targets import Target, read_target
+from mindspore_serving.llm.upstream.targets import UpstreamTarget, read_target
 from tests.e2e.authority import Authority
 from tests.llm.upstream.asking import asking, prompt, text_of
 from tests.llm.upstream.faulty import DONE, HEAD, faulty, piece, whole
@@ -27,7 +27,7 @@ from tests.waiting import PATIENCE
 TOKEN = "the-token-of-the-pod"
 
 
-def read(text: str) -> list[Target]:
+def read(text: str) -> list[UpstreamTarget]:
     return asyncio.run(discover(read_target(text), PATIENCE))
 
 
@@ -72,7 +72,7 @@ def test_a_name_has_an_upstream_for_each_address(addresses: list[str]) -> None:
     assert [target.origin for target in targets] == [
         *("http://127.0.0.2:8000", "http://127.0.0.3:8000", "http://[::1]:8000")
     ]
-    first = Target("http://fleet.test:8000/v1", 2.0, "big", address="127.0.0.2")
+    first = UpstreamTarget("http://fleet.test:8000/v1", 2.0, "big", address="127.0.0.2")
     assert targets[0] == first
     assert read("dns+https://fleet.test:8000/v1")[0].origin == "https://127.0.0.2:8000"
 
@@ -258,7 +258,7 @@ def test_a_source_of_too_many_upstreams_is_refused(tmp_path: Path) -> None:
     assert "names 1001 upstreams, expected at most 1000" in fails(f"file://{path}")
 
 
-def test_a_list_of_models_that_is_no_answer_leaves_a_discovered_upstream_unready(
+def test_a_discovered_upstream_that_refuses_the_key_is_unready(
     tmp_path: Path,
 ) -> None:
     with faulty(lambda _: ()) as server:

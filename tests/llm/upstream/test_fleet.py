@@ -116,7 +116,7 @@ def test_an_open_circuit_is_tried_again_and_closes() -> None:
         assert text_of(answers[-1]) == "back"
 
 
-def test_a_busy_upstream_rests_as_long_as_it_says() -> None:
+def test_a_busy_upstream_rests_until_its_retry_after() -> None:
     busy = sends(whole(503, {"error": "stopping"}, "Retry-After: 50"))
     with fleet(busy, saying("b"), circuit_failures=1) as (asked, servers):
         assert {text_of(asked.ask(prompt(f"p{i}"))) for i in range(6)} == {"b"}
@@ -129,7 +129,7 @@ def test_a_busy_upstream_rests_as_long_as_it_says() -> None:
         assert 40 < (refused.retry_after or 0) <= 50
 
 
-def test_an_upstream_that_is_away_gets_requests_when_it_is_back() -> None:
+def test_an_upstream_gets_requests_again_after_an_absence() -> None:
     port = free_port()
     with faulty(saying("b")) as server:
         urls = [f"http://127.0.0.1:{port}/v1", server.url]
@@ -220,7 +220,7 @@ def test_a_client_that_leaves_frees_the_load_of_an_upstream() -> None:
         assert report_of(asked, server).outstanding == 0
 
 
-def test_prompts_with_a_common_beginning_go_to_one_upstream() -> None:
+def test_prompts_with_a_common_beginning_go_to_the_same_upstream() -> None:
     with fleet(saying("a"), saying("b"), saying("c")) as (asked, servers):
         shared = "You answer in verse. " * 100
         texts = {text_of(asked.ask(prompt(f"{shared}{i}"))) for i in range(6)}
@@ -228,7 +228,7 @@ def test_prompts_with_a_common_beginning_go_to_one_upstream() -> None:
         assert sorted(len(server.asked) for server in servers) == [0, 0, 6]
 
 
-def test_each_upstream_has_its_name_of_the_model_and_the_shortest_context_counts() -> None:
+def test_upstreams_have_names_of_the_model_and_the_shortest_context_counts() -> None:
     with faulty(saying("a")) as first, faulty(saying("b")) as second, faulty(saying("c")) as third:
         names = {"data": [{"id": "other", "max_model_len": 55}]}
         second.models = lambda: whole(200, names)
