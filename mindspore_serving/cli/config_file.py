@@ -92,6 +92,8 @@ def _schema_of(row: OptionRow) -> dict[str, Any]:
         keywords.pop("default", None)
     if row.json_type == "array":
         keywords["items"] = _ITEMS[row.item_type]
+    if row.name == UPSTREAM:
+        keywords["type"] = ["string", "array"]
     if row.json_type == "object":
         keywords["additionalProperties"] = _ITEMS[row.item_type]
     return keywords
@@ -165,6 +167,8 @@ class _Reader:
 
     def _value(self, row: OptionRow, key: yaml.Node, node: yaml.Node) -> Any:
         name = str(key.value)
+        if row.name == UPSTREAM and _kind(node) == "string":
+            return (self._scalar(node, "string", name),)
         if row.json_type == "array":
             entries = self._list(node, repr(name))
             return tuple(self._scalar(entry, row.item_type, name) for entry in entries)

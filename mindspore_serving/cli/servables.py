@@ -18,6 +18,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.hub.resolve import OFFLINE, resolve
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.upstream.options import check_options
+from mindspore_serving.llm.upstream.targets import DISCOVERED
 from mindspore_serving.servable import bare, repository, version_policy
 from mindspore_serving.servable.check import as_int_tuple
 from mindspore_serving.servable.discovery import discover
@@ -133,8 +134,11 @@ def _engine_value(row: OptionRow, value: Any) -> Any:
 
 
 def url_of(llm_options: Mapping[str, Any]) -> str:
-    """Return the URL of the server that has a language model; "" if this server has it."""
-    return str(llm_options["engine_options"]["url"]) if is_upstream(llm_options) else ""
+    """Return the URLs of the servers that have a language model; "" if this server has it."""
+    if not is_upstream(llm_options):
+        return ""
+    options = llm_options["engine_options"]
+    return ", ".join(options.get("upstreams") or (str(options["url"]),))
 
 
 def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
@@ -148,8 +152,10 @@ def _upstream_options(settings: ServeSettings) -> dict[str, Any]:
         raise InvalidInputs("--upstream needs --name, the name of the model for clients")
     if settings.engine not in ("", UPSTREAM):
         raise InvalidInputs(f"--engine is {settings.engine!r}, expected none with --upstream")
+    is_plain = len(settings.upstream) == 1 and "," not in settings.upstream[0]
+    is_plain = is_plain and settings.upstream[0].partition("://")[0] not in DISCOVERED
     engine_options = {
-        "url": settings.upstream,
+        **({"url": settings.upstream[0]} if is_plain else {"upstreams": [*settings.upstream]}),
         **to_values("--engine-option", settings.engine_option),
     }
     try:

@@ -82,12 +82,13 @@ class ServableSettings(ServableOptions):
         is_common=True,
         page="hugging_face.md",
     )
-    upstream: str = _models(
-        "",
+    upstream: tuple[str, ...] = _models(
+        (),
         "instead of a PATH: serve the model of another server at http://host:port/v1",
-        details="It needs --name",
+        details="It needs --name. Several are a fleet, each as URL,weight=N; dns://, kubernetes:// "
+        "and file:// URLs name several",
         metavar="URL",
-        page="engines.md#another-server",
+        page="fleet.md",
     )
     engine: str = _language(
         "",
@@ -390,4 +391,4 @@ class ServeSettings(ServerSettings, ServableSettings):
         if self.paths or self.upstream:
             yield self
         for servable in self.servables:
-            yield replace(self, **{"servables": (), "paths": (), "upstream": "", **servable})
+            yield replace(self, **{"servables": (), "paths": (), "upstream": (), **servable})

@@ -28,7 +28,7 @@ def run(settings: StatusSettings) -> int:
 
 
 def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Iterate over the lines of the table, with agents below their worker.
+    """Iterate over the lines of the table, with agents and upstreams below their worker.
 
     `servables` are as GET /servables returns them.
     """
@@ -36,7 +36,11 @@ def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
         _cells(servable, row)
         for servable in servables
         for worker in servable["workers"]
-        for row in (worker, *(_as_worker(agent) for agent in worker.get("agents", ())))
+        for row in (
+            worker,
+            *(_as_worker(agent) for agent in worker.get("agents", ())),
+            *(_upstream_row(row) for row in worker.get("upstreams", ())),
+        )
     ]
     yield from table([_HEADER, *rows])
 
@@ -44,6 +48,13 @@ def lines(servables: Sequence[dict[str, Any]]) -> Iterator[str]:
 def _as_worker(agent: dict[str, Any]) -> dict[str, Any]:
     """Return the row of an agent of a distributed servable; its worker needs all agents."""
     return {**agent, "state": f"rank {agent['rank']}"}
+
+
+def _upstream_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of an upstream of the worker above."""
+    load = f"{row['open']} open, {row['outstanding']} tokens, {row['errors']} errors"
+    state = f"{row['state']} ({load} of {row['requests']})"
+    return {"node": row["name"], "pid": None, "device": None, "state": state}
 
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.signature import InstanceSignature
+from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import Code, ServingError, from_code, printable
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, Message, Ready
 from mindspore_serving.tracing.options import TraceOptions
@@ -328,7 +329,7 @@ class EngineMetrics(Message, frozen=True, tag=25):
     `values` are the fields of its `EngineStats`, `answers` counts answers by finish reason, and
     `histograms` has the sum and the bucket counts by names of metrics.  `unready` says why the
     engine cannot compute now; "" if it can.  `decision` says which of its runtimes computes which
-    steps; "" if there is only one.
+    steps; "" if there is only one.  `upstreams` are those of a model of other servers.
     """
 
     values: dict[str, int]
@@ -336,6 +337,7 @@ class EngineMetrics(Message, frozen=True, tag=25):
     histograms: dict[str, tuple[float, list[int]]] = {}
     unready: str = ""
     decision: str = ""
+    upstreams: list[UpstreamReport] = []
 
 
 ToWorker: TypeAlias = (

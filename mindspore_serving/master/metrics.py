@@ -13,6 +13,7 @@ from mindspore_serving.ipc.status import usage
 from mindspore_serving.master import status
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.answer_cache import AnswerCache
+from mindspore_serving.master.link import Link
 from mindspore_serving.master.registry import ServableService
 from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.totals import WorkerCounts
@@ -57,6 +58,12 @@ _COUNTERS = {
     "serving_llm_speculated_tokens_total": "num_draft_tokens",
     "serving_llm_accepted_tokens_total": "num_accepted_tokens",
     "serving_llm_forced_tokens_total": "num_forced_tokens",
+}
+_UPSTREAM = {  # metric -> field of an upstream's report
+    "serving_upstream_requests_open": "open",
+    "serving_upstream_outstanding_tokens": "outstanding",
+    "serving_upstream_requests_total": "requests",
+    "serving_upstream_errors_total": "errors",
 }
 _REASONS = ("stop", "length", "abort", "error")
 
@@ -119,6 +126,7 @@ def _add_workers(page: Page, service: ServableService, totals: WorkerCounts) -> 
         page.add("serving_worker_cpu_seconds_total", used.cpu_seconds, *worker_labels)
         page.add("serving_worker_resident_memory_bytes", used.resident_bytes, *worker_labels)
         page.add("serving_worker_open_fds", used.num_open_files, *worker_labels)
+        _add_upstreams(page, worker_labels, link)
 
 
 def _add_engines(page: Page, service: ServableService, totals: WorkerCounts) -> None:
@@ -150,6 +158,13 @@ def _add_generations(page: Page, service: ServableService, totals: WorkerCounts)
         page.add(metric, totals.histogram(metric), *labels)
     for reason in _REASONS:
         page.add("serving_llm_answers_total", totals.answers[reason], *labels, reason)
+
+
+def _add_upstreams(page: Page, labels: tuple[str, ...], link: Link) -> None:
+    for row in link.engine_metrics.upstreams:
+        page.add("serving_upstream_state", 1, *labels, row.name, row.state)
+        for metric, name in _UPSTREAM.items():
+            page.add(metric, getattr(row, name), *labels, row.name)
 
 
 def _labels(service: ServableService) -> tuple[str, str]:

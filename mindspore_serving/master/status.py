@@ -105,6 +105,11 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
         "state": supervisor.condition,
         **({"python": link.python} if link.python else {}),
         **({"runtimes": decision} if decision else {}),
+        **(
+            {"upstreams": list(map(msgspec.to_builtins, link.engine_metrics.upstreams))}
+            if link.engine_metrics.upstreams
+            else {}
+        ),
         **({"agents": list(map(msgspec.structs.asdict, link.agents))} if link.agents else {}),
     }
 

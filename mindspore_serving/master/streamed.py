@@ -16,13 +16,13 @@ from collections import deque
 from collections.abc import Callable, Container, Sequence
 
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.prefixes import PrefixMap, hashes
 from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl, OpenRequest
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.patience import PERIOD, SHORTEST
-from mindspore_serving.master.prefixes import PrefixMap, hashes
 from mindspore_serving.master.rates import Arrival
 from mindspore_serving.master.request import Answer, PendingPart, PendingRequest, WorkerLink
 
@@ -88,7 +88,7 @@ class StreamedMethod(ServedMethod):
         self.admission = AdmissionControl(SERVED_SHARE, self._ages)
         self._balancer = balancer
         self._waiting: list[PendingPart] = []
-        self._prefixes = PrefixMap()
+        self._prefixes: PrefixMap[WorkerLink] = PrefixMap()
         self._quarantined: deque[PendingPart] = deque()
         self._quarantined_part: PendingPart | None = None  # that a worker has, without output yet
         self._open: dict[PendingRequest, Arrival] = {}  # in order of arrival

@@ -13,6 +13,7 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SERVABLE = ("servable", "version")
 METHOD = (*SERVABLE, "method")
 WORKER = (*SERVABLE, "worker")
+UPSTREAM = (*WORKER, "upstream")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +233,26 @@ GENERATIONS = (
     ),
 )
 
+UPSTREAMS = (
+    _gauge(
+        "upstream_state",
+        "1 for the state of an upstream: ready, slow start, busy, half-open, open, draining or "
+        "unready.",
+        *UPSTREAM,
+        "state",
+    ),
+    _gauge("upstream_requests_open", "Requests that an upstream answers now.", *UPSTREAM),
+    _gauge(
+        "upstream_outstanding_tokens",
+        "Estimated tokens of these requests that are not computed yet.",
+        *UPSTREAM,
+    ),
+    _counter(
+        "upstream_requests", "Requests sent to an upstream, repeated ones included.", *UPSTREAM
+    ),
+    _counter("upstream_errors", "Requests that failed by a fault of an upstream.", *UPSTREAM),
+)
+
 STEPS = _histogram("llm_batch_size", "Sequences per step of an engine.", SERVABLE, SIZES)
 ANSWERS = _counter(
     "llm_answers",
@@ -242,5 +263,8 @@ ANSWERS = _counter(
 
 CATALOG: Mapping[str, Metric] = {
     metric.name: metric
-    for metric in (*SERVER, *METHODS, *SEQUENCES, *WORKERS, *ENGINES, STEPS, *GENERATIONS, ANSWERS)
+    for metric in (
+        *(*SERVER, *METHODS, *SEQUENCES, *WORKERS, *ENGINES, *UPSTREAMS),
+        *(STEPS, *GENERATIONS, ANSWERS),
+    )
 }

@@ -188,7 +188,10 @@ class LanguageService:
     def report(self) -> EngineMetrics:
         """Return all metrics of the engine."""
         engine = self.engine
-        return EngineMetrics(self.stats(), *engine.counts(), engine.unready, engine.decision)
+        counts = engine.counts()
+        return EngineMetrics(
+            self.stats(), *counts, engine.unready, engine.decision, engine.upstreams
+        )
 
     def set_adapters(self, message: SetAdapters, send: Callable[[AdaptersSet], None]) -> None:
         """Load the adapters that the message lists; `send` gets the reply, on another thread."""

@@ -201,7 +201,7 @@ class LanguageLoop(StageLoop):
         self.is_alone = stage_source is None  # no other thread has unanswered parts
         self._language = language
         self._stage_source = stage_source
-        self._reported: tuple[dict[str, int], str, str] = ({}, "", "")  # last sent
+        self._reported: tuple[object, ...] = ()  # last sent
 
     @property
     def is_idle(self) -> bool:
@@ -238,7 +238,7 @@ class LanguageLoop(StageLoop):
     def collect(self) -> list[PartReply]:
         collected = self._language.collect(self._connection.arena)
         engine = self._language.engine
-        reported = (self._language.stats(), engine.unready, engine.decision)
+        reported = (self._language.stats(), engine.unready, engine.decision, engine.upstreams)
         if reported != self._reported:
             self._reported = reported
             self._connection.send(self._language.report())

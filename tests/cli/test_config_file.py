@@ -52,6 +52,15 @@ def read(tmp_path):
     return write_and_read
 
 
+@pytest.mark.parametrize("text", ["http://a/v1", "[http://a/v1]", "\n  - http://a/v1"])
+def test_an_upstream_is_a_url_or_a_list(read, text):
+    assert read(f"upstream: {text}") == {"upstream": ("http://a/v1",)}
+    with pytest.raises(InvalidInputs, match="'upstream' is '1', expected text"):
+        read("upstream: [1]")
+    with pytest.raises(InvalidInputs, match="'upstream' should be a list"):
+        read("upstream: 1")
+
+
 def test_a_file_has_the_options_of_serve_and_settings_of_servables(read, tmp_path):
     assert read(FULL) == {
         "host": "0.0.0.0",

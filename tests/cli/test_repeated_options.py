@@ -69,17 +69,17 @@ def positionals(parser):
 @pytest.mark.parametrize(
     "given",
     [
-        "--upstream A --upstream B",
-        "--upstream=A --upstream=B",
-        "--upst A --upstream=B",
-        "--upstream A --name a --upstream A",
+        "--pinned-prompts A --pinned-prompts B",
+        "--pinned-prompts=A --pinned-prompts=B",
+        "--pinned A --pinned-prompts=B",
+        "--pinned-prompts A --name a --pinned-prompts A",
     ],
 )
 def test_an_option_given_twice_in_any_form_ends_the_command(given, capsys):
     with pytest.raises(SystemExit) as caught:
         cli.main(["serve", *given.split()])
     assert caught.value.code == 2
-    assert "argument --upstream: given twice" in capsys.readouterr().err
+    assert "argument --pinned-prompts: given twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

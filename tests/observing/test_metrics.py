@@ -32,8 +32,14 @@ QUERIES = [
 ]
 _FOREIGN = ("vllm:", "tgi_", "process_")
 # What the observed server has none of: LoRA adapters, files of certificates and of keys, caches of
-# answers (see e2e/test_answer_cache.py) and methods with a state (e2e/test_sequences.py).
+# answers (see e2e/test_answer_cache.py), methods with a state (e2e/test_sequences.py) and upstreams
+# (e2e/test_fleet.py).
 _NOT_HERE = {
+    "serving_upstream_state",
+    "serving_upstream_requests_open",
+    "serving_upstream_outstanding_tokens",
+    "serving_upstream_requests_total",
+    "serving_upstream_errors_total",
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",

@@ -5,7 +5,7 @@ own answer.
 """
 
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeAlias, TypeVar
@@ -29,6 +29,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
 )
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.prefixes import prompt_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request
 from mindspore_serving.errors import (
@@ -248,28 +249,8 @@ class ServedModel:
         )
         wrapped.is_background = options.priority >= BACKGROUND
         if isinstance(request, Generate):
-            wrapped.prefix = _prefix(request)
+            wrapped.prefix = prompt_texts(request)
         return wrapped
-
-
-def _prefix(request: Generate) -> Iterator[str | Sequence[int]]:
-    """Iterate over what two requests must share to have a prompt prefix in common.
-
-    No entry is empty: readers stop after a number of characters, which empty texts would never
-    reach.
-    """
-    yield f"{request.adapter} {request.cache_salt} {len(request.tools or ())}"
-    if request.prompt is not None:
-        yield request.prompt or " "
-    for message in request.messages or ():
-        role, content = message.get("role"), message.get("content")
-        yield _text(role)
-        for part in content if isinstance(content, list) else (content,):
-            yield _text(part.get("text") if isinstance(part, dict) else part)
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) and value else " "
 
 
 def _is_any(name: str | None) -> bool:

@@ -29,6 +29,7 @@ from mindspore_serving.core.reading_messages import (
     TokenizerDescribed,
 )
 from mindspore_serving.core.sampling_params import FinishReason
+from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engines.base import AnyEngine
@@ -152,6 +153,11 @@ class AsyncEngine:
         if self._runner is not None and hasattr(self._runner, "call_when_decided"):
             self._runner.call_when_decided(wake)
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
+
+    @property
+    def upstreams(self) -> list[UpstreamReport]:
+        """None: the model is here."""
+        return []
 
     @property
     def decision(self) -> str:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from mindspore_serving.errors import ServableUnavailable, ServingError, UpstreamFailed, UpstreamLate
+from mindspore_serving.llm.upstream.targets import UpstreamTarget
 
 MAX_HEAD = 64 << 10  # bytes of status line and headers, those of 1xx replies included
 MAX_LINE = 1 << 20  # bytes of a line of a reply
@@ -215,15 +216,18 @@ class ReplyLimits:
 
 
 class Server:
-    """Address of a server and the key for it ("" for none).
+    """Server at a target's address, and the key for it ("" for none).
 
     A connection is made within `timeout` seconds.
     """
 
-    def __init__(self, url: str, context: ssl.SSLContext | None, key: str, timeout: float) -> None:
-        parts = urlsplit(url)
-        self.origin = f"{parts.scheme}://{parts.netloc}"
-        self._host = parts.hostname or ""
+    def __init__(
+        self, target: UpstreamTarget, context: ssl.SSLContext | None, key: str, timeout: float
+    ) -> None:
+        parts = urlsplit(target.url)
+        self.origin = target.origin
+        self._host = target.address or parts.hostname or ""
+        self._name = parts.hostname if context else None  # that its certificate has
         self._port = parts.port or (443 if context else 80)
         self._path = parts.path.rstrip("/")
         self._context = context
@@ -267,7 +271,9 @@ class Server:
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         opening = asyncio.ensure_future(
-            asyncio.open_connection(self._host, self._port, ssl=self._context)
+            asyncio.open_connection(
+                self._host, self._port, ssl=self._context, server_hostname=self._name
+            )
         )
         try:
             await asyncio.wait([opening], timeout=self._timeout)

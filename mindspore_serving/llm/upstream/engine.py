@@ -16,20 +16,19 @@ from mindspore_serving.core.default_sampling import operator_sampling
 from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest, to_refused
 from mindspore_serving.core.model_card import UPSTREAM, ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
-from mindspore_serving.errors import InvalidInputs, ServableUnavailable, ServingError
+from mindspore_serving.core.upstream_report import UpstreamReport
+from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.upstream.budget import BufferQuota
-from mindspore_serving.llm.upstream.connection import Server
-from mindspore_serving.llm.upstream.exchange import list_models
+from mindspore_serving.llm.upstream.fleet import Fleet
 from mindspore_serving.llm.upstream.generation import EventSink, UpstreamGeneration, UpstreamTotals
-from mindspore_serving.llm.upstream.options import UpstreamOptions, make_context, read_key
+from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.outbox import EventOutbox
 from mindspore_serving.llm.upstream.response_types import MAX_COUNT
 
 _DEFAULT_MAX_MODEL_LEN = 1 << 20  # tokens, if neither the option nor the upstream limits them
-_MAX_LISTED = 8  # names in an error
 
 
 _Delivery: TypeAlias = tuple[str, list[Event] | ServingError, bool]
@@ -78,8 +77,8 @@ class UpstreamModel:
         self.adapters = NoAdapters()
         self._options = options
         self._wake = wake
-        self._model, self._length, self._config = options.model, 0, config
-        self._server = _open_server(options)
+        self._config = config
+        self._fleet = Fleet(options, self._changed)
         self._open: dict[str, _OpenRequest] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._recorder, self._totals, self._quota = (
@@ -100,7 +99,12 @@ class UpstreamModel:
 
     @property
     def _context_length(self) -> int:
-        return self._config.max_model_len or self._length or _DEFAULT_MAX_MODEL_LEN
+        return self._config.max_model_len or self._fleet.length or _DEFAULT_MAX_MODEL_LEN
+
+    @property
+    def upstreams(self) -> list[UpstreamReport]:
+        """State of each upstream."""
+        return self._fleet.reports
 
     @property
     def num_open(self) -> int:
@@ -192,7 +196,7 @@ class UpstreamModel:
             sampling=sampling,
             sampling_source="operator" if sampling else "",
             default_max_tokens=self._config.default_max_tokens,
-            summary=f"{self._model or 'a model'} of {self._server.origin}",
+            summary=self._fleet.summary,
         )
 
     def _post(self, call: Callable[..., None], *arguments: Any) -> None:
@@ -213,7 +217,7 @@ class UpstreamModel:
             self._wake()
 
     async def _serve(self) -> None:
-        watching = asyncio.ensure_future(self._watch_health())
+        watching = asyncio.ensure_future(self._fleet.watch(self._was_probed.set))
         closing = asyncio.ensure_future(self._is_closing.wait())
         await asyncio.wait([watching, closing], return_when=asyncio.FIRST_COMPLETED)
         tasks = [watching, closing, *self._tasks.values()]
@@ -223,30 +227,9 @@ class UpstreamModel:
         if not watching.cancelled():
             watching.result()
 
-    async def _watch_health(self) -> None:
-        """Probe the server every `health_interval` seconds until the end."""
-        while not self._is_closing.is_set():
-            self._set_unready(await self._probe())
-            self._was_probed.set()
-            await asyncio.sleep(self._options.health_interval)
-
-    async def _probe(self) -> str:
-        """Return the reason why no requests can be sent, "" if they can."""
-        options, origin = self._options, self._server.origin
-        try:
-            models = await list_models(self._server, options.connect_timeout)
-        except ServingError as error:
-            return str(error)
-        except Exception as error:  # requests go on, whatever the server sent
-            log.error("the upstream's models cannot be listed", exc_info=True)
-            return f"the models of the upstream {origin} cannot be listed: {error!r}"
-        lengths = dict(models)
-        if not options.model and len(lengths) != 1:
-            listed = ", ".join(list(lengths)[:_MAX_LISTED]) or "no models"
-            return f"the upstream {origin} lists {listed}: name one by the engine option 'model'"
-        self._model = options.model or next(iter(lengths))
-        self._length = lengths.get(self._model, 0)
-        return ""
+    def _changed(self) -> None:
+        self._set_unready(self._fleet.unready)
+        self._wake()  # so that the states are reported
 
     def _set_unready(self, reason: str) -> None:
         if reason != self.unready:
@@ -271,9 +254,6 @@ class UpstreamModel:
     async def _answer(self, request_id: str, entry: _OpenRequest) -> None:
         try:
             await self._forward(request_id, entry)
-        except ServableUnavailable as error:
-            self._set_unready(str(error))
-            self._put(request_id, error, True)
         except ServingError as error:
             self._put(request_id, error, True)
         except Exception as error:
@@ -285,8 +265,6 @@ class UpstreamModel:
         request = entry.request
         if not isinstance(request, Generate):
             raise InvalidInputs(f"an upstream cannot {type(request).__name__.lower()}")
-        if not self._model:
-            raise ServableUnavailable(self.unready)
         generation = UpstreamGeneration(
             request,
             entry.timeline,
@@ -300,15 +278,9 @@ class UpstreamModel:
             self._put(request_id, events, is_last)
             await self._outbox.drained()
 
-        await generation.run(self._server, self._model, self._options, deliver)
+        await generation.run(self._fleet, self._options, deliver)
 
     def _put(self, request_id: str, outcome: list[Event] | ServingError, is_last: bool) -> None:
         if request_id not in self._open:
             self._stop(request_id)  # cancelled; a library may have swallowed the cancellation
         self._outbox.put((request_id, outcome, is_last))
-
-
-def _open_server(options: UpstreamOptions) -> Server:
-    """Return the server of the options.  Raises StartError for its key or its TLS options."""
-    key = read_key(options.key_variable)
-    return Server(options.url, make_context(options), key, options.connect_timeout)

@@ -1,7 +1,6 @@
-"""The exchange of one request: sent, retried until a reply begins, then read chunk by chunk."""
+"""Attempt of a request: sent, then its reply is read chunk by chunk; and lists of models."""
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import msgspec
@@ -18,10 +17,8 @@ from mindspore_serving.llm.upstream.connection import (
     UpstreamReply,
 )
 from mindspore_serving.llm.upstream.events import AnswerReader
-from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.response_types import decode_event, decode_models
 
-_FIRST_DELAY, _MAX_DELAY = 0.25, 4.0  # seconds between two attempts
 _REFUSED = (400, 413, 422)
 _BUSY = (408, 429, 503)
 _KEY = (401, 403)
@@ -32,37 +29,12 @@ _DATA = b"data:"
 
 
 async def stream_chunks(
-    server: Server, path: str, body: bytes, reader: AnswerReader, options: UpstreamOptions
-) -> AsyncIterator[list[Chunk]]:
+    server: Server, path: str, body: bytes, reader: AnswerReader, limits: ReplyLimits
+) -> AsyncGenerator[list[Chunk], None]:
     """Send `body` and iterate over the chunks that `reader` makes of the reply.
 
-    A failed attempt is repeated with a doubled delay as long as no chunk has been passed on. Raises
-    ServingError.
+    Raises UpstreamFailure.
     """
-    now = asyncio.get_running_loop().time
-    end = now() + options.total_timeout
-    delay = _FIRST_DELAY
-    for is_last in (*(False,) * options.retries, True):
-        has_begun = False
-        try:
-            limits = ReplyLimits(
-                options.first_timeout, options.idle_timeout, end - now(), reader.budget.max_bytes
-            )
-            async for new in _attempt(server, path, body, reader, limits):
-                has_begun = True
-                yield new
-            return
-        except UpstreamFailure as failure:
-            is_late = now() + delay >= end
-            if has_begun or is_last or is_late or not failure.may_retry:
-                raise failure.error from None
-        await asyncio.sleep(delay)
-        delay = min(2 * delay, _MAX_DELAY)
-
-
-async def _attempt(
-    server: Server, path: str, body: bytes, reader: AnswerReader, limits: ReplyLimits
-) -> AsyncIterator[list[Chunk]]:
     headers = {"Accept": "text/event-stream"}
     async with server.send(path, body, headers, limits) as reply:
         if reply.status != 200:

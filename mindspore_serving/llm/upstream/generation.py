@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
@@ -11,11 +13,10 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 from mindspore_serving.llm.upstream.budget import AnswerBudget, BufferQuota
 from mindspore_serving.llm.upstream.buffering import BufferedAnswers
-from mindspore_serving.llm.upstream.connection import Server
-from mindspore_serving.llm.upstream.events import AnswerReader
-from mindspore_serving.llm.upstream.exchange import stream_chunks
+from mindspore_serving.llm.upstream.fleet import Fleet
+from mindspore_serving.llm.upstream.forwarding import Forwarding
 from mindspore_serving.llm.upstream.options import UpstreamOptions
-from mindspore_serving.llm.upstream.requests import to_body
+from mindspore_serving.llm.upstream.response_types import UpstreamUsage
 
 EventSink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
 """Takes events, or the error that ended the request, and whether they are the last."""
@@ -58,25 +59,27 @@ class UpstreamGeneration:
         self._line = line
         self._totals = totals
         self._timing = Timing(recorder, line)
-        budget = AnswerBudget(request.params.max_tokens or max_tokens, request.params.n)
-        self._reader = AnswerReader(request, budget)
+        limit = request.params.max_tokens or max_tokens
+        self._make_budget = partial(AnswerBudget, limit, request.params.n)
+        self._usage = UpstreamUsage()  # the latest that the server sent
         self._buffered = BufferedAnswers(quota)
         self._has_started = False
 
-    async def run(
-        self, server: Server, model: str, options: UpstreamOptions, deliver: Deliver
-    ) -> None:
+    async def run(self, fleet: Fleet, options: UpstreamOptions, deliver: Deliver) -> None:
         """Send the request and deliver its events.  Raises ServingError."""
-        path, body = to_body(self._request, model, options)
+        forwarding = Forwarding(self._request, fleet, options, self._make_budget)
         self._line.ready = self._line.first_step = time.monotonic()
         self._timing.begin()
         with self._buffered:
-            async for new in stream_chunks(server, path, body, self._reader, options):
-                self._count(new)
-                if self._request.is_stream:
-                    await deliver([*self._started(), *new], False)
-                else:
-                    self._buffered.add(new)
+            async with aclosing(forwarding.chunks()) as chunks:
+                async for new in chunks:
+                    self._usage = forwarding.reader.usage
+                    self._count(new)
+                    if self._request.is_stream:
+                        await deliver([*self._started(), *new], False)
+                    else:
+                        self._buffered.add(new)
+            self._usage = forwarding.reader.usage
             finished = self._end()
             await deliver([*self._started(), *self._buffered.chunks(), finished], True)
 
@@ -98,11 +101,10 @@ class UpstreamGeneration:
         if self._has_started:
             return []
         self._has_started = True
-        usage = self._reader.usage
-        return [Started(usage.prompt_tokens, self._request.params.seed or 0)]
+        return [Started(self._usage.prompt_tokens, self._request.params.seed or 0)]
 
     def _end(self) -> Finished:
-        line, usage = self._line, self._reader.usage
+        line, usage = self._line, self._usage
         prompt, answer = usage.prompt_tokens_details, usage.completion_tokens_details
         line.num_prompt_tokens = usage.prompt_tokens
         line.num_cached_tokens = (prompt and prompt.cached_tokens) or 0

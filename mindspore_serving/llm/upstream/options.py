@@ -4,7 +4,6 @@ import os
 import ssl
 from collections.abc import Mapping
 from typing import Annotated, Any
-from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
@@ -13,6 +12,7 @@ from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SAMPLING
 from mindspore_serving.errors import InvalidInputs, StartError, did_you_mean, reason
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.upstream.targets import STATIC, UpstreamTarget, read_target, split_url
 
 TAKEN = ("max_model_len", *(OPTION.format(name) for name in (*RECOMMENDED, "max_tokens")))
 """Options of language models that an upstream has."""
@@ -34,6 +34,10 @@ DIALECTS: Mapping[str, frozenset[str]] = {
 """Sampling parameters that a server accepts."""
 
 _Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+_SecondsOrNone = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+_OF_FLEETS = (
+    "circuit_failures", "circuit_timeout", "slow_start", "hedge_after", "discovery_interval",
+)  # fmt: skip
 
 
 class UpstreamOptions(
@@ -43,6 +47,7 @@ class UpstreamOptions(
 
     Args:
         url: base URL of the API, as http://host:port/v1.
+        upstreams: several upstreams instead of `url`, as `targets.read_target` reads them.
         model: name of the model on the server; "": the only model that it lists.
         key_variable: environment variable with the API key; "": no key is sent.
         dialect: sampling parameters that the server accepts: "openai" those of OpenAI's API, "vllm"
@@ -54,11 +59,18 @@ class UpstreamOptions(
         idle_timeout: seconds between two pieces of content.
         total_timeout: seconds of a request, retries included.
         health_interval: seconds between two health checks.
+        circuit_failures: failures in a row that open the circuit of an upstream, 0 for none.
+        circuit_timeout: seconds for which it is open at first.
+        slow_start: seconds until an upstream that comes back has all of its share.
+        hedge_after: seconds without content after which another upstream gets the request too; 0:
+            never.
+        discovery_interval: seconds between two looks for upstreams.
         tls_ca: PEM file of the authorities to trust instead of the system's.
         tls_verify: false: accept any certificate.
     """
 
-    url: str
+    url: str = ""
+    upstreams: tuple[str, ...] = ()
     model: str = ""
     key_variable: str = ""
     dialect: str = "openai"
@@ -69,8 +81,23 @@ class UpstreamOptions(
     idle_timeout: _Seconds = 60.0
     total_timeout: _Seconds = 3600.0
     health_interval: _Seconds = 5.0
+    circuit_failures: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 3
+    circuit_timeout: _Seconds = 5.0
+    slow_start: _SecondsOrNone = 30.0
+    hedge_after: _SecondsOrNone = 0.0
+    discovery_interval: _Seconds = 10.0
     tls_ca: str = ""
     tls_verify: bool = True
+
+    @property
+    def targets(self) -> tuple[UpstreamTarget, ...]:
+        """The upstreams, and the sources of others."""
+        return tuple(map(read_target, self.upstreams or (self.url,)))
+
+    @property
+    def is_fleet(self) -> bool:
+        """True if there may be several upstreams."""
+        return len(self.targets) > 1 or self.targets[0].is_source
 
     @property
     def known(self) -> frozenset[str]:
@@ -95,7 +122,17 @@ def read_options(values: Mapping[str, Any]) -> UpstreamOptions:
     if options.dialect not in DIALECTS:
         accepted = ", ".join(DIALECTS)
         raise StartError(f"dialect is {options.dialect!r}, expected one of {accepted}")
-    split_url(options.url)
+    if bool(options.url) == bool(options.upstreams):
+        raise StartError(f"engine {UPSTREAM!r} needs the option 'url' or 'upstreams', one of them")
+    if options.url and (split_url(options.url).scheme not in STATIC or "," in options.url):
+        raise StartError(f"the upstream's url is {options.url!r}, expected http://host:port/v1")
+    origins = [target.origin for target in options.targets if not target.is_source]
+    for origin in origins:
+        if origins.count(origin) > 1:
+            raise StartError(f"the upstream {origin} is there twice: set its weight instead")
+    for name in _OF_FLEETS:
+        if name in values and not options.is_fleet:
+            raise StartError(f"{name} is for several upstreams, but there is one: leave it out")
     return options
 
 
@@ -119,24 +156,10 @@ def read_model_options(options: Mapping[str, Any]) -> EngineConfig:
 def check_options(values: Mapping[str, Any]) -> None:
     """Check the options as far as possible before a worker is started.  Raises StartError."""
     options = read_options(values)
-    read_key(options.key_variable)
-    make_context(options)
-
-
-def split_url(url: str) -> SplitResult:
-    """Split a URL; raise StartError unless it is http(s)://HOST[:PORT][/PATH] and no more."""
-    try:
-        parts = urlsplit(url)
-        has_host = parts.scheme in ("http", "https") and bool(parts.hostname)
-        is_plain = url.isascii() and url.isprintable() and " " not in url
-        is_plain = is_plain and not (parts.query or parts.fragment or "@" in parts.netloc)
-        if has_host and is_plain and parts.port != 0:
-            return parts
-    except ValueError:
-        pass
-    # Do not log a password before "@" or a key after "?".
-    quoted = "a URL with @ or ?" if {"@", "?"} & set(url) else repr(url)
-    raise StartError(f"the upstream's url is {quoted}, expected http://host:port/v1")
+    for target in options.targets:
+        read_key(target.key_variable or options.key_variable)
+    if not all(target.url.startswith("http://") for target in options.targets):
+        make_context(options)
 
 
 def read_key(variable: str) -> str:
@@ -154,10 +177,8 @@ def read_key(variable: str) -> str:
     return key
 
 
-def make_context(options: UpstreamOptions) -> ssl.SSLContext | None:
-    """Return the TLS context, None for http.  Raises StartError for an unreadable `tls_ca`."""
-    if split_url(options.url).scheme == "http":
-        return None
+def make_context(options: UpstreamOptions) -> ssl.SSLContext:
+    """Return the TLS context for https.  Raises StartError for an unreadable `tls_ca`."""
     try:
         context = ssl.create_default_context(cafile=options.tls_ca or None)
     except (OSError, ssl.SSLError) as error:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mindspore_serving.master import prefixes
-from mindspore_serving.master.prefixes import CHUNK, MAX_CHUNKS, PrefixMap, hashes
+from mindspore_serving.core import prefixes
+from mindspore_serving.core.prefixes import CHUNK, MAX_CHUNKS, PrefixMap, hashes
 
 SYSTEM = "You answer in verse. " * 100
 
