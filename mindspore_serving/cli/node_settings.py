@@ -149,6 +149,9 @@ class PredictSettings(Access):
         'JSON object, or array of objects; "-" reads standard input', metavar="INPUTS"
     )
     servable_version: int = option(0, "version of the servable", default_text="0, the newest")
+    sequence: str = option("", "sequence of the request, for a method with a state", metavar="ID")
+    start: bool = option(False, "begin the sequence with this request")
+    end: bool = option(False, "end the sequence with this request; INPUTS may be []")
     timeout: float = _TIMEOUT(60.0, "max time until the reply")
     tls: bool = option(False, "use TLS for gRPC")
 

@@ -8,13 +8,15 @@ import sys
 from contextlib import redirect_stdout, suppress
 from http.client import HTTPException
 from io import StringIO
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from mindspore_serving.cli.endpoint import no_answer, to_endpoint, to_key
 from mindspore_serving.cli.node_settings import PredictSettings
+from mindspore_serving.core.sequences import to_fields, to_step
 from mindspore_serving.errors import InvalidInputs, ServingError
 
+Fields: TypeAlias = tuple[tuple[str, str], ...]  # headers, or metadata of gRPC
 _GRPC = "grpc"  # scheme of URLs
 _IS_HTTP = "this is an HTTP port"  # of the client's error
 
@@ -24,10 +26,10 @@ def run(settings: PredictSettings) -> int:
 
     Raises ServingError if there is no reply, InvalidInputs if INPUTS or URL is wrong.
     """
-    instances = _instances(settings)
+    instances, fields = _instances(settings), _sequence_fields(settings)
     scheme, mark, _ = settings.url.partition("://")
     is_http = bool(mark) and scheme not in (_GRPC, "unix")
-    reply = _post(settings, instances) if is_http else _call(settings, instances)
+    reply = (_post if is_http else _call)(settings, instances, fields)
     print(json.dumps(reply))
     has_failed = "error_msg" in reply or any(
         "error_msg" in instance for instance in reply["instances"]
@@ -46,21 +48,32 @@ def _instances(settings: PredictSettings) -> list[dict[str, Any]]:
             'INPUTS is the value of "instances" in a REST body: leave out {"instances": ...}'
         )
     instances = parsed if isinstance(parsed, list) else [parsed]
-    if not instances or not all(isinstance(instance, dict) for instance in instances):
+    is_end = settings.end and not instances  # which computes nothing
+    if not (instances or is_end) or not all(isinstance(instance, dict) for instance in instances):
         raise InvalidInputs(
             'INPUTS should be an object such as {"x": [1.0, 2.0]}, or an array of such objects'
         )
     return instances
 
 
-def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
+def _sequence_fields(settings: PredictSettings) -> Fields:
+    step = to_step(settings.sequence, settings.start, settings.end)
+    if step is None and (settings.start or settings.end):
+        raise InvalidInputs("--start and --end need the id of a sequence: --sequence ID")
+    return () if step is None else to_fields(step)
+
+
+def _post(
+    settings: PredictSettings, instances: list[dict[str, Any]], fields: Fields
+) -> dict[str, Any]:
     endpoint = to_endpoint(settings.url, settings)
     version = f"/version/{settings.servable_version}" if settings.servable_version else ""
     path = f"/model/{quote(settings.servable)}{version}:{quote(settings.method)}"
     connection = endpoint.connect(settings.timeout)
     try:
         body = json.dumps({"instances": instances})
-        connection.request("POST", endpoint.base + path, body, endpoint.headers)
+        headers = {**endpoint.headers, **dict(fields)}
+        connection.request("POST", endpoint.base + path, body, headers)
         reply = json.loads(connection.getresponse().read())
     except (OSError, HTTPException, ValueError) as error:
         raise no_answer(endpoint, error) from error
@@ -73,7 +86,9 @@ def _post(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
     return reply
 
 
-def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[str, Any]:
+def _call(
+    settings: PredictSettings, instances: list[dict[str, Any]], fields: Fields
+) -> dict[str, Any]:
     from mindspore_serving.client import Client, SSLConfig
 
     values = [{name: _to_value(instance[name]) for name in instance} for instance in instances]
@@ -85,7 +100,7 @@ def _call(settings: PredictSettings, instances: list[dict[str, Any]]) -> dict[st
         Client(*names, tls, timeout=settings.timeout, api_key=to_key(settings) or None) as client,
         redirect_stdout(StringIO()),  # `infer` prints an error that is also in its result
     ):
-        results = client.infer(values)
+        results = client.infer_with(values, metadata=fields)
     if isinstance(results, dict):
         is_rest = _IS_HTTP in results["error"]
         return {"error_msg": results["error"] + f", or write http://{address}" * is_rest}

@@ -4,7 +4,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from mindspore_serving.client.messages import Result
-from mindspore_serving.core.sequences import to_step
+from mindspore_serving.core.sequences import SequenceStep, to_fields, to_step
 
 if TYPE_CHECKING:
     from mindspore_serving.client.client import AsyncClient, Client
@@ -25,10 +25,7 @@ class SequenceSteps:
 
     def metadata(self, *, is_last: bool) -> Metadata:
         """Return the metadata of the next request."""
-        fields = [("sequence-id", str(self.id))]
-        fields += [("sequence-start", "true")] * (not self.is_open)
-        fields += [("sequence-end", "true")] * is_last
-        return tuple(fields)
+        return to_fields(SequenceStep(self.id, not self.is_open, is_last))
 
     def note(self, result: Result, *, is_last: bool) -> None:
         """Record the result of that request."""

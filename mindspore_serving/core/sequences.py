@@ -56,6 +56,14 @@ def step_of_texts(sequence_id: str, start: str, end: str) -> SequenceStep | None
     return to_step(sequence_id.strip(), *flags)
 
 
+def to_fields(step: SequenceStep) -> tuple[tuple[str, str], ...]:
+    """Return the headers or metadata of a step, which `step_of_texts` reads."""
+    fields = [("sequence-id", str(step.id))]
+    fields += [("sequence-start", "true")] * step.is_start
+    fields += [("sequence-end", "true")] * step.is_end
+    return tuple(fields)
+
+
 @dataclass(frozen=True, slots=True)
 class MethodState:
     """State of a method: an array that each sequence has, and which its requests replace.

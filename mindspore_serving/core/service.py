@@ -149,7 +149,8 @@ class MethodCounts:
 
     `last_ms` is when the last one was answered, in milliseconds since 1970, 0 if none was.
     `waited_ns` is the queue time of requests that were sent to a worker, `worker_ns` the time that
-    successful requests spent in workers.
+    successful requests spent in workers.  `hit_ns` and `miss_ns` are the times in which the cache
+    of answers was searched, and of a miss also that in which the answer was stored.
     """
 
     num_succeeded: int = 0
@@ -161,6 +162,11 @@ class MethodCounts:
     num_waited: int = 0
     waited_ns: int = 0
     worker_ns: int = 0
+    num_hits: int = 0
+    hit_ns: int = 0
+    num_misses: int = 0  # also of those that waited for the answer to an equal request
+    miss_ns: int = 0
+    num_joined: int = 0  # of the misses
 
 
 class Control(Protocol):

@@ -246,9 +246,13 @@ class EndSequences(Message, frozen=True, tag=18):
 
 
 class CallReply(Message, frozen=True, tag=13):
-    """Reply to a `WorkerCall`, one of several if it is a stream."""
+    """Reply to a `WorkerCall`, one of several if it is a stream.
+
+    `failed_at` has for each instance the step of a chain that its fault is of.
+    """
 
     reply: PartReply
+    failed_at: list[int] = []
 
 
 class AdapterSource(Message, frozen=True):
@@ -301,12 +305,24 @@ class Done(Message, frozen=True, tag=22):
     freed: list[int] = []
 
 
+class CallStep(Message, frozen=True):
+    """Call of a chain, whose values are numbered: those of the caller, then the steps' outputs."""
+
+    servable: str
+    version: int
+    method: str
+    inputs: list[int]
+    num_outputs: int
+
+
 class WorkerCall(Message, frozen=True, tag=23):
     """Call of a worker to a method of any servable, such as a model on another worker's device.
 
     `parents` are the ids of the parts for which it is made: it has their deadline, and ends when
     all of their requests have ended.  With `part.is_stream` it gets several replies.  If it
-    `waits`, the worker runs nothing else until the reply comes.
+    `waits`, the worker runs nothing else until the reply comes.  With `steps` it is a chain: the
+    master calls one after the other, the first of which the other fields name, and replies with the
+    values `returns`.
     """
 
     servable: str
@@ -314,6 +330,8 @@ class WorkerCall(Message, frozen=True, tag=23):
     part: RequestPart
     parents: list[int] = []
     waits: bool = False
+    steps: list[CallStep] = []
+    returns: list[int] = []
 
 
 class AdaptersSet(Message, frozen=True, tag=26):

@@ -48,6 +48,7 @@ class AnswerCache:
     def __init__(self, max_bytes: int, max_seconds: float, *, is_per_tenant: bool = False) -> None:
         self.is_per_tenant = is_per_tenant
         self.counts = CacheCounts()
+        self.hit_ns = self.miss_ns = 0  # in which it was searched, and answers were stored
         self.num_bytes = 0
         self.num_evicted = 0
         self._max_bytes = max_bytes
@@ -113,6 +114,9 @@ class AnswerCache:
         self._sizes[tenant] -= answer.size
         if not self._answers[tenant]:
             del self._answers[tenant], self._sizes[tenant]
+
+
+NO_CACHE = AnswerCache(0, 0)
 
 
 def cache_for(deployment: Deployment, *, is_cacheable: bool) -> AnswerCache | None:

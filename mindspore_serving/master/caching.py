@@ -51,10 +51,11 @@ class CachingInference:
         if self._dispatcher.registry.has_caches and not request.is_stream:
             method = self._cached_method(request.servable, request.version, request.method)
             if method is not None and method.cache is not None:
+                call = CachedCall(method, on_reply)
                 tenant = request.tenant or tenant_of_task.get()
                 key = method.cache.key_of(tenant, request.codec, request.body)
                 if key is not None:
-                    return self._submit(request, CachedCall(method, on_reply), method.cache, key)
+                    return self._submit(request, call, method.cache, key)
                 method.cache.counts.skipped += 1
         return self._dispatcher.submit(request, on_reply)
 
@@ -71,6 +72,7 @@ class CachingInference:
         self, request: Request, call: "CachedCall", cache: AnswerCache, key: Key
     ) -> "CachedCall":
         answer = cache.get(key, call.started)
+        took = int((time.monotonic() - call.started) * 1e9)
         span = request.span or current_span.get()
         if span is not None:
             state = MISS if answer is None else HIT
@@ -78,9 +80,11 @@ class CachingInference:
             span.attributes[CACHE] = state
         if answer is not None:
             cache.counts.hit += 1
+            cache.hit_ns += took
             self._loop.call_soon(call.answer, Reply(answer.instances, cache=HIT))
             return call
         computation = self._running.get((cache, key))
+        cache.miss_ns += took
         try:
             if computation is None:
                 computation = self._begin(request, call, cache, key)
@@ -114,7 +118,9 @@ class CachingInference:
             if reply.is_last:
                 del self._running[cache, key]
                 if reply.failure is None and reply.faults is None:
-                    cache.put(key, reply.instances, time.monotonic())
+                    now = time.monotonic()
+                    cache.put(key, reply.instances, now)
+                    cache.miss_ns += int((time.monotonic() - now) * 1e9)
                 computation.end(reply)
 
         computation = Computation(self._dispatcher, call.method)

@@ -7,7 +7,7 @@ counting, replies and retries.  Which worker gets a part, and when, is decided i
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import cast
 
 from msgspec.structs import replace
@@ -25,8 +25,10 @@ from mindspore_serving.errors import (
 from mindspore_serving.ipc.messages import MethodReport, Slice, WorkerCall
 from mindspore_serving.master.batched import BatchedMethod, BatchScheduler
 from mindspore_serving.master.call_trace import CallTrace
+from mindspore_serving.master.chained_calls import ChainedCall
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.nested_calls import NestedCalls
+from mindspore_serving.master.queue_watch import QueueWatch
 from mindspore_serving.master.registry import Method, Registry, ServableService
 from mindspore_serving.master.request import (
     QUEUED,
@@ -45,7 +47,6 @@ from mindspore_serving.tracing.request_span import current as current_span
 from mindspore_serving.tracing.span import SpanRecorder, from_traceparent
 
 DEFAULT_LIMIT = 10_000
-QUEUE_CHECK_SECONDS = 0.05  # between two checks for requests over max_queue_seconds
 NEAR_SECONDS = 60.0  # later deadlines get their timer later, as most requests end before
 
 _UNWANTED = "the request has ended"
@@ -63,6 +64,7 @@ class Dispatcher:
         self._streams = StreamBalancer(self._deliver)
         self._requests: dict[PendingRequest, Method | None] = {}  # None: the method is unknown
         self._nested = NestedCalls()
+        self._queue_watch = QueueWatch(self._requests)
         self._is_sweeping = False
         self.is_refusing = False
         self.recorder: SpanRecorder | None = None  # of traces
@@ -143,14 +145,39 @@ class Dispatcher:
     def on_call(
         self, link: Link, message: WorkerCall, caller: ServableService | None = None
     ) -> None:
-        """Run the call of a worker, which belongs to the service `caller`."""
-        part = message.part
+        """Run the call of a worker, or its chain of calls; it belongs to the service `caller`."""
+        call_id = message.part.id
 
         def answer(reply: Reply) -> None:
             if reply.has_output or reply.is_last:
-                link.answer_call(part.id, reply)
+                link.answer_call(call_id, reply)
 
-        pending = PendingRequest(part.method, answer, self._on_done, self._now(), is_call=True)
+        if message.steps:
+            self._call_next(link, ChainedCall(message), caller)
+        else:
+            self._call(link, message, caller, answer)
+
+    def _call_next(self, link: Link, chain: ChainedCall, caller: ServableService | None) -> None:
+        """Make the next call of a chain, or answer the worker after the last one."""
+
+        def answer(reply: Reply) -> None:
+            chain.take(reply)
+            self._call_next(link, chain, caller)
+
+        if (message := chain.next_call()) is None:
+            link.answer_call(chain.id, chain.reply(), chain.failed_at)
+        else:
+            self._call(link, message, caller, answer)
+
+    def _call(
+        self,
+        link: Link,
+        message: WorkerCall,
+        caller: ServableService | None,
+        on_reply: Callable[[Reply], None],
+    ) -> None:
+        part = message.part
+        pending = PendingRequest(part.method, on_reply, self._on_done, self._now(), is_call=True)
         pending.id = part.request_id
         self._requests[pending] = None
         try:
@@ -230,37 +257,7 @@ class Dispatcher:
     def _put(self, request: PendingRequest, method: Method) -> None:
         method.put(request.parts, request.started)
         if method.max_queue_seconds and not method.is_watched:
-            method.is_watched = True
-            seconds, now = method.max_queue_seconds, request.started
-            self._loop.call_later(seconds, self._check_queue, method, now)
-
-    def _check_queue(
-        self, method: Method, checked: float, late: Sequence[PendingRequest] = ()
-    ) -> None:
-        """Refuse requests to `method` that have been queued for over `max_queue_seconds`.
-
-        `late` are requests that seemed overdue at the last check, at time `checked`.  They are
-        refused only if they still wait: a worker between two steps seems to run nothing for a
-        moment.
-        """
-        now, limit = self._now(), method.max_queue_seconds
-        states = [(request, _is_waiting(request)) for request in late if not request.is_done]
-        for request, is_waiting in states:
-            if is_waiting:
-                text = (
-                    f"{method.label}: the request waited for over {limit:g} s (max_queue_seconds)"
-                )
-                request.fail(Overloaded(text, retry_after=limit))
-        of_method = [request for request, other in self._requests.items() if other is method]
-        due = [request for request in of_method if checked < request.started + limit <= now]
-        late = [request for request, is_waiting in states if is_waiting is None]  # check again
-        late += [request for request in due if _is_waiting(request) is not False]
-        due_in = (request.started + limit - now for request in of_method)
-        first = next((seconds for seconds in due_in if seconds > 0), 0.0)
-        method.is_watched = bool(late or first)
-        if method.is_watched:
-            seconds = QUEUE_CHECK_SECONDS if late else max(QUEUE_CHECK_SECONDS, first)
-            self._loop.call_later(seconds, self._check_queue, method, now, late)
+            self._queue_watch.begin(method, request.started)
 
     def _expire(self, request: PendingRequest, timeout: float) -> None:
         request.fail(DeadlineExceeded(f"no answer within {timeout:g} seconds"))
@@ -375,21 +372,6 @@ def _method_of_caller(caller: ServableService | None, message: WorkerCall) -> Me
     if message.version not in (0, caller.version):
         return None
     return caller.methods.get(message.part.method)
-
-
-def _is_waiting(request: PendingRequest) -> bool | None:
-    """Return whether no part of the request runs or has run; None if that is unknown now."""
-    is_waiting: bool | None = True
-    for part in request.parts:
-        was_sent = part.state is SENT
-        if part.has_replied or (was_sent and part.link is None):
-            return False
-        for running in cast("Link", part.link).running() if was_sent else ():
-            if running.ids is None:
-                is_waiting = None
-            elif part.id in running.ids:
-                return False
-    return is_waiting
 
 
 def _running_in(link: Link) -> Callable[[PendingPart], bool]:

@@ -149,14 +149,15 @@ class Link:
         parts, self.parts = list(self.parts.values()), {}
         return parts
 
-    def answer_call(self, call_id: int, reply: Reply) -> None:
+    def answer_call(self, call_id: int, reply: Reply, failed_at: Sequence[int] = ()) -> None:
         if self.closed.done():
             return
         rejected = None if reply.failure is None else to_fault(reply.failure)
         payloads = [self._launched.arena.put(instance) for instance in reply.instances]
         faults = to_faults(reply.faults)
         self._free_soon()
-        self._send(CallReply(PartReply(call_id, payloads, faults, rejected, reply.is_last)))
+        message = PartReply(call_id, payloads, faults, rejected, reply.is_last)
+        self._send(CallReply(message, list(failed_at) if faults else []))
 
     def trim(self) -> float:
         """Return unused shared memory to the kernel, some at a time.
@@ -322,4 +323,4 @@ class Link:
         """Return `call` with views of its chunks, which are copied to another worker's arena."""
         chunks = [self._lender.lend(chunk) for chunk in call.part.chunks]
         part = msgspec.structs.replace(call.part, chunks=chunks)
-        return WorkerCall(call.servable, call.version, part, call.parents, call.waits)
+        return msgspec.structs.replace(call, part=part)

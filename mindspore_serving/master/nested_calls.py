@@ -3,7 +3,6 @@
 It sends nothing and has no clock.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -19,6 +18,7 @@ Caller: TypeAlias = tuple[PendingRequest, ServedMethod]
 
 
 Version: TypeAlias = tuple[object, ...]  # a servable and its version, whose methods share workers
+Edge: TypeAlias = tuple[Version, Version, bool]  # caller, called, and whether the caller waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,8 @@ class NestedCalls:
     def __init__(self) -> None:
         self._calls: dict[PendingRequest, _Call] = {}
         self._calls_of: dict[PendingRequest, dict[PendingRequest, None]] = {}  # by caller
-        self._edges: Counter[tuple[Version, Version, bool]] = (
-            Counter()
-        )  # of calls: whether they wait
+        self._edges: dict[Edge, int] = {}  # with the number of calls
+        self._num_waiting = 0  # of edges whose callers wait
 
     def __bool__(self) -> bool:
         return bool(self._calls)
@@ -60,10 +59,15 @@ class NestedCalls:
             if path := self._path(caller, method):
                 names = " -> ".join(step.label for step in [*path, method])
                 raise StageFailed(f"a method cannot call itself: {names}")
-            self._check_waits(_version_of(caller[1]), _version_of(method), waits=waits)
-        call = _Call(link, callers, _version_of(method), waits)
+        target = _version_of(method)
+        if waits or self._num_waiting:
+            for _, its_method in callers:
+                self._check_waits(_version_of(its_method), target, waits=waits)
+        call = _Call(link, callers, target, waits)
         self._calls[request] = call
-        self._edges.update(_edges(call))
+        for edge in _edges(call):
+            self._edges[edge] = self._edges.get(edge, 0) + 1
+            self._num_waiting += waits
         for waiting, _ in callers:
             self._calls_of.setdefault(waiting, {})[request] = None
 
@@ -90,7 +94,11 @@ class NestedCalls:
     def end(self, request: PendingRequest) -> list[PendingRequest]:
         """Remove a request that has ended; return the calls that nobody waits for any more."""
         if (ended := self._calls.pop(request, None)) is not None:
-            self._edges -= Counter(_edges(ended))  # those without calls are dropped
+            for edge in _edges(ended):
+                self._num_waiting -= ended.waits
+                self._edges[edge] -= 1
+                if not self._edges[edge]:
+                    del self._edges[edge]
             for caller, _ in ended.callers:
                 calls = self._calls_of.get(caller)
                 if calls is not None:
@@ -122,7 +130,7 @@ def _version_of(method: ServedMethod) -> Version:
     return method.attributes[SERVABLE], method.attributes[VERSION]
 
 
-def _edges(call: _Call) -> list[tuple[Version, Version, bool]]:
+def _edges(call: _Call) -> list[Edge]:
     """Return the servables that a call connects; none for models of the same servable."""
     sources = {_version_of(method) for _, method in call.callers} - {call.target}
     return [(source, call.target, call.waits) for source in sources]

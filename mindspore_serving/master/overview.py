@@ -48,7 +48,7 @@ class Overview:
 
     def counts(self, servable: str, version: int, method: str) -> MethodCounts:
         try:
-            return status.counts(self._registry.find(servable, version, method).series)
+            return status.counts(self._registry.find(servable, version, method))
         except ServingError:
             return MethodCounts()
 

@@ -11,9 +11,10 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.service import MethodCounts, ServableReadiness
 from mindspore_serving.errors import Code
-from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.answer_cache import NO_CACHE
+from mindspore_serving.master.registry import Method, ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
-from mindspore_serving.metrics.series import Series, quantiles
+from mindspore_serving.metrics.series import quantiles
 
 _NOT_READY = {  # by the condition of any worker, the most informative first
     "restarting": "its workers are restarted ({last_exit})",
@@ -138,8 +139,9 @@ def observe(service: ServableService, supervisors: Iterable[WorkerSupervisor]) -
     return row
 
 
-def counts(series: Series) -> MethodCounts:
+def counts(method: Method) -> MethodCounts:
     """Return the totals of a method, see `core.service.Control.counts`."""
+    series, cache = method.series, method.cache or NO_CACHE
     num_succeeded = series.codes.get(Code.OK, 0)
     return MethodCounts(
         num_succeeded,
@@ -151,6 +153,11 @@ def counts(series: Series) -> MethodCounts:
         series.waits.count,
         int(series.waits.total * 1e9),
         int(series.worker_seconds * 1e9),
+        cache.counts.hit,
+        cache.hit_ns,
+        cache.counts.miss + cache.counts.joined,
+        cache.miss_ns,
+        cache.counts.joined,
     )
 
 

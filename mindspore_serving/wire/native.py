@@ -8,7 +8,7 @@ Numbers are little-endian in C order.  It contains no pickle and no code.
 
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -30,14 +30,16 @@ class _Part(msgspec.Struct, array_like=True, frozen=True):
     size: int
 
 
+Piece: TypeAlias = "tuple[_Part, Any]"
+"""Encoded value: its row of the header, and a buffer of its bytes."""
+
 _header_encoder = msgspec.msgpack.Encoder()
 _header_decoder = msgspec.msgpack.Decoder(list[_Part])
 
 
 def encode_values(values: Sequence[Value]) -> bytes:
     """Encode `values` as one message.  Raises StageFailed for a value that cannot be sent."""
-    header: list[_Part] = []
-    parts: list[Any] = [b"", b"", b""]
+    pieces: list[Piece] = []
     for value in values:
         payload: Any
         if isinstance(value, np.ndarray):
@@ -46,17 +48,23 @@ def encode_values(values: Sequence[Value]) -> bytes:
         else:
             payload = tensor.from_text(value)
             size = len(payload)
-        header.append(_Part(tensor.dtype_of(value).proto, tensor.shape_of(value), size))
-        parts += payload, _PADDING[size % _ALIGNMENT]
-    encoded = _header_encoder.encode(header)
-    parts[0] = _LENGTH.pack(len(encoded))
-    parts[1] = encoded
-    parts[2] = _PADDING[(_LENGTH.size + len(encoded)) % _ALIGNMENT]
+        part = _Part(tensor.dtype_of(value).proto, tensor.shape_of(value), size)
+        pieces.append((part, payload))
+    return join_values(pieces)
+
+
+def join_values(pieces: Sequence[Piece]) -> bytes:
+    """Return the message of values that are encoded already."""
+    encoded = _header_encoder.encode([part for part, _ in pieces])
+    padding = _PADDING[(_LENGTH.size + len(encoded)) % _ALIGNMENT]
+    parts: list[Any] = [_LENGTH.pack(len(encoded)), encoded, padding]
+    for part, payload in pieces:
+        parts += payload, _PADDING[part.size % _ALIGNMENT]
     return b"".join(parts)
 
 
-def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
-    """Decode the values of a message; arrays are views of `buffer`, writable if it is.
+def split_values(buffer: bytes | bytearray | memoryview) -> list[Piece]:
+    """Split a message into its values, and decode none: they are views of `buffer`.
 
     Raises InvalidInputs if the message is truncated or not of this format.
     """
@@ -67,14 +75,22 @@ def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
         header = _header_decoder.decode(view[_LENGTH.size : pos])
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInputs(f"The message of values has no valid header: {error}") from None
-    values: list[Value] = []
+    pieces: list[Piece] = []
     for part in header:
         start = pos + -pos % _ALIGNMENT
         pos = start + part.size
         if part.size < 0 or pos > len(view):
             raise InvalidInputs(f"The message of values is truncated: {len(view)} bytes")
-        values.append(_to_value(part, view[start:pos]))
-    return tuple(values)
+        pieces.append((part, view[start:pos]))
+    return pieces
+
+
+def decode_values(buffer: bytes | bytearray | memoryview) -> tuple[Value, ...]:
+    """Decode the values of a message; arrays are views of `buffer`, writable if it is.
+
+    Raises InvalidInputs if the message is truncated or not of this format.
+    """
+    return tuple([_to_value(part, data) for part, data in split_values(buffer)])
 
 
 def decode(

@@ -136,9 +136,19 @@ class Executor:
                     self._run_stage(program, position, self._take(queues[position], program, now))
                     return
 
-    def resume(self, jobs: list[Job], outcomes: list[Outcome]) -> None:
-        """Continue `jobs`, of one method and stage, with the outcomes of a stage run elsewhere."""
-        self._advance(jobs[0].part.program, jobs[0].position, jobs, outcomes)
+    def resume(
+        self,
+        jobs: list[Job],
+        outcomes: list[Outcome],
+        position: int | None = None,
+        num_stages: int = 1,
+    ) -> None:
+        """Continue `jobs`, of one method and stage, with the outcomes of stages run elsewhere.
+
+        These are `num_stages` from `position` on; the position of a job that failed is where.
+        """
+        position = jobs[0].position if position is None else position
+        self._advance(jobs[0].part.program, position, jobs, outcomes, num_stages)
 
     def emit(self, job: Job, outcome: Outcome) -> None:
         """Continue with another piece of `job`, made by an iterator or a stage run elsewhere."""
@@ -240,12 +250,21 @@ class Executor:
         return [job for job in jobs if not job.is_to_stream]
 
     def _advance(
-        self, program: PreparedMethod, position: int, jobs: list[Job], outcomes: list[Outcome]
+        self,
+        program: PreparedMethod,
+        position: int,
+        jobs: list[Job],
+        outcomes: list[Outcome],
+        num_stages: int = 1,
     ) -> None:
-        """Move each job to the next stage, finish it, or fail it alone."""
-        num_outputs = len(program.method.stages[position].outputs)
+        """Move each job past `num_stages` stages, finish it, or fail it alone."""
+        following = position + num_stages
+        stages = program.method.stages
+        num_outputs = len(stages[position].outputs)
+        if num_stages > 1:
+            num_outputs = sum(len(stage.outputs) for stage in stages[position:following])
         queues = self._queues_of[program.method.name]
-        queue = queues[position + 1] if position + 1 < len(queues) else None
+        queue = queues[following] if following < len(queues) else None
         if self._batches and (batch := self._batches.pop(jobs[0], None)) is not None:
             request_context.end(batch, jobs, outcomes)
         for job, outcome in zip(jobs, outcomes, strict=True):
@@ -253,7 +272,7 @@ class Executor:
                 self._fail_stage(job, outcome)
                 continue
             job.values += outcome
-            job.position = position + 1
+            job.position = following
             if job.part.trace is not None:
                 job.part.trace.advance(position, is_last=queue is None)
             if queue is None:

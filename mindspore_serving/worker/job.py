@@ -27,7 +27,13 @@ class JobQueue(Protocol):
     It must be called on the executor's thread, except for `post`.
     """
 
-    def resume(self, jobs: "list[Job]", outcomes: "list[Outcome]") -> None: ...
+    def resume(
+        self,
+        jobs: "list[Job]",
+        outcomes: "list[Outcome]",
+        position: int | None = None,
+        num_stages: int = 1,
+    ) -> None: ...
 
     def emit(self, job: "Job", outcome: Outcome) -> None: ...
 

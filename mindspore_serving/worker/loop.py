@@ -90,7 +90,7 @@ class StageLoop:
             for part_id in message.ids:
                 self.cancel(part_id)
         elif isinstance(message, CallReply):
-            self._remote.deliver(message.reply, self.executor)
+            self._remote.deliver(message, self.executor)
         elif isinstance(message, LogLevel):
             log.set_level(message.level)
             self._is_timed = log.is_shown("1")

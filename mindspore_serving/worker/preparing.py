@@ -13,6 +13,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, S
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
 from mindspore_serving.worker import signatures
+from mindspore_serving.worker.chains import Chain, chain_at
 from mindspore_serving.worker.functions import FunctionCaller
 from mindspore_serving.worker.job import Job, JobQueue, Outcome, PreparedMethod, PreparedStage
 from mindspore_serving.worker.loaded_servable import LoadedServable
@@ -30,10 +31,10 @@ def prepare_method(
     label = f"servable {servable.declaration.name}, method {method.name}"
     caller = None if owns_models else remote
     stages = [
-        _servable_stage(stage, remote)
+        _servable_stage(stage, remote, chain_at(method, position))
         if stage.kind is StageKind.SERVABLE
         else _prepare(servable, method, stage, caller)
-        for stage in method.stages
+        for position, stage in enumerate(method.stages)
     ]
     language = servable.language
     params = None if language is None else language.stage.params
@@ -95,14 +96,14 @@ def _run_in(
     threads.submit(copy_context().run, run)
 
 
-def _servable_stage(stage: Stage, remote: RemoteCaller) -> PreparedStage:
+def _servable_stage(stage: Stage, remote: RemoteCaller, chain: Chain | None) -> PreparedStage:
     servable, _, name = stage.target.rpartition(".")
 
     def call(rows: list[tuple[Value, ...]]) -> list[Outcome]:
         return remote.call_method(servable, stage.version, name, rows)
 
     def start(queue: JobQueue, jobs: list[Job]) -> None:
-        remote.start_method(servable, name, jobs, stage)
+        remote.start_method(servable, name, jobs, stage, chain)
 
     return PreparedStage(stage.inputs, CALLS_AT_ONCE, call, start=start)
 

@@ -11,11 +11,12 @@ from mindspore_serving import log
 from mindspore_serving.core.graph import Stage
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import ServingError
-from mindspore_serving.ipc.messages import PartReply, RequestPart, WorkerCall
+from mindspore_serving.ipc.messages import CallReply, PartReply, RequestPart, WorkerCall
 from mindspore_serving.tracing import user_spans
 from mindspore_serving.tracing.span import SpanContext
 from mindspore_serving.wire import native
 from mindspore_serving.worker import request_context
+from mindspore_serving.worker.chains import Chain
 from mindspore_serving.worker.connection import Inbox, MasterConnection
 from mindspore_serving.worker.job import Job, JobQueue, Outcome, RunningPart
 from mindspore_serving.worker.loaded_servable import call_name
@@ -47,25 +48,34 @@ class RemoteCaller:
         self.version = 0
         self._connection = connection
         self._ids = count(1)
-        self._parked: dict[int, list[Job]] = {}
+        self._parked: dict[int, tuple[list[Job], Chain | None]] = {}
         self._streams: dict[int, Job] = {}
 
     def start(self, key: str, subgraph: int, jobs: list[Job], stage: Stage) -> None:
         """Run a model for `jobs` elsewhere; `deliver` continues them."""
-        self._parked[self._ask(self._model(key, subgraph), _rows(jobs, stage))] = jobs
+        call_id = self._ask(self._model(key, subgraph), _rows(jobs, stage.inputs))
+        self._parked[call_id] = jobs, None
 
-    def start_method(self, servable: str, method: str, jobs: list[Job], stage: Stage) -> None:
-        """Call a method of another servable, once for each part; `deliver` continues the jobs."""
+    def start_method(
+        self, servable: str, method: str, jobs: list[Job], stage: Stage, chain: Chain | None
+    ) -> None:
+        """Call a method of another servable, once for each part; `deliver` continues the jobs.
+
+        The stages of `chain` follow without this worker, unless each is to have a span.
+        """
         target = _Target(servable, stage.version, method)
         for part, group in groupby(jobs, lambda job: job.part):
             members = list(group)
-            rows = _rows(members, stage)
             is_stream = stage.streams and members[0].is_to_stream
-            call_id = self._ask(target, rows, _caller(part, members[0].position), is_stream)
+            is_sampled = part.trace is not None and part.trace.context.is_sampled
+            its_chain = None if is_sampled else chain
+            rows = _rows(members, stage.inputs if its_chain is None else its_chain.inputs)
+            caller = _caller(part, members[0].position)
+            call_id = self._ask(target, rows, caller, is_stream, its_chain)
             if is_stream:
                 (self._streams[call_id],) = members
             else:
-                self._parked[call_id] = members
+                self._parked[call_id] = members, its_chain
 
     def call(self, key: str, subgraph: int, rows: Sequence[tuple[Value, ...]]) -> list[Outcome]:
         """Run a model elsewhere and wait for the outcomes."""
@@ -77,12 +87,21 @@ class RemoteCaller:
         """Call a method of any servable, with its inputs by position, and wait for the reply."""
         return self._wait(_Target(servable, version, method), rows)
 
-    def deliver(self, reply: PartReply, queue: JobQueue) -> None:
-        """Continue the jobs that `reply` answers."""
+    def deliver(self, message: CallReply, queue: JobQueue) -> None:
+        """Continue the jobs that a reply answers."""
+        reply = message.reply
         job = self._streams.get(reply.id)
         if job is None:
-            jobs = self._parked.pop(reply.id)
-            queue.resume(jobs, self._outcomes(reply, len(jobs)))
+            jobs, chain = self._parked.pop(reply.id)
+            outcomes, position = self._outcomes(reply, len(jobs)), jobs[0].position
+            if chain is not None:
+                for number, outcome in enumerate(outcomes):
+                    if not isinstance(outcome, ServingError):
+                        outcomes[number] = chain.outcome(outcome)
+                    elif message.failed_at:
+                        jobs[number].position += message.failed_at[number]
+            num_stages = 1 if chain is None else chain.num_stages
+            queue.resume(jobs, outcomes, position, num_stages)
             return
         if reply.is_last:
             del self._streams[reply.id]
@@ -123,6 +142,7 @@ class RemoteCaller:
         rows: Sequence[tuple[Value, ...]],
         caller: _Caller | None = None,
         is_stream: bool = False,
+        chain: Chain | None = None,
     ) -> int:
         """Send a call for `caller`, by default the parts at work, and return its id.
 
@@ -143,8 +163,11 @@ class RemoteCaller:
             traceparent="" if context is None else context.traceparent,
             tracestate="" if context is None else context.state,
         )
+        steps, returns = ([], []) if chain is None else (chain.steps, chain.returns)
         self._connection.send(
-            WorkerCall(target.servable, target.version, part, caller.parts, caller.waits)
+            WorkerCall(
+                target.servable, target.version, part, caller.parts, caller.waits, steps, returns
+            )
         )
         return call_id
 
@@ -155,8 +178,8 @@ def _caller_at_work(*, waits: bool = False) -> _Caller:
     return _Caller(parts, log.request_id.get(), context, waits)
 
 
-def _rows(jobs: Sequence[Job], stage: Stage) -> list[tuple[Value, ...]]:
-    return [tuple(job.values[slot] for slot in stage.inputs) for job in jobs]
+def _rows(jobs: Sequence[Job], slots: Sequence[int]) -> list[tuple[Value, ...]]:
+    return [tuple([job.values[slot] for slot in slots]) for job in jobs]
 
 
 def _caller(part: RunningPart, position: int) -> _Caller:

@@ -24,6 +24,16 @@ def twice(x):
 def joined(left, right):
     return register.add_stage(join, left, right, outputs_count=1)
 
+def add(x, total):
+    return total + x, total + x
+
+@register.register_method(output_names=["y"])
+def added(x):
+    total = register.declare_state("total", 1, "int64")
+    y, new = register.add_stage(add, x, total, outputs_count=2)
+    total.update(new)
+    return y
+
 @register.register_method(output_names=["y"])
 def double(x):
     return register.add_stage(twice, x, outputs_count=1)

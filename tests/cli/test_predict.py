@@ -57,6 +57,22 @@ def test_a_version_can_be_asked_for(where, tmp_path: Path) -> None:
     assert "servable is not available" in call([*words, "3"], tmp_path).stdout
 
 
+def test_requests_can_be_of_a_sequence(where, tmp_path: Path) -> None:
+    def add(inputs: str, *options: str) -> dict[str, object]:
+        words = ["predict", where, "words", "added", inputs, "--sequence", "meter", *options]
+        return json.loads(call(words, tmp_path).stdout)
+
+    assert add('{"x": 1}', "--start") == {"instances": [{"y": [1]}]}
+    assert add('[{"x": 2}, {"x": 3}]') == {"instances": [{"y": [3]}, {"y": [6]}]}
+    assert add("[]", "--end") == {"instances": []}
+    assert "sequence 'meter' has ended" in str(add('{"x": 1}'))
+
+
+def test_the_start_of_no_sequence_is_refused(tmp_path: Path) -> None:
+    done = call(["predict", "127.0.0.1:1", "words", "added", '{"x": 1}', "--start"], tmp_path)
+    assert "--start and --end need the id of a sequence: --sequence ID" in done.stderr
+
+
 def test_the_inputs_can_come_from_the_standard_input(served, tmp_path: Path) -> None:
     words = [*SERVING, "predict", served.url, "words", "double", "-"]
     assert json.loads(run(words, tmp_path, '{"x": 4}').stdout) == {"instances": [{"y": 8}]}

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+import tritonclient.grpc
 import tritonclient.http
 
 from tests.e2e.harness import Calls, config, eventually, serving, workers, write_servable
@@ -115,6 +116,33 @@ def test_trailing_metadata_of_grpc_tell_of_the_cache(calls: Calls) -> None:
                 _, done = call.with_call(message, metadata=metadata, timeout=PATIENCE)
                 states.append(dict(done.trailing_metadata()).get("x-cache"))
             assert states == ["miss", "hit"], service
+
+
+@pytest.mark.parametrize("protocol", ["rest", "grpc"])
+def test_statistics_of_protocol_v2_count_hits_and_misses(calls: Calls, protocol: str) -> None:
+    def counts() -> list[tuple[int, int]]:
+        if protocol == "rest":
+            url = f"127.0.0.1:{calls.http}"
+            client = tritonclient.http.InferenceServerClient(url)
+            answer = client.get_inference_statistics("toy.predict", headers=FIRST)
+        else:
+            client = tritonclient.grpc.InferenceServerClient(calls.grpc)
+            answer = client.get_inference_statistics("toy.predict", headers=FIRST, as_json=True)
+        (found,) = answer["model_stats"]
+        parts = [found["inference_stats"][name] for name in ("cache_hit", "cache_miss", "success")]
+        rows = [(int(part.get("count", 0)), int(part.get("ns", 0))) for part in parts]
+        client.close()
+        return [*rows, (int(found["execution_count"]), 0)]
+
+    before = counts()
+    states = [rest(calls, f"counted by {protocol}", FIRST) for _ in range(4)]
+    assert states == ["miss", "hit", "hit", "hit"]
+    rows = zip(before, counts(), strict=True)
+    (hits, hit_ns), (misses, miss_ns), (succeeded, _), (run, _) = (
+        (new[0] - old[0], new[1] - old[1]) for old, new in rows
+    )
+    assert (hits, misses, succeeded, run) == (3, 1, 4, 1)
+    assert min(hit_ns, miss_ns) > 0
 
 
 def _classic() -> tuple[str, bytes]:

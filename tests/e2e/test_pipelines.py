@@ -58,7 +58,12 @@ def dies(x):
 def back(x):
     return loop.call(x)
 
+@method("y")
+def linked_back(x):
+    return linked_loop.call(x)
+
 loop = register.method("chain.loop")
+linked_loop = register.method("chain.linked_loop")
 loud_there = register.method("chain.loud")
 
 @method("y")
@@ -68,6 +73,20 @@ def around(x):
 @method("y")
 def fails(x):
     raise ValueError("no such word")
+
+@method("text")
+def known(text):
+    if text == "UNKNOWN":
+        raise ValueError("no such word")
+    return text
+
+@method("text", "length")
+def join(a, b):
+    return f"{a} {b}", len(a)
+
+@method("path")
+def path_after(count, path):
+    return path
 """
 CHAIN = """
 LOUD = register.method("words.loud")
@@ -131,6 +150,35 @@ def meets(x):
 def fails(x):
     return register.add_stage(register.method("words.fails"), x, outputs_count=1)
 
+@register.register_method(output_names=["text", "length", "size"])
+def linked(text):
+    upper, size = register.add_stage(LOUD, text, outputs_count=2)
+    upper = register.add_stage(register.method("words.known"), upper, outputs_count=1)
+    both, _ = register.add_stage(register.method("words.join"), upper, text, outputs_count=2)
+    text, length = register.add_stage(register.method("words.join"), both, upper, outputs_count=2)
+    return register.add_stage(mark, text, outputs_count=1), length, size
+
+@register.register_method(output_names=["y"])
+def linked_hold(path):
+    count, _ = register.add_stage(register.method("words.count"), path, outputs_count=2)
+    path = register.add_stage(register.method("words.path_after"), count, path, outputs_count=1)
+    return register.add_stage(register.method("words.hold"), path, outputs_count=1)
+
+@register.register_method(output_names=["y"])
+def linked_loop(x):
+    x = register.add_stage(register.method("words.path_after"), x, x, outputs_count=1)
+    return register.add_stage(register.method("words.linked_back"), x, outputs_count=1)
+
+@register.register_method(output_names=["y"])
+def linked_dies(x):
+    x = register.add_stage(register.method("words.path_after"), x, x, outputs_count=1)
+    return register.add_stage(register.method("words.dies"), x, outputs_count=1)
+
+@register.register_method(output_names=["y"])
+def linked_too_few(x):
+    x = register.add_stage(register.method("words.path_after"), x, x, outputs_count=1)
+    return register.add_stage(register.method("words.pair"), x, outputs_count=1)
+
 @register.register_method(output_names=["y"])
 def nowhere(x):
     return register.add_stage(register.method("nobody.predict"), x, outputs_count=1)
@@ -159,6 +207,23 @@ def test_instances_of_a_pipeline_are_batched_in_the_other_servable(calls):
     answer = calls.post("chain", "loud", [{"text": letter} for letter in "abcdefgh"])
     assert [row["text"] for row in answer["instances"]] == list("ABCDEFGH")
     assert {row["size"] for row in answer["instances"]} == {8}
+
+
+def test_stages_that_follow_each_other_give_values_to_all_later_stages(calls):
+    answer = calls.post("chain", "linked", [{"text": "ab"}, {"text": "c"}])
+    assert answer["instances"] == [
+        {"text": "AB ab AB!", "length": 5, "size": 2},
+        {"text": "C c C!", "length": 3, "size": 2},
+    ]
+
+
+def test_an_instance_that_fails_in_a_later_stage_fails_alone(calls):
+    answer = calls.post("chain", "linked", [{"text": "a"}, {"text": "unknown"}, {"text": "b"}])
+    first, failed, last = answer["instances"]
+    assert (first["text"], last["text"]) == ("A a A!", "B b B!")
+    assert "Method 'words.known' Failed" in failed["error_msg"]
+    assert "stage 2 of 5" in failed["error_msg"]
+    assert "no such word" in failed["error_msg"]
 
 
 def test_a_method_of_the_same_servable_lends_its_stages(calls):
@@ -196,10 +261,11 @@ def test_a_client_that_leaves_ends_a_stream_of_another_servable(calls, tmp_path)
     eventually((tmp_path / "left.ended").exists, what="the end of the stage")
 
 
-def test_calls_of_a_client_that_leaves_are_not_begun(calls, tmp_path):
-    first = ask(calls, "hold", tmp_path / "first")
+@pytest.mark.parametrize("method", ["hold", "linked_hold"])
+def test_calls_of_a_client_that_leaves_are_not_begun(calls, tmp_path, method):
+    first = ask(calls, method, tmp_path / "first")
     eventually((tmp_path / "first.begun").exists, what="the stage of the other servable")
-    with ask(calls, "hold", tmp_path / "second"):
+    with ask(calls, method, tmp_path / "second"):
         eventually(lambda: in_flight(calls) == 4)
     eventually(lambda: in_flight(calls) == 2)
     (tmp_path / "first.released").touch()
@@ -207,19 +273,21 @@ def test_calls_of_a_client_that_leaves_are_not_begun(calls, tmp_path):
     assert not (tmp_path / "second.begun").exists()
 
 
-def test_the_deadline_of_a_request_is_that_of_its_calls(calls, tmp_path):
+@pytest.mark.parametrize("method", ["hold", "linked_hold"])
+def test_the_deadline_of_a_request_is_that_of_its_calls(calls, tmp_path, method):
     body = json.dumps({"instances": [{"path": str(tmp_path / "late")}]})
     headers = {"X-Request-Timeout": "0.3"}
-    _, answer = calls.http_call("POST", "/model/chain:hold", body, headers)
+    _, answer = calls.http_call("POST", f"/model/chain:{method}", body, headers)
     assert "no answer within 0.3" in json.loads(answer)["error_msg"]
     eventually(lambda: in_flight(calls) == 0)
     (tmp_path / "late.released").touch()
 
 
-def test_a_calling_worker_that_is_killed_loses_no_request(calls, tmp_path):
+@pytest.mark.parametrize("method", ["hold", "linked_hold"])
+def test_a_calling_worker_that_is_killed_loses_no_request(calls, tmp_path, method):
     """Another worker gets the request and calls again; the first call ends."""
     (first,) = pids_of(calls, "chain")
-    held = ask(calls, "hold", tmp_path / "killed")
+    held = ask(calls, method, tmp_path / "killed")
     eventually((tmp_path / "killed.begun").exists, what="the stage of the other servable")
     os.kill(first, signal.SIGKILL)
     eventually(lambda: pids_of(calls, "chain") not in ([], [first]), what="another worker")
@@ -248,6 +316,13 @@ def pids_of(calls: Calls, name: str) -> list[int]:
         ),
         ("meets", "use add_stage in place of call, which does not occupy a worker"),
         ("dies", "the worker process that had the request died"),
+        (
+            "linked_loop",
+            "a method cannot call itself: servable(chain) method(linked_loop) -> "
+            "servable(words) method(linked_back) -> servable(chain) method(linked_loop)",
+        ),
+        ("linked_dies", "stage 2 of 2, error msg: servable(words) method(dies): the worker"),
+        ("linked_too_few", "stage 2 of 2, error msg: it returned 2 outputs, 1 are registered"),
     ],
 )
 def test_a_failed_call_fails_its_request_alone(calls, method, text):

@@ -50,7 +50,7 @@ class Worker:
         parts, self.held = self.held, []
         return parts
 
-    def answer_call(self, call_id, reply):
+    def answer_call(self, call_id, reply, failed_at=()):
         self.call_replies.append((call_id, reply))
 
     @property

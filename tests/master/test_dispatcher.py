@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.core.service import Reply
 from mindspore_serving.errors import (
@@ -15,9 +17,9 @@ from mindspore_serving.errors import (
     StageFailed,
     WorkerUnavailable,
 )
-from mindspore_serving.ipc.messages import RequestPart, WorkerCall
+from mindspore_serving.ipc.messages import CallStep, RequestPart, WorkerCall
 from mindspore_serving.master import dispatcher
-from mindspore_serving.wire import splitting
+from mindspore_serving.wire import native, splitting
 from tests.master.served import Served, Worker, turn
 from tests.waiting import until
 
@@ -448,6 +450,56 @@ async def test_a_call_that_cannot_be_done_is_answered_too(serve, call, kind):
     ((call_id, reply),) = asking.call_replies
     assert call_id == 5
     assert type(reply.failure) is kind
+
+
+def chained(*inputs, returns):
+    """A chain of calls of method m, which returns its values, for instances (1, 2) and (3, 4)."""
+    rows = ((1, 2), (3, 4))
+    chunks = [native.encode_values([np.array(number) for number in row]) for row in rows]
+    steps = [CallStep("s", 0, "m", list(numbers), len(numbers)) for numbers in inputs]
+    return replace(call_of(chunks=chunks), steps=steps, returns=returns)
+
+
+async def test_a_chain_of_calls_is_answered_once(serve):
+    asking = Worker()
+    served = serve(worker := Worker())
+    served.dispatcher.on_call(asking, chained([1], [2, 0], returns=[4, 3]))
+    await turn()
+    served.answer(worker)
+    await turn()
+    assert [native.decode_values(chunk) for chunk in worker.held[0].chunks] == [(2, 1), (4, 3)]
+    assert asking.call_replies == []
+    served.answer(worker)
+    ((call_id, reply),) = asking.call_replies
+    assert (call_id, reply.faults) == (5, None)
+    assert [native.decode_values(chunk) for chunk in reply.instances] == [(1, 2), (3, 4)]
+    assert served.dispatcher.num_in_flight == 0
+
+
+async def test_a_chain_goes_on_without_the_instances_that_failed(serve):
+    asking, failure = Worker(), StageFailed("bad")
+    served = serve(worker := Worker())
+    served.dispatcher.on_call(asking, chained([0], [2], returns=[3]))
+    await turn()
+    (part,) = worker.held
+    worker.held = []
+    served.dispatcher._deliver([(part, Reply([b"", part.chunks[1]], [failure, None]))])
+    await turn()
+    assert [native.decode_values(chunk) for chunk in worker.held[0].chunks] == [(3,)]
+    served.answer(worker)
+    ((_, reply),) = asking.call_replies
+    assert reply.faults == [failure, None]
+    assert native.decode_values(reply.instances[1]) == (3,)
+
+
+async def test_a_step_that_is_refused_ends_its_chain(serve):
+    asking = Worker()
+    served = serve(Worker())
+    call = chained([0], [2], returns=[3])
+    served.dispatcher.on_call(asking, replace(call, steps=[replace(call.steps[0], servable="t")]))
+    ((_, reply),) = asking.call_replies
+    assert [type(fault) for fault in reply.faults] == [NotFound, NotFound]
+    assert served.dispatcher.num_in_flight == 0
 
 
 async def test_requests_are_counted_by_result_and_refusals_have_no_series(serve):

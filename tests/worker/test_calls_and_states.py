@@ -6,6 +6,7 @@ import pytest
 from mindspore_serving.errors import StageFailed
 from mindspore_serving.ipc.messages import (
     CallReply,
+    CallStep,
     EndSequences,
     Fault,
     PartReply,
@@ -27,6 +28,12 @@ def more(y):
 def called(x):
     y = register.add_stage(register.method("other.double", streams=True), x, outputs_count=1)
     return register.add_stage(more, y, outputs_count=1)
+
+@register.register_method(output_names=["y", "z"])
+def linked(x, extra):
+    a, b = register.add_stage(register.method("other.split"), x, outputs_count=2)
+    c, unused = register.add_stage(register.method("third.join"), b, extra, outputs_count=2)
+    return register.add_stage(more, a, outputs_count=1), c
 
 def inside(x):
     return sum(value for (value,) in register.method("other.double", version=2).call([[x], [x]]))
@@ -74,7 +81,8 @@ def part(method, *rows, number=1, **fields):
 
 def answer(call, *values, **fields):
     """Reply of another servable, which got `call`."""
-    return CallReply(PartReply(call.part.id, [chunk(number) for number in values], **fields))
+    rows = [row if isinstance(row, tuple) else (row,) for row in values]
+    return CallReply(PartReply(call.part.id, [chunk(*row) for row in rows], **fields))
 
 
 def test_a_stage_calls_another_servable_once_for_each_part(worker):
@@ -89,6 +97,38 @@ def test_a_stage_calls_another_servable_once_for_each_part(worker):
     replies = worker.replies(2)
     assert [value(data) for data in replies[1].instances] == [7, 9]
     assert value(replies[2].instances[0]) == 11
+
+
+def test_stages_that_follow_each_other_are_sent_in_a_message(worker):
+    worker.say(Work([part("linked", [3, 5], [4, 6])]))
+    call = worker.hear()
+    assert [native.decode_values(each) for each in call.part.chunks] == [(3, 5), (4, 6)]
+    split, join = call.steps
+    assert split == CallStep("other", 0, "split", [0], 2)
+    assert join == CallStep("third", 0, "join", [3, 1], 2)
+    assert call.returns == [2, 4]  # of the outputs 2 to 5
+    fault = Fault(StageFailed("").code, "gone")
+    reply = PartReply(call.part.id, [chunk(10, 30), b""], [None, fault])
+    worker.say(CallReply(reply, [0, 1]))
+    answered = worker.replies(1)[1]
+    assert native.decode_values(answered.instances[0]) == (11, 30)
+    assert answered.faults[0] is None
+    assert "'third.join' Failed, method: 'linked', stage 2 of 3" in answered.faults[1].text
+
+
+def test_stages_of_a_sampled_request_are_sent_in_turn(worker):
+    traced = f"00-{1:032x}-{2:016x}-01"
+    worker.say(Work([part("linked", [3, 5], traceparent=traced)]))
+    call = worker.hear()
+    assert (call.servable, call.steps) == ("other", [])
+    worker.say(answer(call, (10, 20)))
+    call = worker.hear()
+    assert (call.servable, call.steps) == ("third", [])
+    assert native.decode_values(call.part.chunks[0]) == (20, 5)
+    worker.say(answer(call, (30, 40)))
+    reply = worker.replies(1)[1]
+    assert native.decode_values(reply.instances[0]) == (11, 30)
+    assert {"Method 'other.split'", "Method 'third.join'"} < {span.name for span in reply.spans}
 
 
 def test_pieces_of_another_servable_become_pieces_of_the_answer(worker):

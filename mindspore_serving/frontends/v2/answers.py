@@ -99,7 +99,10 @@ class StatisticDuration(msgspec.Struct):
 
 
 class InferStatistics(msgspec.Struct):
-    """Durations of the steps of requests; decoding and encoding are part of `compute_infer`."""
+    """Durations of the steps of requests; decoding and encoding are part of `compute_infer`.
+
+    `cache_hit` is the search of the cache of answers, `cache_miss` also the storing of the answer.
+    """
 
     success: StatisticDuration
     fail: StatisticDuration
@@ -107,6 +110,8 @@ class InferStatistics(msgspec.Struct):
     compute_input: StatisticDuration
     compute_infer: StatisticDuration
     compute_output: StatisticDuration
+    cache_hit: StatisticDuration
+    cache_miss: StatisticDuration
 
 
 class ModelStatistics(msgspec.Struct):

@@ -77,19 +77,22 @@ def to_statistics(control: Control, models: Iterable[V2Model]) -> Statistics:
 def _statistics_of(control: Control, model: V2Model) -> ModelStatistics:
     method = "@generate" if model.language else model.method
     counts = control.counts(model.servable, model.version, method)
+    num_run = max(0, counts.num_succeeded - counts.num_hits - counts.num_joined)
     return ModelStatistics(
         model.name,
         str(model.version),
         counts.last_ms,
         counts.num_instances,
-        counts.num_succeeded,
+        num_run,
         InferStatistics(
             success=StatisticDuration(counts.num_succeeded, counts.succeeded_ns),
             fail=StatisticDuration(counts.num_failed, counts.failed_ns),
             queue=StatisticDuration(counts.num_waited, counts.waited_ns),
-            compute_input=StatisticDuration(counts.num_succeeded, 0),
-            compute_infer=StatisticDuration(counts.num_succeeded, counts.worker_ns),
-            compute_output=StatisticDuration(counts.num_succeeded, 0),
+            compute_input=StatisticDuration(num_run, 0),
+            compute_infer=StatisticDuration(num_run, counts.worker_ns),
+            compute_output=StatisticDuration(num_run, 0),
+            cache_hit=StatisticDuration(counts.num_hits, counts.hit_ns),
+            cache_miss=StatisticDuration(counts.num_misses, counts.miss_ns),
         ),
     )
 
