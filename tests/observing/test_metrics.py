@@ -34,6 +34,10 @@ _FOREIGN = ("vllm:", "tgi_", "process_")
 # What the observed server has none of: LoRA adapters, files of certificates and of keys, caches of
 # answers (see e2e/test_answer_cache.py) and methods with a state (e2e/test_sequences.py).
 _NOT_HERE = {
+    "serving_key_instances_total",
+    "serving_key_refusals_total",
+    "serving_key_requests_total",
+    "serving_key_tokens_total",
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",
