@@ -295,11 +295,11 @@ class ServerSettings(ServerOptions):
     )
     api_key_file: str | None = _security(
         None,
-        "file of API keys, one per line: clients must send one",
+        "file of API keys, one per line or YAML: clients must send one",
         details="Without it the keys in the variable MINDSPORE_SERVING_API_KEYS count",
         is_path=True,
         is_common=True,
-        page="restful.md#keys",
+        page="tenants.md",
     )
     worker_address: str | None = _machines(
         None,

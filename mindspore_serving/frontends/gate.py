@@ -3,7 +3,7 @@
 Knows no handler.
 """
 
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import ServingError
@@ -11,7 +11,8 @@ from mindspore_serving.frontends.keys import TENANT, Keys, Tenant
 from mindspore_serving.frontends.origins import SAFE, OriginPolicy
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.protocols import PATHS
-from mindspore_serving.frontends.refusals import refuse
+from mindspore_serving.frontends.refusals import limit_headers, refuse
+from mindspore_serving.frontends.tenants.limits import LimitReached
 
 
 class Gate:
@@ -33,17 +34,21 @@ class Gate:
         try:
             tenant = self._admit(scope, node)
         except ServingError as error:
-            await refuse(scope, error)(scope, receive, send)
+            response = refuse(scope, error)
+            if isinstance(error, LimitReached):
+                response.headers.update(dict(limit_headers(scope, error.allowances)))
+            await response(scope, receive, send)
             return
         if tenant is None:
             await self._app(scope, receive, send)
             return
         tenant_of_task.set(tenant.owner)
         scope[TENANT] = tenant  # not in a copy of the scope: the caller reads the route from it
+        request = _AdmittedRequest(tenant, scope, send)
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, request.send)
         finally:
-            tenant.release()
+            request.release()
 
     def _admit(self, scope: Scope, node: PathNode) -> Tenant | None:
         """Return the tenant that sends the request, None without keys.  Raises ServingError."""
@@ -55,3 +60,34 @@ class Gate:
         if not self._keys:
             return None
         return self._keys.find_in(fields).admit()
+
+
+class _AdmittedRequest:
+    """A request that counts for its tenant until its answer is complete.
+
+    It is released before the end of the answer is sent, so that the client's next request is not
+    refused.  The answer has the headers of the tenant's limits.
+    """
+
+    def __init__(self, tenant: Tenant, scope: Scope, send: Send) -> None:
+        self._tenant: Tenant | None = tenant
+        self._limited = tenant if tenant.key.limits else None
+        self._scope = scope
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Send a message of the answer."""
+        if message["type"] == "http.response.start":
+            if self._limited is not None:
+                headers = limit_headers(self._scope, self._limited.allowances())
+                encoded = ((name.encode(), value.encode()) for name, value in headers)
+                message = {**message, "headers": [*message.get("headers", ()), *encoded]}
+        elif not message.get("more_body", False):
+            self.release()
+        await self._send(message)
+
+    def release(self) -> None:
+        """Count the request no longer."""
+        tenant, self._tenant = self._tenant, None
+        if tenant is not None:
+            tenant.release()

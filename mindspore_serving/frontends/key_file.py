@@ -1,20 +1,56 @@
-"""Reading of a file of API keys.
+"""Reading of a file of API keys: a key in each line, or YAML.
 
 A line has the form `KEY NAME max_requests=8 requests_per_minute=60 priority=-1`; all but the key is
-optional.  Empty lines and lines that begin with `#` are skipped.
+optional.  Empty lines and lines that begin with `#` are skipped.  In place of a key may stand
+`sha256:` and the digest of it.  YAML has the same in a list `keys`, see docs/tenants.md.
+
+No error shows a key.
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.tenants.limits import Limits
 
 MIN_LENGTH = 8  # characters of a key
-_MIN = {"max_requests": 1, "requests_per_minute": 1, "priority": -(2**31)}
+MAX_SIZE = 16 << 20  # bytes of a file
+_SUFFIXES = (".yaml", ".yml")
+_DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
+_UNKNOWN = re.compile(r"'[^']*'|(?<=field )`[^`]*`")  # names in errors: one may be a key
+_LIMITS = Limits.__slots__
+_MIN = {**dict.fromkeys(_LIMITS, 1), "priority": -(2**31)}
+_Limit = Annotated[int, msgspec.Meta(ge=1, lt=2**53)] | None
+_Weight = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+
+
+class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A key of a YAML file: `key` or its `sha256`, and its limits, see `ApiKey`."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
+    key: str = ""
+    sha256: str = ""
+    max_requests: _Limit = None
+    requests_per_minute: _Limit = None
+    tokens_per_minute: _Limit = None
+    tokens_per_day: _Limit = None
+    models: list[str] = []
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)] = 0
+    operator: bool = False
+
+
+class KeyRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of a YAML file; `weights` are factors of the tokens of models."""
+
+    keys: list[KeyRow] = []
+    weights: dict[str, _Weight] = {}
 
 
 def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
@@ -25,37 +61,57 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
     """
     try:
         with Path(path).open(encoding="utf-8") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            text = file.read()
+            status = os.fstat(file.fileno())
+            text = file.read(MAX_SIZE + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise StartError(
             f"Serving Error: the file of API keys {path} cannot be read: {reason(error)}"
         ) from None
-    if stat.S_ISREG(mode) and mode & 0o007:
+    if stat.S_ISREG(status.st_mode) and status.st_mode & 0o007:
         raise StartError(
             f"Serving Error: every user can read the API keys in {path}: run chmod o= {path}"
         )
-    keys = tuple(_keys_of(text, str(path)))
+    if len(text) > MAX_SIZE:
+        raise StartError(f"Serving Error: the file of API keys {path} is over {MAX_SIZE} bytes")
+    read = _keys_of_yaml if str(path).endswith(_SUFFIXES) else _keys_of_lines
+    keys = tuple(_distinct(read(text, str(path))))
     if not keys:
         raise InvalidInputs(f"there is no API key in {path}, expected one in each line")
     return keys
 
 
-def _keys_of(text: str, path: str) -> Iterator[ApiKey]:
-    seen: set[str] = set()
+def _distinct(keys: Iterator[tuple[ApiKey, str]]) -> Iterator[ApiKey]:
+    """Iterate over keys, each with its position.  Raises InvalidInputs for a repeated one."""
+    seen: set[bytes] = set()
+    for key, where in keys:
+        if key.sha256 in seen:
+            raise InvalidInputs(f"{where}: the API key is repeated")
+        seen.add(key.sha256)
+        yield key
+
+
+def _keys_of_lines(text: str, path: str) -> Iterator[tuple[ApiKey, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         where = f"{path}, line {number}"
-        secret = words.pop(0)
+        secret, digest = _secret_of(words.pop(0), where)
         name = words.pop(0) if words and "=" not in words[0] else f"line {number}"
-        if not is_key(secret) or secret in seen:
-            problem = "is repeated" if secret in seen else f"should have {EXPECTED}"
-            raise InvalidInputs(f"{where}: the API key {problem}")
-        seen.add(secret)
-        limits: dict[str, Any] = dict(_limit_of(word, where) for word in words)
-        yield ApiKey(secret, name, **limits)
+        options: dict[str, Any] = dict(_limit_of(word, where) for word in words)
+        priority = options.pop("priority", 0)
+        yield ApiKey(secret, name, Limits(**options), priority, digest=digest), where
+
+
+def _secret_of(word: str, where: str) -> tuple[str, bytes]:
+    """Return a key, or the digest of one.  Raises InvalidInputs."""
+    if digest := _DIGEST.fullmatch(word):
+        return "", bytes.fromhex(digest[1])
+    if word.startswith("sha256:"):
+        raise InvalidInputs(f"{where}: the digest of the API key should have 64 digits of 0-9a-f")
+    if not is_key(word):
+        raise InvalidInputs(f"{where}: the API key should have {EXPECTED}")
+    return word, b""
 
 
 def _limit_of(word: str, where: str) -> tuple[str, int]:
@@ -64,11 +120,40 @@ def _limit_of(word: str, where: str) -> tuple[str, int]:
         number = int(value)
     except ValueError:
         number = None
-    if name not in _MIN or number is None or not _MIN[name] <= number < 2**31:
+    largest = 2**31 if name == "priority" else 2**53
+    if name not in _MIN or number is None or not _MIN[name] <= number < largest:
         accepted = ", ".join(f"{limit}=N" for limit in _MIN)
         shown = repr(word) if name in _MIN else "a word"  # not shown: it may be a key
         raise InvalidInputs(f"{where}: {shown} is not one of {accepted}")
     return name, number
+
+
+def _keys_of_yaml(text: str, path: str) -> Iterator[tuple[ApiKey, str]]:
+    from mindspore_serving.core import yaml_text  # not every environment has PyYAML
+
+    try:
+        rows = msgspec.convert(yaml_text.load(text, "this is no YAML"), KeyRows)
+    except (InvalidInputs, msgspec.ValidationError) as error:
+        raise InvalidInputs(f"{path}: {_UNKNOWN.sub('a name', str(error))}") from None
+    weights = tuple(rows.weights.items())
+    for index, row in enumerate(rows.keys):
+        where = f"{path}, keys[{index}]"
+        if bool(row.key) is bool(row.sha256):
+            raise InvalidInputs(f"{where}: expected either key or sha256")
+        secret, digest = _secret_of(row.key or f"sha256:{row.sha256.lower()}", where)
+        yield (
+            ApiKey(
+                secret,
+                row.name,
+                Limits(*(getattr(row, limit) for limit in _LIMITS)),
+                row.priority,
+                digest=digest,
+                models=tuple(row.models),
+                weights=weights,
+                is_operator=row.operator,
+            ),
+            where,
+        )
 
 
 EXPECTED = f"at least {MIN_LENGTH} printable ASCII characters without spaces"

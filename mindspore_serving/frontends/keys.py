@@ -4,11 +4,13 @@ import base64
 import binascii
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
-from mindspore_serving.errors import Overloaded, Unauthorized
+from mindspore_serving.errors import Forbidden, Unauthorized
+from mindspore_serving.frontends.tenants.limits import LimitLeft, Limits, LimitState
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
 KEY_HEADERS = (b"x-api-key", b"x-goog-api-key")
@@ -18,62 +20,97 @@ TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """A key and its limits; None is no limit.
+    """A key, its limits, and the models that it may use: all if there are none.
 
-    `name` is shown in errors.  `max_requests` limits the requests in flight.  `priority` is added
-    to that of requests to language models: lower runs first.
+    `digest` stands for a `secret` that the server does not know.  `name` is shown in errors.
+    `priority` is added to that of requests to language models: lower runs first.  `weights` are
+    factors of the tokens of models.  An operator sees the usage of all keys.
     """
 
     secret: str = field(repr=False)
     name: str = ""
-    max_requests: int | None = None
-    requests_per_minute: int | None = None
+    limits: Limits = Limits()
     priority: int = 0
     stored_owner: str = field(default="", repr=False)  # of a request that the server sends itself
+    digest: bytes = field(default=b"", repr=False)
+    models: tuple[str, ...] = ()
+    weights: tuple[tuple[str, float], ...] = ()
+    is_operator: bool = False
 
     @property
     def owner(self) -> str:
         """Name of the tenant in stored state: a digest, as a secret must not be stored."""
-        return self.stored_owner or (self.secret and _digest(self.secret.encode()).hex())
+        return self.stored_owner or self.sha256.hex()
+
+    @property
+    def sha256(self) -> bytes:
+        """Digest by which the key is found; empty for a key that no client can send."""
+        return self.digest or (digest_of(self.secret.encode()) if self.secret else b"")
+
+    def weight_of(self, servable: str) -> float | None:
+        """Return the factor of the tokens of a servable; None if it has none."""
+        return next((weight for name, weight in self.weights if name == servable), None)
 
 
 class Tenant:
     """The user of a key, whose requests are counted: `admit` each, `release` it at its end."""
 
-    __slots__ = ("__weakref__", "_num_running", "_tokens", "_updated", "key", "owner")
+    __slots__ = ("__weakref__", "_clock", "_state", "key", "owner")
 
-    def __init__(self, key: ApiKey) -> None:
+    def __init__(self, key: ApiKey, clock: Callable[[], float] = time.time) -> None:
         self.key = key
         self.owner = key.owner
-        self._num_running = 0
-        self._tokens = float(key.requests_per_minute or 0)  # token bucket: requests allowed at once
-        self._updated = time.monotonic()  # time of `_tokens`
+        self._clock = clock
+        self._state = LimitState(self.name)
+
+    @property
+    def name(self) -> str:
+        """Name of the key, or the beginning of its digest."""
+        return self.key.name or f"key {self.owner[:8]}"
+
+    @property
+    def num_running(self) -> int:
+        """Number of requests in flight."""
+        return self._state.num_running
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """Numbers of refusals by limit."""
+        return self._state.refusals
 
     def admit(self) -> "Tenant":
-        """Count a request.  Raises Overloaded if a limit of the key is reached."""
-        key = self.key
-        if key.max_requests is not None and self._num_running >= key.max_requests:
-            requests = f"{self._num_running} request{'s' * (self._num_running != 1)}"
-            raise Overloaded(
-                f"the API key {key.name!r} has {requests} in flight, which is its limit; wait for "
-                "an answer"
-            )
-        if key.requests_per_minute is not None:
-            self._spend(key.requests_per_minute)
-        self._num_running += 1
+        """Count a request.  Raises LimitReached if a limit of the key is reached."""
+        self._state.name = self.name
+        self._state.admit(self.key.limits, self._clock())
         return self
 
     def release(self) -> None:
-        self._num_running -= 1
+        self._state.num_running -= 1
 
-    def _spend(self, per_minute: int) -> None:
-        now = time.monotonic()
-        self._tokens = min(per_minute, self._tokens + (now - self._updated) * per_minute / 60)
-        self._updated = now
-        if self._tokens < 1:
-            text = f"the API key {self.key.name!r} may send {per_minute} requests per minute"
-            raise Overloaded(text, (1 - self._tokens) * 60 / per_minute)
-        self._tokens -= 1
+    def check_model(self, servable: str) -> None:
+        """Raise Forbidden if the key may not use a servable."""
+        models = self.key.models
+        if models and servable not in models:
+            raise Forbidden(
+                f"the API key {self.name!r} may not use {servable!r}; it may use "
+                f"{', '.join(models)}"
+            )
+
+    def check_tokens(self) -> None:
+        """Raise LimitReached if the key has no tokens left."""
+        self._state.check_tokens(self.key.limits, self._clock())
+
+    def charge(self, tokens: float) -> None:
+        """Count tokens of a model, times its weight."""
+        self._state.charge(self.key.limits, tokens, self._clock())
+
+    def allowances(self) -> tuple[LimitLeft, ...]:
+        """Return what is left of each limit of the key."""
+        return self._state.allowances(self.key.limits, self._clock())
+
+
+TenantTable: TypeAlias = WeakValueDictionary[str, Tenant]
+"""Tenants by `owner`, of all listeners: they count the requests of a key together."""
 
 
 class Keys:
@@ -82,10 +119,10 @@ class Keys:
     def __init__(
         self,
         keys: Iterable[ApiKey | str] = (),
-        tenants: MutableMapping[ApiKey, Tenant] | None = None,
+        tenants: TenantTable | None = None,
     ) -> None:
         """Accept `keys`; servers that count the requests of a key together share `tenants`."""
-        self._shared = {} if tenants is None else tenants
+        self._shared = TenantTable() if tenants is None else tenants
         self.tenants: dict[bytes, Tenant] = {}
         self.replace(ApiKey(key) if isinstance(key, str) else key for key in keys)
 
@@ -94,12 +131,12 @@ class Keys:
 
         Requests in flight still count for a key that remains, by its new limits.
         """
-        before, self.tenants = self.tenants, {}
+        tenants = {}
         for key in keys:
-            digest = _digest(key.secret.encode())
-            tenant = before.get(digest) or self._shared.setdefault(key, Tenant(key))
+            tenant = self._shared.setdefault(key.owner, Tenant(key))
             tenant.key = key
-            self.tenants[digest] = tenant
+            tenants[key.sha256] = tenant
+        self.tenants = tenants
 
     def __bool__(self) -> bool:
         return bool(self.tenants)
@@ -116,7 +153,7 @@ class Keys:
         """
         # The time of a look-up depends on the digest, which reveals nothing of the key.
         sent = (_key_of(authorization or b""), *(key.strip() for key in api_keys if key))
-        tenants = (self.tenants.get(_digest(key)) for key in sent)
+        tenants = (self.tenants.get(digest_of(key)) for key in sent)
         tenant = next(filter(None, tenants), None)
         if tenant is None:
             raise Unauthorized(TEXT)
@@ -129,7 +166,8 @@ def owner_of(scope: Mapping[str, Any]) -> str:
     return "" if tenant is None else str(tenant.key.owner)
 
 
-def _digest(key: bytes) -> bytes:
+def digest_of(key: bytes) -> bytes:
+    """Return the digest of a key, by which the server knows it."""
     return hashlib.sha256(key).digest()
 
 

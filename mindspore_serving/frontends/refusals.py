@@ -1,5 +1,7 @@
 """Refusals of requests before any route, in the error format of the protocol of the path."""
 
+import time
+
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -8,6 +10,12 @@ from mindspore_serving.frontends import anthropic, gemini
 from mindspore_serving.frontends.access import is_from_anthropic_client, is_from_google_client
 from mindspore_serving.frontends.protocols import PATHS
 from mindspore_serving.frontends.routes import HttpProtocol
+from mindspore_serving.frontends.tenants.limits import (
+    Headers,
+    LimitLeft,
+    to_anthropic_headers,
+    to_headers,
+)
 
 
 def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
@@ -21,6 +29,13 @@ def refuse(scope: Scope, error: ServingError, path: str = "") -> Response:
     if isinstance(error, WrongVerb):
         response.headers["allow"] = ", ".join(error.allowed)
     return response
+
+
+def limit_headers(scope: Scope, allowances: tuple[LimitLeft, ...]) -> Headers:
+    """Return the headers of limits, by the names of the protocol of the path."""
+    if _protocol_of(scope, scope["path"]) is anthropic.PROTOCOL:
+        return to_anthropic_headers(allowances, time.time())
+    return to_headers(allowances)
 
 
 def _protocol_of(scope: Scope, path: str) -> HttpProtocol:

@@ -14,7 +14,7 @@ from mindspore_serving.errors import Forbidden, NoRoute
 from mindspore_serving.frontends import page
 from mindspore_serving.frontends.health import are_ready, still_loading, versions_of
 from mindspore_serving.frontends.json_answer import to_json
-from mindspore_serving.frontends.keys import TENANT
+from mindspore_serving.frontends.keys import TENANT, Tenant, owner_of
 from mindspore_serving.frontends.mindspore.routes import to_error
 from mindspore_serving.frontends.operation import (
     HTML,
@@ -27,11 +27,13 @@ from mindspore_serving.frontends.operation import (
 )
 from mindspore_serving.frontends.routes import HttpProtocol, HttpRoute
 from mindspore_serving.frontends.state.batch import BatchProgress
+from mindspore_serving.frontends.tenants.report import UsageReport
 from mindspore_serving.frontends.tgi import root_health
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.wire.status import seconds_of
 
 Describe = Callable[[], Awaitable[tuple[str, bytes]]]
+ReportUsage = Callable[[str | None], UsageReport]
 ListBatches = Callable[[], Awaitable[Sequence[BatchProgress]]]
 
 
@@ -68,7 +70,8 @@ class ServerContext:
     """State of one server for these routes.
 
     With `allow_loading`, clients with a key can load and unload models.  `describe` returns the
-    ETag and the JSON of the OpenAPI document, `list_batches` the progress of running batches.
+    ETag and the JSON of the OpenAPI document, `list_batches` the progress of running batches,
+    `report_usage` the usage of a tenant, by its name in stored state, or of all.
     """
 
     control: Control
@@ -76,10 +79,12 @@ class ServerContext:
     allow_loading: bool = False
     describe: Describe | None = None
     list_batches: ListBatches | None = None
+    report_usage: ReportUsage | None = None
 
     def is_operator(self, http: Request) -> bool:
         """Return whether a request may operate the server."""
-        return self.allow_loading and TENANT in http.scope
+        tenant: Tenant | None = http.scope.get(TENANT)
+        return tenant is not None and (self.allow_loading or tenant.key.is_operator)
 
 
 # --- health ------------------------------------------------------------------------------------
@@ -144,6 +149,13 @@ async def show_batches(server: ServerContext, http: Request) -> RunningBatches:
             "--allow-loading"
         )
     return RunningBatches(await server.list_batches() if server.list_batches else ())
+
+
+async def show_usage(server: ServerContext, http: Request) -> UsageReport:
+    """Answer with the usage of the request's key; an operator sees all keys."""
+    if server.report_usage is None or not (owner := owner_of(http.scope)):
+        return UsageReport([])
+    return server.report_usage(None if server.is_operator(http) else owner)
 
 
 async def show_metrics(server: ServerContext, _: Request) -> Response:
@@ -226,6 +238,12 @@ ROUTES = (
         show_batches,
         "Progress of the running batches of all keys, for the operator",
         {JSON: RunningBatches},
+    ),
+    _get(
+        "/usage",
+        show_usage,
+        "Usage of models by this key, or by all keys for the operator",
+        {JSON: UsageReport},
     ),
     _get("/metrics", show_metrics, "Metrics for Prometheus", {TEXT: STRING}),
     _get(

@@ -56,6 +56,22 @@ SERVER = (
         "protocol",
         "code",
     ),
+    _counter(
+        "key_requests",
+        "Requests of an API key to a servable that have ended.",
+        "key",
+        "servable",
+        "result",
+    ),
+    _counter(
+        "key_tokens",
+        "Tokens of prompts and answers of an API key, without the weights of models.",
+        "key",
+        "servable",
+        "kind",
+    ),
+    _counter("key_instances", "Instances that an API key got from a servable.", "key", "servable"),
+    _counter("key_refusals", "Requests over a limit of their API key.", "key", "limit"),
     _gauge(
         "certificate_expiry_timestamp_seconds",
         "Seconds since 1970 at which the certificate in use expires.",

@@ -5,12 +5,11 @@ import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.frontends.key_file import read_keys
-from mindspore_serving.frontends.keys import ApiKey, Keys, Tenant
+from mindspore_serving.frontends.keys import Keys, TenantTable
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server import file_watch
 from mindspore_serving.server.file_watch import WatchedFiles
@@ -30,7 +29,7 @@ class Renewal:
         self._on_renewed = on_renewed
         self._certificates: dict[SSLConfig, Certificates] = {}
         self._keys: dict[str, Keys] = {}
-        self._tenants: WeakValueDictionary[ApiKey, Tenant] = WeakValueDictionary()
+        self.tenants = TenantTable()
         self._watched: list[WatchedFiles[Any]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -57,10 +56,10 @@ class Renewal:
         """Return the API keys of a listener.  Raises StartError or InvalidInputs for its file."""
         path = options.key_file
         if path is None:
-            return Keys(options.api_keys, self._tenants)
+            return Keys(options.api_keys, self.tenants)
         if path not in self._keys:
             files = WatchedFiles("the API keys", [path], partial(read_keys, path))
-            keys = self._keys[path] = Keys(files.value, self._tenants)
+            keys = self._keys[path] = Keys(files.value, self.tenants)
             self._follow(files, keys.replace)
         return self._keys[path]
 

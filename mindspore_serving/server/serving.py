@@ -38,6 +38,7 @@ from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
+from mindspore_serving.frontends.tenants.metering import MeteredInference
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.models import V2Models
@@ -93,7 +94,8 @@ class Serving:
         self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
         self._caching = CachingInference(self._master.dispatcher)
-        self._inference: Inference = self._caching
+        self._metered = MeteredInference(self._caching, self.renewal.tenants)
+        self._inference: Inference = self._metered
         if log.has_requests():
             self._inference = RequestLog(self._inference)
         self._responses = ResponseCounter(is_logged=log.has_access_log())  # of both servers
@@ -269,6 +271,7 @@ class Serving:
             routes=mounted.routes,
             allow_loading=options.allow_loading, describe=mounted.describe,
             list_batches=self.batches.progress if self.batches is not None else None,
+            report_usage=self._metered.report,
         )  # fmt: skip
         return v2, router
 
@@ -283,7 +286,7 @@ class Serving:
         """
         if self._pool is None:
             self._pool = FrontEndPool(num_processes, self._master.control, self.renewal.admission)
-            services = SharedServices(self._caching, self._responses, self._pool.sync)
+            services = SharedServices(self._metered, self._responses, self._pool.sync)
             services.recorder = self._tracer
             await self._pool.start(services)
         if self._pool.num_processes != num_processes:
@@ -356,6 +359,7 @@ class Serving:
         page.add("serving_build_info", 1, __version__)
         for (protocol, code), count in self._responses.counts.items():
             page.add("serving_responses_total", count, protocol, str(code))
+        self._metered.add_metrics(page)
         self.renewal.add_metrics(page)
         self.repository.add_metrics(page)
         self._master.add_metrics(page, has_vllm=has_vllm)

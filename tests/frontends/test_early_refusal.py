@@ -13,6 +13,7 @@ from mindspore_serving.errors import Overloaded
 from mindspore_serving.frontends.chat.refusals import PATHS
 from mindspore_serving.frontends.http.early_refusal import BURST, MAX_DELAY, RATE, TICK, RefusalPace
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.tenants.limits import Limits
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
@@ -193,7 +194,7 @@ def test_a_client_that_leaves_before_its_refusal_is_written_harms_nobody(classic
 
 
 def test_an_early_refusal_of_infer_releases_its_key(background):
-    key = ApiKey("a-secret-key", max_requests=1)
+    key = ApiKey("a-secret-key", limits=Limits(max_requests=1))
     fast_infer = FastInfer(V2(None, Models(), SharedMemory(), ServerLimits()))
     with closing(ClassicWeb(background, api_keys=[key], open_other=fast_infer)) as web:
         web.inference.is_refusing = True

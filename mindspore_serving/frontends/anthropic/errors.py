@@ -9,6 +9,7 @@ from mindspore_serving import log
 from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.anthropic.answers import AnthropicError, AnthropicProblem
 from mindspore_serving.frontends.chat import errors as openai
+from mindspore_serving.frontends.tenants.limits import LimitReached
 
 REQUEST_ID = "request-id"
 OVERLOADED = 529
@@ -51,10 +52,11 @@ class AnthropicFailure:
 def to_failure(error: Exception) -> AnthropicFailure:
     """Return the answer to a request that ended with `error`, which is being handled.
 
-    Too many requests are Anthropic's status 529, "overloaded".
+    Too many requests are Anthropic's status 529, "overloaded", unless those of the key are.
     """
     failure = openai.to_failure(error)
-    status = OVERLOADED if failure.status == 429 else failure.status
+    is_overloaded = failure.status == 429 and not isinstance(error, LimitReached)
+    status = OVERLOADED if is_overloaded else failure.status
     too_long = failure.reason == "context_length_exceeded"
     text = f"prompt is too long: {failure.text}" if too_long else failure.text
     return AnthropicFailure(status, text, failure.retry_after)

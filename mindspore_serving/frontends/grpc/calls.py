@@ -23,6 +23,7 @@ from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, pee
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.spans import begin_rpc, fail
+from mindspore_serving.frontends.tenants.limits import Headers, LimitReached
 from mindspore_serving.tracing.request_span import Tracer
 from mindspore_serving.wire import status
 
@@ -161,10 +162,15 @@ async def abort(context: Context, error: ServingError) -> NoReturn:
 
 
 def trailing(error: ServingError | None = None) -> tuple[tuple[str, str], ...]:
-    """Return the trailing metadata of this task's call: its id and, for an error, retry-after."""
-    name = ((_ID, log.request_id.get()),)
+    """Return the trailing metadata of this task's call: its id, and that of an error."""
+    return ((_ID, log.request_id.get()), *metadata_of(error))
+
+
+def metadata_of(error: ServingError | None) -> Headers:
+    """Return the trailing metadata of an error: retry-after, and the limits of the key."""
     seconds = status.retry_after(error)
-    return name if seconds is None else (*name, ("retry-after", seconds))
+    limits = error.headers if isinstance(error, LimitReached) else ()
+    return limits if seconds is None else (("retry-after", seconds), *limits)
 
 
 def add_trailing(context: Context, headers: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from mindspore_serving.core.service import Call, Reply, Request, tenant_of_task
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.access import Entry
-from mindspore_serving.frontends.grpc.calls import sequence_of
+from mindspore_serving.frontends.grpc.calls import metadata_of, sequence_of
 from mindspore_serving.frontends.grpc.messages import (
     HEAD,
     HEADERS,
@@ -297,9 +297,7 @@ class DirectCall(Exchange):
         self.output.answer_block(HEAD, framed, trailers)
 
     def _metadata(self, error: ServingError | None) -> Metadata:
-        seconds = statuses.retry_after(error)
-        name = (*self._trailing, (_ID, self.request_id.decode()))
-        return name if seconds is None else (*name, ("retry-after", seconds))
+        return (*self._trailing, (_ID, self.request_id.decode()), *metadata_of(error))
 
     def _abort(self, error: ServingError) -> None:
         """End the call with the status of `error`."""

@@ -18,7 +18,7 @@ from mindspore_serving.frontends.mindspore.routes import Classic
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.protocols import PATHS, ROUTES, bind_all
 from mindspore_serving.frontends.routes import to_app
-from mindspore_serving.frontends.server import Describe, ListBatches, ServerContext
+from mindspore_serving.frontends.server import Describe, ListBatches, ReportUsage, ServerContext
 from mindspore_serving.metrics.exposition import Page
 
 
@@ -46,16 +46,19 @@ def make_router(
     allow_loading: bool = False,
     describe: Describe | None = None,
     list_batches: ListBatches | None = None,
+    report_usage: ReportUsage | None = None,
 ) -> ASGIApp:
     """Make the application without access control, for requests of the server itself.
 
     `routes` of other protocols are matched first.  With `allow_loading`, clients with a key can
     load and unload models.  `describe` makes the OpenAPI document, `list_batches` the progress of
-    the running batches.
+    the running batches, `report_usage` the usage of keys.
     """
     classic = Classic(inference, control, rest, PATHS)
     contexts = {
-        server.PROTOCOL: ServerContext(control, metrics, allow_loading, describe, list_batches),
+        server.PROTOCOL: ServerContext(
+            control, metrics, allow_loading, describe, list_batches, report_usage
+        ),
         mindspore.PROTOCOL: classic,
         mindspore.OTHER: classic,
     }

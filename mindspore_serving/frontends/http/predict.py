@@ -30,6 +30,7 @@ from mindspore_serving.frontends.mindspore.rest import (
 )
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.request_id import NAME, id_of
+from mindspore_serving.frontends.tenants.limits import LimitReached
 from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
@@ -228,6 +229,9 @@ class Predict(Exchange):
             self._refuse(reply.failure)
 
     def _refuse(self, error: Exception) -> None:
+        if isinstance(error, LimitReached):
+            limits = ((name.encode(), value.encode()) for name, value in error.headers)
+            self.content_headers = (*self.content_headers, *limits)
         with log.of_request(self.request_id.decode()):
             answer = self.refuse(error)
         self._write(*answer)

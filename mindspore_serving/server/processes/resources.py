@@ -69,9 +69,7 @@ class LocalKeys:
 
     def replace(self, api_keys: Sequence[ApiKey]) -> None:
         """Replace the keys; a server does not become open, nor stop being open."""
-        self.keys.replace(
-            key for key in api_keys if key.max_requests is None and key.requests_per_minute is None
-        )
+        self.keys.replace(key for key in api_keys if not key.limits)
 
     def accepts(self, fields: Mapping[bytes, bytes]) -> bool:
         """Return whether this process answers a request with these headers."""

@@ -10,6 +10,7 @@ import pytest
 from mindspore_serving.core.llm_messages import Chunk, Refused, Started, Tokenized
 from mindspore_serving.errors import DeadlineExceeded, ServableUnavailable, ServingError
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.tenants.limits import Limits
 from tests.frontends.anthropic.conftest import mount
 from tests.frontends.openai.serving import serving, spoken, token, whole
 
@@ -229,7 +230,7 @@ def test_an_error_in_a_stream_is_raised(web, client):
 
 def test_keys_come_in_the_header_of_either_kind():
     key, spent = "a-key-that-is-long-enough", "a-key-that-may-do-nothing"
-    with serving(mount, [ApiKey(key), ApiKey(spent, max_requests=0)]) as web:
+    with serving(mount, [ApiKey(key), ApiKey(spent, limits=Limits(max_requests=0))]) as web:
 
         def ask(**given):
             base = web.url.removesuffix("/v1")

@@ -15,6 +15,7 @@ from mindspore_serving.frontends.grpc.calls import CallGate
 from mindspore_serving.frontends.grpc.http2_server import GrpcMethods, Http2GrpcServer
 from mindspore_serving.frontends.keys import ApiKey, Keys
 from mindspore_serving.frontends.mindspore import grpc as ms_grpc
+from mindspore_serving.frontends.tenants.limits import Limits
 from mindspore_serving.proto import ms_service_pb2 as pb
 from tests.frontends.grpc.test_limits import KEY, PREDICT, message
 from tests.frontends.grpc.test_messages import framed, send
@@ -389,7 +390,7 @@ def test_a_request_has_the_tenant_of_its_key(serve):
 
 @pytest.mark.parametrize("end", ["answer", "reset", "deadline"])
 def test_a_tenant_is_released_however_its_call_ends(serve, end):
-    served = serve(ApiKey(KEY, "small", max_requests=1))
+    served = serve(ApiKey(KEY, "small", Limits(max_requests=1)))
     peer = served.peer()
     served.inference.holds = True
     timeout = [("grpc-timeout", "300m")] if end == "deadline" else []
@@ -403,7 +404,7 @@ def test_a_tenant_is_released_however_its_call_ends(serve, end):
     elif end == "reset":
         peer.h2.reset_stream(number, error_code=8)
         peer.send()
-    eventually(lambda: all(not tenant._num_running for tenant in served.keys.tenants.values()))
+    eventually(lambda: all(not tenant.num_running for tenant in served.keys.tenants.values()))
 
 
 def test_messages_that_fill_the_memory_are_refused(serve):
