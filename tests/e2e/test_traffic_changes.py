@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from mindspore_serving import server
 from mindspore_serving.core.traffic import choose_by_key
-from tests.e2e.harness import Calls, config, eventually, serving
+from tests.e2e.harness import Calls, config, eventually, serving, write_servable
 from tests.e2e.versions import USERS, WEIGHTS, is_of, rest, versions, write_versions
 from tests.llm import chatty
 from tests.waiting import PATIENCE
@@ -104,3 +105,69 @@ def _version_of(calls: Calls, path: str, body: dict[str, Any], user: str) -> str
         return version
     finally:
         connection.close()
+
+
+COUNTER = """
+def add(total, x):
+    return total + np.int64(x), total + np.int64(x)
+
+@register.register_method(output_names=["total"])
+def count(x):
+    total = register.declare_state("total", (), "int64", initial=0)
+    new, shown = register.add_stage(add, total, x, outputs_count=2)
+    total.update(new)
+    return shown
+
+@method("y")
+def same(x):
+    return x
+"""
+CALLER = """
+same = register.method("counter.same")
+
+@register.register_method(output_names=["y"])
+def call(x):
+    return register.add_stage(same, x, outputs_count=1)
+"""
+
+
+def test_sequences_stay_in_their_version_and_calls_of_stages_are_split(tmp_path: Path) -> None:
+    write_servable(tmp_path, "counter", COUNTER)
+    write_servable(tmp_path, "caller", CALLER)
+    options = {"traffic": {1: 50, 2: 50}, "shadow": {2: 100}}
+    counters = [config(tmp_path, "counter", version_number=n, **options) for n in (1, 2)]
+    with serving(tmp_path, *counters, config(tmp_path, "caller")) as calls:
+
+        def step(number: int, **flags: str) -> list[int]:
+            """Add `number` to the total of its sequence, and return that."""
+            headers = {"sequence-id": str(number), **flags}
+            body = json.dumps({"instances": [{"x": number}]})
+            _, answer = calls.http_call("POST", "/model/counter:count", body, headers)
+            return [row["total"] for row in json.loads(answer)["instances"]]
+
+        numbers = range(1, 9)
+        assert [step(number, **{"sequence-start": "true"}) for number in numbers] == [
+            [number] for number in numbers
+        ]
+        counts = [_answered(calls, "counter", version, "count") for version in (1, 2)]
+        assert sum(counts) == 8
+        assert min(counts) >= 3
+        server.load_servable("counter", traffic={2: 1})
+        for times in (2, 3):
+            assert [step(number) for number in numbers] == [[times * number] for number in numbers]
+        later = [_answered(calls, "counter", version, "count") for version in (1, 2)]
+        assert later == [3 * count for count in counts]
+        server.load_servable("counter")
+        for x in range(8):
+            assert calls.post("caller", "call", [{"x": x}]) == {"instances": [{"y": x}]}
+        counts = [_answered(calls, "counter", version, "same") for version in (1, 2)]
+        assert sum(counts) == 8
+        assert min(counts) >= 3
+
+
+def _answered(calls: Calls, servable: str, version: int, method: str) -> int:
+    """Requests to a method by the metrics."""
+    text = calls.http_call("GET", "/metrics")[1].decode()
+    labels = f'method="{method}",servable="{servable}",version="{version}"'
+    row = rf'serving_requests_total{{code="ok",{labels}}} (.*)'
+    return sum(int(float(count)) for count in re.findall(row, text))

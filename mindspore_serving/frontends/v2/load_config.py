@@ -108,7 +108,10 @@ def _value(row: OptionRow, text: str) -> object:
     if row.kind is str:
         return text
     if row.parse is not None:
-        return row.parse(text) if text else {}
+        try:
+            return row.parse(text) if text else {}
+        except InvalidInputs as error:
+            raise InvalidInputs(f"config: parameter {row.name} is {error}") from None
     if row.kind is not bool:
         return row.kind(_number(row.name, text, _MAX_NUMBERS[row.kind]))
     if text not in ("true", "false"):
