@@ -44,7 +44,8 @@ SIGNATURES = {
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
         "environment='', with_batch_dim=None, batch_axis=None, states=None, "
         "max_sequences=1024, max_sequence_bytes=268435456, sequence_idle_seconds=60, "
-        "keep_sequences=False, network='', weights='', arguments=None, inputs=None, mode='')"
+        "keep_sequences=False, traffic=None, sticky='', shadow=None, shadow_tolerance=0, "
+        "network='', weights='', arguments=None, inputs=None, mode='')"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
@@ -74,7 +75,7 @@ SIGNATURES = {
     f"{SERVER}.register.call_preprocess": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_preprocess_pipeline": "(preprocess_fun, *args)",
     f"{SERVER}.register.call_postprocess": "(postprocess_fun, *args)",
-    f"{SERVER}.load_servable": "(servable, *, reload=False)",
+    f"{SERVER}.load_servable": "(servable, *, reload=False, traffic=None, shadow=None)",
     f"{SERVER}.unload_servable": "(name, timeout=60.0)",
     f"{SERVER}.start_ray_machines": (
         "(slots, num_machines=0, *, address='auto', device_type='CPU', servables=None)"

@@ -83,6 +83,7 @@ _ITEMS: dict[str, dict[str, Any]] = {
     "scalar": {"type": ["string", "number", "boolean"]},
     "string": {"type": "string"},
     "integer": {"type": "integer"},
+    "number": {"type": "number"},
 }
 
 

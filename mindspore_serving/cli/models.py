@@ -19,7 +19,11 @@ _HEADER = ("model", "version", "state", "reason")
 
 def load(settings: LoadSettings) -> int:
     """Load a servable; return 0 when it answers requests.  Raises ServingError."""
-    _change(settings, "load", {"parameters": {"reload": True}} if settings.reload else {})
+    parameters: dict[str, Any] = {"reload": True} if settings.reload else {}
+    options = {"traffic": settings.traffic, "shadow": settings.shadow}
+    if changed := {name: {"string_value": text} for name, text in options.items() if text}:
+        parameters["config"] = json.dumps({"parameters": changed})
+    _change(settings, "load", {"parameters": parameters} if parameters else {})
     print(f"{settings.name} is loaded")
     return 0
 

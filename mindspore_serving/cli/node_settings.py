@@ -96,6 +96,18 @@ class LoadSettings(RunningServer):
 
     name: str = positional("name of the servable", metavar="NAME")
     reload: bool = option(False, "load the servable again even if it has not changed")
+    traffic: str = option(
+        "",
+        "weights of versions until the next load, as 1=90,2=10",
+        metavar="WEIGHTS",
+        page="traffic.md",
+    )
+    shadow: str = option(
+        "",
+        "percent of requests that versions get copies of until the next load, as 2=5",
+        metavar="PERCENTS",
+        page="traffic.md#shadow",
+    )
     timeout: float = _TIMEOUT(600.0, "max time until it is loaded")
 
 

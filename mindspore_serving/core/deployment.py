@@ -68,6 +68,8 @@ class Deployment(ServableOptions):
     level_queue_ms: Mapping[str, int] = field(default_factory=dict)
     level_queue_sizes: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    traffic: Mapping[str, float] = field(default_factory=dict)
+    shadow: Mapping[str, float] = field(default_factory=dict)
     llm_options: Mapping[str, Any] = field(default_factory=dict)  # of a bare language model
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of a network in code
     inputs: Mapping[str, str] = field(default_factory=dict)

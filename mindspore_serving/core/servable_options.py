@@ -10,6 +10,7 @@ from typing import Any
 
 from mindspore_serving.core.network import MODES, NetworkCode, parse_arguments, parse_inputs
 from mindspore_serving.core.params import param, rows_of
+from mindspore_serving.core.traffic import parse_weights
 from mindspore_serving.core.worker_options import WorkerOptions, limits, models, workers
 
 
@@ -104,6 +105,41 @@ class ServableOptions(WorkerOptions):
         details="The states travel to the server with each answer. Otherwise the sequences of a "
         "worker end with it",
         page="sequences.md",
+    )
+    traffic: Mapping[str, float] | None = workers(
+        None,
+        "weights of the versions that get requests without a version, as 1=90,2=10",
+        default_text="the newest version gets all",
+        metavar="WEIGHTS",
+        parse=parse_weights,
+        load="traffic",
+        page="traffic.md",
+    )
+    sticky: str = workers(
+        "",
+        "what decides the version of a request: key (the API key), or header:NAME",
+        details="Requests with the same value get the same version while the weights stay",
+        default_text="each request in its turn",
+        metavar="WHAT",
+        load="sticky",
+        page="traffic.md",
+    )
+    shadow: Mapping[str, float] | None = workers(
+        None,
+        "percent of the requests that a version gets a copy of, as 2=5",
+        details="Answers to copies are compared and counted, and never shown",
+        metavar="PERCENTS",
+        parse=parse_weights,
+        load="shadow",
+        page="traffic.md#shadow",
+    )
+    shadow_tolerance: float = workers(
+        0,
+        "difference, absolute or relative, up to which numbers of a shadow's answer are equal",
+        at_least=0,
+        metavar="NUMBER",
+        load="shadow_tolerance",
+        page="traffic.md#shadow",
     )
     network: str = param(
         "",

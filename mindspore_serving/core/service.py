@@ -19,6 +19,10 @@ from mindspore_serving.tracing.request_span import RequestSpan
 HIT, MISS = "hit", "miss"
 tenant_of_task: ContextVar[str] = ContextVar("tenant", default="")
 """Tenant of the request that this task serves; "" without API keys."""
+FindHeader: TypeAlias = Callable[[str], str]
+"""Returns a header of a request by its name in lower case; "" if there is none."""
+header_of_task: ContextVar[FindHeader | None] = ContextVar("header", default=None)
+"""Headers of the request that this task serves."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +38,9 @@ class Request:
     it takes, and others do not wait for it, so admission control does not count it.  `tenant` has
     the API key of the request, "" for that of the task (`tenant_of_task`).  `sequence` is the
     sequence that it belongs to, which methods without a state ignore.  `priority` is a level of
-    the method's queue, from 1, which is first; 0 is the default level.
+    the method's queue, from 1, which is first; 0 is the default level.  `version` 0 is chosen by
+    the servable's traffic rule, if it has one, which may read headers by `find_header`; None for
+    those of the task.  One `is_shadow` is a copy of another: it counts in no limit and no metric.
     """
 
     servable: str
@@ -51,6 +57,8 @@ class Request:
     sequence: SequenceStep | None = None
     tenant: str = ""
     priority: int = 0
+    find_header: FindHeader | None = None
+    is_shadow: bool = False
 
 
 @dataclass(slots=True)
@@ -62,7 +70,7 @@ class Reply:
     `faults` is None if every instance succeeded; `failure` is set if the whole request failed. A
     streaming method sends several replies, the last with `is_last`; one without `has_output` only
     tells that the request was accepted.  `cache` is HIT or MISS if the method has a cache of
-    answers.
+    answers.  `version` is that of the servable if a traffic rule has chosen it, else 0.
     """
 
     instances: Sequence[bytes | memoryview] = ()
@@ -71,6 +79,7 @@ class Reply:
     is_last: bool = True
     has_output: bool = True
     cache: str = ""
+    version: int = 0
 
     def raise_failure(self) -> None:
         """Raise `failure`, and drop it.

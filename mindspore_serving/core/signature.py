@@ -62,12 +62,16 @@ class InstanceSignature(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class ServableSignature:
-    """Servable version, all loaded versions (ascending), and its methods by name."""
+    """Servable version, all loaded versions (ascending), and its methods by name.
+
+    `sticky_header` is the header that chooses a version, "" if there is none.
+    """
 
     name: str
     version: int
     versions: tuple[int, ...]
     methods: Mapping[str, InstanceSignature]
+    sticky_header: str = ""
 
 
 def describe_batch(signature: InstanceSignature) -> str:

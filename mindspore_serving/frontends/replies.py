@@ -38,7 +38,7 @@ async def infer(inference: Inference, request: Request) -> Reply:
     except asyncio.CancelledError:
         call.cancel()
         raise
-    answer_headers.note_cache(reply)
+    answer_headers.note(reply)
     return reply
 
 
@@ -62,6 +62,7 @@ class Replies:
         self._num_unread = 0  # bytes of `_replies`
         self._has_begun = False  # `next` was called
         self._is_over = False
+        self.version = 0  # that a traffic rule has chosen, after the first `next`
         self._waiter: asyncio.Future[None] | None = None
         self._idle_timeout = None if limits is None else limits.stream_idle_timeout
         self._max_total = None if limits is None else limits.max_unsent_memory
@@ -84,6 +85,9 @@ class Replies:
                 self._waiter = None
         reply = self._replies.popleft()
         self._count(-_size(reply))
+        if reply.version and not self.version:
+            self.version = reply.version
+            answer_headers.note(reply)
         return reply
 
     def cancel(self) -> None:

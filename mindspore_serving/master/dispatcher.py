@@ -90,7 +90,8 @@ class Dispatcher:
         """Implement `core.service.Inference.submit`."""
         pending = PendingRequest(request.method, on_reply, self._on_done, self._now())
         pending.id = request.id or log.request_id.get()
-        pending.is_background, pending.priority = request.is_background, request.priority
+        pending.is_background, pending.is_shadow = request.is_background, request.is_shadow
+        pending.priority = request.priority
         if request.sequence is not None:
             tenant = request.tenant or tenant_of_task.get()
             pending.sequence = replace(request.sequence, owner=tenant)
@@ -99,14 +100,15 @@ class Dispatcher:
             measures = method.measures_all or method.admission.queue.since
             if measures and not request.is_background:
                 method.admit(request.timeout, pending.started)
-            self.shares.take(method.share)
+            if not request.is_shadow:
+                self.shares.take(method.share)
             self._requests[pending] = method
             pending.prefix = request.prefix
             pending.parts = method.split_body(pending, request.codec, request.body)
             if request.is_stream:
                 pending.make_stream()
             span = request.span or current_span.get()
-            if span is not None:
+            if span is not None and not request.is_shadow:
                 pending.trace = _trace(span, method)
             if request.timeout is not None:
                 self._limit(pending, request.timeout)
@@ -181,7 +183,7 @@ class Dispatcher:
         pending.id = part.request_id
         self._requests[pending] = None
         try:
-            method = _method_of_caller(caller, message) or self.registry.find(
+            method = _method_of_caller(caller, message) or self.registry.find_routed(
                 message.servable, message.version, part.method
             )
             self.shares.count(method.share)
@@ -266,7 +268,7 @@ class Dispatcher:
         method = self._requests.pop(request)
         if request.stop_timer is not None:
             request.stop_timer()
-        if method is not None:
+        if method is not None and not request.is_shadow:
             self.shares.release(method.share)
             now = self._now()
             waited = -1.0  # not sent

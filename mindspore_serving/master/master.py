@@ -57,6 +57,7 @@ class Master:
         page.add("serving_requests_in_flight", self.dispatcher.num_in_flight)
         metrics.add_deployed(page, zip(self._deployed, self.control.readiness(), strict=True))
         metrics.add_services(page, self.registry)
+        metrics.add_shadows(page, self.registry.routes.values())
         if has_vllm:
             vllm_metrics.add_models(page, self.registry)
 
@@ -76,6 +77,8 @@ class Master:
         and returned with the reasons.
         """
         new = [self._new(deployment) for deployment in deployments]
+        for deployment in deployments:
+            self.registry.set_route(deployment)
         self._deployed += new
         failed = await self._start(new, is_strict=is_strict)
         self.control.is_starting = False
@@ -104,6 +107,7 @@ class Master:
         self.control.is_starting = False
         for active in starting:
             self.registry.promote(active.deployment)
+            self.registry.set_route(active.deployment)
         self._hidden = [active for active in self._hidden if active not in hidden]
         self._deployed += hidden
         await self._end(leaving, seconds)

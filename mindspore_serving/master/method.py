@@ -68,6 +68,10 @@ class ServedMethod:
         """
         raise NotImplementedError
 
+    def has_sequence(self, key: tuple[str, int | str]) -> bool:
+        """Return whether a sequence, of an owner and with an id, has begun and has not ended."""
+        return False
+
     def on_dropped(self, part: PendingPart) -> None:
         """Handle the end of the request of `part`, which is in the queue."""
 

@@ -15,6 +15,7 @@ from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.answer_cache import AnswerCache
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.routes import TrafficRoute
 from mindspore_serving.master.sequenced import SequencedMethod
 from mindspore_serving.master.totals import WorkerCounts
 from mindspore_serving.metrics.catalog import GENERATIONS, STEPS
@@ -83,6 +84,14 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
             _add_engines(page, service, totals)
             if service.card.can_generate:
                 _add_generations(page, service, totals)
+
+
+def add_shadows(page: Page, routes: Iterable[TrafficRoute]) -> None:
+    """Add the results of comparing answers of shadow versions."""
+    for route in routes:
+        for version in sorted(route.rule.shadows.keys() | route.shadow_counts.keys()):
+            for result, count in asdict(route.counts_of(version)).items():
+                page.add("serving_shadow_requests_total", count, route.name, str(version), result)
 
 
 def add_deployed(page: Page, rows: Iterable[tuple[ActiveDeployment, ServableReadiness]]) -> None:

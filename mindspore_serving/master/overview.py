@@ -13,7 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.master import status
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.history import History
-from mindspore_serving.master.registry import Registry
+from mindspore_serving.master.registry import Registry, ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 
 
@@ -79,7 +79,14 @@ class Overview:
         return next((row.reason for row in loading if version in (0, row.version)), "")
 
     def observe(self) -> list[dict[str, Any]]:
-        return [status.observe(each, self._workers(each.deployment)) for each in self._registry]
+        return [
+            status.observe(each, self._workers(each.deployment)) | self._traffic(each)
+            for each in self._registry
+        ]
+
+    def _traffic(self, service: ServableService) -> dict[str, Any]:
+        route = self._registry.routes.get(service.name)
+        return {} if route is None else route.describe(service.version)
 
     def history(self) -> Callable[[], dict[str, Any]]:
         return partial(self.past.copy().show, time.monotonic())
@@ -89,7 +96,7 @@ class Overview:
         return next((active.workers for active in matches), ())
 
     def describe(self) -> list[dict[str, Any]]:
-        return [status.describe(service) for service in self._registry]
+        return [status.describe(each) | self._traffic(each) for each in self._registry]
 
 
 def _unready(deployment: Deployment, reason: str) -> ServableReadiness:

@@ -8,10 +8,12 @@ from typing import TypeAlias
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.signature import ServableSignature
+from mindspore_serving.core.traffic import rule_of
 from mindspore_serving.errors import NotFound, ServableUnavailable, ServingError, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.batched import BatchedMethod
 from mindspore_serving.master.link import Link
+from mindspore_serving.master.routes import TrafficRoute
 from mindspore_serving.master.streamed import StreamedMethod
 from mindspore_serving.master.totals import ServiceTotals
 
@@ -52,6 +54,7 @@ class Registry:
         self._new_method = new_method
         self._current: dict[str, dict[int, ServableService]] = {}
         self.all: list[ServableService] = []  # including services that are not current
+        self.routes: dict[str, TrafficRoute] = {}  # of servables with a traffic rule
         self.has_caches = False  # whether a method had a cache of answers at any time
         # Returns why a servable version is not available yet; "" if it is not expected.
         self.find_reason: Callable[[str, int], str] = lambda servable, version: ""
@@ -110,6 +113,29 @@ class Registry:
         for service in self.of(deployment):
             self._current[service.name][service.version] = service
 
+    def set_route(self, deployment: Deployment) -> None:
+        """Split the requests to the servable of `deployment` by its traffic rule from now on."""
+        name, rule = deployment.name, rule_of(deployment)
+        if rule is None:
+            self.routes.pop(name, None)
+        elif name in self.routes:
+            self.routes[name].rule = rule
+        else:
+            self.routes[name] = TrafficRoute(name, rule)
+
+    def choose_version(self, servable: str, key: str = "") -> int:
+        """Return the version for a request without one that sticks by `key`; 0 for the newest."""
+        route = self.routes.get(servable)
+        if route is None:
+            return 0
+        versions = self._current.get(servable, {})
+        ready = [number for number, each in versions.items() if each.workers or not each.reason]
+        return route.choose(key, ready, versions)
+
+    def versions_of(self, servable: str) -> dict[int, ServableService]:
+        """Return the current services of a servable, by version."""
+        return self._current.get(servable, {})
+
     def withdraw(self, deployment: Deployment) -> None:
         """Hide the services of `deployment` from new requests; their own requests continue."""
         for service in self.of(deployment):
@@ -150,6 +176,10 @@ class Registry:
         text = f"{_label(servable, version, method)}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
 
+    def find_routed(self, servable: str, version: int, method: str) -> Method:
+        """Return the method for a call of a stage, like `find`; version 0 is chosen by the rule."""
+        return self.find(servable, version or self.choose_version(servable), method)
+
     def _no_service(self, servable: str, version: int, method: str) -> ServingError:
         """Return the error of a request for a servable version that does not exist."""
         label = _label(servable, version, method)
@@ -166,7 +196,8 @@ class Registry:
             return None
         methods = {name: report.signature for name, report in service.public.items()}
         versions = tuple(sorted(self._current[servable]))
-        return ServableSignature(servable, service.version, versions, methods)
+        header = self.routes[servable].rule.header if servable in self.routes else ""
+        return ServableSignature(servable, service.version, versions, methods, header)
 
     def _find_service(self, servable: str, version: int) -> ServableService | None:
         versions = self._current.get(servable)

@@ -38,6 +38,9 @@ class SequencedMethod(BatchedMethod):
     def num_waiting(self) -> int:
         return super().num_waiting + sum(len(entry.waiting) for entry in self._ready)
 
+    def has_sequence(self, key: tuple[str, int | str]) -> bool:
+        return key in self.sequences
+
     def can_rerun(self, part: PendingPart) -> bool:
         is_kept = part.step is None or self.sequences.limits.is_kept
         return is_kept and super().can_rerun(part)

@@ -93,6 +93,13 @@ SERVER = (
 )
 
 METHODS = (
+    _counter(
+        "shadow_requests",
+        "Copies of requests that a version got, by the result of comparing its answer with the "
+        "first: equal, different, failed, or skipped.",
+        *SERVABLE,
+        "result",
+    ),
     _counter("requests", "Answered requests to methods, by result.", *METHOD, "code"),
     _counter("instances", "Instances in successful requests.", *METHOD),
     _histogram(

@@ -14,6 +14,7 @@ from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
+from mindspore_serving.core.traffic import check_traffic
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.hub.reference import parse_reference
 from mindspore_serving.hub.resolve import resolve, resolve_options
@@ -76,6 +77,7 @@ class ServableStartConfig(ServableOptions):
             "device_ids": devices,
             "dec_key": self.dec_key,
             "device_type": _check_device_type(self.device_type),
+            **check_traffic(self),
         }
         for option, row in SERVABLE.items():
             if option not in checked:

@@ -14,7 +14,9 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.deployment import Deployment, RefusedServable
+from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.service import Changes, ModelState, ServableReadiness
+from mindspore_serving.core.traffic import ROUTING, check_versions
 from mindspore_serving.errors import NotFound, ServingError, StartError
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.servable.fingerprint import Fingerprint, fingerprint
@@ -49,6 +51,7 @@ class ModelRepository:
         roll: starts deployments and then withdraws others, see `master.master.Master.roll`.
         deployed: returns the current deployments.
         readiness: returns the readiness of each.
+        set_route: splits the requests to a servable by the traffic rule of a deployment.
     """
 
     def __init__(
@@ -56,7 +59,9 @@ class ModelRepository:
         roll: Roll,
         deployed: Callable[[], Sequence[Deployment]],
         readiness: Callable[[], Sequence[ServableReadiness]],
+        set_route: Callable[[Deployment], None] = lambda _: None,
     ) -> None:
+        self._set_route = set_route
         self._roll = roll
         self._deployed = deployed
         self._readiness = readiness
@@ -82,12 +87,15 @@ class ModelRepository:
     ) -> list[Deployment]:
         """Return the deployments of `first`, and read `source` at later scans.
 
-        A ServingError of `source` is reported to the caller of the scan.
+        A ServingError of `source` is reported to the caller of the scan.  Raises InvalidInputs for
+        traffic to a version that is not among `first`.
         """
         self._source = source
         deployments = self._without_refused(first)
         self._reported = self._refused
         self._last = await on_thread("files", add_fingerprints, deployments)
+        for name, versions in self._last.items():
+            _check_routing(name, versions)
         for version in itertools.chain(*self._last.values()):
             self._files[key_of(version.deployment)] = version.files
         return deployments
@@ -275,11 +283,15 @@ class ModelRepository:
         self, name: str, available: Sequence[AvailableVersion], *, is_forced: bool = False
     ) -> None:
         """Serve the versions `available`, and no others of that name."""
+        if available:
+            _check_routing(name, available)
         current = self._deployed_versions(name)
         new = [version for version in available if is_forced or self._is_new(version, current)]
         loaded = {version.deployment.version_number for version in new}
         kept = {version.deployment.version_number for version in available} - loaded
         old = [deployment for number, deployment in current.items() if number not in kept]
+        if available and not new:
+            self._set_route(available[0].deployment)
         if not new and not old:
             return
         started = [
@@ -311,7 +323,7 @@ class ModelRepository:
         """Return whether settings or files of a version differ from what is deployed."""
         deployment = version.deployment
         running = current.get(deployment.version_number)
-        if running is None or replace(running, generation=0) != replace(deployment, generation=0):
+        if running is None or _without_route(running) != _without_route(deployment):
             return True
         return self._files.get(key_of(deployment)) != version.files
 
@@ -348,6 +360,21 @@ def add_fingerprints(deployments: Sequence[Deployment]) -> dict[str, list[Availa
         )
         available.setdefault(entry.name, []).append(AvailableVersion(entry, files))
     return available
+
+
+def _check_routing(name: str, versions: Sequence[AvailableVersion]) -> None:
+    """Raise InvalidInputs if requests would go to a version of `name` that is not among these."""
+    numbers = [version.deployment.version_number or 1 for version in versions]
+    for version in versions:
+        check_versions(name, version.deployment, numbers)
+
+
+def _without_route(deployment: Deployment) -> Deployment:
+    """Return what workers depend on of a deployment."""
+    return replace(deployment, generation=0, **_NO_ROUTE)
+
+
+_NO_ROUTE: dict[str, Any] = {name: SERVABLE[name].default for name in ROUTING}
 
 
 def key_of(deployment: Deployment) -> tuple[str, int]:

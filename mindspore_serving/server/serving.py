@@ -45,6 +45,7 @@ from mindspore_serving.frontends.v2.models import V2Models
 from mindspore_serving.frontends.v2.shared_memory import SharedMemory
 from mindspore_serving.master.caching import CachingInference
 from mindspore_serving.master.master import Master
+from mindspore_serving.master.traffic import TrafficInference
 from mindspore_serving.mcp.config import read_config
 from mindspore_serving.mcp.servers import McpServers
 from mindspore_serving.metrics.exposition import Page
@@ -82,8 +83,12 @@ class Serving:
         self._local = LocalLauncher()
         self._launcher = SpreadingLauncher(self._local)
         self._master = Master(self._launcher, on_all_ended)
+        master = self._master
         self.repository = ModelRepository(
-            self._master.roll, lambda: self._master.deployments, self._master.control.readiness
+            master.roll,
+            lambda: master.deployments,
+            master.control.readiness,
+            master.registry.set_route,
         )
         self._tasks: list[asyncio.Task[None]] = []  # cancelled by `stop`
         self.machines = Machines(self._launcher)
@@ -93,8 +98,8 @@ class Serving:
         self.renewal = Renewal(self._renew_front_ends)
         self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
-        self._caching = CachingInference(self._master.dispatcher)
-        self._metered = MeteredInference(self._caching, self.renewal.tenants)
+        self._routed = TrafficInference(CachingInference(master.dispatcher), master.dispatcher)
+        self._metered = MeteredInference(self._routed, self.renewal.tenants)
         self._inference: Inference = self._metered
         if log.has_requests():
             self._inference = RequestLog(self._inference)

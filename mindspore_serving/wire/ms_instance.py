@@ -132,14 +132,15 @@ def _parse(chunk: bytes | memoryview, method: Method, label: str) -> Instance:
             instance[name] = method.defaults[name]
             continue
         try:
-            instance[name] = _to_value(item)
+            instance[name] = to_value(item)
         except InvalidInputs as error:
             raise tensor.bad_input(name, error) from None
     _learn(chunk, instance, method)
     return instance
 
 
-def _to_value(item: pb.Tensor) -> Value:
+def to_value(item: pb.Tensor) -> Value:
+    """Return the value of an item.  Raises InvalidInputs."""
     if item.HasField("shm_data"):
         raise InvalidInputs("Tensor check failed: shm_data is not taken from clients, send data")
     row = dtypes.BY_PROTO.get(item.dtype)

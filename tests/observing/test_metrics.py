@@ -32,8 +32,8 @@ QUERIES = [
 ]
 _FOREIGN = ("vllm:", "tgi_", "process_")
 # What the observed server has none of: LoRA adapters, files of certificates and of keys, caches of
-# answers (see e2e/test_answer_cache.py), methods with a state (e2e/test_sequences.py) and upstreams
-# (e2e/test_fleet.py).
+# answers (see e2e/test_answer_cache.py), methods with a state (e2e/test_sequences.py), upstreams
+# (e2e/test_fleet.py) and shadows (e2e/test_traffic.py).
 _NOT_HERE = {
     "serving_upstream_state",
     "serving_upstream_requests_open",
@@ -49,6 +49,7 @@ _NOT_HERE = {
     "serving_cache_requests_total",
     "serving_sequences",
     "serving_sequences_evicted_total",
+    "serving_shadow_requests_total",
     "serving_llm_adapter_loaded",
     "serving_certificate_expiry_timestamp_seconds",
     "serving_file_reloads_total",

@@ -103,6 +103,11 @@ class Generation:
         async for data in stream_bytes(self, first, write, fail):
             yield data
 
+    @property
+    def version(self) -> int:
+        """Version that a traffic rule has chosen, once the answer has begun; else 0."""
+        return self._replies.version
+
     def cancel(self) -> None:
         """Cancel the request; has no effect after its end."""
         self._replies.cancel()
@@ -193,6 +198,7 @@ class ServedModel:
     card: ModelCard
     inference: Inference
     adapter: str = ""
+    requested: int = 0  # version that the client names; 0 if it names none
     rules: LanguageRules = LanguageRules()
 
     def can(self, purpose: Purpose) -> bool:
@@ -244,8 +250,9 @@ class ServedModel:
             body = encode_request(request)
         except OverflowError:
             raise InvalidInputs("a number does not fit into 64 bits") from None
+        version = self.version if self.adapter else self.requested
         wrapped = Request(
-            self.servable, method, self.version, CODEC, body, timeout=timeout, is_stream=True
+            self.servable, method, version, CODEC, body, timeout=timeout, is_stream=True
         )
         wrapped.is_background = options.priority >= BACKGROUND
         if isinstance(request, Generate):
@@ -283,7 +290,7 @@ class LanguageModels:
             for adapter in ("", *card.adapters):
                 name = adapter or servable
                 served = ServedModel(
-                    name, servable, version, card, self._inference, adapter, self._rules
+                    name, servable, version, card, self._inference, adapter, rules=self._rules
                 )
                 models.append(served)
         return models

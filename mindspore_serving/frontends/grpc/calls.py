@@ -15,7 +15,7 @@ import grpc
 from mindspore_serving import log
 from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.core.service import tenant_of_task
+from mindspore_serving.core.service import header_of_task, tenant_of_task
 from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.keys import Keys, Tenant
@@ -116,6 +116,7 @@ class CallGate:
         client_id = _find(context, _ID)
         log.request_id.set(id_of(client_id).decode())
         answer_headers.current.set(partial(add_trailing, context))
+        header_of_task.set(partial(_text_of, context))
         if client_id is not None or self.tracer is not None:
             context.set_trailing_metadata(trailing())
         if self.tracer is not None:
@@ -187,6 +188,10 @@ def sequence_of(metadata: Iterable[tuple[str, str | bytes]]) -> SequenceStep | N
         return None
     values = (texts.get(f"sequence-{name}", "") for name in ("id", "start", "end"))
     return step_of_texts(*(text if isinstance(text, str) else "" for text in values))
+
+
+def _text_of(context: Context, key: str) -> str:
+    return (_find(context, key) or b"").decode("latin-1")
 
 
 def _find(context: Context, key: str) -> bytes | None:

@@ -10,7 +10,7 @@ from typing import Any
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
 from mindspore_serving.core.buffers import Buffer
-from mindspore_serving.core.service import Call, Reply, Request, tenant_of_task
+from mindspore_serving.core.service import Call, Reply, Request, header_of_task, tenant_of_task
 from mindspore_serving.errors import DeadlineExceeded, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.access import Entry
@@ -211,6 +211,7 @@ class DirectCall(Exchange):
                 return
             begun.id, begun.span = self.request_id.decode(), self._trace
             begun.sequence = begun.sequence or sequence_of(self._head.metadata)
+            begun.find_header = self._head.find
             if self._tenant is not None:
                 begun.tenant = self._tenant.owner
             if self.entry is not None:
@@ -238,8 +239,8 @@ class DirectCall(Exchange):
         self._call = None  # breaks a reference cycle
         if self._is_over:
             return
-        if reply.cache:
-            self._add_trailing({answer_headers.CACHE: reply.cache})
+        if reply.cache or reply.version:
+            self._add_trailing(answer_headers.headers_of(reply))
         if reply.failure is not None:
             self._refuse(reply.failure)
             return
@@ -257,6 +258,7 @@ class DirectCall(Exchange):
         log.request_id.set(self.request_id.decode())  # in the context of this task
         access.current.set(self.entry)
         answer_headers.current.set(self._add_trailing)
+        header_of_task.set(self._head.find)
         current.set(self._trace)
         if self._tenant is not None:
             tenant_of_task.set(self._tenant.owner)

@@ -77,6 +77,11 @@ class CallHead:
             raise self._metadata_fault.with_traceback(None)
         return self.metadata
 
+    def find(self, name: str) -> str:
+        """Return a field of the metadata; "" without one, and for one that is no text."""
+        value = next((value for key, value in self.metadata if key == name), "")
+        return value if isinstance(value, str) else ""
+
     def _read(self, head: RequestHead) -> None:
         timeout = head.fields.get(b"grpc-timeout")
         if timeout is not None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -11,6 +12,7 @@ import httptools
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
+from mindspore_serving.core.service import header_of_task
 from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput, length_of
@@ -135,6 +137,7 @@ class Application(Exchange):
         log.request_id.set(self.request_id.decode())  # in the context of this task
         current.set(self.span)
         answer_headers.current.set(self._added.update)
+        header_of_task.set(partial(answer_headers.find_header, self._scope["headers"]))
         if self.entry is not None:
             access.current.set(self.entry)
         try:

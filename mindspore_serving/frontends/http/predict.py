@@ -5,7 +5,7 @@ the classic RESTful protocol do not need.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mindspore_serving import log
@@ -35,7 +35,6 @@ from mindspore_serving.tracing.request_span import RequestSpan
 from mindspore_serving.wire.ms_json import Route
 
 _PREFIX = b"/model/"
-CACHE = answer_headers.CACHE.encode()
 JSON = ((b"content-type", b"application/json"),)
 
 
@@ -107,7 +106,8 @@ class Predict(Exchange):
         "priority",
         "sequence",
         "tenant",
-        "cache",
+        "added",
+        "headers",
         "content_headers",
         "route",
         "timeout",
@@ -126,7 +126,8 @@ class Predict(Exchange):
         self.priority = 0
         self.sequence: SequenceStep | None = None
         self.content_headers: tuple[tuple[bytes, bytes], ...] = JSON
-        self.cache = ""  # of the reply
+        self.added: Mapping[str, str] = {}  # headers of the answer
+        self.headers = head.headers
         self.error: ServingError | None = None  # why the request is refused
         self.tenant: Tenant | None = None  # to be released at the end
         self._path = path
@@ -213,6 +214,7 @@ class Predict(Exchange):
         try:
             request = self.to_request(self._body)
             request.id, request.span = self.request_id.decode(), self.span
+            request.find_header = self._find_header
             if self.tenant is not None:
                 request.tenant = self.tenant.owner
             self._body = b""
@@ -222,11 +224,15 @@ class Predict(Exchange):
 
     def _on_reply(self, reply: Reply) -> None:
         self._call = None  # breaks a reference cycle
-        self.cache = reply.cache
+        if reply.cache or reply.version:
+            self.added = answer_headers.headers_of(reply)
         if reply.failure is None:
             self._write(*self.answer(reply))
         else:
             self._refuse(reply.failure)
+
+    def _find_header(self, name: str) -> str:
+        return answer_headers.find_header(self.headers, name)
 
     def _refuse(self, error: Exception) -> None:
         if isinstance(error, LimitReached):
@@ -283,14 +289,14 @@ class Predict(Exchange):
             and self.keep_alive
             and retry_after is None
             and self.content_headers is JSON
-            and not self.cache
+            and not self.added
             and not isinstance(body, BufferList)
         ):
             self.output.answer_json(self.request_id, body)
             return
         fields = [*self.content_headers, (NAME, self.request_id)]
-        if self.cache:
-            fields.append((CACHE, self.cache.encode()))
+        for name, value in self.added.items():
+            fields.append((name.encode(), value.encode()))
         if retry_after is not None:
             fields.append((b"retry-after", retry_after.encode()))
         self.output.answer(status, fields, body, keep_alive=self.keep_alive)

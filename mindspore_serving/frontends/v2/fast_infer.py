@@ -11,6 +11,7 @@ from urllib.parse import unquote_to_bytes
 from mindspore_serving.core.buffers import Buffer
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, TooLarge
+from mindspore_serving.frontends import answer_headers
 from mindspore_serving.frontends.bodies import too_large
 from mindspore_serving.frontends.http.exchange import ExchangeOutput
 from mindspore_serving.frontends.http.head import RequestHead
@@ -94,7 +95,7 @@ class Infer(Predict):
             if int(head.fields.get(b"content-length", 0)) > self._path.rest.max_body:
                 raise self.too_big()
             if self._path.inference.is_refusing:
-                self.check_room(head, model.servable, model.method, model.version)
+                self.check_room(head, model.servable, model.method, model.requested)
         except ServingError as error:
             self.error = error.with_traceback(None)  # a traceback would refer to `self`
 
@@ -122,7 +123,7 @@ class Infer(Predict):
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.failure is None and len(reply.instances) > MANY and self._parsed is not None:
-            self._call, self.cache = None, reply.cache
+            self._call, self.added = None, answer_headers.headers_of(reply)
             self._task = asyncio.ensure_future(self._answer_soon(self._parsed, reply))
         else:
             super()._on_reply(reply)

@@ -34,6 +34,7 @@ async def generate(v2: V2, http: Request) -> Response:
     answer, request = await _read(v2, http)
     headers: dict[str, str] = {}
     texts = await while_connected(http, language.generate(request, headers.update))
+    _set_version(answer, request)
     return to_json(_with_texts(answer, texts), headers=headers)
 
 
@@ -46,6 +47,7 @@ async def generate_stream(v2: V2, http: Request) -> Response:
     headers: dict[str, str] = {}
     chunks = language.stream(request, headers.update)
     first = await while_connected(http, _next(chunks))
+    _set_version(answer, request)
     return sse.EventStream(_events(answer, first, chunks), headers)
 
 
@@ -96,6 +98,11 @@ async def _read(
         text_output="",
     )
     return answer, request
+
+
+def _set_version(answer: TextAnswer, request: TextRequest) -> None:
+    if request.version:
+        answer.model_version = str(request.version)
 
 
 def _with_texts(answer: TextAnswer, texts: list[str]) -> TextAnswer:

@@ -60,7 +60,8 @@ def to_answer(
     model: V2Model, request: InferRequest, outputs: Selected
 ) -> tuple[int | None, bytes | BufferList]:
     """Return the number of bytes of an answer that are JSON, None for all, and the answer."""
-    json, tail = json_body.answer(model.name, model.version, request.id, outputs)
+    version = outputs.version or model.version
+    json, tail = json_body.answer(model.name, version, request.id, outputs)
     is_binary = any(output.is_binary and output.region is None for _, output in outputs)
     return (len(json), join((json, *tail))) if is_binary else (None, json)
 

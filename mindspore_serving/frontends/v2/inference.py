@@ -19,7 +19,13 @@ from mindspore_serving.wire.v2 import outputs
 from mindspore_serving.wire.v2.outputs import MANY, OutputTensor
 from mindspore_serving.wire.v2.request import InferRequest, RequestedOutput, check_fits
 
-Selected = Sequence[tuple[OutputTensor, RequestedOutput]]
+
+class Selected(list[tuple[OutputTensor, RequestedOutput]]):
+    """Outputs of an answer, by the `version` that a traffic rule has chosen; else 0."""
+
+    version = 0
+
+
 _MICROSECONDS = 1e-6
 
 
@@ -49,7 +55,8 @@ class V2:
             self._expect_regions(request)
             generate = language.to_generate(model.language, request, options, is_stream=False)
             texts = await language.generate(generate, headers)
-            return self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
+            tensors = [outputs.of_texts(TEXT_OUTPUT, texts)]
+            return self._select(request, tensors, generate.version)
         reply = await infer(self.state.inference, self.wrap(model, request, options))
         return await self.finish_soon(request, reply)
 
@@ -67,7 +74,8 @@ class V2:
         if model.language is not None:
             generate = language.to_generate(model.language, request, options, is_stream=None)
             async for texts in language.stream(generate, headers):
-                yield self._select(request, [outputs.of_texts(TEXT_OUTPUT, texts)])
+                tensors = [outputs.of_texts(TEXT_OUTPUT, texts)]
+                yield self._select(request, tensors, generate.version)
             return
         if not model.streams:
             yield await self.infer(model, request, options, headers)
@@ -85,7 +93,7 @@ class V2:
         Raises ServingError.
         """
         _check(reply)
-        return self._select(request, _join(request, reply))
+        return self._select(request, _join(request, reply), reply.version)
 
     async def finish_soon(self, request: InferRequest, reply: Reply) -> Selected:
         """Return the outputs of a reply; many instances are joined on a thread."""
@@ -93,10 +101,13 @@ class V2:
         if len(reply.instances) <= MANY:
             return self.finish(request, reply)
         joined = await on_thread_to_the_end("answers", _join, request, reply)
-        return self._select(request, joined)
+        return self._select(request, joined, reply.version)
 
-    def _select(self, request: InferRequest, tensors: Sequence[OutputTensor]) -> Selected:
-        selected = list(request.select(tensors))
+    def _select(
+        self, request: InferRequest, tensors: Sequence[OutputTensor], version: int
+    ) -> Selected:
+        selected = Selected(request.select(tensors))
+        selected.version = version
         for tensor, output in selected:
             if output.region is not None:
                 check_fits(tensor, output.region)
@@ -109,7 +120,7 @@ class V2:
         return Request(
             model.servable,
             model.method,
-            model.version,
+            model.requested,
             request.codec,
             request.body,
             timeout=timeout_of(request, options, self.limits),

@@ -34,7 +34,7 @@ Headers: TypeAlias = Callable[[Mapping[str, str]], None]
 """Function that takes the headers of an answer before its first chunk."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TextRequest:
     """A request to a language model.
 
@@ -47,6 +47,7 @@ class TextRequest:
     options: RequestOptions
     prefix: str
     length: str
+    version: int = 0  # that a traffic rule has chosen, once the answer has begun
 
 
 def to_generate(
@@ -111,6 +112,7 @@ async def _chunks(request: TextRequest, headers: Headers) -> AsyncGenerator[Chun
     with request.model.generate(request.generate, request.options) as generation:
         try:
             started = await generation.begin()
+            request.version = generation.version
         except RequestRefused as error:
             refused = error.refused
             if refused.reason == "overloaded":

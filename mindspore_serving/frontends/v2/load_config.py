@@ -5,6 +5,7 @@ values are the present ones.
 """
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from mindspore_serving.core.params import OptionRow
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.core.service import Changes
+from mindspore_serving.core.traffic import ROUTING, check_traffic
 from mindspore_serving.errors import InvalidInputs
 
 _SETTINGS = {name: row for row in SERVABLE.values() if (name := row.aliases.get("load"))}
@@ -89,10 +91,27 @@ def _parameters(value: Any) -> Changes:
         if not isinstance(text, str):
             raise InvalidInputs(f'config: parameter {name} is no {{"string_value": "..."}}')
         changes[_SETTINGS[name].name] = _value(_SETTINGS[name], text)
-    return changes
+    return {**changes, **_routing(changes)}
+
+
+def _routing(changes: Changes) -> Changes:
+    """Return the checked options of traffic among `changes`."""
+    options = {name: changes.get(name, SERVABLE[name].default) for name in ROUTING}
+    try:
+        checked = check_traffic(SimpleNamespace(**options))
+    except InvalidInputs as error:
+        raise InvalidInputs(f"config: {error}") from None
+    return {name: checked[name] for name in ROUTING if name in changes}
 
 
 def _value(row: OptionRow, text: str) -> object:
+    if row.kind is str:
+        return text
+    if row.parse is not None:
+        try:
+            return row.parse(text) if text else {}
+        except InvalidInputs as error:
+            raise InvalidInputs(f"config: parameter {row.name} is {error}") from None
     if row.kind is not bool:
         return row.kind(_number(row.name, text, _MAX_NUMBERS[row.kind]))
     if text not in ("true", "false"):

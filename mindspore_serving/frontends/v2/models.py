@@ -5,7 +5,7 @@ model.  Other methods are models called NAME.METHOD.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.service import Control, ServableReadiness
@@ -30,7 +30,10 @@ GENERATE = InstanceSignature(
 
 @dataclass(frozen=True, slots=True)
 class V2Model:
-    """A method by the name in a request, in the `version` that runs it, or a `language` model."""
+    """A method by the name in a request, or a `language` model.
+
+    `version` is the one that is described: the newest, unless another is `requested`.
+    """
 
     name: str
     servable: str
@@ -39,6 +42,7 @@ class V2Model:
     signature: InstanceSignature
     versions: tuple[int, ...]
     streams: bool = False
+    requested: int = 0  # version that the client names; 0 if it names none
     language: ServedModel | None = None
 
 
@@ -77,7 +81,8 @@ class V2Models:
                     GENERATE,
                     signature.versions,
                     streams=True,
-                    language=language,
+                    requested=version,
+                    language=replace(language, requested=version),
                 )
             method = _default_of(signature)
         if method not in signature.methods:
@@ -90,6 +95,7 @@ class V2Models:
             signature.methods[method],
             signature.versions,
             streams=self._control.streams(servable, signature.version, method) is True,
+            requested=version,
         )
 
     def is_plain(self, name: str) -> bool:

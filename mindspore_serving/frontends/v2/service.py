@@ -95,7 +95,8 @@ class InferMessages:
 
 def _to_response(state: tuple[V2Model, InferRequest], outputs: Selected) -> Parts:
     model, request = state
-    return [messages.answer(ModelTarget(model.name, model.version), request.id, outputs)]
+    target = ModelTarget(model.name, outputs.version or model.version)
+    return [messages.answer(target, request.id, outputs)]
 
 
 class Service:

@@ -170,15 +170,18 @@ class _Call:
             await self._responses.put((messages.failure(failure, request_id), 0))
 
     async def _stream(self, model: V2Model, request: InferRequest) -> None:
-        target = ModelTarget(model.name, model.version)
+        version = model.version
         is_decoupled, has_final = model.streams, request.parameters.get(ENABLE_FINAL) is True
         options = RequestOptions(self._gate.timeout_of(self._context))
         headers = partial(add_trailing, self._context)
         async with aclosing(self._v2.stream(model, request, options, headers)) as answers:
             async for outputs in answers:
+                version = outputs.version or model.version
+                target = ModelTarget(model.name, version)
                 flags = {FINAL: not is_decoupled} if has_final else None
                 await self._put(messages.chunk(messages.answer(target, request.id, outputs, flags)))
         if is_decoupled and has_final:
+            target = ModelTarget(model.name, version)
             response = messages.answer(target, request.id, (), {FINAL: True})
             await self._put(messages.chunk(response))
 

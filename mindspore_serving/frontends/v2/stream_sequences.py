@@ -34,7 +34,7 @@ class StreamSequences:
         """End the sequences that are open."""
         step = SequenceStep(self._id, is_end=True)
         for model in self._open.values():
-            target = model.servable, model.method, model.version
+            target = model.servable, model.method, model.requested
             self._inference.submit(Request(*target, "ms_proto", b"", sequence=step), _ignore)
         self._open.clear()
 

@@ -56,7 +56,7 @@ async def infer_body(
         else:
             instances = await on_thread("bodies", read, body, model.signature.inputs)
     text = b'{"instances":[%b]}' % b",".join(instances)
-    request = Request(model.servable, model.method, model.version, "ms_json", text)
+    request = Request(model.servable, model.method, model.requested, "ms_json", text)
     request.timeout = request_options_of(http).timeout
     reply = await while_connected(http, infer(v2.state.inference, request))
     faults = [reply.failure, *(reply.faults or ())]

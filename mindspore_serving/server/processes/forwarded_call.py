@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
+from mindspore_serving.core.service import header_of_task
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.server.processes.messages import (
@@ -50,6 +52,7 @@ class ForwardedCall:
         log.request_id.set(self._ask.request_id)
         current.set(span)
         answer_headers.current.set(self._added.update)
+        header_of_task.set(partial(answer_headers.find_header, self._scope["headers"]))
         entry = access.Entry("", "", "")
         access.current.set(entry)
         has_failed = False

@@ -34,11 +34,12 @@ class FrontEnd:
         self._pipe: Pipe[ToFrontEnd] = Pipe(ends, ToFrontEnd, self._take, self._end)
         self._pipe.send(hello(messages))
         self._numbers = count(1)
-        self._inference = RemoteInference(self._pipe, self._numbers)
+        catalog = Catalog()
+        self._inference = RemoteInference(self._pipe, self._numbers, catalog)
         self._master = MasterCalls(self._pipe, self._numbers)
         self._resources = FrontEndResources(
             RequestLog(self._inference) if log.has_requests() else self._inference,
-            Catalog(),
+            catalog,
             self._master,
             ResponseCounter(is_logged=log.has_access_log()),
             self._pipe.take_memory,

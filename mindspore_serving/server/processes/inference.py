@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mindspore_serving import log
-from mindspore_serving.core.service import Reply, Request, tenant_of_task
+from mindspore_serving.core.service import Reply, Request, header_of_task, tenant_of_task
 from mindspore_serving.master.payload_lender import ZERO_COPY_CODECS
+from mindspore_serving.server.processes.catalog import Catalog
 from mindspore_serving.server.processes.messages import (
     CancelRequest,
     ControlAnswer,
@@ -38,8 +39,9 @@ class RemoteInference:
 
     is_refusing = False
 
-    def __init__(self, pipe: Pipe[ToFrontEnd], numbers: "Iterable[int]") -> None:
+    def __init__(self, pipe: Pipe[ToFrontEnd], numbers: "Iterable[int]", catalog: Catalog) -> None:
         self._pipe = pipe
+        self._catalog = catalog
         self._numbers = iter(numbers)
         self._waiting: dict[int, tuple[OnReply, str]] = {}  # and the codec
 
@@ -74,7 +76,16 @@ class RemoteInference:
             request.sequence,
             request.tenant or tenant_of_task.get(),
             request.priority,
+            self._sticky(request),
         )
+
+    def _sticky(self, request: Request) -> str:
+        """Return the value of the header that the version of `request` is chosen by."""
+        signature = self._catalog.signature(request.servable) if not request.version else None
+        if signature is None or not signature.sticky_header:
+            return ""
+        find_header = request.find_header or header_of_task.get()
+        return find_header(signature.sticky_header) if find_header is not None else ""
 
     def cancel(self, number: int) -> None:
         """Cancel a request, unless it has been answered."""
@@ -87,7 +98,7 @@ class RemoteInference:
         take = self._pipe.view if codec in ZERO_COPY_CODECS else self._pipe.take
         instances = list(map(take, answer.instances))
         reply = Reply(instances, is_last=answer.is_last, has_output=answer.has_output)
-        reply.cache = answer.cache
+        reply.cache, reply.version = answer.cache, answer.version
         if answer.faults is not None:
             reply.faults = [fault.to_error() if fault else None for fault in answer.faults]
         if answer.failure is not None:

@@ -63,6 +63,7 @@ class Submit(Message, frozen=True, tag=11):
     sequence: SequenceStep | None = None
     tenant: str = ""
     priority: int = 0
+    sticky: str = ""  # value of the header that the version is chosen by
 
 
 class CancelRequest(Message, frozen=True, tag=12):
@@ -172,6 +173,7 @@ class ControlAnswer(Message, frozen=True, tag=22):
     is_last: bool = True
     has_output: bool = True
     cache: str = ""
+    version: int = 0
 
 
 class BodyRequest(Message, frozen=True, tag=23):

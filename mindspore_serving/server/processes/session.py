@@ -141,6 +141,7 @@ class Session:
             sequence=message.sequence,
             tenant=message.tenant,
             priority=message.priority,
+            find_header=lambda _: message.sticky,
         )
         answer = partial(self._answer, message.id)
         self._calls[message.id] = self._services.inference.submit(request, answer)
@@ -157,6 +158,7 @@ class Session:
                 reply.is_last,
                 reply.has_output,
                 reply.cache,
+                reply.version,
             )
         )
 

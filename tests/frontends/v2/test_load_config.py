@@ -39,6 +39,19 @@ def test_parameters_are_settings_by_our_names() -> None:
     assert changes(parameters=given) == {"max_requests": 5, "stage_timeout": 1.5, "retry": False}
 
 
+def test_parameters_of_traffic_are_read_and_checked() -> None:
+    texts = {"traffic": "1=90,2=10", "shadow": "", "sticky": "Header:X-User"}
+    parameters = {name: {"string_value": text} for name, text in texts.items()}
+    assert changes(parameters=parameters) == {
+        "traffic": {"1": 90, "2": 10},
+        "shadow": {},
+        "sticky": "header:x-user",
+    }
+    for name, text in {"traffic": "1", "shadow": "1=101", "sticky": "x"}.items():
+        with pytest.raises(InvalidInputs, match=f"^config: .*{name}"):
+            changes(parameters={name: {"string_value": text}})
+
+
 def test_present_values_can_be_repeated() -> None:
     assert changes(**SHOWN) == {}
 
