@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ class _Tuning:
             for changes in self._search:
                 if self.trials and not self._plan.fits_candidate(self._elapsed, len(self.trials)):
                     break
-                self._search.report(self._measure(measurement, url, changes, None))
+                self._search.report(self._measure(measurement, url, changes))
                 _say(tune_report.progress(self.trials[-1], self._goal, self._elapsed))
             self._confirm(measurement, url)
 
@@ -118,39 +119,50 @@ class _Tuning:
             self._search = SettingsSearch(self._subject, self._knobs, self._goal)
         return load
 
-    def _measure(
-        self, measurement: Measurement, url: str, changes: Changes, end: float | None
-    ) -> Trial:
-        """Measure settings: the rounds of a search, or as many as fit until `end`."""
+    def _measure(self, measurement: Measurement, url: str, changes: Changes) -> Trial:
+        """Measure settings in the rounds of a search."""
         trial = Trial(changes)
-        try:
-            limit = max(_MIN_PATIENCE, _PATIENCE * self._plan.start)
-            with served(self._content(changes), limit) as other:
-                measurement.check(other)
-                measurement.warm_up(other)
-                while self._needs_round(trial, end):
-                    defaults, runs = measurement.round([url, other])
-                    trial.rounds.append((defaults, runs))
-        except InvalidInputs:
-            raise
-        except ServingError as error:
-            trial.failure = " ".join(str(error).split())
+        with ExitStack() as stack:
+            other = self._start(measurement, trial, stack)
+            while other and len(trial.rounds) < SEARCH_ROUNDS:
+                if tune_search.is_hopeless(trial, self._goal):
+                    break
+                self._add_round(measurement, [url, other], [trial])
         return trial
 
-    def _needs_round(self, trial: Trial, end: float | None) -> bool:
-        count = len(trial.rounds)
-        if end is None:
-            return count < SEARCH_ROUNDS and not tune_search.is_hopeless(trial, self._goal)
-        is_due = self._plan.fits_round(self._elapsed, end) or count < SEARCH_ROUNDS
-        return is_due and count < tune_search.MAX_ROUNDS
+    def _start(self, measurement: Measurement, trial: Trial, stack: ExitStack) -> str:
+        """Start a server with the settings of a trial; return its URL, "" if that fails."""
+        limit = max(_MIN_PATIENCE, _PATIENCE * self._plan.start)
+        try:
+            url = stack.enter_context(served(self._content(trial.changes), limit))
+            measurement.check(url)
+        except ServingError as error:
+            trial.failure = " ".join(str(error).split())
+            return ""
+        measurement.warm_up(url)
+        return url
+
+    def _add_round(
+        self, measurement: Measurement, urls: list[str], trials: Sequence[Trial]
+    ) -> None:
+        defaults, *settings = measurement.round(urls)
+        for trial, runs in zip(trials, settings, strict=True):
+            trial.rounds.append((defaults, runs))
 
     def _confirm(self, measurement: Measurement, url: str) -> None:
-        finalists = tune_search.finalists(self.trials, self._goal)
-        for number, changes in enumerate(finalists):
-            end = self._plan.finalist_end(self._elapsed, len(finalists) - number)
-            _say(f"{self._elapsed:6.0f} s  measuring again: {describe(changes)}")
-            self.confirmed.append(self._measure(measurement, url, changes, end))
-            _say(tune_report.progress(self.confirmed[-1], self._goal, self._elapsed))
+        """Measure the finalists again, all in the same rounds, until the time ends."""
+        self.confirmed = [Trial(each) for each in tune_search.finalists(self.trials, self._goal)]
+        if not self.confirmed:
+            return
+        names = " and ".join(describe(trial.changes) for trial in self.confirmed)
+        _say(f"{self._elapsed:6.0f} s  measuring again: {names}")
+        with ExitStack() as stack:
+            urls = {id(each): self._start(measurement, each, stack) for each in self.confirmed}
+            started = [trial for trial in self.confirmed if urls[id(trial)]]
+            while started and self._plan.needs_round(self._elapsed, len(started[0].rounds)):
+                self._add_round(measurement, [url, *(urls[id(each)] for each in started)], started)
+        for trial in self.confirmed:
+            _say(tune_report.progress(trial, self._goal, self._elapsed))
 
     def _content(self, changes: Changes) -> dict[str, Any]:
         return entry(self._base, changes, PER_SERVABLE.__contains__)

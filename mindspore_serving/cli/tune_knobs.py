@@ -60,12 +60,23 @@ def _each(option: str, *values: Any) -> Callable[[Subject, Changes], Iterable[Ch
 
 def _backends(subject: Subject, chosen: Changes) -> Iterable[Changes]:
     """Try the libraries that are installed but for the first, which is the default."""
-    names = CHOICES.get(subject.format, ("", ()))[1] if "path" not in chosen else ()
+    names = _libraries(subject) if "path" not in chosen else ()
     return [{"backend": name} for name in names if name in subject.libraries][1:]
 
 
+def _precisions(subject: Subject, chosen: Changes) -> Iterable[Changes]:
+    first = next((name for name in _libraries(subject) if name in subject.libraries), OPENVINO)
+    is_openvino = subject.format == OPENVINO or chosen.get("backend", first) == OPENVINO
+    is_file = subject.format in (*CHOICES, OPENVINO) and "path" not in chosen
+    return [{"precision": "bfloat16"}] * (is_file and is_openvino)
+
+
+def _libraries(subject: Subject) -> Sequence[str]:
+    return CHOICES.get(subject.format, ("", ()))[1]
+
+
 def _int8(subject: Subject, chosen: Changes) -> Iterable[Changes]:
-    return [{"path": subject.int8, "backend": None}] * bool(subject.int8)
+    return [{"path": subject.int8, "backend": None, "precision": None}] * bool(subject.int8)
 
 
 def _workers(subject: Subject, chosen: Changes) -> Iterable[Changes]:
@@ -87,6 +98,13 @@ def _cores(subject: Subject, chosen: Changes) -> Iterable[Changes]:
         for n in range(count if count > 1 else 1)
     ]
     return [{"cores": ";".join(sets)}]
+
+
+def _model_threads(subject: Subject, chosen: Changes) -> Iterable[Changes]:
+    """Try half of the cores, and a core's share of each worker; all are the default of runtimes."""
+    count = len(subject.cores)
+    sizes = {1, count // 2, count // chosen.get("num_parallel_workers", 1)} - {0, count}
+    return [{"model_threads": n} for n in sorted(sizes)] * bool(subject.format)
 
 
 def _preferred(subject: Subject, chosen: Changes) -> Iterable[Changes]:
@@ -149,9 +167,11 @@ _WITH_DELAY = {"max_batch_delay_ms": 1}  # on which other knobs depend
 
 KNOBS = (
     Knob("backend", ("backend",), _backends),
+    Knob("precision", ("precision",), _precisions, rounds=True),
     Knob("int8", ("path",), _int8, rounds=True),
     Knob("workers", ("num_parallel_workers", "max_workers", "device_ids"), _workers),
     Knob("cores", ("cores",), _cores),
+    Knob("threads", ("model_threads",), _model_threads),
     Knob("delay", ("max_batch_delay_ms",), _each("max_batch_delay_ms", 1, 2, 5)),
     Knob("batch", ("preferred_batch_size",), _preferred),
     _language("runtime", _runtimes),
@@ -164,7 +184,7 @@ KNOBS = (
     _language(_DTYPE, _each(_DTYPE, "f32", "bf16"), rounds=True),
     _language(_CACHE, _each(_CACHE, "u8"), rounds=True),
 )
-NAMES = tuple(knob.name for knob in KNOBS)
+NAMES = tuple(dict.fromkeys(knob.name for knob in KNOBS))
 
 
 def chosen(subject: Subject, fixed: Iterable[str], names: Sequence[str] = ()) -> list[Knob]:

@@ -24,7 +24,7 @@ from mindspore_serving.cli.tune_results import (
 Merit: TypeAlias = tuple[int, float]  # whether the goal is kept, and how well
 
 SEARCH_ROUNDS = 3  # for each candidate
-MAX_ROUNDS = 40  # of a finalist
+MAX_ROUNDS = 60  # of finalists
 MAX_FINALISTS = 2
 _HOPELESS = 0.75  # ratio to the defaults in two rounds, after which no further one is needed
 _FEW = 2  # rounds, or trials
@@ -49,13 +49,10 @@ class TimePlan:
         """
         return num_trials < _FEW or elapsed + self.candidate <= self.total * _SEARCH_SHARE
 
-    def fits_round(self, elapsed: float, end: float) -> bool:
-        """Return whether one more round ends before `end`."""
-        return elapsed + self.round <= end
-
-    def finalist_end(self, elapsed: float, remaining: int) -> float:
-        """Return when the next of `remaining` finalists should end, each with the same time."""
-        return elapsed + max(0.0, self.total - elapsed) / max(1, remaining)
+    def needs_round(self, elapsed: float, count: int) -> bool:
+        """Return whether finalists with `count` rounds get one more, which is longer with two."""
+        fits = elapsed + self.round * (MAX_FINALISTS + 1) / 2 <= self.total
+        return count < SEARCH_ROUNDS or fits and count < MAX_ROUNDS
 
     @property
     def candidate(self) -> float:
@@ -173,6 +170,12 @@ def decide(confirmed: Sequence[Trial], trials: Sequence[Trial], goal: Goal) -> D
         return Decision(trial.changes, f"Best: {describe(trial.changes)}: {text}", trial)
     if not any(trial.changes and trial.rounds for trial in trials):
         return Decision(None, "Not tuned: no settings but the defaults were measured")
+    if not confirmed and (ranked := finalists(trials, goal)):
+        best = describe(ranked[0])
+        text = (
+            f"Not decided: nothing was measured again; best in the search, by luck or not: {best}"
+        )
+        return Decision(None, text)
     defaults = defaults_of([*confirmed, *trials])
     if best_load(defaults.rows, goal) is not None:
         return Decision({}, f"Best: defaults: {_why_defaults(confirmed, goal)}")
@@ -185,7 +188,7 @@ def decide(confirmed: Sequence[Trial], trials: Sequence[Trial], goal: Goal) -> D
 def _why_defaults(confirmed: Sequence[Trial], goal: Goal) -> str:
     values = [value for trial in confirmed if (value := score(trial, goal)) is not None]
     if not values:
-        return "the defaults are the best that was measured"
+        return "no other settings that keep the goal could be measured again"
     best = max(values, key=lambda value: value.value)
     if best.verdict is Verdict.WORSE:
         return "the defaults are best: all other settings that were measured again are worse"

@@ -72,7 +72,7 @@ class Measurement:
         return self._measure([url], self._loads, self._seconds, -next(self._numbers))[0]
 
     def round(self, urls: list[str]) -> list[dict[int, BenchRun]]:
-        """Run each load on all servers in turn, with the same requests; the first one changes."""
+        """Run each load on all servers in turn, with the same requests; which is first changes."""
         return self._measure(urls, self._loads, self._seconds, next(self._numbers))
 
     def _measure(
@@ -85,10 +85,8 @@ class Measurement:
     ) -> list[dict[int, BenchRun]]:
         runs: list[dict[int, BenchRun]] = [{} for _ in urls]
         for position, clients in enumerate(loads):
-            order = list(range(len(urls)))
-            if (number + position) % 2:
-                order.reverse()
-            for side in order:
+            for turn in range(len(urls)):
+                side = (turn + number + position) % len(urls)
                 runs[side][clients] = await self._run(urls[side], clients, seconds, number)
         return runs
 

@@ -26,7 +26,8 @@ CHOSEN: Mapping[str, Any] = {}
 
 
 def values(name: str, subject: Subject, settings: Mapping[str, Any] = CHOSEN) -> list[Any]:
-    (knob,) = [knob for knob in KNOBS if knob.name == name]
+    kind = subject.is_language
+    (knob,) = [knob for knob in KNOBS if (knob.name, knob.is_language) == (name, kind)]
     return list(knob.values(subject, settings))
 
 
@@ -74,6 +75,24 @@ def test_int8_needs_a_quantised_file_and_replaces_the_backend() -> None:
     (changes,) = values("int8", replace(NET, int8="/n.xml"))
     assert merged({"backend": "openvino"}, changes) == {"path": "/n.xml"}
     assert values("backend", NET, {"path": "/n.xml"}) == []
+
+
+def test_bfloat16_is_tried_where_openvino_runs_the_file() -> None:
+    changes = [{"precision": "bfloat16"}]
+    assert values("precision", NET) == []
+    assert values("precision", NET, {"backend": "openvino"}) == changes
+    assert values("precision", replace(NET, libraries=frozenset({"openvino"}))) == changes
+    assert values("precision", replace(NET, format="openvino")) == changes
+    assert values("precision", replace(NET, format="xgboost")) == []
+    assert values("precision", replace(NET, format="")) == []
+    assert values("precision", NET, {"backend": "openvino", "path": "/n.xml"}) == []
+
+
+def test_threads_are_fewer_than_all_cores() -> None:
+    assert values("threads", NET) == [{"model_threads": 1}, {"model_threads": 2}]
+    assert values("threads", NET, {"num_parallel_workers": 4})[0] == {"model_threads": 1}
+    assert values("threads", replace(NET, cores=(0,))) == []
+    assert values("threads", replace(NET, format="")) == []
 
 
 @pytest.mark.parametrize(("cores", "sizes"), [(1, []), (2, [2]), (4, [2, 4]), (6, [2, 4, 6])])

@@ -10,6 +10,7 @@ from mindspore_serving.cli.tune_goals import Goal, parse, to_goal
 from mindspore_serving.cli.tune_knobs import Knob, Subject
 from mindspore_serving.cli.tune_results import Trial
 from mindspore_serving.cli.tune_search import (
+    MAX_ROUNDS,
     SEARCH_ROUNDS,
     Decision,
     SettingsSearch,
@@ -144,13 +145,13 @@ def test_a_candidate_is_measured_whatever_the_time() -> None:
     assert not plan.fits_candidate(1.0, 2)
 
 
-def test_finalists_share_the_time_that_is_left() -> None:
+def test_finalists_get_rounds_until_the_time_ends_and_a_few_in_any_case() -> None:
     plan = TimePlan(total=100.0, start=4.0, round=2.0)
-    assert plan.finalist_end(60.0, 2) == 80.0
-    assert plan.finalist_end(80.0, 1) == 100.0
-    assert plan.finalist_end(120.0, 1) == 120.0
-    assert plan.fits_round(97.0, 100.0)
-    assert not plan.fits_round(99.0, 100.0)
+    assert plan.needs_round(97.0, 20)
+    assert not plan.needs_round(97.1, 20)
+    assert plan.needs_round(200.0, SEARCH_ROUNDS - 1)
+    assert not plan.needs_round(200.0, SEARCH_ROUNDS)
+    assert not plan.needs_round(0.0, MAX_ROUNDS)
 
 
 def test_runs_are_longer_if_there_is_more_time() -> None:
@@ -196,6 +197,13 @@ def test_the_luck_of_the_search_does_not_decide() -> None:
     trials = search(rate_of).trials
     made = decide([a_trial({"a": 2, "b": 1}, lambda _: 100.0, 6)], trials, FASTEST)
     assert made.changes == {}
+
+
+def test_an_interrupted_search_chooses_nothing_but_shows_its_best() -> None:
+    made = decide([], search(rate_of).trials, FASTEST)
+    assert made.changes is None
+    assert made.text.startswith("Not decided: nothing was measured again; best in the search, by ")
+    assert made.text.endswith(": a 2, b 1")
 
 
 def test_settings_that_alone_keep_the_goal_are_chosen() -> None:
