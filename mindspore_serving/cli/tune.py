@@ -36,6 +36,7 @@ _LOADS, _LANGUAGE_LOADS = (1, 4, 16), (1, 4, 8)
 _PATIENCE = 10.0  # times the start of the defaults, for which another server is waited for
 _MIN_PATIENCE = 60.0  # seconds
 _INTERRUPTED = 130  # exit status
+_WARM_UPS = 2  # runs of each load: the first requests are slower
 
 
 def run(settings: TuneSettings) -> int:
@@ -98,8 +99,7 @@ class _Tuning:
             seconds = tune_search.run_seconds(settings.time)
             measurement = Measurement(load, self._loads, seconds, settings.timeout)
             measurement.check(url)
-            measurement.warm_up(url)  # the first requests are slower
-            runs = measurement.warm_up(url)
+            runs = [measurement.warm_up(url) for _ in range(_WARM_UPS)][-1]
             self._plan = TimePlan(
                 settings.time, start, 2 * sum(run.seconds for run in runs.values())
             )
@@ -139,7 +139,8 @@ class _Tuning:
         except ServingError as error:
             trial.failure = " ".join(str(error).split())
             return ""
-        measurement.warm_up(url)
+        for _ in range(_WARM_UPS):
+            measurement.warm_up(url)
         return url
 
     def _add_round(

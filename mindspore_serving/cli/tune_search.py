@@ -57,7 +57,7 @@ class TimePlan:
     @property
     def candidate(self) -> float:
         """Seconds that a candidate takes."""
-        return self.start + (SEARCH_ROUNDS + 1) * self.round  # with a warm-up
+        return self.start + (SEARCH_ROUNDS + 1) * self.round  # with two warm-ups, of one server
 
 
 def run_seconds(total: float) -> float:
@@ -82,7 +82,12 @@ def merit(trial: Trial, goal: Goal) -> Merit:
 
 
 def is_hopeless(trial: Trial, goal: Goal) -> bool:
-    """Return whether settings are so much worse in each of two rounds that no more are needed."""
+    """Return whether settings are so much worse in each of two rounds that no more are needed.
+
+    Those of the defaults against themselves are the error, and all needed.
+    """
+    if not trial.changes:
+        return False
     parts = [score(Trial(trial.changes, [each]), goal) for each in trial.rounds]
     return len(parts) >= _FEW and all(part is not None and part.value < _HOPELESS for part in parts)
 

@@ -157,6 +157,26 @@ def test_a_model_file_is_tuned_and_its_configuration_can_be_served(
 
 
 @pytest.mark.e2e
+@pytest.mark.long
+def test_a_language_model_is_tuned_by_its_engines_options(tmp_path: Path) -> None:
+    for library in ("openvino", "tokenizers"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    model = Path(__file__).parents[2] / "examples" / "tiny_llm" / "model"
+    words = ["tune", str(model), *SHORT, "--knobs", "speculation", "--goal", "first_p90<600s"]
+    words += ["--input-tokens", "8", "--output-tokens", "4", "--output", "server.yaml"]
+    done = call([*words, "--llm-option", "kv_cache_memory=64e6", "--json", "out.json"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "num_speculative_tokens 0: tokens " in done.stderr
+    assert "tokens per second" in done.stdout
+    rows = json.loads((tmp_path / "out.json").read_text())["trials"][1]["runs"]["2"]
+    assert rows["generated_tokens"] == 4 * rows["answered"]
+    assert rows["cached_tokens"] < rows["prompt_tokens"] / 2  # rounds have prompts of their own
+    (servable,) = config_file.read(str(tmp_path / "server.yaml"))["servables"]
+    assert servable["paths"] == (str(model),)
+    assert "kv_cache_memory=64000000.0" in servable["llm_option"]
+
+
+@pytest.mark.e2e
 def test_an_impossible_goal_ends_with_the_best_reached(words: Path) -> None:
     (words / "load.jsonl").write_text('{"method": "double", "instances": [{"x": 2}]}\n')
     goal = ["--goal", "p99<1e-6ms", "--load", "load.jsonl", "--output", "server.yaml"]

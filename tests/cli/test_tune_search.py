@@ -122,11 +122,13 @@ def test_finalists_are_the_best_and_never_the_defaults() -> None:
 
 
 def test_settings_that_are_far_worse_in_two_rounds_need_no_third() -> None:
-    assert is_hopeless(a_trial({}, lambda _: 50.0, rounds=2), FASTEST)
-    assert not is_hopeless(a_trial({}, lambda _: 50.0, rounds=1), FASTEST)
-    assert not is_hopeless(a_trial({}, lambda _: 90.0, rounds=2), FASTEST)
+    changes = {"a": 1}
+    assert is_hopeless(a_trial(changes, lambda _: 50.0, rounds=2), FASTEST)
+    assert not is_hopeless(a_trial({}, lambda _: 50.0, rounds=2), FASTEST)
+    assert not is_hopeless(a_trial(changes, lambda _: 50.0, rounds=1), FASTEST)
+    assert not is_hopeless(a_trial(changes, lambda _: 90.0, rounds=2), FASTEST)
     impossible = to_goal(parse("rate>1000"), is_language=False)
-    assert not is_hopeless(a_trial({}, lambda _: 50.0, rounds=2), impossible)
+    assert not is_hopeless(a_trial(changes, lambda _: 50.0, rounds=2), impossible)
 
 
 # --- time ---------------------------------------------------------------------------------------
