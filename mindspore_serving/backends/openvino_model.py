@@ -18,7 +18,8 @@ from mindspore_serving.backends.source import SourceOptions, error_text, load_er
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
-_PRECISIONS = {None: "f32", "fp16": "f16"}  # by Context's precision_mode
+# By the precision_mode of a Context, and by the operator's precision.
+_PRECISIONS = {None: "f32", "fp16": "f16", "float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 _WIDE = ("i64", "u64", "u32")  # computed as int32
 _LARGEST = 2**31 - 1
 

@@ -34,7 +34,7 @@ _PAGE = """\
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>mindspore-serving bench</title>
+<title>{title}</title>
 <style>
 :root {{ color-scheme: light dark; }}
 body {{ font: 14px system-ui, sans-serif; margin: 1.5rem; }}
@@ -48,7 +48,7 @@ line {{ stroke: currentColor; opacity: 0.2; }}
 g {{ fill: none; stroke-width: 2; }}
 circle {{ stroke-dasharray: none; pointer-events: all; }}
 </style>
-<h1>mindspore-serving bench</h1>
+<h1>{title}</h1>
 <main>
 {figures}
 </main>
@@ -91,7 +91,44 @@ def charts(rows: Rows) -> list[Chart]:
 def page(rows: Rows, report: Sequence[str]) -> str:
     """Return the HTML page with `charts` of the `rows`, and the lines that `bench` prints."""
     figures = "\n".join(map(_figure, charts(rows)))
-    return _PAGE.format(figures=figures, report=escape("\n".join(report)))
+    return document("mindspore-serving bench", figures, report)
+
+
+def document(title: str, figures: str, report: Sequence[str]) -> str:
+    """Return an HTML page of figures, and of lines of text below them."""
+    return _PAGE.format(title=title, figures=figures, report=escape("\n".join(report)))
+
+
+def figure(title: str, marks: Sequence[str], legend: str = "") -> str:
+    """Return a figure with a caption, SVG elements, and a list of signs below."""
+    return "\n".join(
+        [
+            f"<figure><figcaption>{escape(title)}</figcaption>",
+            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
+            *marks,
+            f"</svg><ul>{legend}</ul></figure>",
+        ]
+    )
+
+
+def axes(width: float, height: float) -> list[str]:
+    """Return a grid for values up to `height`, and the numbers of an axis up to `width`."""
+    marks = []
+    step = _step(height)
+    for number in range(int(height / step) + 1):
+        marks += _tick(number * step, height)
+    step = _step(width)
+    for number in range(int(width / step) + 1):
+        x, _ = position(number * step / width, 0)
+        marks.append(
+            f'<text x="{x:.1f}" y="{_BOTTOM + 16}" text-anchor="middle">{number * step:g}</text>'
+        )
+    return marks
+
+
+def position(x: float, y: float) -> tuple[float, float]:
+    """Return the position of a point whose coordinates are shares of the axes."""
+    return _LEFT + (_RIGHT - _LEFT) * x, _y(y, 1.0)
 
 
 def style_of(series: Series, number: int) -> tuple[str, bool]:
@@ -127,14 +164,7 @@ def _figure(chart: Chart) -> str:
         if name:
             sign = "&#9633;" if is_dashed else "&#9632;"
             legend += f'<li><span style="color: {colour}">{sign}</span> {escape(name)}</li>'
-    return "\n".join(
-        [
-            f"<figure><figcaption>{escape(title)}</figcaption>",
-            f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
-            *marks,
-            f"</svg><ul>{legend}</ul></figure>",
-        ]
-    )
+    return figure(title, marks, legend)
 
 
 def _is_of_b(name: str) -> bool:
@@ -152,14 +182,15 @@ def _step(highest: float) -> float:
 
 
 def _grid(step: float, top: float) -> list[str]:
-    elements = []
-    for number in range(round(top / step) + 1):
-        y = _y(number * step, top)
-        elements.append(f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        elements.append(
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{number * step:g}</text>'
-        )
-    return elements
+    return [mark for n in range(round(top / step) + 1) for mark in _tick(n * step, top)]
+
+
+def _tick(value: float, top: float) -> list[str]:
+    y = _y(value, top)
+    return [
+        f'<line x1="{_LEFT}" x2="{_RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>',
+        f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>',
+    ]
 
 
 def _names(loads: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ Every request becomes a `BenchOutcome`; none is left out or repeated.
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -73,11 +74,20 @@ async def ask(target: Target, prompt: BenchPrompt, due: float | None = None) -> 
 
 
 async def by_clients(
-    target: Target, prompts: Iterator[BenchPrompt], clients: int, count: int, on_outcome: OnOutcome
+    target: Target,
+    prompts: Iterator[BenchPrompt],
+    clients: int,
+    count: float,
+    on_outcome: OnOutcome,
+    *,
+    seconds: float = math.inf,
 ) -> BenchRun:
-    """Send `count` requests from `clients`, each of which waits for its answer."""
+    """Send `count` requests from `clients`, each of which waits for its answer.
+
+    After `seconds` no request is sent beyond the first of each client.
+    """
     run = BenchRun(f"{clients} client{'s' * (clients > 1)}")
-    due = iter(range(count))
+    due = _due(clients, count, perf_counter() + seconds)
 
     async def client() -> None:
         for _ in due:
@@ -86,7 +96,7 @@ async def by_clients(
             on_outcome(outcome)
 
     with _measured(run):
-        await asyncio.gather(*(client() for _ in range(min(clients, count))))
+        await asyncio.gather(*(client() for _ in range(int(min(clients, count)))))
     return run
 
 
@@ -119,6 +129,13 @@ def poisson(rate: float, count: int, seed: int) -> list[float]:
     """Return the times of `count` independent requests, `rate` per second on average."""
     draw = random.Random(f"arrivals {seed}")
     return list(accumulate(draw.expovariate(rate) for _ in range(count)))
+
+
+def _due(clients: int, count: float, end: float) -> Iterator[int]:
+    number = 0
+    while number < count and (number < clients or perf_counter() < end):
+        yield number
+        number += 1
 
 
 @contextmanager

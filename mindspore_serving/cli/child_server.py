@@ -39,6 +39,10 @@ class ChildServer:
         """Exit status, negative for a signal; None while it runs."""
         return self._child.poll()
 
+    def terminate(self) -> None:
+        """Ask the server to end."""
+        self._child.terminate()
+
     def end_text(self) -> str:
         """Return why the server has ended, or ends now."""
         status = self._child.join()

@@ -11,6 +11,7 @@ from mindspore_serving.cli.chat_settings import ChatSettings, RunBatchSettings, 
 from mindspore_serving.cli.options import add_options
 from mindspore_serving.cli.parser import CommandParser
 from mindspore_serving.cli.settings import ServeSettings
+from mindspore_serving.cli.tune_settings import TuneSettings
 
 _OVERVIEW = """\
 Serve models of MindSpore, ONNX, PyTorch and Python over gRPC and REST, and language models over the
@@ -24,6 +25,7 @@ protocols of OpenAI, Anthropic, Ollama and TGI as well.
   mindspore-serving chat                 talk with a language model of a server
   mindspore-serving launch claude        start a coding agent with it; also codex, opencode, aider
   mindspore-serving bench                measure how fast it answers
+  mindspore-serving tune net.onnx        find the settings with which it is fastest
   mindspore-serving predict add predict '{"x": [1.0]}'      call a method
   mindspore-serving status               show which workers run, and where
   mindspore-serving pull Qwen/Qwen3-0.6B      download a model; also list, show, remove
@@ -139,6 +141,20 @@ Prompts are random words, or come from a file (--prompts).  Their length is meas
 count of tokens.  With --rate, latencies count from when a request was due, even if it was late.
 Profiles and scenarios have guidellm's names: `mindspore-serving docs cli`.
 """
+_TUNE = """\
+Find the settings of a servable with which it is fastest, or keeps a goal, by measuring them.
+
+  mindspore-serving tune net.onnx --output server.yaml
+  mindspore-serving tune models/resnet50 --goal "p99<50ms" --load requests.jsonl
+  mindspore-serving tune model.gguf --goal "first_p90<0.5s" --concurrency 8 --time 900
+  mindspore-serving tune net.mindir --calibrate DATA.npz      int8 as well
+
+Each candidate is served on a free port of 127.0.0.1 and measured in turn with the defaults; those
+that seem best are measured again.  The result is the frontier of latency and rate as a table and a
+chart, and a configuration for `serve --config`, with how sure it is.  The status is 1 if the goal
+is impossible.  Options of `serve` are kept as they are set here.  Ctrl-C ends the servers and
+prints what was measured so far.
+"""
 _WORKER = """\
 Join a server and run workers for it on this machine until Ctrl-C or SIGTERM:
 
@@ -232,6 +248,7 @@ COMMANDS = (
         "launch", "start a coding agent with a model of a server", _LAUNCH, tool.LaunchSettings
     ),
     Command("bench", "measure how fast a running server answers", _BENCH, BenchSettings),
+    Command("tune", "find the fastest settings of a servable by measuring", _TUNE, TuneSettings),
     Command("pull", "download a model by name", _PULL, tool.PullSettings),
     Command("list", "show the downloaded models", "", tool.ListSettings),
     Command("remove", "remove a downloaded model", _REMOVE, tool.RemoveSettings),

@@ -30,17 +30,17 @@ def effective(settings: ConfigSettings) -> dict[str, Any]:
     servables = [
         ({PATH: servable["paths"][0]} if "paths" in servable else {})
         | {
-            name: _shown(row, servable[row.name])
+            name: shown(row, servable[row.name])
             for name, row in FIELDS.items()
             if row.name in servable
         }
         for servable in settings.servables
     ]
-    options = {name: _shown(row, getattr(settings, row.name)) for name, row in FIELDS.items()}
+    options = {name: shown(row, getattr(settings, row.name)) for name, row in FIELDS.items()}
     return {SERVABLES: paths + servables} | {n: v for n, v in options.items() if v is not None}
 
 
-def _shown(row: OptionRow, value: Any) -> Any:
+def shown(row: OptionRow, value: Any) -> Any:
     """Return the value of an option as it is in a file; None if it is none of the choices."""
     if row.choices and value not in row.choices:
         return None

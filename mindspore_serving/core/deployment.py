@@ -83,6 +83,12 @@ class Deployment(ServableOptions):
         return self.max_workers > 0
 
     @property
+    def run_options(self) -> dict[str, Any]:
+        """Options of the runtime of each model, as in `DeclaredModel.options`."""
+        options = {"thread_num": self.model_threads, "precision_mode": self.precision}
+        return {name: value for name, value in options.items() if value}
+
+    @property
     def num_ranks(self) -> int:
         """Number of processes over which a worker cuts a bare language model.
 

@@ -33,6 +33,14 @@ class ServableOptions(WorkerOptions):
         choices=("mindspore", "onnxruntime", "openvino"),
         page="backends.md#mindir-without-mindspore",
     )
+    precision: str = models(
+        "",
+        "precision in which OpenVINO computes model files",
+        details="It changes the numbers in answers. A processor without it computes in float32",
+        default_text="float32",
+        choices=("float32", "bfloat16", "float16"),
+        page="backends.md#precision",
+    )
     python: str = workers(
         "",
         "Python interpreter of the workers, a path or a name in PATH",

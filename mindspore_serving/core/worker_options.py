@@ -235,6 +235,15 @@ class WorkerOptions:
         metavar="SETS",
         page="servable_config.md#cores-of-workers",
     )
+    model_threads: int = workers(
+        0,
+        "threads of a model file's runtime, in each worker",
+        details="In place of the `thread_num` of a Context",
+        default_text="0, the runtime's default",
+        at_least=0,
+        at_most=1024,
+        page="backends.md#precision",
+    )
     resources: Mapping[str, int] | None = workers(
         None,
         "shared resources that a worker needs to run, as npu0=1",

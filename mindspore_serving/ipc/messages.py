@@ -223,6 +223,7 @@ class Setup(Message, frozen=True, tag=10):
     cores: str = ""  # sets of cores, see `core.core_sets`
     number: int = 0  # of the worker in its servable, from 0
     states: dict[str, str] = {}  # of a model without servable_config.py
+    run_options: dict[str, Any] = {}  # of its models' runtime, in place of those declared
 
 
 class Work(Message, frozen=True, tag=11):

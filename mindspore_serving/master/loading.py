@@ -104,4 +104,5 @@ def setup_of(
         deployment.cores,
         number,
         dict(deployment.states),
+        deployment.run_options,
     )

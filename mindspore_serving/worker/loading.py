@@ -4,16 +4,17 @@ It knows no channel: in a worker without models, `RemoteCaller` has them run els
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
 from mindspore_serving import backends, loading, log
 from mindspore_serving.backends import batch_axis, described
 from mindspore_serving.backends.base import Array, LoadedModel, ModelSource
+from mindspore_serving.backends.formats import FORMATS
 from mindspore_serving.backends.probing import check_batch
 from mindspore_serving.batching import assemble
 from mindspore_serving.core.declaration import (
@@ -40,6 +41,9 @@ from mindspore_serving.worker.loaded_servable import LoadedServable, call_name
 from mindspore_serving.worker.preparing import check_subgraph, prepare_method
 from mindspore_serving.worker.remote import RemoteCaller
 from mindspore_serving.worker.warm_up import warm_up
+
+_RUN_OPTIONS = {"thread_num": "model_threads", "precision_mode": "precision"}
+_PRECISIONS = ("float32", "bfloat16", "float16")  # of the operator
 
 
 def load(
@@ -131,6 +135,12 @@ def _check_start(declaration: Declaration, setup: Setup) -> None:
             f"servable '{name}' is declared as distributed servable: start it with "
             "distributed.start_servable"
         )
+    if setup.run_options and not declaration.models:
+        names = " and ".join(_RUN_OPTIONS[name] for name in setup.run_options)
+        raise StartError(
+            f"{names}: servable '{name}' has no model file, so this does not apply; options of a "
+            "language model are dtype and num_threads"
+        )
     if declaration.distributed is None and setup.gang is not None:
         raise StartError(
             f"servable '{name}' has no distributed.declare_servable in its servable_config.py: "
@@ -196,8 +206,9 @@ def _open_model(
         dec_key=setup.dec_key,
         dec_mode=setup.dec_mode,
         config_file=repository.config_path(directory, name, spec),
-        options=spec.options,
+        options=_options(spec, setup.run_options),
     )
+    _check_precision(source)
     opened = backends.open_backend(source)
     states, is_inside = model_states.reports_of(spec, opened)
     model = described.check(spec, opened)
@@ -208,6 +219,25 @@ def _open_model(
     _add_model(servable, spec, model)
     report = servable.models[spec.key]
     servable.models[spec.key] = msgspec.structs.replace(report, states=states, is_inside=is_inside)
+
+
+def _options(spec: DeclaredModel, run_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a declaration with those of the operator in their place."""
+    options = {**spec.options, **run_options}
+    if devices := options.get("device_list"):
+        options["device_list"] = tuple({**device, **run_options} for device in devices)
+    return options
+
+
+def _check_precision(source: ModelSource) -> None:
+    """Raise StartError if the operator sets a precision and OpenVINO does not run the model."""
+    spec, precision = source.spec, source.options.get("precision_mode")
+    row = FORMATS.get(spec.format)
+    if precision in _PRECISIONS and (row is None or row.library != "openvino"):
+        raise StartError(
+            f"precision is '{precision}' for model '{spec.key}', which OpenVINO does not run: "
+            "leave it out, or set backend to openvino, if the model is MindIR or ONNX"
+        )
 
 
 def _add_model(servable: LoadedServable, spec: DeclaredModel, backend: LoadedModel) -> None:

@@ -1,36 +1,25 @@
 """Warm-up with recorded requests: a worker runs those of `warmup.jsonl` before it gets others.
 
-A line is the body of a RESTful request, with the method and how often it runs:
-`{"method": "predict", "instances": [{"x": 1}], "count": 2}`.
+`count` of a line says how often it runs.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from queue import Empty, SimpleQueue
-
-import msgspec
 
 from mindspore_serving import errors, log, wire
 from mindspore_serving.core.graph import StageKind
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.servable import recorded_requests
+from mindspore_serving.servable.recorded_requests import MAX_COUNT, RecordedRequest
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.job import PreparedMethod, RunningPart
 from mindspore_serving.worker.loaded_servable import LoadedServable
 
 FILE = "warmup.jsonl"
-MAX_SIZE = 64 << 20  # bytes of the file
-MAX_RUNS = 10_000  # of all lines
 _WAIT_SECONDS = 600.0  # for a model on another thread
 _CODEC = "ms_json"
-
-
-class RecordedRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of the file; `method` may be missing if the servable has one."""
-
-    instances: msgspec.Raw
-    method: str = ""
-    count: int = 1
 
 
 def warm_up(servable: LoadedServable, directory: str) -> None:
@@ -43,39 +32,20 @@ def warm_up(servable: LoadedServable, directory: str) -> None:
     if path is None:
         return
     started, num_runs = time.monotonic(), 0
-    for number, request in _read(path):
+    for number, request in recorded_requests.read(path):
         where = f"{path}:{number}"
         program = _program_of(where, request, servable.programs)
         num_runs += request.count
-        if request.count < 1 or num_runs > MAX_RUNS:
+        if request.count < 1 or num_runs > MAX_COUNT:
             raise StartError(
-                f"{where}: count is {request.count}, expected at least 1 and at most {MAX_RUNS} "
+                f"{where}: count is {request.count}, expected at least 1 and at most {MAX_COUNT} "
                 "in all lines"
             )
         for _ in range(request.count):
-            _run(where, program, b'{"instances":%b}' % bytes(request.instances))
+            _run(where, program, request.body)
     seconds = time.monotonic() - started
     name = servable.declaration.name
     log.info("%s: %d requests of %s ran in %.1f s", name, num_runs, FILE, seconds)
-
-
-def _read(path: str) -> Iterator[tuple[int, RecordedRequest]]:
-    """Iterate over the requests, with the numbers of their lines.  Raises StartError."""
-    size = os.path.getsize(path)
-    if size > MAX_SIZE:
-        raise StartError(f"{path} has {size} bytes, at most {MAX_SIZE} are accepted")
-    decoder = msgspec.json.Decoder(RecordedRequest)
-    with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield number, decoder.decode(line)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise StartError(
-                    f"{path}:{number}: {error}; expected "
-                    '{"method": "METHOD", "instances": [{"INPUT": VALUE}]}'
-                ) from None
 
 
 def _program_of(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.servable import recorded_requests
 from mindspore_serving.worker import loading, warm_up
 
 NO_REMOTE = SimpleNamespace(call=None)  # nothing is called in other workers
@@ -102,6 +103,6 @@ def test_a_line_that_fails_stops_the_start_and_is_named(start, line, problem):
 
 
 def test_a_large_file_is_refused(start, monkeypatch):
-    monkeypatch.setattr(warm_up, "MAX_SIZE", 10)
+    monkeypatch.setattr(recorded_requests, "MAX_SIZE", 10)
     with pytest.raises(StartError, match=r"bytes, at most 10 are accepted"):
         start(request(1))
