@@ -22,7 +22,6 @@ GROUPS = (
         "workers",
         "batching",
         "limits",
-        "state",
         "security",
         "observing",
         "machines",

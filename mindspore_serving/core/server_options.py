@@ -118,7 +118,7 @@ class ServerOptions:
         details="A directory is created if it does not exist, and has one server at a time; a "
         "database has several. Without it, there are no files and batches, and responses are "
         "stored in memory",
-        group="state",
+        group="limits",
         metavar="DIRECTORY|URL",
         is_path=True,
         is_secret=True,
