@@ -128,6 +128,7 @@ class PendingRequest:
     trace: RequestTrace | None = None
     is_background: bool = False  # not counted by admission control
     is_call: bool = False  # of a worker
+    tenant: str = ""
     priority: int = 0  # level, from 1, which is first; 0 is the default of its method
     sequence: SequenceStep | None = None
     parts: Sequence[PendingPart] = ()
