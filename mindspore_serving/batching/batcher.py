@@ -31,6 +31,14 @@ class Batcher(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return (item for _, item in self._waiting)
 
+    def pairs(self) -> Iterator[tuple[float, T]]:
+        """Iterate over the items, each with the time at which it was added."""
+        return iter(self._waiting)
+
+    def num_ahead(self, tenant: str) -> int:
+        """Return how many queued items leave before one that `tenant` would add, at most."""
+        return len(self)
+
     def sample(self, limit: int = MAX_SAMPLE) -> list[T]:
         """Return at most `limit` items, spread evenly over the queue."""
         step = -(-len(self._waiting) // limit) or 1

@@ -28,6 +28,10 @@ class PriorityBatcher(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return chain.from_iterable(self.levels)
 
+    def num_ahead(self, tenant: str) -> int:
+        """Return how many queued items leave before one that `tenant` would add, at most."""
+        return len(self)
+
     def sample(self, limit: int = MAX_SAMPLE) -> list[T]:
         """Return at most `limit` items, spread evenly over the queue."""
         return list(islice(self, 0, None, -(-len(self) // limit) or 1))

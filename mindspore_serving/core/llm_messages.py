@@ -81,6 +81,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         adapter: name of a LoRA adapter, "" for none.
         cache_salt: only requests with the same salt share cached prompts.
         priority: lower runs first.
+        tenant: requests of one do not wait for all those of another; "" for no API key.
     """
 
     prompt: str | list[int] | None = None
@@ -104,6 +105,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     adapter: str = ""
     cache_salt: str = ""
     priority: int = 0
+    tenant: str = ""
 
     @property
     def markdown(self) -> str:

@@ -16,7 +16,7 @@ from mindspore_serving.errors import Code, Overloaded
 from mindspore_serving.ipc.messages import MethodReport
 from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.answer_cache import cache_for
-from mindspore_serving.master.levels import make_queue
+from mindspore_serving.master.levels import in_turns, make_queue
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.method import ServedMethod
 from mindspore_serving.master.pacing import Window
@@ -207,9 +207,10 @@ class BatchedMethod(ServedMethod):
         """Time at which the queued batch must leave even if it is not full; None without one."""
         return self._queue.due()
 
-    def admit(self, timeout: float | None, now: float) -> None:
+    def admit(self, timeout: float | None, now: float, tenant: str = "") -> None:
         if self.admission.queue.since:
-            self.admission.check(self.num_ahead, timeout, now)
+            num_ahead = min(self.num_ahead, self._queue.num_ahead(tenant))
+            self.admission.check(num_ahead, timeout, now)
 
     def count_done(self, request: PendingRequest, code: int, now: float) -> None:
         patience, until = self.admission.patience, request.first_output or now
@@ -278,6 +279,8 @@ class BatchedMethod(ServedMethod):
         """Queue `parts` until a worker has room.  Raises Overloaded if their level has none."""
         if self._levels is not None:
             self._levels.check(parts)
+        elif parts[0].request.tenant:
+            self._queue = in_turns(self._queue)
         for part in parts:
             part.state = QUEUED
             self._queue.add(part, now)

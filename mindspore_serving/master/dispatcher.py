@@ -92,14 +92,14 @@ class Dispatcher:
         pending.id = request.id or log.request_id.get()
         pending.is_background, pending.is_shadow = request.is_background, request.is_shadow
         pending.priority = request.priority
+        pending.tenant = request.tenant or tenant_of_task.get()
         if request.sequence is not None:
-            tenant = request.tenant or tenant_of_task.get()
-            pending.sequence = replace(request.sequence, owner=tenant)
+            pending.sequence = replace(request.sequence, owner=pending.tenant)
         try:
             method = self.registry.find(request.servable, request.version, request.method)
             measures = method.measures_all or method.admission.queue.since
             if measures and not request.is_background:
-                method.admit(request.timeout, pending.started)
+                method.admit(request.timeout, pending.started, pending.tenant)
             if not request.is_shadow:
                 self.shares.take(method.share)
             self._requests[pending] = method

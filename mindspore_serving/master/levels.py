@@ -10,6 +10,7 @@ from math import inf
 from typing import TypeAlias
 
 from mindspore_serving.batching.batcher import Batcher
+from mindspore_serving.batching.fair import FairBatcher
 from mindspore_serving.batching.priority import PriorityBatcher
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.errors import Overloaded
@@ -111,13 +112,23 @@ class QueueLevels:
         return Overloaded(text, retry_after=seconds)
 
 
+PartQueue: TypeAlias = (
+    "Batcher[PendingPart] | FairBatcher[PendingPart] | PriorityBatcher[PendingPart]"
+)
+
+
+def in_turns(queue: PartQueue) -> PartQueue:
+    """Return `queue` as one whose parts leave in turns of their tenants, unless it has levels."""
+    return FairBatcher(queue, _tenant_of, _cost_of) if isinstance(queue, Batcher) else queue
+
+
 def make_queue(
     deployment: Deployment,
     preferred: int,
     label: str,
     call_later: CallLater,
     on_ended_removed: Callable[[int], None],
-) -> "tuple[Batcher[PendingPart] | PriorityBatcher[PendingPart], QueueLevels | None]":
+) -> "tuple[PartQueue, QueueLevels | None]":
     """Return the queue of a method, and its levels if there are any."""
     if not deployment.priority_levels:
         return Batcher(deployment.max_batch_delay_ms, preferred), None
@@ -128,3 +139,12 @@ def make_queue(
 def _runs(part: PendingPart) -> bool:
     """Return whether a worker has another part of the request."""
     return any(other.state is SENT for other in part.request.parts)
+
+
+def _tenant_of(part: PendingPart) -> str:
+    return part.request.tenant
+
+
+def _cost_of(part: PendingPart) -> float:
+    """Return the number of instances of `part`, as far as it is known here."""
+    return max(1, len(part.chunks))

@@ -57,7 +57,7 @@ class ServedMethod:
         self.capacity = EngineCapacity()
         self.cache: AnswerCache | None = None
 
-    def admit(self, timeout: float | None, now: float) -> None:
+    def admit(self, timeout: float | None, now: float, tenant: str = "") -> None:
         """Raise Overloaded if a request would be answered too late."""
         raise NotImplementedError
 

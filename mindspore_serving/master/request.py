@@ -129,6 +129,7 @@ class PendingRequest:
     is_background: bool = False  # not counted by admission control
     is_call: bool = False  # of a worker
     is_shadow: bool = False  # not counted in limits and metrics
+    tenant: str = ""
     priority: int = 0  # level, from 1, which is first; 0 is the default of its method
     sequence: SequenceStep | None = None
     parts: Sequence[PendingPart] = ()

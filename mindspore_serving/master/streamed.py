@@ -98,7 +98,7 @@ class StreamedMethod(ServedMethod):
     def num_waiting(self) -> int:
         return len(self._waiting) + len(self._quarantined)
 
-    def admit(self, timeout: float | None, now: float) -> None:
+    def admit(self, timeout: float | None, now: float, tenant: str = "") -> None:
         capacity = self.capacity
         num_waiting = len(self._open) - capacity.max_running
         if num_waiting >= capacity.max_waiting:

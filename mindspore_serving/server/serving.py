@@ -99,7 +99,7 @@ class Serving:
         self._memory = SharedMemory(is_enabled=True)  # registered by clients
         self._tracer: OtlpTracer | None = None
         self._routed = TrafficInference(CachingInference(master.dispatcher), master.dispatcher)
-        self._metered = MeteredInference(self._routed, self.renewal.tenants)
+        self._metered = MeteredInference(self._routed, self.renewal.tenants, self._is_language)
         self._inference: Inference = self._metered
         if log.has_requests():
             self._inference = RequestLog(self._inference)
@@ -357,6 +357,10 @@ class Serving:
             adapters,
             MasterClientModels(self.repository, options.pull_prefixes),
         )
+
+    def _is_language(self, servable: str) -> bool:
+        models = self._master.control.language_models()
+        return any(name == servable for name, _, _ in models)
 
     def _metrics(self, mounted: protocols.Mounted, *, has_vllm: bool) -> Page:
         """Return the page of current metrics."""

@@ -28,6 +28,7 @@ keys:
   - {name: few, key: key-of-few-requests, requests_per_minute: 2}
   - {name: toys, key: key-of-toys, models: [toy]}
   - {name: counted, key: key-of-counts}
+  - {name: classic, key: key-of-classic-calls, tokens_per_day: 20}
   - {name: instances, key: key-of-instances, tokens_per_day: 6}
 weights: {chatty: 2, toy: 3}
 """
@@ -116,6 +117,13 @@ def test_instances_of_weighted_servables_count_as_tokens(calls):
         sent = {"metadata": list(bearer("instances").items()), "timeout": PATIENCE}
         answer = ms.PredictReply.FromString(predict(request.SerializeToString(), **sent))
         assert b"6 tokens per day" in answer.error_msg[0].error_msg
+
+
+def test_classic_calls_of_language_models_cost_tokens_by_their_bytes(calls):
+    body = {"instances": [{"prompt": "x" * 100, "max_tokens": 2}]}
+    assert send(calls, "/model/chatty:generate", "classic-calls", body).status_code == 200
+    assert usage_of(calls, "classic-calls")["classic"]["limits"][0]["remaining"] == 0
+    assert send(calls, "/model/chatty:generate", "classic-calls", body).status_code == 429
 
 
 def test_requests_per_minute_are_refused_by_rest_and_grpc(calls):

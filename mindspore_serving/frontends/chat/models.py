@@ -31,7 +31,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.prefixes import prompt_texts
 from mindspore_serving.core.server_limits import ServerLimits
-from mindspore_serving.core.service import Control, Inference, Request
+from mindspore_serving.core.service import Control, Inference, Request, tenant_of_task
 from mindspore_serving.errors import (
     InvalidField,
     InvalidInputs,
@@ -45,6 +45,7 @@ from mindspore_serving.frontends.replies import Replies
 from mindspore_serving.frontends.request_options import RequestOptions
 
 DEFAULT_MAX_N = 16
+TENANT_LENGTH = 16  # characters of a digest, enough to tell tenants apart
 # Names that clients send if they mean the only model.
 ANY_MODEL = frozenset({"", "default", "dummy", "tgi"})
 
@@ -222,6 +223,8 @@ class ServedModel:
             is_background = options.priority >= BACKGROUND
             requested = 0 if is_background else request.priority
             request = msgspec.structs.replace(request, priority=requested + options.priority)
+        if tenant := tenant_of_task.get():
+            request = msgspec.structs.replace(request, tenant=tenant[:TENANT_LENGTH])
         limits = self.rules.limits if request.is_stream else None
         return Generation(self.inference, self._wrap(request, options), limits)
 

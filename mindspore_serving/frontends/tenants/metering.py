@@ -15,13 +15,19 @@ from mindspore_serving.frontends.tenants.report import UsageReport, report
 from mindspore_serving.frontends.tenants.usage import UsageCounts, UsageKey, UsageTable
 from mindspore_serving.metrics.exposition import Page
 
+BYTES_PER_TOKEN = 4  # of texts, about
+
 
 class MeteredInference:
     """An `Inference` that checks the limits of tenants, and counts what they use of `inner`."""
 
-    def __init__(self, inner: Inference, tenants: TenantTable) -> None:
+    def __init__(
+        self, inner: Inference, tenants: TenantTable, is_language: Callable[[str], bool]
+    ) -> None:
+        """Create a meter; `is_language` returns whether a servable is a language model."""
         self._inner = inner
         self._tenants = tenants
+        self._is_language = is_language
         self.usage = UsageTable()
 
     @property
@@ -49,6 +55,8 @@ class MeteredInference:
         if tenant is None:
             return self._inner.submit(request, on_reply)
         call = MeteredCall(tenant, request, on_reply, self.usage)
+        if request.codec != CODEC and self._is_language(request.servable):
+            call.estimate(request.body)
         try:
             tenant.check_model(request.servable)
             tenant.check_tokens()
@@ -62,7 +70,7 @@ class MeteredInference:
 class MeteredCall:
     """A request whose tokens are charged to a tenant when it ends, however it ends."""
 
-    __slots__ = ("_call", "_is_language", "_on_reply", "_servable", "_tenant",
+    __slots__ = ("_call", "_num_bytes", "_is_language", "_on_reply", "_servable", "_tenant",
                  "_usage", "_table")  # fmt: skip
 
     def __init__(
@@ -79,6 +87,11 @@ class MeteredCall:
         self._is_language = request.codec == CODEC
         self._usage = UsageCounts(num_requests=1)
         self._call: Call | None = None
+        self._num_bytes: int | None = None  # of request and answer, if they are charged
+
+    def estimate(self, body: object) -> None:
+        """Charge for bytes, as the method of a language model does not tell its tokens."""
+        self._num_bytes = len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
 
     def follow(self, call: Call) -> None:
         """Cancel `call` when this call is cancelled."""
@@ -103,6 +116,8 @@ class MeteredCall:
                 self._count(body)
         else:
             self._usage.num_instances += len(reply.instances)
+            if self._num_bytes is not None:
+                self._num_bytes += sum(map(len, reply.instances))
         if reply.is_last:
             self._call = None
             self._settle(reply.failure)
@@ -133,7 +148,9 @@ class MeteredCall:
         usage.num_failed = int(failure is not None)
         tokens = usage.num_prompt_tokens + usage.num_generated_tokens
         weight = tenant.key.weight_of(self._servable)
-        if not self._is_language:
+        if self._num_bytes is not None:
+            tokens = -(-self._num_bytes // BYTES_PER_TOKEN)
+        elif not self._is_language:
             tokens = usage.num_instances if weight is not None else 0
         tenant.charge(tokens * (1 if weight is None else weight))
         self._table.add(UsageKey(tenant.owner, tenant.name, self._servable), usage)

@@ -148,7 +148,7 @@ class Engine:
         sequence = Sequence(
             tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
-            adapter=request.adapter, images=images,
+            tenant=request.tenant, adapter=request.adapter, images=images,
             logits_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1

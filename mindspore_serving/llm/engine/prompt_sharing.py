@@ -112,7 +112,7 @@ def share_budget(
     The `short` ones may overtake others that have more tokens left.
     """
     by_length = sorted(
-        short, key=lambda sequence: (sequence.order[0], sequence.num_left, sequence.order)
+        short, key=lambda sequence: (sequence.order[0], sequence.num_left, order_of(sequence))
     )
     planned: set[int] = set()
 

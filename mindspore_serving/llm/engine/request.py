@@ -42,6 +42,7 @@ class GenerationRequest:
     bad_words_ids: list[list[int]]
     tokenizer: Tokenizer | None
     priority: int = 0
+    tenant: str = ""
     cache_salt: str = ""
     adapter: int = 0
     grammar: CompiledGrammar | None = None  # of each completion
@@ -96,6 +97,7 @@ def make_request(
     limits: ModelLimits,
     *,
     priority: int = 0,
+    tenant: str = "",
     cache_salt: str = "",
     adapter: int = 0,
     grammar: CompiledGrammar | None = None,
@@ -105,7 +107,8 @@ def make_request(
 ) -> GenerationRequest:
     """Return a request that keeps `limits`.
 
-    A missing seed is drawn.  Lower `priority` runs first, equals in order of arrival.  Only
+    A missing seed is drawn.  Lower `priority` runs first, equals in turns of
+    their tenants.  Only
     requests with the same `cache_salt` share cached prompts.  `adapter` is the number of a LoRA
     adapter, 0 for none.  Each completion follows `grammar`, and ends with STOP when that is
     complete; its reasoning keeps the limit `thinking`.  With `continues` the text continues that of
@@ -136,6 +139,7 @@ def make_request(
         bad_words_ids=bad_words_ids,
         tokenizer=limits.tokenizer,
         priority=priority,
+        tenant=tenant,
         cache_salt=cache_salt,
         adapter=adapter,
         grammar=grammar,

@@ -12,9 +12,10 @@ answers of other requests nor their prompts:
 A sequence is admitted when the cache has room for all of its tokens and, if it overtakes waiting
 ones, for theirs as well.  A prompt with the same prefix as one that is being computed waits for
 those blocks and shares them (`PendingPrefixes`).  When a decoding sequence finds no free block, the
-last in order (lowest priority, youngest) is preempted: it frees all of its blocks and waits again;
-later its tokens are recomputed, except those still in the cache.  A sequence that outgrows the
-model's `rope_switch` restarts in the same way, as all of its keys change.
+last in order (lowest priority, latest turn of its tenant, youngest) is preempted: it frees all of
+its blocks and waits again; later its tokens are recomputed, except those still in the cache.  A
+sequence that outgrows the model's `rope_switch` restarts in the same way, as all of its keys
+change.
 
 Sequences of batches run in the background (priority BACKGROUND): a step that computes other
 sequences has none of them, but for one step in BACKGROUND_TURN, so that they end under any load.
@@ -29,6 +30,7 @@ from functools import partial
 from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.cache import SequenceCache
+from mindspore_serving.llm.engine.fair_turns import FairTurns
 from mindspore_serving.llm.engine.prompt_sharing import (
     AdmissionGate,
     PendingPrefixes,
@@ -61,7 +63,7 @@ class Scheduler:
 
     def __init__(self, config: EngineConfig, cache: SequenceCache) -> None:
         self.cache, self.pool = cache, cache.pool
-        self.waiting: list[Sequence] = []  # both sorted by `Sequence.order`
+        self.waiting: list[Sequence] = []  # both sorted by `order_of`
         self.running: list[Sequence] = []
         self.num_reserved = (
             0  # blocks that new sequences may not take: a prompt to embed needs them
@@ -72,6 +74,7 @@ class Scheduler:
         self._config = config
         self._block_size = cache.block_size
         self._aborted: list[Sequence] = []
+        self._turns = FairTurns()
 
     @property
     def has_work(self) -> bool:
@@ -89,12 +92,15 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queue `sequence`.  The cache must be able to hold its `max_len`."""
+        if not sequence.num_charged:
+            self._turns.enter(sequence)
         sequence.status = SequenceStatus.WAITING
         self.cache.prepare(sequence)
         insort(self.waiting, sequence, key=order_of)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Run `child` on the blocks of `parent`, or queue it if no more sequences can run."""
+        self._turns.fork(child)
         if len(self.running) >= self.cache.max_running:
             self.add(child)
             return
@@ -112,6 +118,7 @@ class Scheduler:
                 sequence,
             )
             sequence.status = SequenceStatus.ABORTED
+            self._turns.leave(sequence)
             self._aborted.append(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -120,6 +127,7 @@ class Scheduler:
             remove(self.waiting, sequence)
         elif sequence.status is SequenceStatus.RUNNING:
             remove(self.running, sequence)
+        self._turns.leave(sequence)
         self.cache.release(sequence)
         sequence.status = SequenceStatus.FINISHED
 
@@ -232,6 +240,7 @@ class Scheduler:
         if sequence.num_cached < 0:
             sequence.num_cached = sequence.num_computed
             self.admitted.append(sequence)
+            self._turns.begin(sequence)
         remove(self.waiting, sequence)
         self._run(sequence)
         if self.cache.shares_pending:

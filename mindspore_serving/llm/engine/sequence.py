@@ -40,8 +40,11 @@ class Sequence:
 
     tokens: list[int]  # prompt and answer
     max_len: int  # tokens at which it ends
-    order: tuple[int, int, int]  # (priority, arrival, index): the smallest is preempted last
+    order: tuple[int, int, int]  # (priority, arrival, index)
     salt: str = ""
+    tenant: str = ""
+    turn: int = 0  # before the arrival: the smallest is preempted last
+    num_charged: int = 0  # tokens that its tenant was charged for, see `FairTurns`
     adapter: int = 0
     uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
@@ -121,7 +124,10 @@ class Sequence:
             tokens=[*tokens, token],
             max_len=self.max_len,
             order=(self.order[0], self.order[1], index),
+            turn=self.turn,
             salt=self.salt,
+            tenant=self.tenant,
+            num_charged=self.num_charged,
             adapter=self.adapter,
             uses_long_rope=self.uses_long_rope,
             num_cached=self.num_cached,
@@ -130,9 +136,10 @@ class Sequence:
         )
 
 
-def order_of(sequence: Sequence) -> tuple[int, int, int]:
+def order_of(sequence: Sequence) -> tuple[int, int, int, int]:
     """Return the key by which sequences are ordered: the smallest runs first."""
-    return sequence.order
+    priority, arrival, index = sequence.order
+    return priority, sequence.turn, arrival, index
 
 
 def is_background(sequence: Sequence) -> bool:
@@ -144,13 +151,13 @@ def split(ordered: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
     """Return the sequences of a list in order that run in the foreground and in the background."""
     if not ordered or not is_background(ordered[-1]):
         return ordered, []
-    index = bisect_left(ordered, (BACKGROUND, -1, -1), key=order_of)
+    index = bisect_left(ordered, (BACKGROUND, -1, -1, -1), key=order_of)
     return ordered[:index], ordered[index:]
 
 
 def remove(ordered: list[Sequence], sequence: Sequence) -> None:
     """Remove `sequence` from a list in order."""
-    del ordered[bisect_left(ordered, sequence.order, key=order_of)]
+    del ordered[bisect_left(ordered, order_of(sequence), key=order_of)]
 
 
 @dataclass(frozen=True, slots=True)

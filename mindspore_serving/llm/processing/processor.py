@@ -144,6 +144,7 @@ class Processor:
         self.adapter(request.adapter)
         options = {
             "priority": request.priority,
+            "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "grammar": self.grammar(prompt.answer_format.grammar),
             "continues": request.messages is None,
