@@ -12,6 +12,7 @@ _ROW = re.compile(r"""([A-Za-z0-9._-]+)([^;]*);.*\bextra == ["']([\w-]+)["']""")
 _DISTRIBUTIONS = {  # by module
     "bs4": "beautifulsoup4",
     "cv2": "opencv-python-headless",
+    "jwt": "pyjwt",
     "llama_cpp": "llama-cpp-python",
     "opentelemetry": "opentelemetry-sdk",
     "pil": "pillow",

@@ -31,6 +31,8 @@ class Gate:
         if node.is_open:
             await self._app(scope, receive, send)
             return
+        if token := self._keys.token_in(dict(scope["headers"])):
+            await self._keys.prepare(token)
         try:
             tenant = self._admit(scope, node)
         except ServingError as error:

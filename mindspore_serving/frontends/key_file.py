@@ -12,12 +12,13 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from mindspore_serving.errors import InvalidInputs, StartError, reason
 from mindspore_serving.frontends.keys import ApiKey
+from mindspore_serving.frontends.tenants.issuers import ALGORITHMS, Issuer
 from mindspore_serving.frontends.tenants.limits import Limits
 
 MIN_LENGTH = 8  # characters of a key
@@ -46,15 +47,45 @@ class KeyRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     operator: bool = False
 
 
+class IssuerRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An identity provider of a YAML file, see `Issuer`."""
+
+    issuer: Annotated[str, msgspec.Meta(min_length=1)]
+    audience: Annotated[str, msgspec.Meta(min_length=1)]
+    jwks_url: Annotated[str, msgspec.Meta(pattern="^https?://")]
+    algorithms: tuple[str, ...] = ("RS256",)
+    name_claim: str = "sub"
+    models_claim: str = ""
+    limits_claim: str = ""
+    max_requests: _Limit = None
+    requests_per_minute: _Limit = None
+    tokens_per_minute: _Limit = None
+    tokens_per_day: _Limit = None
+    models: list[str] = []
+
+
 class KeyRows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a YAML file; `weights` are factors of the tokens of models."""
 
     keys: list[KeyRow] = []
+    issuers: list[IssuerRow] = []
     weights: dict[str, _Weight] = {}
 
 
+class KeyFile(NamedTuple):
+    """Content of a file of API keys."""
+
+    keys: tuple[ApiKey, ...]
+    issuers: tuple[Issuer, ...] = ()
+
+
 def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
-    """Read the keys in `path`.
+    """Read the keys in `path`, as `read_key_file` does."""
+    return read_key_file(path).keys
+
+
+def read_key_file(path: str | os.PathLike[str]) -> KeyFile:
+    """Read the keys and issuers in `path`.
 
     Raises StartError if the file cannot be read, or every user can read it, and InvalidInputs with
     the number of a wrong line.
@@ -73,11 +104,16 @@ def read_keys(path: str | os.PathLike[str]) -> tuple[ApiKey, ...]:
         )
     if len(text) > MAX_SIZE:
         raise StartError(f"Serving Error: the file of API keys {path} is over {MAX_SIZE} bytes")
-    read = _keys_of_yaml if str(path).endswith(_SUFFIXES) else _keys_of_lines
-    keys = tuple(_distinct(read(text, str(path))))
-    if not keys:
+    issuers: tuple[Issuer, ...] = ()
+    if str(path).endswith(_SUFFIXES):
+        rows = _rows_of_yaml(text, str(path))
+        keys = tuple(_distinct(_keys_of_rows(rows, str(path))))
+        issuers = tuple(_issuers_of(rows, str(path)))
+    else:
+        keys = tuple(_distinct(_keys_of_lines(text, str(path))))
+    if not keys and not issuers:
         raise InvalidInputs(f"there is no API key in {path}, expected one in each line")
-    return keys
+    return KeyFile(keys, issuers)
 
 
 def _distinct(keys: Iterator[tuple[ApiKey, str]]) -> Iterator[ApiKey]:
@@ -128,13 +164,38 @@ def _limit_of(word: str, where: str) -> tuple[str, int]:
     return name, number
 
 
-def _keys_of_yaml(text: str, path: str) -> Iterator[tuple[ApiKey, str]]:
+def _rows_of_yaml(text: str, path: str) -> KeyRows:
     from mindspore_serving.core import yaml_text  # not every environment has PyYAML
 
     try:
-        rows = msgspec.convert(yaml_text.load(text, "this is no YAML"), KeyRows)
+        return msgspec.convert(yaml_text.load(text, "this is no YAML"), KeyRows)
     except (InvalidInputs, msgspec.ValidationError) as error:
         raise InvalidInputs(f"{path}: {_UNKNOWN.sub('a name', str(error))}") from None
+
+
+def _issuers_of(rows: KeyRows, path: str) -> Iterator[Issuer]:
+    for index, row in enumerate(rows.issuers):
+        wrong = sorted(set(row.algorithms) - ALGORITHMS)
+        if wrong or not row.algorithms:
+            raise InvalidInputs(
+                f"{path}, issuers[{index}]: algorithms has {wrong}, expected some of "
+                f"{', '.join(sorted(ALGORITHMS))}"
+            )
+        yield Issuer(
+            row.issuer,
+            row.audience,
+            row.jwks_url,
+            row.algorithms,
+            row.name_claim,
+            row.models_claim,
+            row.limits_claim,
+            Limits(*(getattr(row, limit) for limit in _LIMITS)),
+            tuple(row.models),
+            tuple(rows.weights.items()),
+        )
+
+
+def _keys_of_rows(rows: KeyRows, path: str) -> Iterator[tuple[ApiKey, str]]:
     weights = tuple(rows.weights.items())
     for index, row in enumerate(rows.keys):
         where = f"{path}, keys[{index}]"

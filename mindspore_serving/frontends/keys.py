@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from mindspore_serving.errors import Forbidden, Unauthorized
@@ -109,6 +109,21 @@ class Tenant:
         return self._state.allowances(self.key.limits, self._clock())
 
 
+class TokenFinder(Protocol):
+    """Verifier of tokens of identity providers, see `tenants.issuers`."""
+
+    def find(self, token: bytes) -> Tenant:
+        """Return the tenant of a token.
+
+        Raises Unauthorized, and ServableUnavailable while keys of its issuer are fetched.
+        """
+        ...
+
+    async def prepare(self, token: bytes) -> None:
+        """Wait for keys that `find` needs, for some seconds at most."""
+        ...
+
+
 TenantTable: TypeAlias = WeakValueDictionary[str, Tenant]
 """Tenants by `owner`, of all listeners: they count the requests of a key together."""
 
@@ -124,6 +139,7 @@ class Keys:
         """Accept `keys`; servers that count the requests of a key together share `tenants`."""
         self._shared = TenantTable() if tenants is None else tenants
         self.tenants: dict[bytes, Tenant] = {}
+        self.tokens: TokenFinder | None = None
         self.replace(ApiKey(key) if isinstance(key, str) else key for key in keys)
 
     def replace(self, keys: Iterable[ApiKey]) -> None:
@@ -139,7 +155,17 @@ class Keys:
         self.tenants = tenants
 
     def __bool__(self) -> bool:
-        return bool(self.tenants)
+        return bool(self.tenants) or self.tokens is not None
+
+    def token_in(self, fields: Mapping[bytes, bytes]) -> bytes:
+        """Return the token of a request that keys may have to be fetched for; "" if none."""
+        sent = _key_of(fields.get(b"authorization") or b"") if self.tokens is not None else b""
+        return sent if _is_token(sent) else b""
+
+    async def prepare(self, token: bytes) -> None:
+        """Wait until `find` can decide about a token."""
+        if self.tokens is not None and token:
+            await self.tokens.prepare(token)
 
     def find_in(self, fields: Mapping[bytes, bytes]) -> Tenant:
         """Return the tenant of the key in the headers of a request.  Raises Unauthorized."""
@@ -155,6 +181,8 @@ class Keys:
         sent = (_key_of(authorization or b""), *(key.strip() for key in api_keys if key))
         tenants = (self.tenants.get(digest_of(key)) for key in sent)
         tenant = next(filter(None, tenants), None)
+        if tenant is None and self.tokens is not None:
+            tenant = next(map(self.tokens.find, filter(_is_token, sent)), None)
         if tenant is None:
             raise Unauthorized(TEXT)
         return tenant
@@ -169,6 +197,11 @@ def owner_of(scope: Mapping[str, Any]) -> str:
 def digest_of(key: bytes) -> bytes:
     """Return the digest of a key, by which the server knows it."""
     return hashlib.sha256(key).digest()
+
+
+def _is_token(sent: bytes) -> bool:
+    """Return whether a client may have sent a JWT: three parts, in base64."""
+    return sent.count(b".") == 2 and sent.startswith(b"ey")
 
 
 def _key_of(authorization: bytes) -> bytes:

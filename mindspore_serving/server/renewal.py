@@ -8,8 +8,9 @@ from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.aio import on_thread
-from mindspore_serving.frontends.key_file import read_keys
+from mindspore_serving.frontends.key_file import KeyFile, read_key_file
 from mindspore_serving.frontends.keys import Keys, TenantTable
+from mindspore_serving.frontends.tenants.issuers import TokenVerifier
 from mindspore_serving.metrics.exposition import Page
 from mindspore_serving.server import file_watch
 from mindspore_serving.server.file_watch import WatchedFiles
@@ -58,10 +59,18 @@ class Renewal:
         if path is None:
             return Keys(options.api_keys, self.tenants)
         if path not in self._keys:
-            files = WatchedFiles("the API keys", [path], partial(read_keys, path))
-            keys = self._keys[path] = Keys(files.value, self.tenants)
-            self._follow(files, keys.replace)
+            files = WatchedFiles("the API keys", [path], partial(read_key_file, path))
+            keys = self._keys[path] = Keys((), self.tenants)
+            self._use(keys, files.value)
+            self._follow(files, partial(self._use, keys))
         return self._keys[path]
+
+    def _use(self, keys: Keys, content: KeyFile) -> None:
+        """Accept the keys and tokens of a file.  Raises StartError if a library is missing."""
+        issuers = content.issuers
+        tokens = TokenVerifier(issuers, self.tenants) if issuers else None
+        keys.replace(content.keys)
+        keys.tokens = tokens
 
     def admission(self, options: FrontEndOptions) -> Admission:
         """Return the current API keys and certificate, for a front-end process."""

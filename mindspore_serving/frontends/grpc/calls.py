@@ -94,6 +94,8 @@ class CallGate:
         `method` is package.Service/Method.
         """
         self.name(context, method)
+        if token := self.keys.token_in({b"authorization": _find(context, "authorization") or b""}):
+            await self.keys.prepare(token)
         try:
             call = AdmittedCall(self.admit_tenant(context), self.reader)
             try:

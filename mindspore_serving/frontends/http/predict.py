@@ -60,8 +60,8 @@ class FastPath:
         That is so for other requests, for requests from browsers, and for methods whose names can
         mean a stream.
         """
-        if head.method != b"POST":
-            return None
+        if head.method != b"POST" or self.keys.token_in(head.fields):
+            return None  # the application can wait for the keys of a token's issuer
         if not head.target.startswith(_PREFIX):
             return self.open_other(self, head, output)
         if self.origins is not None and not self.origins.is_plain(head.fields):
@@ -69,7 +69,7 @@ class FastPath:
         call = Predict(self, head, output)
         try:
             tenant = None
-            if self.keys.tenants:
+            if self.keys:
                 tenant = self.keys.find(head.fields.get(b"authorization"))
             call.route = find_route(head.target)
             if call.route.method.endswith("_stream"):

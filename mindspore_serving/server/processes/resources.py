@@ -61,9 +61,9 @@ class LocalKeys:
     is_open: bool
 
     @classmethod
-    def of(cls, api_keys: Sequence[ApiKey]) -> "LocalKeys":
-        """Create the keys of a server with `api_keys`, empty for an open server."""
-        keys = cls(Keys(), is_open=not api_keys)
+    def of(cls, api_keys: Sequence[ApiKey], *, is_open: bool) -> "LocalKeys":
+        """Create the keys of a server with `api_keys`."""
+        keys = cls(Keys(), is_open=is_open)
         keys.replace(api_keys)
         return keys
 
@@ -94,7 +94,8 @@ class AccessPolicy:
         """Create the policy of a server.  Raises StartError for an invalid certificate."""
         tls, pem = options.ssl_config, admission.pem
         certificates = None if tls is None or pem is None else Certificates(tls, pem)
-        return cls(LocalKeys.of(admission.keys), certificates)
+        has_keys = bool(options.api_keys) or options.key_file is not None
+        return cls(LocalKeys.of(admission.keys, is_open=not has_keys), certificates)
 
     def replace(self, admission: Admission) -> None:
         """Replace keys and certificate.  Raises StartError, and keeps the old certificate then."""
