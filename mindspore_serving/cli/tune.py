@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,10 @@ class _Tuning:
         self, measurement: Measurement, urls: list[str], trials: Sequence[Trial]
     ) -> None:
         defaults, *settings = measurement.round(urls)
+        for run in defaults.values():
+            if all(outcome.answer is None for outcome in run.outcomes):
+                kind, text = run.outcomes[0].failure
+                raise StartError(f"the server with the defaults answers no more: {kind} {text}")
         for trial, runs in zip(trials, settings, strict=True):
             trial.rounds.append((defaults, runs))
 
@@ -286,8 +290,13 @@ def _quantized(settings: TuneSettings, path: str, model_format: str) -> str:
     target = directory / f"{Path(path).stem}_int8.xml"
     if not settings.output:
         target = Path.cwd() / target.name
+    if target.exists():
+        raise InvalidInputs(
+            f"{target} exists, perhaps of an earlier run: remove it, or leave out --calibrate"
+        )
     _say(f"quantising {path} to {target}")
-    _say(quantize(path, str(target), settings.calibrate).summary())
+    with redirect_stdout(sys.stderr):
+        _say(quantize(path, str(target), settings.calibrate).summary())
     return str(target)
 
 

@@ -48,7 +48,7 @@ def _outcome(trial: Trial, goal: Goal) -> str:
 
 def all_points(trials: Sequence[Trial], goal: Goal, *, is_language: bool) -> list[Point]:
     """Return the points of all settings, with the defaults over the rounds of all."""
-    changed = [trial for trial in trials if trial.changes]
+    changed = [trial for trial in trials if trial.changes and trial.rounds]
     newest = {describe(trial.changes): trial for trial in changed}  # those measured again are last
     rate = "tokens" if is_language else "rate"
     latency = next((limit.name for limit in goal.limits if limit.is_latency), "p99")
