@@ -52,21 +52,26 @@ def run(settings: TuneSettings) -> int:
     tune_load.check_file(settings, is_language=is_language)
     to_goal(parse(settings.goal), is_language=is_language)
     tuning = _Tuning(settings, path, is_language=is_language)
-    was_interrupted = False
+    status_of_end = 0
     try:
         tuning.run()
     except KeyboardInterrupt:
-        was_interrupted = True
         _say("interrupted: this is what was measured so far")
+        status_of_end = _INTERRUPTED
+    except ServingError as error:
+        if not tuning.trials:
+            raise
+        _say(f"{error}; this is what was measured so far")
+        status_of_end = 1
     code = tuning.report() if tuning.trials else 1
-    return _INTERRUPTED if was_interrupted else code
+    return status_of_end or code
 
 
 class _Tuning:
     """Measurement of one servable; `trials` are those of the search."""
 
     def __init__(self, settings: TuneSettings, path: str, *, is_language: bool) -> None:
-        self._settings, self._is_bare_language = settings, is_language
+        self._settings = settings
         self._base = _base(settings, path)
         self._began = time.monotonic()
         self._is_language = is_language

@@ -40,6 +40,9 @@ def check(settings: TuneSettings) -> None:
     for clients in settings.concurrency:
         if not 1 <= clients < MAX_CLIENTS:
             raise InvalidInputs(f"--concurrency {clients}: expected 1 to {MAX_CLIENTS - 1}")
+    for path in filter(None, (settings.output, settings.chart, settings.json)):
+        if not Path(path).absolute().parent.is_dir():
+            raise InvalidInputs(f"cannot write {path}: there is no directory for it")
     for name in settings.knobs:
         if name not in tune_knobs.NAMES:
             near = did_you_mean(name, tune_knobs.NAMES)

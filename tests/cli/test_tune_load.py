@@ -150,6 +150,7 @@ def test_a_refused_request_says_how_to_give_another() -> None:
     [
         ({"concurrency": (4, 0)}, "--concurrency 0: expected 1 to 999"),
         ({"knobs": ("worker",)}, "'worker', expected some of backend.*did you mean 'workers'"),
+        ({"output": "/no/such/out.yaml"}, "cannot write /no/such/out.yaml: there is no directory"),
         ({"goal": "quick"}, "--goal is 'quick', expected limits as p99<50ms"),
     ],
 )
