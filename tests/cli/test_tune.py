@@ -12,6 +12,8 @@ from mindspore_serving.cli import config_file, tune_chart, tune_report
 from mindspore_serving.cli.tune_goals import parse, to_goal
 from mindspore_serving.cli.tune_results import Trial
 from mindspore_serving.cli.tune_search import Decision
+from mindspore_serving.cli.tune_servers import served
+from mindspore_serving.errors import StartError
 from tests.cli.commands import SERVING, Command, call
 from tests.cli.conftest import write_onnx, write_words
 from tests.cli.test_bench_engines import children
@@ -176,6 +178,13 @@ def test_a_language_model_is_tuned_by_its_engines_options(tmp_path: Path) -> Non
     (servable,) = config_file.read(str(tmp_path / "server.yaml"))["servables"]
     assert servable["paths"] == (str(model),)
     assert "kv_cache_memory=64000000.0" in servable["llm_option"]
+
+
+@pytest.mark.e2e
+def test_a_server_that_is_not_ready_in_time_is_ended(words: Path) -> None:
+    content = {"servables": [{"path": str(words / "words")}]}
+    with pytest.raises(StartError, match="not ready within 0 s"), served(content, limit=0.01):
+        pass
 
 
 @pytest.mark.e2e
