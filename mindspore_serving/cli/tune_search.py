@@ -171,7 +171,7 @@ def decide(confirmed: Sequence[Trial], trials: Sequence[Trial], goal: Goal) -> D
             )
         else:
             text = (
-                f"{goal.objective} is {value} times as good as with the defaults "
+                f"{goal.objective}: {value} times as good as with the defaults "
                 f"(95 % interval, {value.num_rounds} rounds in turn with them)"
             )
         return Decision(trial.changes, f"Best: {describe(trial.changes)}: {text}", trial)

@@ -84,6 +84,7 @@ def test_progress_says_how_settings_compare() -> None:
         "cores 0: rate 3.00 (3.00 to 3.00) of the defaults, better than the defaults"
     )
     assert lines[2].endswith("cores 1: not measured: no such core")
+    assert tune_report.failures(TRIALS) == ["not measured: cores 1: no such core"]
     slow = Trial({"cores": "0"}, [({2: at_rate(100)}, {2: at_rate(50)})] * 2)
     assert tune_report.progress(slow, FASTEST, 0).endswith("far worse, and so not measured further")
     goal = to_goal(parse("rate>200"), is_language=False)

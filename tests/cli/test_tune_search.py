@@ -179,7 +179,7 @@ def decision(rates: Rates, goal: Goal = FASTEST, rounds: int = 6) -> Decision:
 def test_better_settings_are_chosen_with_their_interval() -> None:
     made = decision(rate_of)
     assert made.changes == {"a": 2, "b": 1}
-    assert made.text.startswith("Best: a 2, b 1: rate is 1.80 (1.80 to 1.80) times as good")
+    assert made.text.startswith("Best: a 2, b 1: rate: 1.80 (1.80 to 1.80) times as good")
     assert "6 rounds" in made.text
 
 
