@@ -72,7 +72,9 @@ class _Tuning:
 
     def __init__(self, settings: TuneSettings, path: str, *, is_language: bool) -> None:
         self._settings = settings
-        self._base = _base(settings, path)
+        # An archive is unpacked again by each server; `path` is in a directory of this process.
+        location = os.path.abspath(resolve(settings.servable, offline=settings.offline or None))
+        self._base = _base(settings, location if os.path.isfile(location) else path)
         self._began = time.monotonic()
         self._is_language = is_language
         self._goal = to_goal(parse(settings.goal), is_language=is_language)
@@ -116,7 +118,7 @@ class _Tuning:
             self._confirm(measurement, url)
 
     def _load(self, url: str) -> TuneLoad:
-        (servable,) = status.ask(url, Access())
+        servable = max(status.ask(url, Access()), key=lambda row: int(row["version"]))
         load = tune_load.to_load(servable, self._settings)
         if load.is_language != self._is_language:  # a servable_config.py declares one
             self._is_language = load.is_language

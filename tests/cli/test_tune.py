@@ -1,6 +1,7 @@
 """`mindspore-serving tune`: its texts and charts, and real servables within little time."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import cli
-from mindspore_serving.cli import config_file, tune_chart, tune_report
+from mindspore_serving.cli import config_file, tune, tune_chart, tune_report
 from mindspore_serving.cli.tune_goals import parse, to_goal
 from mindspore_serving.cli.tune_results import Trial
 from mindspore_serving.cli.tune_search import Decision
 from mindspore_serving.cli.tune_servers import served
+from mindspore_serving.cli.tune_settings import TuneSettings
 from mindspore_serving.errors import StartError
 from tests.cli.commands import SERVING, Command, call
 from tests.cli.conftest import write_onnx, write_words
@@ -135,6 +137,14 @@ def test_without_a_chosen_method_those_of_the_servable_are_named(words: Path) ->
     done = call(["tune", "words", "--time", "5"], words)
     assert done.returncode == 2
     assert "the servable has the methods joined, double: choose one with --method" in done.stderr
+
+
+def test_the_configuration_of_an_archive_names_the_archive(tmp_path: Path) -> None:
+    write_words(tmp_path / "in")
+    archive = shutil.make_archive(str(tmp_path / "words"), "zip", tmp_path / "in" / "words")
+    settings = TuneSettings(servable=archive, method="double")
+    tuning = tune._Tuning(settings, tune._path(settings), is_language=False)
+    assert tuning._base == {"path": archive}
 
 
 # --- real servables -----------------------------------------------------------------------------
