@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -52,22 +52,29 @@ def run(settings: TuneSettings) -> int:
     tune_load.check_file(settings, is_language=is_language)
     to_goal(parse(settings.goal), is_language=is_language)
     tuning = _Tuning(settings, path, is_language=is_language)
-    was_interrupted = False
+    status_of_end = 0
     try:
         tuning.run()
     except KeyboardInterrupt:
-        was_interrupted = True
         _say("interrupted: this is what was measured so far")
+        status_of_end = _INTERRUPTED
+    except ServingError as error:
+        if not tuning.trials:
+            raise
+        _say(f"{error}; this is what was measured so far")
+        status_of_end = 1
     code = tuning.report() if tuning.trials else 1
-    return _INTERRUPTED if was_interrupted else code
+    return status_of_end or code
 
 
 class _Tuning:
     """Measurement of one servable; `trials` are those of the search."""
 
     def __init__(self, settings: TuneSettings, path: str, *, is_language: bool) -> None:
-        self._settings, self._is_bare_language = settings, is_language
-        self._base = _base(settings, path)
+        self._settings = settings
+        # An archive is unpacked again by each server; `path` is in a directory of this process.
+        location = os.path.abspath(resolve(settings.servable, offline=settings.offline or None))
+        self._base = _base(settings, location if os.path.isfile(location) else path)
         self._began = time.monotonic()
         self._is_language = is_language
         self._goal = to_goal(parse(settings.goal), is_language=is_language)
@@ -111,7 +118,7 @@ class _Tuning:
             self._confirm(measurement, url)
 
     def _load(self, url: str) -> TuneLoad:
-        (servable,) = status.ask(url, Access())
+        servable = max(status.ask(url, Access()), key=lambda row: int(row["version"]))
         load = tune_load.to_load(servable, self._settings)
         if load.is_language != self._is_language:  # a servable_config.py declares one
             self._is_language = load.is_language
@@ -147,6 +154,10 @@ class _Tuning:
         self, measurement: Measurement, urls: list[str], trials: Sequence[Trial]
     ) -> None:
         defaults, *settings = measurement.round(urls)
+        for run in defaults.values():
+            if all(outcome.answer is None for outcome in run.outcomes):
+                kind, text = run.outcomes[0].failure
+                raise StartError(f"the server with the defaults answers no more: {kind} {text}")
         for trial, runs in zip(trials, settings, strict=True):
             trial.rounds.append((defaults, runs))
 
@@ -286,8 +297,13 @@ def _quantized(settings: TuneSettings, path: str, model_format: str) -> str:
     target = directory / f"{Path(path).stem}_int8.xml"
     if not settings.output:
         target = Path.cwd() / target.name
+    if target.exists():
+        raise InvalidInputs(
+            f"{target} exists, perhaps of an earlier run: remove it, or leave out --calibrate"
+        )
     _say(f"quantising {path} to {target}")
-    _say(quantize(path, str(target), settings.calibrate).summary())
+    with redirect_stdout(sys.stderr):
+        _say(quantize(path, str(target), settings.calibrate).summary())
     return str(target)
 
 

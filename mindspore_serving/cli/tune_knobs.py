@@ -163,7 +163,8 @@ def _threads(subject: Subject, chosen: Changes) -> Iterable[Changes]:
 _TOKENS, _DTYPE = "llm_option.num_speculative_tokens", "llm_option.dtype"
 _CACHE, _SEQS = "llm_option.kv_cache_dtype", "llm_option.max_num_seqs"
 
-_WITH_DELAY = {"max_batch_delay_ms": 1}  # on which other knobs depend
+# Settings on which other knobs depend.
+_DEPENDED_ON: Sequence[Changes] = ({"max_batch_delay_ms": 1}, {"backend": OPENVINO})
 
 KNOBS = (
     Knob("backend", ("backend",), _backends),
@@ -201,7 +202,7 @@ def chosen(subject: Subject, fixed: Iterable[str], names: Sequence[str] = ()) ->
         and (not knob.rounds or subject.allows_rounding or knob.name == "int8")
         and (not names or knob.name in names)
         and not options.intersection(knob.options)
-        and list(knob.values(subject, {**_WITH_DELAY, **subject.base}))
+        and any([*knob.values(subject, {**each, **subject.base})] for each in _DEPENDED_ON)
     ]
 
 

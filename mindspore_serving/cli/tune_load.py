@@ -18,12 +18,14 @@ from mindspore_serving.cli.tune_settings import SYNTHETIC, TuneSettings
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError, did_you_mean
 from mindspore_serving.servable import recorded_requests
 
+MAX_CLIENTS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class TuneLoad:
-    """Requests of a load: those of a round, by its number, and the protocol.
+    """Requests of a load: those of a run, by its number, and the protocol.
 
-    The rounds of a language model have prompts of their own, so that no cache has them.
+    The runs of a language model have prompts of their own, so that no cache has them.
     """
 
     dialect: Callable[[int], Dialect]
@@ -35,8 +37,12 @@ class TuneLoad:
 def check(settings: TuneSettings) -> None:
     """Raise InvalidInputs for an option out of range, or a malformed goal."""
     tune_goals.parse(settings.goal)
-    if (lowest := min(settings.concurrency, default=1)) < 1:
-        raise InvalidInputs(f"--concurrency {lowest}: expected 1 or more")
+    for clients in settings.concurrency:
+        if not 1 <= clients < MAX_CLIENTS:
+            raise InvalidInputs(f"--concurrency {clients}: expected 1 to {MAX_CLIENTS - 1}")
+    for path in filter(None, (settings.output, settings.chart, settings.json)):
+        if not Path(path).absolute().parent.is_dir():
+            raise InvalidInputs(f"cannot write {path}: there is no directory for it")
     for name in settings.knobs:
         if name not in tune_knobs.NAMES:
             near = did_you_mean(name, tune_knobs.NAMES)
@@ -168,8 +174,8 @@ def _prompts(settings: TuneSettings) -> list[BenchPrompt]:
 
 
 def _salted(dialect: Dialect, number: int) -> Dialect:
-    """Return a dialect whose prompts hit the prefix cache for those of the same round only."""
-    salt = b'{"cache_salt":"round %d",' % number
+    """Return a dialect whose prompts hit the prefix cache for those of the same run only."""
+    salt = b'{"cache_salt":"run %d",' % number
     return replace(dialect, to_body=lambda prompt: salt + dialect.to_body(prompt)[1:])
 
 

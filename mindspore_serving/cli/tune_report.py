@@ -20,8 +20,9 @@ from mindspore_serving.cli.tune_results import (
     rows_of,
     score,
 )
-from mindspore_serving.cli.tune_search import Decision
+from mindspore_serving.cli.tune_search import Decision, is_hopeless
 
+_FAR_WORSE = "far worse, and so not measured further"
 _ENOUGH = 100  # answers from which a p99 has a meaning
 
 
@@ -36,7 +37,8 @@ def _outcome(trial: Trial, goal: Goal) -> str:
         return f"not measured: {trial.failure}"
     value = score(trial, goal)
     if value is not None:
-        text = f"{goal.objective} {value} of the defaults, {value.verdict.value}"
+        verdict = _FAR_WORSE if is_hopeless(trial, goal) else value.verdict.value
+        text = f"{goal.objective} {value} of the defaults, {verdict}"
         return text if value.value < float("inf") else "keeps the goal, which the defaults miss"
     rows = trial.rows.values()
     failed = sum(row["requests"] - row["answered"] for row in rows)
@@ -48,7 +50,7 @@ def _outcome(trial: Trial, goal: Goal) -> str:
 
 def all_points(trials: Sequence[Trial], goal: Goal, *, is_language: bool) -> list[Point]:
     """Return the points of all settings, with the defaults over the rounds of all."""
-    changed = [trial for trial in trials if trial.changes]
+    changed = [trial for trial in trials if trial.changes and trial.rounds]
     newest = {describe(trial.changes): trial for trial in changed}  # those measured again are last
     rate = "tokens" if is_language else "rate"
     latency = next((limit.name for limit in goal.limits if limit.is_latency), "p99")

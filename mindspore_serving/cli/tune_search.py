@@ -82,12 +82,14 @@ def merit(trial: Trial, goal: Goal) -> Merit:
 
 
 def is_hopeless(trial: Trial, goal: Goal) -> bool:
-    """Return whether settings are so much worse in each of two rounds that no more are needed.
+    """Return whether no more rounds are needed: two were far worse, or a request failed.
 
     Those of the defaults against themselves are the error, and all needed.
     """
     if not trial.changes:
         return False
+    if any(row["errors"] for row in trial.rows.values()):
+        return True
     parts = [score(Trial(trial.changes, [each]), goal) for each in trial.rounds]
     return len(parts) >= _FEW and all(part is not None and part.value < _HOPELESS for part in parts)
 
@@ -169,7 +171,7 @@ def decide(confirmed: Sequence[Trial], trials: Sequence[Trial], goal: Goal) -> D
             )
         else:
             text = (
-                f"{goal.objective} is {value} times as good as with the defaults "
+                f"{goal.objective}: {value} times as good as with the defaults "
                 f"(95 % interval, {value.num_rounds} rounds in turn with them)"
             )
         return Decision(trial.changes, f"Best: {describe(trial.changes)}: {text}", trial)

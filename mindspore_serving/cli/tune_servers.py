@@ -20,7 +20,7 @@ from mindspore_serving.cli.bench_load import BenchRun, Target
 from mindspore_serving.cli.child_server import child_server
 from mindspore_serving.cli.endpoint import to_endpoint
 from mindspore_serving.cli.settings import Access
-from mindspore_serving.cli.tune_load import TuneLoad, refused
+from mindspore_serving.cli.tune_load import MAX_CLIENTS, TuneLoad, refused
 from mindspore_serving.errors import StartError
 
 
@@ -92,8 +92,9 @@ class Measurement:
 
     async def _run(self, url: str, clients: int, seconds: float, number: int) -> BenchRun:
         connections = Connections(to_endpoint(url, Access()))
+        number = MAX_CLIENTS * number + clients  # of the run
         target = Target(connections, self._load.dialect(number), self._timeout)
-        prompts = self._load.prompts(1000 * number + clients)
+        prompts = self._load.prompts(number)
         try:
             return await bench_load.by_clients(
                 target, prompts, clients, math.inf, lambda _: None, seconds=seconds

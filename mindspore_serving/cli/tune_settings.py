@@ -58,7 +58,9 @@ class TuneSettings(ServableSettings):
     try_draft: str = option(
         "", "draft model to try with a language model", metavar="PATH", page="speculation.md"
     )
-    input_tokens: int = option(128, "tokens of synthetic prompts", at_least=1)
+    input_tokens: int = option(
+        128, "length of synthetic prompts, in words of about a token", at_least=1
+    )
     output_tokens: int = option(64, "tokens of answers", at_least=1)
     timeout: float = option(60.0, "time after which a request fails", over=0, unit="seconds")
     seed: int = option(0, "seed of synthetic prompts")

@@ -294,6 +294,18 @@ def test_connections_are_used_again_and_no_more_than_clients(faulty: Threads) ->
     assert faulty.connections <= 3
 
 
+def test_after_the_seconds_of_a_run_clients_send_no_second_request(faulty: Threads) -> None:
+    async def work() -> BenchRun:
+        to = target(faulty.server_address[1])
+        prompts = (BenchPrompt("good", 5) for _ in range(99))
+        try:
+            return await bench_load.by_clients(to, prompts, 3, 99, lambda _: None, seconds=0)
+        finally:
+            to.connections.close()
+
+    assert [one.answer is not None for one in asyncio.run(work()).outcomes] == [True] * 3
+
+
 def test_a_refused_connection_is_counted_as_a_failure() -> None:
     found = ask(target(free_port()), ["good"])
     assert found.outcomes[0].failure[0] == "no connection"

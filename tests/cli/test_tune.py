@@ -1,6 +1,7 @@
 """`mindspore-serving tune`: its texts and charts, and real servables within little time."""
 
 import json
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from mindspore_serving import cli
-from mindspore_serving.cli import config_file, tune_chart, tune_report
+from mindspore_serving.cli import config_file, tune, tune_chart, tune_report
 from mindspore_serving.cli.tune_goals import parse, to_goal
 from mindspore_serving.cli.tune_results import Trial
 from mindspore_serving.cli.tune_search import Decision
+from mindspore_serving.cli.tune_servers import served
+from mindspore_serving.cli.tune_settings import TuneSettings
+from mindspore_serving.errors import StartError
 from tests.cli.commands import SERVING, Command, call
 from tests.cli.conftest import write_onnx, write_words
 from tests.cli.test_bench_engines import children
@@ -82,6 +86,9 @@ def test_progress_says_how_settings_compare() -> None:
         "cores 0: rate 3.00 (3.00 to 3.00) of the defaults, better than the defaults"
     )
     assert lines[2].endswith("cores 1: not measured: no such core")
+    assert tune_report.failures(TRIALS) == ["not measured: cores 1: no such core"]
+    slow = Trial({"cores": "0"}, [({2: at_rate(100)}, {2: at_rate(50)})] * 2)
+    assert tune_report.progress(slow, FASTEST, 0).endswith("far worse, and so not measured further")
     goal = to_goal(parse("rate>200"), is_language=False)
     assert "misses the goal by a factor of 2.22" in tune_report.progress(TRIALS[0], goal, 0)
     assert "keeps the goal, which the defaults miss" in tune_report.progress(TRIALS[1], goal, 0)
@@ -132,6 +139,14 @@ def test_without_a_chosen_method_those_of_the_servable_are_named(words: Path) ->
     assert "the servable has the methods joined, double: choose one with --method" in done.stderr
 
 
+def test_the_configuration_of_an_archive_names_the_archive(tmp_path: Path) -> None:
+    write_words(tmp_path / "in")
+    archive = shutil.make_archive(str(tmp_path / "words"), "zip", tmp_path / "in" / "words")
+    settings = TuneSettings(servable=archive, method="double")
+    tuning = tune._Tuning(settings, tune._path(settings), is_language=False)
+    assert tuning._base == {"path": archive}
+
+
 # --- real servables -----------------------------------------------------------------------------
 
 
@@ -174,6 +189,13 @@ def test_a_language_model_is_tuned_by_its_engines_options(tmp_path: Path) -> Non
     (servable,) = config_file.read(str(tmp_path / "server.yaml"))["servables"]
     assert servable["paths"] == (str(model),)
     assert "kv_cache_memory=64000000.0" in servable["llm_option"]
+
+
+@pytest.mark.e2e
+def test_a_server_that_is_not_ready_in_time_is_ended(words: Path) -> None:
+    content = {"servables": [{"path": str(words / "words")}]}
+    with pytest.raises(StartError, match="not ready within 0 s"), served(content, limit=0.01):
+        pass
 
 
 @pytest.mark.e2e

@@ -126,6 +126,7 @@ def test_a_step_has_at_least_a_token_for_each_sequence() -> None:
 def test_rounding_is_tried_only_on_demand() -> None:
     exact = replace(MODEL, allows_rounding=False)
     assert set(names(MODEL)) - set(names(exact)) == {"quantization", "dtype", "kv_cache_dtype"}
+    assert set(names(replace(NET, allows_rounding=True))) - set(names(NET)) == {"precision"}
     assert "int8" in names(INT8)  # its data is given
 
 

@@ -115,7 +115,7 @@ def test_methods_with_a_state_are_refused() -> None:
         to_load({"name": "v", "methods": methods}, settings())
 
 
-def test_rounds_of_a_language_model_have_prompts_of_their_own() -> None:
+def test_runs_of_a_language_model_have_prompts_of_their_own() -> None:
     load = to_load(MODEL, settings(input_tokens=9, output_tokens=5))
     first, second = bodies(load, 2, number=1)
     assert (first["max_tokens"], first["ignore_eos"]) == (5, True)
@@ -125,7 +125,7 @@ def test_rounds_of_a_language_model_have_prompts_of_their_own() -> None:
     assert load.is_language
 
 
-def test_recorded_prompts_hit_no_cache_of_another_round(tmp_path: Path) -> None:
+def test_recorded_prompts_hit_no_cache_of_another_run(tmp_path: Path) -> None:
     path = recorded(tmp_path / "prompts", {"prompt": "Hello", "max_tokens": 3})
     load = to_load({**MODEL, "model": {**CARD, "has_chat_template": False}}, settings(load=path))
     (one,), (two,) = bodies(load, 1, number=1), bodies(load, 1, number=2)
@@ -148,8 +148,9 @@ def test_a_refused_request_says_how_to_give_another() -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"concurrency": (4, 0)}, "--concurrency 0: expected 1 or more"),
+        ({"concurrency": (4, 0)}, "--concurrency 0: expected 1 to 999"),
         ({"knobs": ("worker",)}, "'worker', expected some of backend.*did you mean 'workers'"),
+        ({"output": "/no/such/out.yaml"}, "cannot write /no/such/out.yaml: there is no directory"),
         ({"goal": "quick"}, "--goal is 'quick', expected limits as p99<50ms"),
     ],
 )

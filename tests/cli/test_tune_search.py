@@ -134,6 +134,12 @@ def test_settings_that_are_far_worse_in_two_rounds_need_no_third() -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
+def test_settings_with_a_failed_request_need_no_further_round() -> None:
+    failed = ({1: at_rate(100)}, {1: at_rate(900, failed=1)})
+    assert is_hopeless(Trial({"a": 1}, [failed]), FASTEST)
+    assert not is_hopeless(Trial({"a": 1}, [({1: at_rate(100)}, {1: at_rate(90)})]), FASTEST)
+
+
 def test_candidates_leave_time_for_finalists() -> None:
     plan = TimePlan(total=100.0, start=4.0, round=2.0)
     assert plan.candidate == 4 + 2 * (SEARCH_ROUNDS + 1)
@@ -173,7 +179,7 @@ def decision(rates: Rates, goal: Goal = FASTEST, rounds: int = 6) -> Decision:
 def test_better_settings_are_chosen_with_their_interval() -> None:
     made = decision(rate_of)
     assert made.changes == {"a": 2, "b": 1}
-    assert made.text.startswith("Best: a 2, b 1: rate is 1.80 (1.80 to 1.80) times as good")
+    assert made.text.startswith("Best: a 2, b 1: rate: 1.80 (1.80 to 1.80) times as good")
     assert "6 rounds" in made.text
 
 
