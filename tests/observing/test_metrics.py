@@ -32,7 +32,7 @@ QUERIES = [
 ]
 _FOREIGN = ("vllm:", "tgi_", "process_")
 # What the observed server has none of: LoRA adapters, files of certificates and of keys, caches of
-# answers (see e2e/test_answer_cache.py), methods with a state (e2e/test_sequences.py), upstreams
+# answers (see e2e/test_answer_cache.py), upstreams
 # (e2e/test_fleet.py) and shadows (e2e/test_traffic.py).
 _NOT_HERE = {
     "serving_upstream_state",
@@ -47,8 +47,6 @@ _NOT_HERE = {
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",
-    "serving_sequences",
-    "serving_sequences_evicted_total",
     "serving_shadow_requests_total",
     "serving_llm_adapter_loaded",
     "serving_certificate_expiry_timestamp_seconds",
