@@ -24,9 +24,10 @@ from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 REMOVED = {
     "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
 }
-# Options of models that write down speech.
+# Options of models that write down speech, and the one that others lack.
+OF_SPEECH_ALONE = "max_audio_seconds"
 OF_SPEECH = (
-    "device", "dtype", "kv_cache_memory", "max_audio_seconds", "max_num_seqs", "max_num_waiting",
+    "device", "dtype", "kv_cache_memory", OF_SPEECH_ALONE, "max_num_seqs", "max_num_waiting",
     "num_threads", "quantization",
 )  # fmt: skip
 

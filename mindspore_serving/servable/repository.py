@@ -28,7 +28,6 @@ from mindspore_serving.servable.network_file import declare_network
 
 MODEL_CONFIG = "config.json"  # in a language model's directory
 GGUF = ".gguf"  # a language model in one file
-SPEECH_WEIGHTS = "model.bin"  # of Whisper in CTranslate2's form
 MISTRAL_CONFIG = "params.json"  # of a language model in the format of Mistral
 # Names of files and directories with weights of a language model.
 _IS_WEIGHTS = re.compile(r".*\.safetensors|rank_\d+|latest_checkpointed_iteration\.txt")
@@ -122,9 +121,9 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
-    It is a GGUF file, or a directory with a config.json that names an architecture or is beside a
-    model.bin, or without one and with a GGUF file or Mistral's params.json, or a file of another
-    server that describes one.
+    It is a GGUF file, or a directory with a config.json that names an architecture, or with a
+    model.bin of Whisper, or without config.json and with a GGUF file or Mistral's params.json, or a
+    file of another server that describes one.
     """
     if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
@@ -136,8 +135,8 @@ def is_language_model(path: str) -> bool:
         has_model = any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names
         return CONFIG_FILE not in names and has_model
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE))
-    is_speech = os.path.isfile(os.path.join(path, SPEECH_WEIGHTS))
-    return not has_config and (is_speech or "architectures" in read_model_config(path))
+    is_model = file_check.is_speech_model(path) or "architectures" in read_model_config(path)
+    return not has_config and is_model
 
 
 def read_model_config(path: str) -> dict[str, Any]:

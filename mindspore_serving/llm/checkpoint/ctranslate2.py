@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import SPEECH_WEIGHTS as FILE
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_optional_json
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
 
-FILE = "model.bin"
 SPECIFICATION = "WhisperSpec"
 _VERSIONS = range(4, 7)  # 6 is the newest; before 4, types were sizes
 _TYPES: dict[int, tuple[str, Any]] = {  # number -> name as in safetensors, type of the bits
@@ -61,16 +61,6 @@ _KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 _KINDS["encodings"] = "weight"
 _LAYER = re.compile(r"(encoder|decoder)/layer_(\d{1,3})/(.+)/(weight|bias|gamma|beta)")
 _OTHER = re.compile(r"(encoder|decoder)/(\w+)/(weight|bias|gamma|beta|encodings)")
-
-
-def is_whisper(directory: Path) -> bool:
-    """Return whether a directory has a model.bin of Whisper."""
-    try:
-        with open(directory / FILE, "rb") as file:
-            head = file.read(6 + len(SPECIFICATION))
-    except OSError:
-        return False
-    return head[6:] == SPECIFICATION.encode()
 
 
 def read_whisper(directory: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:

@@ -283,7 +283,9 @@ class SpeechEngine:
         self._batch.add(decoding, owner)
 
     def _deliver(self) -> None:
-        for request_id, request in list(self._running.items()):
+        with self._changed:
+            running = list(self._running.items())
+        for request_id, request in running:
             segments = request.take()
             if segments:
                 self._put(request_id, [Heard(tuple(segments))], False)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import is_speech_model
 from mindspore_serving.llm.checkpoint import ctranslate2
 from mindspore_serving.llm.checkpoint.model_files import (
     GENERATION_CONFIG,
@@ -75,14 +76,14 @@ def is_speech(directory: str | Path) -> bool:
     if not directory.is_dir():
         return False
     is_here = find_config(directory).get("model_type") == MODEL_TYPE
-    return is_here or ctranslate2.is_whisper(directory)
+    return is_here or is_speech_model(directory)
 
 
 def open_speech_model(directory: str | Path) -> SpeechModel:
     """Read a directory.  Raises StartError naming the file and what is missing or wrong."""
     directory = Path(directory)
     tokenizer = Tokenizer.open(directory)
-    if ctranslate2.is_whisper(directory):
+    if is_speech_model(directory):
         config, tensors = ctranslate2.read_whisper(directory)
         checkpoint = Checkpoint(directory, config, tensors)
         noted = config["ctranslate2"]
