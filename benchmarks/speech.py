@@ -92,7 +92,7 @@ def report(name: str, mode: str, texts: list[str], seconds: float, began: Any) -
 
 
 def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: str) -> None:
-    from mindspore_serving.core.speech_messages import Heard, Transcribe
+    from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
     from mindspore_serving.llm.config import EngineConfig
     from mindspore_serving.llm.speech.engine import SpeechEngine
 
@@ -105,6 +105,7 @@ def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: s
 
             def take(events: Any, is_last: bool, index: int = index) -> None:
                 for event in events:
+                    assert isinstance(event, Heard | Transcribed), event
                     if isinstance(event, Heard):
                         texts[index] += "".join(row.text for row in event.segments)
                 if is_last:

@@ -42,6 +42,7 @@ MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly fa
 MAX_WAITING = 64  # recordings by default
 MAX_SOUND = 1 << 30  # bytes of all decoded recordings, unless there is one alone
 DECODING_SECONDS = 120.0  # for a file
+QUICK_SECONDS, LARGE_FILE = 5.0, 8 << 20  # a longer or larger one waits for its like alone
 _MEMORY_PART = 0.12  # of the memory, for keys and values
 _DECODING_MEMORY = 512 << 20  # for a file, beside its samples
 _SAMPLE_BYTES = 16_000 * 24  # a second of sound while it is decoded
@@ -91,7 +92,14 @@ class SpeechEngine:
         self._problem: BaseException | None = None
         setup = msgspec.msgpack.encode(child.SoundSetup(config.max_audio_seconds))
         memory = _DECODING_MEMORY + int(config.max_audio_seconds * _SAMPLE_BYTES)
-        limits = PoolLimits(seconds=DECODING_SECONDS, memory=memory)
+        limits = PoolLimits(
+            seconds=DECODING_SECONDS,
+            memory=memory,
+            max_waiting_bytes=MAX_SOUND,
+            quick_seconds=QUICK_SECONDS,
+            large=LARGE_FILE,
+            max_slow=config.max_num_waiting or MAX_WAITING,
+        )
         self._pool = Pool(ForkServer(child.MODULE, lambda: setup), child.DECODE, limits)
         self._thread = threading.Thread(target=self._run, name="speech", daemon=True)
         self._thread.start()

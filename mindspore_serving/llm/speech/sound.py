@@ -143,18 +143,21 @@ def resample(values: npt.NDArray[np.float32], rate: int) -> npt.NDArray[np.float
     half = int(np.ceil(_TAPS * max(1.0, rate / RATE)))
     padded = np.pad(values, (half, half + 1))
     offsets = np.arange(-half + 1, half + 1)
-    cutoff = min(1.0, RATE / rate)
+    taps = _filter(offsets - np.arange(up)[:, None] / up, half, min(1.0, RATE / rate))
     outputs = np.empty(-(-len(values) * up // down), np.float32)
     for begin in range(0, len(outputs), _CHUNK):
         numbers = np.arange(begin, min(begin + _CHUNK, len(outputs)), dtype=np.int64) * down
-        firsts, phases = numbers // up, (numbers % up) / up
-        distances = offsets - phases[:, None]
-        window = 0.5 + 0.5 * np.cos(np.pi * np.clip(distances / half, -1, 1))
-        taps = (cutoff * np.sinc(cutoff * distances) * window).astype(np.float32)
-        outputs[begin : begin + _CHUNK] = np.einsum(
-            "nt,nt->n", padded[firsts[:, None] + offsets + half], taps
-        )
+        windows = padded[(numbers // up)[:, None] + offsets + half]
+        outputs[begin : begin + _CHUNK] = np.einsum("nt,nt->n", windows, taps[numbers % up])
     return outputs
+
+
+def _filter(
+    distances: npt.NDArray[np.float64], half: int, cutoff: float
+) -> npt.NDArray[np.float32]:
+    """Return a sinc at `distances` in samples, within Hann's window of `half` to each side."""
+    window = 0.5 + 0.5 * np.cos(np.pi * np.clip(distances / half, -1, 1))
+    return (cutoff * np.sinc(cutoff * distances) * window).astype(np.float32)
 
 
 def _to_samples(values: npt.NDArray[np.float32]) -> Samples:
