@@ -172,9 +172,10 @@ def main() -> None:
         else:
             run_faster_whisper(arguments.directory, paths, rest[0], int(rest[1]))
         return
-    sides = ["ours,dtype=f32", "ours,dtype=bf16", "ours,dtype=f32,quantization=int8"]
+    sides = ["ours,dtype=f32", "ours,dtype=f32,quantization=int8", "ours,dtype=bf16"]
     if arguments.python:
-        sides += ["faster-whisper,float32,1", "faster-whisper,int8,1", "faster-whisper,float32,5"]
+        theirs = ["faster-whisper,float32,1", "faster-whisper,int8,1", "faster-whisper,float32,5"]
+        sides = [side for pair in zip(sides, theirs, strict=True) for side in pair]
     with tempfile.TemporaryDirectory() as sounds:
         speak(Path(sounds))
         for _ in range(arguments.turns):

@@ -24,7 +24,7 @@ MAX_CHANNELS, MIN_RATE, MAX_RATE = 8, 1000, 384_000
 _TAPS = 16  # on each side of a sample, of the filter that changes the rate
 _CHUNK = 1 << 15  # samples that are computed together
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE  # of a WAV file
-_UNKNOWN = 0x7FFFFFFF  # sizes from here on are of writers that could not know them
+_UNKNOWN = 0x7FFFF000  # sizes from here on are of writers that could not know them, as to a pipe
 _FORMATS = (  # place and bytes, and the decoder's name
     (0, b"fLaC", "flac"),
     (0, b"OggS", "ogg"),
@@ -157,7 +157,8 @@ def _filter(
 ) -> npt.NDArray[np.float32]:
     """Return a sinc at `distances` in samples, within Hann's window of `half` to each side."""
     window = 0.5 + 0.5 * np.cos(np.pi * np.clip(distances / half, -1, 1))
-    return (cutoff * np.sinc(cutoff * distances) * window).astype(np.float32)
+    taps: npt.NDArray[np.float64] = cutoff * np.sinc(cutoff * distances) * window
+    return taps.astype(np.float32)
 
 
 def _to_samples(values: npt.NDArray[np.float32]) -> Samples:
