@@ -8,6 +8,7 @@ import os
 import re
 from pathlib import Path
 
+SPEECH_WEIGHTS, _SPEECH = "model.bin", b"WhisperSpec"  # of CTranslate2
 HEAD = 512  # bytes; a tar archive is recognized at 257
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
@@ -112,3 +113,12 @@ def unfinished(path: str | os.PathLike[str]) -> str:
 
 def _is_text(head: bytes) -> bool:
     return head.isascii() and all(byte >= 32 or byte in b"\t\r\n" for byte in head)
+
+
+def is_speech_model(directory: str | os.PathLike[str]) -> bool:
+    """Return whether a directory has a model.bin of Whisper in CTranslate2's form."""
+    try:
+        with open(os.path.join(directory, SPEECH_WEIGHTS), "rb") as file:
+            return file.read(6 + len(_SPEECH))[6:] == _SPEECH
+    except OSError:
+        return False

@@ -52,7 +52,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"loader", "outputs", "inspection", "beam_search"}),
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
-    frozenset({"upstream"}),
+    frozenset({"upstream", "speech"}),
 )
 # Layers below that a package does without all the same.
 FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker

@@ -20,6 +20,7 @@ from mindspore_serving.core.reading_messages import (
     TokenizerDescribed,
 )
 from mindspore_serving.core.sampling_params import SamplingParams
+from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # codec of all requests, see `wire`
@@ -134,7 +135,9 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
     skip_special_tokens: bool = False
 
 
-LLMRequest: TypeAlias = Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer
+LLMRequest: TypeAlias = (
+    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe
+)
 
 METHODS: dict[str, type[Any]] = {
     "@generate": Generate,
@@ -143,6 +146,7 @@ METHODS: dict[str, type[Any]] = {
     "@embed": Embed,
     "@score": Score,
     "@tokenizer": DescribeTokenizer,
+    "@transcribe": Transcribe,
 }
 
 
@@ -300,6 +304,8 @@ Event: TypeAlias = (
     | Embedded
     | Scored
     | TokenizerDescribed
+    | Heard
+    | Transcribed
 )
 
 

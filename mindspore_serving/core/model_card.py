@@ -34,6 +34,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     can_generate: bool
     can_embed: bool = False
+    can_transcribe: bool = False  # writes down speech
+    languages: tuple[str, ...] = ()  # of speech, by code
     embedding_size: int
     has_chat_template: bool
     tool_format: str

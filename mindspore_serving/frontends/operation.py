@@ -59,6 +59,7 @@ class Body:
     `fields` has tables that describe the fields of structs in `kind`.  `example` is a valid body,
     with MODEL for the name of a model.  `read_as` is the type that is decoded, if it is less strict
     than `kind`.  `respell` gives fields of a body of `kind` the names that they have there.
+    `media` is its media type.
     """
 
     kind: Kind
@@ -67,6 +68,7 @@ class Body:
     is_required: bool = True
     read_as: type | None = None
     respell: Callable[[bytes, type], bytes] | None = None
+    media: str = JSON
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,7 @@ def select(files: Sequence[RemoteFile], requested: str = "", name: str = "the mo
         _gguf,
         _graphs("mindir"),
         _checkpoints,
+        _speech,
         _pickled,
         _onnx,
         _graphs(),
@@ -265,6 +266,14 @@ def _checkpoints(files: Sequence[RemoteFile]) -> list[RemoteFile]:
     single = [file for file in files if re.fullmatch(r"[^/]+\.ckpt", file.path)]
     ranks = r"rank_\d+/[^/]+\.ckpt|(.*/)?\w*strategy\w*\.(ckpt|json)|\w*strategy/.*"
     return single or _if_ranks([file for file in files if re.fullmatch(ranks, file.path)])
+
+
+def _speech(files: Sequence[RemoteFile]) -> list[RemoteFile]:
+    """Return the model.bin of CTranslate2; OpenVINO has one beside a model.xml."""
+    names = {file.path for file in files}
+    is_here = "config.json" in names and any(name.startswith("vocabulary.") for name in names)
+    is_here = is_here and "model.xml" not in names
+    return [file for file in files if is_here and file.path == "model.bin"]
 
 
 def _pickled(files: Sequence[RemoteFile]) -> list[RemoteFile]:

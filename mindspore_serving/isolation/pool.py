@@ -54,6 +54,9 @@ class PoolLimits:
         memory: bytes that a job may take in addition to what its process has loaded.
         max_waiting: queued jobs.
         max_waiting_bytes: bytes of all queued jobs.
+        quick_seconds: time slice of a job in a quick process.
+        large: bytes; a larger job is queued as slow at once.
+        max_slow: queued slow jobs.
     """
 
     num_processes: int = 2
@@ -61,6 +64,9 @@ class PoolLimits:
     memory: int = 512 << 20
     max_waiting: int = 1024
     max_waiting_bytes: int = 256 << 20
+    quick_seconds: float = QUICK_SECONDS
+    large: int = LARGE
+    max_slow: int = MAX_SLOW
 
 
 class PoolJob:
@@ -99,7 +105,7 @@ class Pool:
 
         Raises Overloaded if the queue is full.
         """
-        job, is_slow = PoolJob(content, on_done), len(content) > LARGE
+        job, is_slow = PoolJob(content, on_done), len(content) > self.limits.large
         with self._changed:
             self._check_capacity(len(content), is_slow=is_slow)
             self._put(job, self._slow if is_slow else self._quick)
@@ -155,7 +161,7 @@ class Pool:
         """Queue a job for the slow worker; return a failure if its queue is full."""
         with self._changed:
             job.worker = None
-            if len(self._slow) >= MAX_SLOW:
+            if len(self._slow) >= self.limits.max_slow:
                 return JobFailure.CROWDED
             if not job.is_cancelled:
                 self._put(job, self._slow)
@@ -179,7 +185,7 @@ class Pool:
         limits, num_waiting = self.limits, len(self._quick) + len(self._slow)
         is_full = num_waiting >= limits.max_waiting
         is_full |= bool(num_waiting) and self._num_bytes + size > limits.max_waiting_bytes
-        if is_full or (is_slow and len(self._slow) >= MAX_SLOW):
+        if is_full or (is_slow and len(self._slow) >= limits.max_slow):
             raise Overloaded(f"{num_waiting} requests are queued for preparation; try again")
 
     def _put(self, job: PoolJob, queue: deque[PoolJob]) -> None:
@@ -196,7 +202,7 @@ class _Worker:
         self._pool = pool
         self._seconds = pool.limits.seconds
         if not is_slow:
-            self._seconds = min(QUICK_SECONDS, self._seconds)
+            self._seconds = min(pool.limits.quick_seconds, self._seconds)
         self._child: ForkedChild | None = None
         self._channel: BlockingChannel[JobAnswer]  # to the child
         self._interrupt = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

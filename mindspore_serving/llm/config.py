@@ -320,6 +320,10 @@ class EngineConfig:
         at_least=0,
         at_most=256,
     )
+    max_audio_seconds: float = _option(
+        7200.0, "longest recording in seconds, checked before it is decoded; models of speech",
+        over=0.0, at_most=86_400, runtimes=(),
+    )  # fmt: skip
     max_image_bytes: int = _option(20 << 20, "maximum size of an image file in bytes", at_least=1)
     max_image_pixels: int = _option(
         32_000_000,

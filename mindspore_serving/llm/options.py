@@ -24,6 +24,12 @@ from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
 REMOVED = {
     "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
 }
+# Options of models that write down speech, and the one that others lack.
+OF_SPEECH_ALONE = "max_audio_seconds"
+OF_SPEECH = (
+    "device", "dtype", "kv_cache_memory", OF_SPEECH_ALONE, "max_num_seqs", "max_num_waiting",
+    "num_threads", "quantization",
+)  # fmt: skip
 
 
 def make_config(options: Mapping[str, Any]) -> EngineConfig:
@@ -74,6 +80,10 @@ def check_runtime(
         row = OPTIONS[name]
         accepted = ", ".join(other for other in RUNTIMES if row.name_in(other))
         raise StartError(f"runtime {runtime!r} has no {name}, expected one of {accepted}")
+    _check_values(config, runtime)
+
+
+def _check_values(config: EngineConfig, runtime: str) -> None:
     accepts = RUNTIMES[runtime].accepts if runtime in RUNTIMES else {}
     for name, values in accepts.items():
         value = getattr(config, name)
@@ -120,6 +130,14 @@ def check_encoder(config: EngineConfig) -> None:
     """Raise StartError for an option that models which only embed do not have."""
     for name in _missing(config, ENCODERS):
         raise StartError(f"{name} is an option of models that generate; this one embeds")
+
+
+def check_speech(config: EngineConfig) -> None:
+    """Raise StartError for an option that models of speech do not have."""
+    for name in (name for name in OPTIONS if config.is_set(name) and name not in OF_SPEECH):
+        accepted = ", ".join(OF_SPEECH)
+        raise StartError(f"models of speech have no option {name}, expected any of {accepted}")
+    _check_values(config, OPENVINO)
 
 
 def _missing(config: EngineConfig, target: str) -> list[str]:

@@ -121,8 +121,9 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
-    It is a GGUF file, or a directory with a config.json that names an architecture, or without one
-    and with a GGUF file or Mistral's params.json, or a file of another server that describes one.
+    It is a GGUF file, or a directory with a config.json that names an architecture, or with a
+    model.bin of Whisper, or without config.json and with a GGUF file or Mistral's params.json, or a
+    file of another server that describes one.
     """
     if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
@@ -134,7 +135,8 @@ def is_language_model(path: str) -> bool:
         has_model = any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names
         return CONFIG_FILE not in names and has_model
     has_config = os.path.isfile(os.path.join(path, CONFIG_FILE))
-    return not has_config and "architectures" in read_model_config(path)
+    is_model = file_check.is_speech_model(path) or "architectures" in read_model_config(path)
+    return not has_config and is_model
 
 
 def read_model_config(path: str) -> dict[str, Any]:

@@ -12,7 +12,14 @@ from mindspore_serving.errors import InvalidInputs, ServingError, StartError
 from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.catalog import AUTO, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
-from mindspore_serving.llm.options import check_engine, check_names, check_runtime, make_config
+from mindspore_serving.llm.options import (
+    OF_SPEECH_ALONE,
+    check_engine,
+    check_names,
+    check_runtime,
+    check_speech,
+    make_config,
+)
 from mindspore_serving.llm.upstream.options import read_model_options, read_options
 from mindspore_serving.servable.declared_llm import declared_options, declared_paths
 from mindspore_serving.servable.repository import is_upstream, read_model_config
@@ -75,5 +82,7 @@ def _check(options: Mapping[str, Any]) -> None:
     TaskOptions(**{name: value for name, value in rest.items() if name in TASK_OPTIONS})
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})
     check_engine(config, engine, theirs)
-    if engine == OURS:
+    if config.is_set(OF_SPEECH_ALONE):
+        check_speech(config)
+    elif engine == OURS:
         check_runtime(config, options.get("runtime", AUTO), (*RUNTIMES, TRANSFORMERS))

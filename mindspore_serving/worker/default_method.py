@@ -12,6 +12,7 @@ from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
+from mindspore_serving.llm.speech.settings import is_speech
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
 
@@ -23,6 +24,8 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     language protocols can embed or rank with stays a language model as well.
     """
     directory = Path(spec.path)
+    if is_speech(directory):
+        return  # it has the requests of front ends alone
     config = find_config(directory)
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""

@@ -13,7 +13,7 @@ from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.ipc.messages import Setup
 from mindspore_serving.ipc.status import Lane
-from mindspore_serving.llm.catalog import OURS, TRANSFORMERS
+from mindspore_serving.llm.catalog import AUTO, OPENVINO, OURS, TRANSFORMERS
 from mindspore_serving.llm.options import find_device
 from mindspore_serving.worker.loaded_servable import LoadedServable
 
@@ -36,6 +36,10 @@ def open_language(
     if spec.engine == UPSTREAM:
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
+    from mindspore_serving.llm.speech.settings import is_speech
+
+    if is_speech(spec.path):
+        return _open_speech(spec, setup, wake)
     from mindspore_serving.llm.checkpoint.encrypted import set_key
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import open_model
@@ -60,6 +64,24 @@ def open_language(
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
     engine = AsyncEngine(opened, wake, steps)
+    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+
+
+def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
+    """Load a model that writes down speech.  Raises StartError."""
+    from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.speech.engine import SpeechEngine
+    from mindspore_serving.worker.language import LanguageService, LanguageStage
+
+    runtime = OPENVINO if spec.runtime == AUTO else spec.runtime
+    if (spec.engine, runtime) != (OURS, OPENVINO):
+        problem = f"engine is {spec.engine!r} and runtime {spec.runtime!r}"
+        raise StartError(f"{problem}, but models of speech have {OURS!r} and {OPENVINO!r} only")
+    options = _with_device(dict(spec.options), setup, runtime, spec.engine)
+    try:
+        engine = SpeechEngine(spec.path, make_config(options), wake)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
     return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
 
 

@@ -57,6 +57,7 @@ def chosen(paths: str, requested: str = "") -> tuple[set[str], str]:
         ),
         ("saved_model.pb variables/variables.index variables/variables.data-00000-of-00001", ""),
         ("model.xml model.bin README.md", "model.py"),
+        ("config.json tokenizer.json vocabulary.txt model.bin", "model.py"),
         ("det.onnx rec.onnx", "det.py"),
         ("inference.pdmodel inference.pdiparams inference.yml", ""),
     ],

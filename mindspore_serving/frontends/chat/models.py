@@ -32,6 +32,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.prefixes import prompt_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request, tenant_of_task
+from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import (
     InvalidField,
     InvalidInputs,
@@ -51,7 +52,7 @@ ANY_MODEL = frozenset({"", "default", "dummy", "tgi"})
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-Purpose: TypeAlias = Literal["generate", "embed", "score", "rank"]
+Purpose: TypeAlias = Literal["generate", "embed", "score", "rank", "transcribe"]
 
 
 class Generation:
@@ -210,6 +211,8 @@ class ServedModel:
         card = self.card
         if purpose == "generate":
             return card.can_generate
+        if purpose == "transcribe":
+            return card.can_transcribe
         can_read = card.can_embed if purpose == "embed" else card.can_score
         return can_read and not self.adapter and (purpose != "rank" or len(card.labels) == 1)
 
@@ -226,6 +229,13 @@ class ServedModel:
         if tenant := tenant_of_task.get():
             request = msgspec.structs.replace(request, tenant=tenant[:TENANT_LENGTH])
         limits = self.rules.limits if request.is_stream else None
+        return Generation(self.inference, self._wrap(request, options), limits)
+
+    def transcribe(
+        self, request: Transcribe, options: RequestOptions, *, is_stream: bool = False
+    ) -> Generation:
+        """Start the text of a recording, whose events `next` returns."""
+        limits = self.rules.limits if is_stream else None
         return Generation(self.inference, self._wrap(request, options), limits)
 
     async def call(
@@ -347,7 +357,8 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
     """
     model = models.find(name)
     if not model.card.can_generate:
-        text = f"model {model.name!r} embeds texts and cannot generate"
+        reads = "writes down speech" if model.card.can_transcribe else "embeds texts"
+        text = f"model {model.name!r} {reads} and cannot generate"
         raise InvalidField("model", text=text)
     return model
 

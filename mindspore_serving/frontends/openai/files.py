@@ -1,14 +1,11 @@
 """/v1/files: uploads for batches, and the results of batches."""
 
-import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -16,6 +13,7 @@ from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import OF_MESSAGES, read_body
 from mindspore_serving.frontends.chat.fields import unexpected
+from mindspore_serving.frontends.forms import FORM_OVERHEAD, parse_form
 from mindspore_serving.frontends.keys import owner_of
 from mindspore_serving.frontends.state import files
 from mindspore_serving.frontends.state.database import PageRequest, Record
@@ -25,8 +23,6 @@ from mindspore_serving.frontends.state.store import expiry
 
 PURPOSE = "batch"
 MAX_LISTED = 10_000
-_OVERHEAD = 64 << 10  # bytes of a form besides the file
-_PARSED_BYTES = 1 << 20  # of a form, between two turns of other requests
 _MAX_NAME = 255  # characters of a file's name
 _OPTION = "--limit max_file=BYTES"
 _MIN_SECONDS = 3600
@@ -70,8 +66,8 @@ async def upload(state: AppState, http: Request) -> FileObject:
     limits = state.models.limits
     limit = min(limits.max_file, state.max_body)
     option = _OPTION if limit == limits.max_file else OF_MESSAGES
-    body = await read_body(http, limit + _OVERHEAD, option)
-    async with await _parse(http, body) as form:
+    body = await read_body(http, limit + FORM_OVERHEAD, option)
+    async with await parse_form(http, body) as form:
         file, purpose = form.get("file"), form.get("purpose")
         if not isinstance(file, UploadFile):
             raise InvalidField("file", "is missing, expected a file of lines of JSON")
@@ -153,37 +149,6 @@ def to_page(http: Request, default: int, max_limit: int) -> PageRequest:
 async def _find(state: AppState, http: Request) -> Record:
     runner_of(state)
     return await find_file(state.store, owner_of(http.scope), http.path_params["name"])
-
-
-async def _parse(http: Request, body: bytes | bytearray) -> Any:
-    """Return the form in a body, to be closed.  Raises InvalidField."""
-    if not http.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise InvalidField("", text="the body is no form: send it as multipart/form-data")
-
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        for start in range(0, len(body), _PARSED_BYTES):
-            yield bytes(body[start : start + _PARSED_BYTES])
-            await asyncio.sleep(0)  # other requests get a turn: a whole file takes 0.1 s
-
-    parser = MultiPartParser(http.headers, pieces(), max_files=1, max_fields=8)
-    try:
-        return _Closing(await parser.parse())
-    except (MultiPartException, KeyError, UnicodeDecodeError) as error:
-        text = getattr(error, "message", "it is not multipart/form-data")
-        raise InvalidField("", text=f"the form is wrong: {text}") from None
-
-
-class _Closing:
-    """A form that is closed at the end of a block."""
-
-    def __init__(self, form: FormData) -> None:
-        self._form = form
-
-    async def __aenter__(self) -> FormData:
-        return self._form
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._form.close()
 
 
 def _expiry_of(form: FormData, now: float) -> int | None:

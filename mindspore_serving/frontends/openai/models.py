@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from starlette.types import Scope
 
 from mindspore_serving.core.default_sampling import suggest_max_tokens
@@ -26,9 +26,15 @@ def to_model(model: ServedModel) -> OpenAIModel:
         max_model_len=model.card.max_model_len,
         root=_root(model),
         parent=model.servable if model.adapter else None,
-        input_modalities=["text", "image"] if model.card.takes_images else UNSET,
+        input_modalities=_modalities(model.card),
         **_defaults(model.card),
     )
+
+
+def _modalities(card: ModelCard) -> list[str] | UnsetType:
+    if card.can_transcribe:
+        return ["audio"]
+    return ["text", "image"] if card.takes_images else UNSET
 
 
 def _defaults(card: ModelCard) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from functools import partial
 
 from mindspore_serving.frontends.chat.errors import Error, to_response
 from mindspore_serving.frontends.chat.tools import find_unread as find_unread_tools
+from mindspore_serving.frontends.forms import FORM
 from mindspore_serving.frontends.openai import (
     adapters,
     answers,
@@ -17,6 +18,7 @@ from mindspore_serving.frontends.openai import (
     state_routes,
     stored_responses,
     tokens,
+    transcriptions,
 )
 from mindspore_serving.frontends.openai.compacting import FIELDS as COMPACTING
 from mindspore_serving.frontends.openai.compacting import compact
@@ -177,6 +179,28 @@ def _reading() -> tuple[HttpRoute, ...]:
     )
 
 
+def _hearing() -> tuple[HttpRoute, ...]:
+    texts = {TEXT: STRING, "text/vtt": STRING}
+    written = (transcriptions.AudioText, transcriptions.VerboseAudioText)
+    route = partial(_route, "POST")
+    return (
+        route(
+            transcriptions.TRANSCRIPTIONS,
+            transcriptions.transcribe,
+            "Write down a recording; with `stream`, as events",
+            {JSON: written, **texts, EVENTS: EVENT},
+            body=Body(transcriptions.TranscriptionForm, media=FORM),
+        ),
+        route(
+            transcriptions.TRANSLATIONS,
+            transcriptions.translate,
+            "Write down a recording in English",
+            {JSON: written, **texts},
+            body=Body(transcriptions.TranslationForm, media=FORM),
+        ),
+    )
+
+
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
         _route(
@@ -247,6 +271,7 @@ ROUTES = (
     *_generating(),
     *_stored(),
     *_reading(),
+    *_hearing(),
     *_about_models(),
     *_about_tokens(),
     *state_routes.rows(_route),

@@ -197,7 +197,7 @@ def _operation(operation: Operation | HttpRoute, kinds: _Kinds, model: str) -> O
             content["example"] = _example(body.example, model)
         described["requestBody"] = {
             "required": body.is_required,
-            "content": {"application/json": content},
+            "content": {body.media: content},
         }
     return described
 

@@ -6,7 +6,7 @@ Does for an upstream what `serving.async_engine` does for a model that is loaded
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, NoReturn, TypeAlias
@@ -20,6 +20,7 @@ from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.serving.no_adapters import NoAdapters
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.upstream.budget import BufferQuota
 from mindspore_serving.llm.upstream.fleet import Fleet
@@ -44,15 +45,6 @@ class _OpenRequest:
     timeline: Timeline
 
 
-class NoAdapters:
-    """Stand-in for `AdapterLoading` that refuses all adapters."""
-
-    def set(self, adapters: Mapping[str, Any], done: Callable[[Mapping[str, Any]], None]) -> None:
-        """Report each of `adapters` as refused."""
-        error = InvalidInputs("adapters are loaded by the upstream, not here")
-        done(dict.fromkeys(adapters, error))
-
-
 class UpstreamModel:
     """Client of an upstream's model, with the interface of `AsyncEngine`.
 
@@ -74,7 +66,7 @@ class UpstreamModel:
     ) -> None:
         self.unready = "the upstream was not probed yet"
         self.decision = ""
-        self.adapters = NoAdapters()
+        self.adapters = NoAdapters("adapters are loaded by the upstream, not here")
         self._options = options
         self._wake = wake
         self._config = config

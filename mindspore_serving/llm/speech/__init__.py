@@ -1,0 +1,1 @@
+"""Speech to text: sound to log-mel features, an encoder and decoder, and texts with times."""

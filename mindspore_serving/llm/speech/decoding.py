@@ -1,0 +1,176 @@
+"""The text of one piece of sound: its tokens, whether they are good enough, and its segments.
+
+A text that repeats itself, or whose tokens are unlikely, is written again at a higher temperature,
+as Whisper's reference does.  Knows no runner.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from mindspore_serving.core.speech_messages import SpokenSegment
+from mindspore_serving.llm.speech.pieces import SoundPiece
+from mindspore_serving.llm.speech.rules import PRECISION, Floats, choose, probability_of
+from mindspore_serving.llm.speech.settings import SpeechTokens
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+MAX_COMPRESSION, MIN_LOGPROB, MAX_NO_SPEECH = 2.4, -1.0, 0.6
+MIN_REST = 0.5  # seconds after the last time of a text that are read again
+_Part: TypeAlias = tuple[float, float, int, list[int]]
+"""Start and end in seconds, the number of the first token, and the tokens."""
+
+_SEED = 0  # the same recording has the same text
+
+
+@dataclass(frozen=True, slots=True)
+class PieceText:
+    """Text of a piece: segments, and the seconds of the recording from which on to read again.
+
+    `logprobs` are those of all tokens of text in the segments.
+    """
+
+    segments: list[SpokenSegment]
+    rest: float | None
+    num_tokens: int
+    logprobs: list[float]
+
+
+class PieceDecoding:
+    """Tokens of a piece while they are written.
+
+    Args:
+        piece: what is read.
+        prefix: tokens before the text, the last of which may be that without times.
+        tokens: special tokens of the model.
+        max_tokens: of the text.
+        temperatures: to try, one after another.
+        has_times: write times.
+    """
+
+    def __init__(
+        self, piece: SoundPiece, prefix: Sequence[int], tokens: SpeechTokens, *, max_tokens: int,
+        temperatures: Sequence[float], has_times: bool,
+    ) -> None:  # fmt: skip
+        self.piece, self.prefix = piece, list(prefix)
+        self.no_speech = 0.0
+        self._tokens, self._max_tokens = tokens, max_tokens
+        self._temperatures = list(temperatures)
+        self._has_times = has_times
+        self._random = np.random.default_rng(_SEED)
+        self.num_generated = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self.temperature = self._temperatures.pop(0)
+        self.written: list[int] = []
+        self.logprobs: list[float] = []
+        self.is_done = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens before the newest one, which is not computed yet."""
+        return len(self.prefix) + len(self.written) - 1
+
+    @property
+    def last(self) -> int:
+        return self.written[-1]
+
+    def note_start(self, logits: Floats) -> None:
+        """Note the logits after the token that starts a text."""
+        self.no_speech = probability_of(logits, self._tokens.no_speech)
+
+    def take(self, logits: Floats) -> None:
+        """Choose the next token.  Changes `logits`."""
+        choice = choose(
+            logits,
+            self.written,
+            self._tokens,
+            has_times=self._has_times,
+            temperature=self.temperature,
+            random=self._random,
+        )
+        self.num_generated += 1
+        self.logprobs.append(choice.logprob)
+        if choice.token == self._tokens.end:
+            self.is_done = True
+            return
+        self.written.append(choice.token)
+        self.is_done = len(self.written) >= self._max_tokens
+
+    @property
+    def mean_logprob(self) -> float:
+        return sum(self.logprobs) / (len(self.written) + 1)
+
+    def text_tokens(self, tokens: Sequence[int]) -> list[int]:
+        """Return the tokens that are text."""
+        return [token for token in tokens if token < self._tokens.end]
+
+    def retry(self, text: str) -> bool:
+        """Begin again at the next temperature if `text` is poor; return whether that is so."""
+        is_silence = self.is_silence
+        is_poor = compression_of(text) > MAX_COMPRESSION or self.mean_logprob < MIN_LOGPROB
+        if not self._temperatures or is_silence or not is_poor:
+            return False
+        self._begin()
+        return True
+
+    @property
+    def is_silence(self) -> bool:
+        """Return whether nobody speaks, as the model is unsure of its text as well."""
+        return self.no_speech > MAX_NO_SPEECH and self.mean_logprob < MIN_LOGPROB
+
+    def finish(self, tokenizer: Tokenizer) -> PieceText:
+        """Return the segments of the text."""
+        if self.is_silence:
+            return PieceText([], None, self.num_generated, [])
+        parts, rest = self._parts()
+        text = tokenizer.decode(self.text_tokens(self.written))
+        shared = (self.temperature, self.mean_logprob, compression_of(text), self.no_speech)
+        start = self.piece.start
+        segments: list[SpokenSegment] = []
+        logprobs: list[float] = []
+        for begin, end, number, tokens in parts:
+            words = tokenizer.decode(self.text_tokens(tokens))
+            if words.strip() and end > begin:
+                times = (round(start + begin, 3), round(start + end, 3))
+                row = (words, *times, tuple(tokens), start, *shared)
+                segments.append(SpokenSegment(*row))
+                logprobs += self._logprobs_of(number, tokens)
+        later = None if rest is None else start + rest
+        return PieceText(segments, later, self.num_generated, logprobs)
+
+    def _logprobs_of(self, number: int, tokens: Sequence[int]) -> list[float]:
+        pairs = zip(tokens, self.logprobs[number:], strict=False)
+        return [logprob for token, logprob in pairs if token < self._tokens.end]
+
+    def _parts(self) -> tuple[list[_Part], float | None]:
+        """Return the segments, and what is to be read again."""
+        first, written = self._tokens.first_time, self.written
+        seconds = self.piece.seconds
+        is_time = [token >= first for token in written]
+        pairs = [i for i in range(1, len(written)) if is_time[i] and is_time[i - 1]]
+        ends_once = is_time[-2:] == [False, True]
+        if not pairs:
+            times = [token for token in written if token >= first]
+            is_known = bool(times) and times[-1] != first
+            end = (times[-1] - first) * PRECISION if is_known else seconds
+            return [(0.0, min(end, seconds), 0, written)], None
+        cuts = [0, *pairs, *([len(written)] if ends_once else [])]
+        parts: list[_Part] = []
+        for number, stop in zip(cuts, cuts[1:], strict=False):
+            tokens = written[number:stop]
+            start, end = ((token - first) * PRECISION for token in (tokens[0], tokens[-1]))
+            parts.append((start, min(end, seconds), number, tokens))
+        last = (written[pairs[-1] - 1] - first) * PRECISION
+        has_rest = not ends_once and 0 < last < seconds - MIN_REST
+        return parts, last if has_rest else None
+
+
+def compression_of(text: str) -> float:
+    """Return how often a text is longer than compressed."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data)) if data else 0.0

@@ -1,0 +1,366 @@
+"""A model of speech in a worker: requests from any thread, events to sinks.
+
+Does for recordings what `serving.async_engine` does for prompts.  Files are decoded in child
+processes; one thread cuts the recordings into pieces and writes their texts, those of all requests
+together, a piece of each request in turn.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import Event, LLMRequest, to_refused
+from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sampling_params import FinishReason
+from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
+from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
+from mindspore_serving.isolation.children import ForkServer
+from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.options import check_speech
+from mindspore_serving.llm.runtimes.main_memory import read_main_memory
+from mindspore_serving.llm.serving.no_adapters import NoAdapters
+from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
+from mindspore_serving.llm.speech import child
+from mindspore_serving.llm.speech.batch import SpeechBatch
+from mindspore_serving.llm.speech.request import SpeechRequest
+from mindspore_serving.llm.speech.runner import SpeechRunner, row_bytes
+from mindspore_serving.llm.speech.settings import ARCHITECTURE, SpeechModel, open_speech_model
+
+Sink = Callable[[list[Event] | ServingError, bool], None]
+
+MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly faster
+MAX_WAITING = 64  # recordings by default
+MAX_SOUND = 1 << 30  # bytes of all decoded recordings, unless there is one alone
+DECODING_SECONDS = 120.0  # for a file
+QUICK_SECONDS, LARGE_FILE = 5.0, 8 << 20  # a longer or larger one waits for its like alone
+_MEMORY_PART = 0.12  # of the memory, for keys and values
+_DECODING_MEMORY = 512 << 20  # for a file, beside its samples
+_SAMPLE_BYTES = 16_000 * 24  # a second of sound while it is decoded
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Request whose text is not complete."""
+
+    body: Transcribe
+    sink: Sink
+    log_id: str
+    job: PoolJob | None = None
+    request: SpeechRequest | None = None
+
+
+class SpeechEngine:
+    """Owner of a model of speech, with the interface of `AsyncEngine`.
+
+    Args:
+        directory: of the model.
+        config: options.
+        wake: called from any thread when `collect` has events to deliver.
+
+    Raises:
+        StartError: an option does not apply, or a file is missing, broken or contradicts another.
+    """
+
+    unready = decision = ""
+
+    def __init__(self, directory: str, config: EngineConfig, wake: Callable[[], None]) -> None:
+        check_speech(config)
+        self._model = open_speech_model(directory)
+        self._runner = SpeechRunner(self._model, config, _num_rows(self._model, config))
+        self._batch = SpeechBatch(self._runner, self._model)
+        self._config, self._wake = config, wake
+        self.card = _card(Path(directory), self._model, self._runner, config)
+        self.adapters = NoAdapters("models of speech take no adapters")
+        self._recorder = GenerationRecorder()
+        self._ids = count(1)
+        self._open: dict[str, _Entry] = {}
+        self._outbox: deque[tuple[str, list[Event] | ServingError, bool]] = deque()
+        self._changed = threading.Condition()
+        self._waiting: deque[SpeechRequest] = deque()  # with pieces that have not begun
+        self._running: dict[str, SpeechRequest] = {}
+        self._is_closing = False
+        self._problem: BaseException | None = None
+        setup = msgspec.msgpack.encode(child.SoundSetup(config.max_audio_seconds))
+        memory = _DECODING_MEMORY + int(config.max_audio_seconds * _SAMPLE_BYTES)
+        limits = PoolLimits(
+            seconds=DECODING_SECONDS,
+            memory=memory,
+            max_waiting_bytes=MAX_SOUND,
+            quick_seconds=QUICK_SECONDS,
+            large=LARGE_FILE,
+            max_slow=config.max_num_waiting or MAX_WAITING,
+        )
+        self._pool = Pool(ForkServer(child.MODULE, lambda: setup), child.DECODE, limits)
+        self._thread = threading.Thread(target=self._run, name="speech", daemon=True)
+        self._thread.start()
+
+    @property
+    def num_open(self) -> int:
+        """Number of requests whose text is not complete."""
+        return len(self._open)
+
+    @property
+    def stats(self) -> EngineStats:
+        """Counters; pieces are sequences."""
+        batch = self._batch
+        return EngineStats(
+            num_running=batch.num_running,
+            num_waiting=len(self._waiting),
+            num_cache_bytes=self._runner.num_bytes,
+            num_cache_bytes_limit=self._runner.num_bytes,
+            num_steps=batch.num_steps,
+            num_prompt_tokens=batch.num_prompt,
+            num_generated_tokens=batch.num_generated,
+        )
+
+    def accept(
+        self,
+        request: LLMRequest,
+        sink: Sink,
+        item_id: int = 0,
+        log_id: str = "",
+        timeline: Timeline | None = None,
+    ) -> str:
+        """Start a request as `AsyncEngine.accept` does."""
+        request_id = str(next(self._ids))
+        if not isinstance(request, Transcribe):
+            verb = type(request).__name__.lower()
+            error = InvalidField("model", text=f"this model writes down speech and cannot {verb}")
+            self._open[request_id] = _Entry(Transcribe(file=b""), sink, log_id)
+            self._put(request_id, error, True)
+            return request_id
+        entry = _Entry(request, sink, log_id)
+        self._open[request_id] = entry
+        try:
+            self._check(request)
+            entry.job = self._pool.submit(request.file, lambda a: self._take_sound(request_id, a))
+        except ServingError as error:
+            self._put(request_id, error, True)
+        return request_id
+
+    def cancel(self, request_id: str) -> None:
+        """Cancel a request; may be called by any thread."""
+        entry = self._open.pop(request_id, None)
+        if entry is None:
+            return
+        self._recorder.answers[FinishReason.ABORT.value] += 1
+        if entry.job is not None:
+            self._pool.cancel(entry.job)
+        with self._changed:
+            if entry.request is not None:
+                entry.request.is_cancelled = True
+            self._changed.notify()
+
+    def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
+        """Return the counters as `AsyncEngine.counts` does."""
+        return dict(self._recorder.answers), self._recorder.counts()
+
+    def share_memory(self, count: int) -> None:
+        """Do nothing: the tables have a fixed size."""
+
+    def encoder_runner(self) -> NoReturn:
+        """Raise InvalidInputs: this encoder reads sound."""
+        raise InvalidInputs("this encoder reads sound, not texts")
+
+    def collect(self) -> None:
+        """Deliver events as `AsyncEngine.collect` does."""
+        while self._outbox:
+            request_id, outcome, is_last = self._outbox.popleft()
+            entry = self._open.get(request_id)
+            if entry is None:
+                continue  # it was cancelled
+            if is_last:
+                self._open.pop(request_id, None)
+            refused = to_refused(outcome) if isinstance(outcome, ServingError) else None
+            entry.sink(outcome if refused is None else [refused], is_last)
+        if self._problem is not None:
+            raise RuntimeError(f"the thread of speech failed: {self._problem!r}")
+
+    def close(self) -> None:
+        """End the threads and free the model."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+        self._pool.close()
+        self._thread.join()
+        self._runner.close()
+
+    def _check(self, request: Transcribe) -> None:
+        """Raise InvalidField or Overloaded for a request that is not started."""
+        limit = self._config.max_num_waiting or MAX_WAITING
+        if len(self._open) > limit:
+            raise Overloaded(f"{limit} recordings are waiting, the most; try again")
+        languages = self._model.tokens.languages
+        if request.language and request.language not in (languages or ("en",)):
+            known = ", ".join(sorted(languages)) or "en"
+            problem = f"is {request.language!r:.40}, expected one of {known}"
+            raise InvalidField("language", problem)
+        if request.translates and not languages:
+            raise InvalidField("model", text="this model knows English alone: it cannot translate")
+
+    def _put(self, request_id: str, outcome: list[Event] | ServingError, is_last: bool) -> None:
+        self._outbox.append((request_id, outcome, is_last))
+        self._wake()
+
+    # --- on a thread of the pool --------------------------------------------------------------
+
+    def _take_sound(self, request_id: str, answer: bytes | JobFailure) -> None:
+        entry = self._open.get(request_id)
+        if entry is None:
+            return
+        try:
+            if isinstance(answer, JobFailure):
+                raise _to_error(answer)
+            samples = child.decode_answer(answer)
+            entry.body = msgspec.structs.replace(entry.body, file=b"")
+            request = SpeechRequest(request_id, entry.body, samples, self._model)
+            entry.request = request
+            with self._changed:
+                held = sum(other.num_bytes for other in self._running.values())
+                if held and held + request.num_bytes > MAX_SOUND:
+                    raise Overloaded("too many recordings are in memory; try again")
+                self._running[request_id] = request
+                self._waiting.append(request)
+                self._changed.notify()
+        except ServingError as error:
+            self._put(request_id, error, True)
+        if request_id not in self._open and entry.request is not None:
+            entry.request.is_cancelled = True  # it was cancelled meanwhile
+
+    # --- on the thread that computes ----------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._turn()
+        except BaseException as error:
+            self._problem = error
+            log.error("the thread of speech failed", exc_info=True)
+            self._wake()
+
+    def _wait(self) -> bool:
+        """Wait for work; return whether there is some, False at the end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._is_closing or self._running or self._batch.num_running
+            )
+            cancelled = [name for name, row in self._running.items() if row.is_cancelled]
+            for name in cancelled:
+                request = self._running.pop(name)
+                if request in self._waiting:
+                    self._waiting.remove(request)
+            return not self._is_closing
+
+    def _turn(self) -> None:
+        """Begin a piece if there is room, and compute a step."""
+        request = self._next_waiting() if self._batch.has_room else None
+        try:
+            if request is not None:
+                self._begin(request)
+            self._batch.step()
+        except ServingError as error:
+            log.error("a step of speech failed: %s", error)
+            self._batch.clear()
+            self._fail_all(error)
+        self._deliver()
+
+    def _next_waiting(self) -> SpeechRequest | None:
+        with self._changed:
+            while self._waiting:
+                request = self._waiting.popleft()
+                if request.is_waiting and not request.is_cancelled:
+                    self._waiting.append(request)  # the others have their turn first
+                    return request
+        return None
+
+    def _begin(self, request: SpeechRequest) -> None:
+        self._batch.encode(request.sound())
+        if not request.language:
+            request.language = self._batch.find_language()
+        decoding, owner = request.begin()
+        self._batch.add(decoding, owner)
+
+    def _deliver(self) -> None:
+        with self._changed:
+            running = list(self._running.items())
+        for request_id, request in running:
+            segments = request.take()
+            if segments:
+                self._put(request_id, [Heard(tuple(segments))], False)
+            if request.is_waiting and request not in self._waiting:
+                with self._changed:  # a text has left the rest of its piece
+                    self._waiting.append(request)
+            if request.is_done:
+                with self._changed:
+                    self._running.pop(request_id, None)
+                self._finish(request)
+
+    def _finish(self, request: SpeechRequest) -> None:
+        self._recorder.answers[FinishReason.STOP.value] += 1
+        last = Transcribed(
+            request.language, request.seconds, request.num_prompt, request.num_generated
+        )
+        self._put(request.id, [last], True)
+
+    def _fail_all(self, error: ServingError) -> None:
+        with self._changed:
+            failed = list(self._running)
+            self._running.clear()
+            self._waiting.clear()
+        for request_id in failed:
+            self._put(request_id, error, True)
+
+
+def _to_error(failure: JobFailure) -> ServingError:
+    text = f"decoding the file {failure.value}"
+    if failure is JobFailure.CROWDED:
+        return Overloaded(text)
+    return ServingError(text) if failure is JobFailure.LOST else InvalidInputs(text)
+
+
+def _num_rows(model: SpeechModel, config: EngineConfig) -> int:
+    """Return how many pieces a step may have, by the options and the memory."""
+    count = config.max_num_seqs if config.is_set("max_num_seqs") else MAX_ROWS
+    budget = config.kv_cache_memory or int(read_main_memory().total * _MEMORY_PART)
+    return max(1, min(count, budget // row_bytes(model.sizes)))
+
+
+def _card(
+    directory: Path, model: SpeechModel, runner: SpeechRunner, config: EngineConfig
+) -> ModelCard:
+    rows, size = runner.num_rows, runner.num_bytes >> 20
+    return ModelCard(
+        architecture=ARCHITECTURE,
+        runtime="openvino",
+        dtype=runner.precision,
+        quantization=config.quantization or "",
+        max_model_len=model.sizes.max_tokens,
+        vocab_size=model.sizes.vocab_size,
+        can_generate=False,
+        can_transcribe=True,
+        embedding_size=0,
+        has_chat_template=False,
+        tool_format="",
+        reasoning_format="",
+        adapters=(),
+        eos_ids=(model.tokens.end,),
+        num_blocks=0,
+        block_size=0,
+        max_num_seqs=rows,
+        max_num_batched_tokens=rows,
+        max_num_waiting=config.max_num_waiting or MAX_WAITING,
+        created=int(time.time()),
+        languages=tuple(sorted(model.tokens.languages)) or ("en",),
+        summary=f"{directory.name} in {runner.precision}, up to {rows} pieces of 30 s together, "
+        f"keys and values of up to {size} MiB",
+    )

@@ -1,0 +1,166 @@
+"""The encoder and the decoder of Whisper as OpenVINO graphs.
+
+The encoder returns what the cross attention of each decoder layer reads: keys and values [B, heads,
+frames, features of a head].  The decoder reads these, and the keys and values of earlier tokens,
+with as many cells for each sequence; `mask` says which of them are there.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset13 as opset
+from openvino.op import Parameter
+
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64
+from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.speech.settings import SpeechSizes
+
+EPSILON = 1e-5
+SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
+PARTS = ("self_key", "self_value", "cross_key", "cross_value")
+
+
+class SpeechGraphs:
+    """Builder of both graphs; keys and values have the type of `precision`."""
+
+    def __init__(self, weights: OpenVINOWeights, sizes: SpeechSizes) -> None:
+        self._weights, self._sizes = weights, sizes
+        self._kind = ov.Type.bf16 if weights.precision == "bf16" else ov.Type.f32
+
+    def encoder(self) -> ov.Model:
+        """Return the graph from `features`, [1, bins, 2 * frames], to cross keys and values."""
+        sizes = self._sizes
+        features = _parameter("features", ov.Type.f32, (1, sizes.num_bins, 2 * sizes.num_frames))
+        x = self._convolution(features, "model.encoder.conv1", 1)
+        x = opset.transpose(self._convolution(x, "model.encoder.conv2", 2), np.array([0, 2, 1]))
+        x = opset.add(x, self._rows("model.encoder.embed_positions.weight"))
+        for layer in range(sizes.encoder_layers):
+            stem = f"model.encoder.layers.{layer}"
+            y = self._norm(x, f"{stem}.self_attn_layer_norm")
+            heads = sizes.encoder_heads
+            q, k, v = (self._heads(y, f"{stem}.self_attn.{n}_proj", heads) for n in "qkv")
+            x = opset.add(x, self._attended(q, k, v, None, f"{stem}.self_attn"))
+            x = self._feed_forward(x, stem)
+        x = self._norm(x, "model.encoder.layer_norm")
+        outputs = {}
+        for layer in range(sizes.decoder_layers):
+            stem = f"model.decoder.layers.{layer}.encoder_attn"
+            for part, name in (("cross_key", "k"), ("cross_value", "v")):
+                node = self._heads(x, f"{stem}.{name}_proj", sizes.decoder_heads)
+                outputs[f"{part}.{layer}"] = opset.convert(node, self._kind.get_type_name())
+        return _model(outputs, [features], "encoder")
+
+    def decoder(self, aligned: Sequence[tuple[int, int]] = ()) -> ov.Model:
+        """Return the graph from tokens to `logits` of some `rows`, and new keys and values.
+
+        With `aligned` heads it returns their cross attention instead of the logits, as `weights`
+        [B, heads, tokens, frames]; it then has no earlier tokens.
+        """
+        sizes, width = self._sizes, self._sizes.width // self._sizes.decoder_heads
+        ids, positions = (_parameter(n, ov.Type.i32, (-1, -1)) for n in ("ids", "positions"))
+        rows = _parameter("rows", ov.Type.i32, (-1,))
+        mask = _parameter("mask", ov.Type.f32, (-1, 1, -1, -1))
+        inputs = [ids, positions, mask, *([] if aligned else [rows])]
+        table = self._weights.table("model.decoder.embed_tokens.weight")
+        x = opset.multiply(_gathered(table, ids), f32(sizes.scale))
+        table_of_positions = self._weights.table("model.decoder.embed_positions.weight")
+        x = opset.add(x, _gathered(table_of_positions, positions))
+        outputs: dict[str, Node] = {}
+        followed: list[Node] = []
+        for layer in range(sizes.decoder_layers):
+            stem = f"model.decoder.layers.{layer}"
+            lengths = {"self": -1, "cross": sizes.num_frames}
+            caches = {}
+            for part in PARTS[2:] if aligned else PARTS:
+                shape = (-1, sizes.decoder_heads, lengths[part.partition("_")[0]], width)
+                caches[part] = _parameter(f"{part}.{layer}", self._kind, shape)
+            inputs += caches.values()
+            y = self._norm(x, f"{stem}.self_attn_layer_norm")
+            heads = sizes.decoder_heads
+            q, k, v = (self._heads(y, f"{stem}.self_attn.{n}_proj", heads) for n in "qkv")
+            if not aligned:
+                for part, new in (("self_key", k), ("self_value", v)):
+                    stored = opset.convert(new, self._kind.get_type_name())
+                    outputs[f"new_{part}.{layer}"] = stored
+                k, v = (
+                    opset.concat([opset.convert(caches[part], "f32"), new], 2)
+                    for part, new in (("self_key", k), ("self_value", v))
+                )
+            x = opset.add(x, self._attended(q, k, v, mask, f"{stem}.self_attn"))
+            y = self._norm(x, f"{stem}.encoder_attn_layer_norm")
+            q = self._heads(y, f"{stem}.encoder_attn.q_proj", heads)
+            k, v = (opset.convert(caches[part], "f32") for part in PARTS[2:])
+            chosen = [head for number, head in aligned if number == layer]
+            if chosen:
+                followed.append(_attention_of(q, k, chosen, width))
+            x = opset.add(x, self._attended(q, k, v, None, f"{stem}.encoder_attn"))
+            x = self._feed_forward(x, stem)
+        if aligned:
+            return _model({"weights": opset.concat(followed, 1)}, inputs, "alignment")
+        flat = opset.reshape(x, i64(-1, sizes.width), False)
+        x = self._norm(opset.gather(flat, rows, i32(0)), "model.decoder.layer_norm")
+        logits = self._weights.product(x, "model.decoder.embed_tokens.weight")
+        return _model({"logits": logits, **outputs}, inputs, "decoder")
+
+    def _convolution(self, x: Node, name: str, stride: int) -> Node:
+        kernel = self._weights.vector(f"{name}.weight")
+        kernel = opset.reshape(kernel, i64(*self._weights.shape(f"{name}.weight")), False)
+        y = opset.convolution(x, kernel, [stride], [1], [1], [1])
+        bias = opset.reshape(self._weights.vector(f"{name}.bias"), i64(1, -1, 1), False)
+        return opset.gelu(opset.add(y, bias), "ERF")
+
+    def _rows(self, name: str) -> Node:
+        shape = self._weights.shape(name)
+        return opset.reshape(self._weights.vector(name), i64(1, *shape), False)
+
+    def _norm(self, x: Node, name: str) -> Node:
+        y = opset.mvn(x, i64(-1), True, EPSILON, "INSIDE_SQRT")
+        y = opset.multiply(y, self._vector(f"{name}.weight"))
+        return opset.add(y, self._vector(f"{name}.bias"))
+
+    def _linear(self, x: Node, name: str) -> Node:
+        y = self._weights.product(x, f"{name}.weight")
+        bias = f"{name}.bias"
+        return opset.add(y, self._vector(bias)) if self._weights.has(bias) else y
+
+    def _vector(self, name: str) -> Node:
+        return opset.reshape(self._weights.vector(name), i64(-1), False)
+
+    def _heads(self, x: Node, name: str, heads: int) -> Node:
+        split = opset.reshape(self._linear(x, name), i64(0, 0, heads, -1), True)
+        return opset.transpose(split, SWAPPED)
+
+    def _attended(self, q: Node, k: Node, v: Node, mask: Node | None, name: str) -> Node:
+        out = opset.scaled_dot_product_attention(q, k, v, *([] if mask is None else [mask]))
+        rows = opset.reshape(opset.transpose(out, SWAPPED), i64(0, 0, self._sizes.width), True)
+        return self._linear(rows, f"{name}.out_proj")
+
+    def _feed_forward(self, x: Node, stem: str) -> Node:
+        y = self._linear(self._norm(x, f"{stem}.final_layer_norm"), f"{stem}.fc1")
+        return opset.add(x, self._linear(opset.gelu(y, "ERF"), f"{stem}.fc2"))
+
+
+def _attention_of(q: Node, k: Node, heads: Sequence[int], width: int) -> Node:
+    index = opset.constant(np.array(heads, np.int32))
+    q, k = (opset.gather(x, index, i32(1)) for x in (q, k))
+    return opset.multiply(opset.matmul(q, k, False, True), f32(width**-0.5))
+
+
+def _gathered(table: Node, ids: Node) -> Node:
+    return opset.convert(opset.gather(table, ids, i32(0)), "f32")
+
+
+def _parameter(name: str, kind: Any, shape: Sequence[int]) -> Node:
+    parameter = Parameter(kind, ov.PartialShape(list(shape)))
+    parameter.output(0).get_tensor().set_names({name})
+    parameter.set_friendly_name(name)
+    return parameter
+
+
+def _model(outputs: dict[str, Node], inputs: list[Node], name: str) -> ov.Model:
+    results = [opset.result(node) for node in outputs.values()]
+    for result, label in zip(results, outputs, strict=True):
+        result.output(0).get_tensor().set_names({label})
+    return ov.Model(results, inputs, name)

