@@ -356,7 +356,7 @@ class EngineMetrics(Message, frozen=True, tag=25):
     histograms: dict[str, tuple[float, list[int]]] = {}
     unready: str = ""
     decision: str = ""
-    upstreams: list[UpstreamReport] = []
+    upstreams: Sequence[UpstreamReport] = ()
 
 
 ToWorker: TypeAlias = (

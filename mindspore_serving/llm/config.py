@@ -22,7 +22,6 @@ _STORING = ("openvino", "torch", "native")  # runtimes whose blocks can be store
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
 LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
-_MAX_RANKS = 64
 
 T = TypeVar("T")
 
@@ -137,7 +136,7 @@ class EngineConfig:
         "`num_threads` and `kv_cache_memory` are those of all ranks together. Runtimes "
         "'openvino', 'torch' and 'mindspore', which on Ascend has a device for each rank.",
         at_least=1,
-        at_most=_MAX_RANKS,
+        at_most=option_checks.MAX_RANKS,
         engines=("vllm",),
         runtimes=_RANKED,
         has_encoders=False,
@@ -154,7 +153,7 @@ class EngineConfig:
         "stage: with as many cores for every stage, they overlap. With `tensor_parallel`, each "
         "has that many ranks. The runtime 'mindir' needs files that are cut for as many ranks.",
         at_least=1,
-        at_most=_MAX_RANKS,
+        at_most=option_checks.MAX_RANKS,
         runtimes=_RANKED,
         has_encoders=False,
     )
@@ -369,16 +368,8 @@ class EngineConfig:
         option_checks.check_draft(
             self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp
         )
-        if self.max_num_batched_tokens < self.max_num_seqs:
-            raise InvalidInputs(
-                f"max_num_batched_tokens is {self.max_num_batched_tokens}, expected at least "
-                f"max_num_seqs={self.max_num_seqs}: every sequence computes a token in a step"
-            )
-        if self.num_ranks > _MAX_RANKS:
-            raise InvalidInputs(
-                f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
-                f"{self.pipeline_parallel}, expected at most {_MAX_RANKS} ranks together"
-            )
+        option_checks.check_steps(self.max_num_batched_tokens, self.max_num_seqs)
+        option_checks.check_grid(self.tensor_parallel, self.pipeline_parallel)
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"

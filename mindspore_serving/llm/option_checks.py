@@ -6,6 +6,7 @@ from typing import Any
 
 from mindspore_serving.errors import InvalidInputs
 
+MAX_RANKS = 64
 LEVELS = ("prefix_cache_dir", "prefix_cache_store")
 
 
@@ -43,6 +44,24 @@ def check_adapters(adapters: Any, max_loras: int) -> None:
     if 0 < max_loras < len(adapters):
         raise InvalidInputs(
             f"max_loras is {max_loras}, expected at least {len(adapters)}, the number of adapters"
+        )
+
+
+def check_steps(num_tokens: int, num_sequences: int) -> None:
+    """Raise InvalidInputs if a step cannot compute a token of every sequence."""
+    if num_tokens < num_sequences:
+        raise InvalidInputs(
+            f"max_num_batched_tokens is {num_tokens}, expected at least "
+            f"max_num_seqs={num_sequences}: every sequence computes a token in a step"
+        )
+
+
+def check_grid(tensor_parallel: int, pipeline_parallel: int) -> None:
+    """Raise InvalidInputs for more than `MAX_RANKS` ranks."""
+    if tensor_parallel * pipeline_parallel > MAX_RANKS:
+        raise InvalidInputs(
+            f"tensor_parallel is {tensor_parallel} and pipeline_parallel "
+            f"{pipeline_parallel}, expected at most {MAX_RANKS} ranks together"
         )
 
 

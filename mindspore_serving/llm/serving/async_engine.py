@@ -114,6 +114,7 @@ class AsyncEngine:
     """
 
     unready = ""  # it can always compute
+    upstreams: Sequence[UpstreamReport] = ()
 
     def __init__(
         self, opened: OpenedModel, wake: Callable[[], None], steps: ItemLane | None = None
@@ -154,11 +155,6 @@ class AsyncEngine:
         if self._runner is not None and hasattr(self._runner, "call_when_decided"):
             self._runner.call_when_decided(wake)
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
-
-    @property
-    def upstreams(self) -> list[UpstreamReport]:
-        """None: the model is here."""
-        return []
 
     @property
     def decision(self) -> str:

@@ -8,7 +8,7 @@ together, a piece of each request in turn.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -21,6 +21,7 @@ from mindspore_serving.core.llm_messages import Event, LLMRequest, to_refused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
+from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
@@ -72,6 +73,7 @@ class SpeechEngine:
     """
 
     unready = decision = ""
+    upstreams: Sequence[UpstreamReport] = ()
 
     def __init__(self, directory: str, config: EngineConfig, wake: Callable[[], None]) -> None:
         check_speech(config)
