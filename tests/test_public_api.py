@@ -44,6 +44,7 @@ SIGNATURES = {
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', python='', "
         "environment='', with_batch_dim=None, batch_axis=None, states=None, "
         "max_sequences=1024, max_sequence_bytes=268435456, sequence_idle_seconds=60, "
+        "sequence_handover_seconds=60, "
         "keep_sequences=False, network='', weights='', arguments=None, inputs=None, mode='')"
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",

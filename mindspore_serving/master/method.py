@@ -68,6 +68,14 @@ class ServedMethod:
         """
         raise NotImplementedError
 
+    def has_sequence(self, key: tuple[str, int | str]) -> bool:
+        """Return whether a sequence, of an owner and with an id, has begun and has not ended."""
+        return False
+
+    def num_sequences(self, link: Link | None = None) -> int:
+        """Return the number of sequences that have not ended, all or those of a worker."""
+        return 0
+
     def on_dropped(self, part: PendingPart) -> None:
         """Handle the end of the request of `part`, which is in the queue."""
 

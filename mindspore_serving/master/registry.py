@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import NotFound, ServableUnavailable, ServingError, did_you_mean
 from mindspore_serving.ipc.messages import MethodReport
@@ -31,6 +32,7 @@ class ServableService:
     reason: str = ""  # why there is no worker, if none is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
+    has_handover: bool = False  # its sequences continue here, though it is not current
     totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
@@ -110,9 +112,13 @@ class Registry:
         for service in self.of(deployment):
             self._current[service.name][service.version] = service
 
-    def withdraw(self, deployment: Deployment) -> None:
-        """Hide the services of `deployment` from new requests; their own requests continue."""
+    def withdraw(self, deployment: Deployment, *, has_handover: bool = False) -> None:
+        """Hide the services of `deployment` from new requests; their own requests continue.
+
+        With `has_handover` so do the sequences that have begun.
+        """
         for service in self.of(deployment):
+            service.has_handover = has_handover
             versions = self._current.get(service.name, {})
             if versions.get(service.version) is service:
                 del versions[service.version]
@@ -149,6 +155,22 @@ class Registry:
             return served
         text = f"{_label(servable, version, method)}, servable is not available: {service.reason}"
         raise ServableUnavailable(text, service.retry_after)
+
+    def find_for(self, step: SequenceStep, servable: str, version: int, method: str) -> Method:
+        """Return the method for a request of a sequence, which stays in the version that has it.
+
+        That may be one that a newer version has replaced.  Raises like `find`.
+        """
+        versions = self._current.get(servable, {})
+        for service in (self._find_service(servable, version), *self.all):
+            if step.is_start or service is None or service.name != servable:
+                continue
+            is_named = version in (0, service.version, max(versions, default=0))
+            is_open = service.has_handover or versions.get(service.version) is service
+            served = service.methods.get(method) if is_named and is_open else None
+            if served is not None and served.has_sequence((step.owner, step.id)):
+                return served
+        return self.find(servable, version, method)
 
     def _no_service(self, servable: str, version: int, method: str) -> ServingError:
         """Return the error of a request for a servable version that does not exist."""

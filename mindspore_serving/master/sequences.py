@@ -58,6 +58,9 @@ class SequenceTable:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
     def __iter__(self) -> Iterator[SequenceEntry]:
         return iter(list(self._entries.values()))
 
