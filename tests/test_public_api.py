@@ -46,6 +46,7 @@ SIGNATURES = {
         "python='', "
         "environment='', with_batch_dim=None, batch_axis=None, states=None, "
         "max_sequences=1024, max_sequence_bytes=268435456, sequence_idle_seconds=60, "
+        "sequence_handover_seconds=60, "
         "keep_sequences=False, traffic=None, sticky='', shadow=None, shadow_tolerance=0, "
         "network='', weights='', arguments=None, inputs=None, mode='')"
     ),

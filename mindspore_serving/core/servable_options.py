@@ -107,6 +107,16 @@ class ServableOptions(WorkerOptions):
         is_common=False,
         page="sequences.md",
     )
+    sequence_handover_seconds: float = workers(
+        60,
+        "time for which sequences continue in a version that a new one has replaced",
+        details="The old workers stay beside the new ones until then, or until their sequences "
+        "have ended",
+        at_least=0,
+        unit="seconds",
+        is_common=False,
+        page="sequences.md",
+    )
     keep_sequences: bool = workers(
         False,
         "continue the sequences of a worker that died on another one",

@@ -14,7 +14,7 @@ from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.master.autoscaling import Autoscaler, num_at_start
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
-from mindspore_serving.master.registry import ServableService
+from mindspore_serving.master.registry import Method, ServableService
 from mindspore_serving.master.supervisor import WorkerSupervisor
 
 
@@ -112,8 +112,7 @@ class ActiveDeployment:
 
     @property
     def last_used(self) -> float:
-        methods = [method for service in self.services for method in service.methods.values()]
-        return max((method.series.last_answer for method in methods), default=0.0)
+        return max((method.series.last_answer for method in self._methods()), default=0.0)
 
     def unload(self) -> None:
         if self._autoscaler is not None:
@@ -209,14 +208,30 @@ class ActiveDeployment:
             num_requests=self._num_requests,
             make=self._replica,
             retire=retire,
+            can_retire=self._can_retire,
             on_failed=self._on_failed_to_add,
             may_load=lambda: self._may_load(self),
         )
 
     def _num_requests(self) -> int:
-        """Return the number of requests in flight, including calls of its models."""
-        methods = {method for service in self.services for method in service.methods.values()}
-        return self._dispatcher.num_in(methods)
+        """Return the number of requests in flight, including calls of its models.
+
+        A sequence counts as a request, from its start to its end.
+        """
+        num_requests = self._dispatcher.num_in(self._methods(), with_sequences=False)
+        return num_requests + self.num_sequences()
+
+    def num_sequences(self, link: Link | None = None) -> int:
+        """Return the number of sequences that have not ended, all or those of a worker."""
+        return sum(method.num_sequences(link) for method in self._methods())
+
+    def _methods(self) -> set[Method]:
+        return {method for service in self.services for method in service.methods.values()}
+
+    def _can_retire(self, supervisor: WorkerSupervisor) -> bool:
+        """Return whether no sequence would end with the worker."""
+        link = supervisor.link
+        return link is None or self.deployment.keep_sequences or not self.num_sequences(link)
 
     # --- requests that wait for workers -------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Autoscaler:
         num_requests: returns the number of requests in flight.
         make: creates the supervisor of the worker with this number and adds it to `workers`.
         retire: ends a worker after it has answered its requests.
+        can_retire: returns whether a worker may end now.
         on_failed: called with the seconds until a failed start can be retried.
         may_load: returns whether the first worker can start now; called again if not.
     """
@@ -70,6 +71,7 @@ class Autoscaler:
         num_requests: Callable[[], int],
         make: Callable[[int], WorkerSupervisor],
         retire: Callable[[WorkerSupervisor], None],
+        can_retire: Callable[[WorkerSupervisor], bool],
         on_failed: Callable[[float], None],
         may_load: Callable[[], bool],
     ) -> None:
@@ -81,6 +83,7 @@ class Autoscaler:
         self._num_requests = num_requests
         self._make = make
         self._end = retire
+        self._can_retire = can_retire
         self._on_failed = on_failed
         self._may_load = may_load
         self._scaler = Scaler(deployment, len(workers), asyncio.get_running_loop().time())
@@ -134,6 +137,7 @@ class Autoscaler:
     def _retire(self, count: int, num_requests: int) -> None:
         """Retire the workers with the fewest parts."""
         started = [worker for worker in self._workers if worker.state != "starting"]
+        started = [worker for worker in started if self._can_retire(worker)]
         for supervisor in sorted(started, key=WorkerSupervisor.num_parts)[:count]:
             log.info("servable %s: retiring a worker, for %d requests", self._name, num_requests)
             self._workers.remove(supervisor)

@@ -96,7 +96,9 @@ class Dispatcher:
         if request.sequence is not None:
             pending.sequence = replace(request.sequence, owner=pending.tenant)
         try:
-            method = self.registry.find(request.servable, request.version, request.method)
+            target, step = (request.servable, request.version, request.method), pending.sequence
+            find, find_for = self.registry.find, self.registry.find_for
+            method = find(*target) if step is None else find_for(step, *target)
             measures = method.measures_all or method.admission.queue.since
             if measures and not request.is_background:
                 method.admit(request.timeout, pending.started, pending.tenant)
@@ -220,9 +222,14 @@ class Dispatcher:
             self._limit(call, max(0.0, deadline - call.started))
         call.is_background = all(request.is_background for request, _ in callers)
 
-    def num_in(self, methods: Collection[object]) -> int:
-        """Return the number of requests in flight to `methods`."""
-        return sum(method in methods for method in self._requests.values())
+    def num_in(self, methods: Collection[object], *, with_sequences: bool = True) -> int:
+        """Return the number of requests in flight to `methods`, also or not of sequences."""
+        if with_sequences:
+            return sum(method in methods for method in self._requests.values())
+        return sum(
+            method in methods and not (request.parts and request.parts[0].entry)
+            for request, method in self._requests.items()
+        )
 
     def fail_all(self, error: ServingError, methods: Collection[object] | None = None) -> None:
         """Answer all requests in flight, or those to `methods`, with `error`."""

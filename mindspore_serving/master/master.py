@@ -90,9 +90,10 @@ class Master:
     ) -> None:
         """Start `new`, switch requests over when all of it is ready, and end `old`.
 
-        `old` has `seconds` to answer its requests.  A deployment of `new` that replaces one of the
-        same version must have a higher generation.  Raises StartError; then `old` continues, and
-        nothing of `new` is left.
+        `old` has `seconds` to answer its requests; the sequences of what is replaced continue there
+        for `sequence_handover_seconds`, after this has returned.  A deployment of `new` that
+        replaces one of the same version must have a higher generation.  Raises StartError; then
+        `old` continues, and nothing of `new` is left.
         """
         starting = [self._new(deployment) for deployment in new]
         leaving = [active for active in self._deployed if active.deployment in old]
@@ -110,7 +111,13 @@ class Master:
             self.registry.set_route(active.deployment)
         self._hidden = [active for active in self._hidden if active not in hidden]
         self._deployed += hidden
-        await self._end(leaving, seconds)
+        replaced = {deployment.name for deployment in new}
+        held = [active for active in leaving if active.deployment.name in replaced]
+        held = [active for active in held if active.num_sequences()]
+        if held:
+            self._withdraw(held, has_handover=True)
+            self._watch(self._end_after_sequences(held, seconds))
+        await self._end([active for active in leaving if active not in held], seconds)
         names = {deployment.name for deployment in self.deployments}
         self.adapters.remove({deployment.name for deployment in old} - names)
 
@@ -171,12 +178,23 @@ class Master:
             may_load=self._may_load,
         )
 
-    async def _end(self, leaving: Sequence[ActiveDeployment], seconds: float) -> None:
-        """Give `leaving` at most `seconds` to answer its requests, and end its workers."""
+    def _withdraw(self, leaving: Sequence[ActiveDeployment], *, has_handover: bool = False) -> None:
         self._deployed[:] = [active for active in self._deployed if active not in leaving]
         self._hidden += [active for active in leaving if active not in self._hidden]
         for active in leaving:
-            self.registry.withdraw(active.deployment)
+            self.registry.withdraw(active.deployment, has_handover=has_handover)
+
+    async def _end_after_sequences(self, held: list[ActiveDeployment], seconds: float) -> None:
+        """End `held`, which were replaced, when their sequences have ended or the time is over."""
+        limit = max(active.deployment.sequence_handover_seconds for active in held)
+        await self._wait_until(
+            lambda: self._is_stopping or not any(active.num_sequences() for active in held), limit
+        )
+        await self._end(held, seconds)
+
+    async def _end(self, leaving: Sequence[ActiveDeployment], seconds: float) -> None:
+        """Give `leaving` at most `seconds` to answer its requests, and end its workers."""
+        self._withdraw(leaving)
 
         def methods() -> set[object]:
             services = [service for active in leaving for service in active.services]

@@ -72,6 +72,10 @@ class ServedMethod:
         """Return whether a sequence, of an owner and with an id, has begun and has not ended."""
         return False
 
+    def num_sequences(self, link: Link | None = None) -> int:
+        """Return the number of sequences that have not ended, all or those of a worker."""
+        return 0
+
     def on_dropped(self, part: PendingPart) -> None:
         """Handle the end of the request of `part`, which is in the queue."""
 

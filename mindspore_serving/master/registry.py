@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.core.traffic import rule_of
 from mindspore_serving.errors import NotFound, ServableUnavailable, ServingError, did_you_mean
@@ -33,6 +34,7 @@ class ServableService:
     reason: str = ""  # why there is no worker, if none is expected soon
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
+    has_handover: bool = False  # its sequences continue here, though it is not current
     totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
@@ -136,9 +138,21 @@ class Registry:
         """Return the current services of a servable, by version."""
         return self._current.get(servable, {})
 
-    def withdraw(self, deployment: Deployment) -> None:
-        """Hide the services of `deployment` from new requests; their own requests continue."""
+    def with_sequences(self, servable: str) -> Iterator[ServableService]:
+        """Iterate over the services of a servable whose sequences continue, withdrawn ones too."""
+        versions = self._current.get(servable, {})
+        for service in (*versions.values(), *self.all):
+            is_current = versions.get(service.version) is service
+            if service.name == servable and (service.has_handover or is_current):
+                yield service
+
+    def withdraw(self, deployment: Deployment, *, has_handover: bool = False) -> None:
+        """Hide the services of `deployment` from new requests; their own requests continue.
+
+        With `has_handover` so do the sequences that have begun.
+        """
         for service in self.of(deployment):
+            service.has_handover = has_handover
             versions = self._current.get(service.name, {})
             if versions.get(service.version) is service:
                 del versions[service.version]
@@ -179,6 +193,19 @@ class Registry:
     def find_routed(self, servable: str, version: int, method: str) -> Method:
         """Return the method for a call of a stage, like `find`; version 0 is chosen by the rule."""
         return self.find(servable, version or self.choose_version(servable), method)
+
+    def find_for(self, step: SequenceStep, servable: str, version: int, method: str) -> Method:
+        """Return the method for a request of a sequence, which stays in the version that has it.
+
+        That may be one that a newer version has replaced.  Raises like `find`.
+        """
+        versions = self._current.get(servable, {})
+        for service in () if step.is_start else self.with_sequences(servable):
+            is_named = version in (0, service.version, max(versions, default=0))
+            served = service.methods.get(method) if is_named else None
+            if served is not None and served.has_sequence((step.owner, step.id)):
+                return served
+        return self.find(servable, version, method)
 
     def _no_service(self, servable: str, version: int, method: str) -> ServingError:
         """Return the error of a request for a servable version that does not exist."""

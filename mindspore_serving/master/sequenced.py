@@ -41,6 +41,11 @@ class SequencedMethod(BatchedMethod):
     def has_sequence(self, key: tuple[str, int | str]) -> bool:
         return key in self.sequences
 
+    def num_sequences(self, link: Link | None = None) -> int:
+        if link is None:
+            return len(self.sequences)
+        return sum(entry.link is link for entry in self.sequences)
+
     def can_rerun(self, part: PendingPart) -> bool:
         is_kept = part.step is None or self.sequences.limits.is_kept
         return is_kept and super().can_rerun(part)

@@ -90,10 +90,10 @@ class TrafficInference:
         step = request.sequence
         if step is not None:
             owner = request.tenant or tenant_of_task.get()
-            for number, service in self._registry.versions_of(request.servable).items():
+            for service in self._registry.with_sequences(request.servable):
                 method = service.methods.get(request.method)
                 if method is not None and method.has_sequence((owner, step.id)):
-                    return number
+                    return service.version
         key = ""
         if rule.sticky == KEY:
             key = request.tenant or tenant_of_task.get()

@@ -1,5 +1,6 @@
 """Ends of sequences: idle ones, the death of a worker, and API keys that do not share them."""
 
+import json
 import os
 import signal
 import threading
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.harness import config, serving, workers, write_servable
-from tests.e2e.test_sequences import SOURCE, active, headers, number_of, rest
+from mindspore_serving import server
+from tests.e2e.harness import Calls, config, serving, workers, write_servable
+from tests.e2e.test_sequences import SOURCE, active, headers, infer_v2, number_of, rest
 from tests.waiting import PATIENCE, eventually
 
 
@@ -44,6 +46,56 @@ def test_a_sequence_of_a_worker_that_died(tmp_path: Path, is_kept: bool) -> None
             assert rest(calls, 1, "a", True) == [11]
             assert "died" in rest(calls, 2000, "a")
             assert "was lost" in rest(calls, 1, "a")
+
+
+@pytest.mark.parametrize("is_new_version", [False, True], ids=["reload", "version"])
+def test_a_sequence_ends_on_the_version_in_which_the_sequence_began(
+    tmp_path: Path, is_new_version: bool
+) -> None:
+    write_servable(tmp_path, "toy", SOURCE)
+    (tmp_path / "toy" / "1").mkdir()
+    with serving(tmp_path, config(tmp_path, "toy")) as calls:
+        assert rest(calls, 1, "a", True) == [11]
+        write_servable(tmp_path, "toy", SOURCE.replace("initial=10", "initial=100"))
+        if is_new_version:
+            (tmp_path / "toy" / "2").mkdir()
+        server.load_servable("toy", reload=True)
+        assert rest(calls, 1, "b", True) == [101]
+        assert rest(calls, 1, "a") == [12]
+        assert infer_v2(calls, 1, sequence_id="a") == 13
+        assert len(workers(os.getpid())) == 2
+        assert rest(calls, 1, "a", False, True) == [14]
+        eventually(lambda: len(workers(os.getpid())) == 1)
+        assert rest(calls, 1, "b") == [102]
+        assert rest(calls, 1, "a", True) == [101]
+
+
+def test_a_replaced_version_keeps_sequences_for_a_limited_time(tmp_path: Path) -> None:
+    write_servable(tmp_path, "toy", SOURCE)
+    with serving(tmp_path, config(tmp_path, "toy", sequence_handover_seconds=0)) as calls:
+        assert rest(calls, 1, "a", True) == [11]
+        server.load_servable("toy", reload=True)
+        eventually(lambda: "sequence 'a' is not known" in rest(calls, 1, "a"))
+        eventually(lambda: len(workers(os.getpid())) == 1)
+
+
+def test_workers_with_sequences_are_not_retired(tmp_path: Path) -> None:
+    write_servable(tmp_path, "toy", SOURCE)
+    options = {"num_parallel_workers": 0, "max_workers": 2, "requests_per_worker": 1}
+    with serving(tmp_path, config(tmp_path, "toy", **options, scale_down_delay=0.3)) as calls:
+        assert rest(calls, 1, "a", True) == [11]
+        (first,) = workers(os.getpid())
+        assert rest(calls, 1, "b", True) == [11]
+        eventually(lambda: num_ready(calls) == 2)
+        assert rest(calls, 1, "c", True) == [11]  # on the worker that has none
+        assert rest(calls, [], "b", False, True) == rest(calls, [], "c", False, True) == []
+        eventually(lambda: workers(os.getpid()) == [first])
+        assert rest(calls, 1, "a") == [12]
+
+
+def num_ready(calls: Calls) -> int:
+    (row,) = json.loads(calls.http_call("GET", "/servables")[1])["servables"]
+    return sum(worker["state"] == "ready" for worker in row["workers"])
 
 
 def test_keys_do_not_share_sequences(tmp_path: Path) -> None:
