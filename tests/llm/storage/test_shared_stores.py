@@ -13,6 +13,7 @@ pytest.importorskip("zstandard")
 import fsspec
 import zstandard
 
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import stored_blocks
@@ -386,6 +387,20 @@ def test_server_that_is_gone_is_a_miss_until_a_new_start(tmp_path, monkeypatch):
         eventually(lambda: engine.do_idle_work() is None and server.client.dbsize() > 1)
         assert engine.stats().num_store_errors > 0
         engine.close()
+
+
+def test_prompts_that_a_quick_store_lacks_are_computed_in_the_next_step(server, monkeypatch):
+    server.client.flushall()
+    engine = make(store_of(server.url))
+    params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    engine.add("runs", [1, 2, 3], params)
+    engine.step()
+    monkeypatch.setattr(stored_blocks, "PROBE_SECONDS", 2 * PATIENCE)
+    for number in range(5):
+        engine.add(f"{number}", [number, *range(20, 30)], params)
+        engine.step()
+        assert engine.started == [f"{number}"]
+    engine.close()
 
 
 class Slow(BlockThreads):
