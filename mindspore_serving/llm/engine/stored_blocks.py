@@ -32,6 +32,7 @@ READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copie
 WRITE_AHEAD = 2 << 20  # bytes that are copied for a shared store between two steps
 CLOSING_SECONDS = 3.0
 POLL_SECONDS = 0.05
+PROBE_SECONDS = 0.002  # that a step waits for the first block of a new prompt, if a store is quick
 SLOWNESS = 1.0  # seconds that reading a prompt may take longer than computing it
 
 
@@ -44,8 +45,13 @@ class _Reading:
     began: float  # by `time.monotonic`
     num_requested: int = 0
     num_delivered: int = 0
-    is_shared: bool = False  # whether a block was requested from a store that servers share
+    probe: bytes = b""  # the first block that was requested from a store that servers share
     blocks: list[int] = field(default_factory=list)  # in use until the last is delivered
+
+    @property
+    def is_probing(self) -> bool:
+        """True until a shared store has delivered the first block, or has said that it has none."""
+        return self.probe in self.awaited
 
 
 class NoStoredBlocks:
@@ -164,6 +170,7 @@ class StoredBlocks:
     def deliver(self) -> None:
         """Move blocks that were read into the cache, at most as many as do not hold up a step."""
         self._cost.begin(time.monotonic())
+        self._await_probes()
         for _ in range(self._max_in_flight):
             try:
                 self._accept(*self._results.get_nowait())
@@ -219,6 +226,18 @@ class StoredBlocks:
             state.threads.close(max(0.0, deadline - time.monotonic()))
             self._touch(state.level, digests, deadline)
 
+    def _await_probes(self) -> None:
+        """Wait a moment for stores that are quick, so that a miss does not cost a prompt a step."""
+        levels = [state.level for state in self._states.values() if not state.level.is_local]
+        if any(level.latency > PROBE_SECONDS / 2 for level in levels):
+            return
+        while began := [reading.began for reading in self._queue if reading.is_probing]:
+            try:
+                seconds = max(began) + PROBE_SECONDS - time.monotonic()
+                self._accept(*self._results.get(timeout=max(0.0, seconds)))
+            except Empty:
+                return
+
     @property
     def _spare(self) -> int:
         """Number of blocks left free for running sequences."""
@@ -263,7 +282,7 @@ class StoredBlocks:
             while reading.num_requested < len(reading.digests):
                 if sum(state.in_flight for state in self._states.values()) >= self._max_in_flight:
                     return
-                if reading.is_shared and not reading.num_delivered:
+                if reading.is_probing:
                     break
                 digest = reading.digests[reading.num_requested]
                 reading.num_requested += 1
@@ -276,7 +295,8 @@ class StoredBlocks:
         """Request a block from the first of the levels that may have it."""
         for state in states:
             if state.request(digest):
-                reading.is_shared |= not state.level.is_local
+                if not state.level.is_local:
+                    reading.probe = reading.probe or digest
                 return True
         return False
 
@@ -335,7 +355,7 @@ class StoredBlocks:
         for reading in {id(reading): reading for reading in self.reading.values()}.values():
             seconds = time.monotonic() - reading.began
             worth = SLOWNESS + reading.num_delivered * self._cost.seconds
-            if not reading.is_shared or not self._cost.seconds or seconds <= worth:
+            if not reading.probe or not self._cost.seconds or seconds <= worth:
                 continue
             log.info(
                 "%d blocks of the prefix cache took %.3g s, longer than computing them: computing "
@@ -362,6 +382,7 @@ class StoredBlocks:
     def _end(self, reading: _Reading) -> None:
         """Stop waiting for the blocks of `reading`; those that arrived are in the cache."""
         reading.num_requested = len(reading.digests)
+        reading.awaited.clear()
         for digest in reading.digests:
             self.reading.pop(digest, None)
         self._pool.free(reading.blocks)

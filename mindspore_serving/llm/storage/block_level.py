@@ -14,6 +14,8 @@ from mindspore_serving import log
 from mindspore_serving.llm.storage.block_values import BlockValues
 from mindspore_serving.llm.storage.circuit import Circuit
 
+_LATENCY_RATE = 0.2  # part of a new measurement in the mean
+
 
 class BlockStore(Protocol):
     """Values by name, outside of this process.  Raises `errors`, and ends each call in time."""
@@ -83,6 +85,7 @@ class BlockLevel:
         self.max_blocks, self.patience, self.num_readers = max_blocks, patience, num_readers
         self.counts = LevelCounts()
         self.reads, self.writes = Circuit(), Circuit()
+        self.latency = 0.0  # mean seconds of a miss
         self._store, self._lock = store, threading.Lock()
         self._is_wrong = False  # whether the last value that was read was wrong
 
@@ -110,11 +113,13 @@ class BlockLevel:
         except self._store.errors as error:
             self._fail(self.reads, "read", error)
             return None
+        seconds = time.perf_counter() - began
         self.reads.succeed()
         if value is None:
+            self.latency += (seconds - self.latency) * _LATENCY_RATE
             self._count(misses=1)
             return None
-        self.values.compression.observe(len(value), time.perf_counter() - began)
+        self.values.compression.observe(len(value), seconds)
         block = self.values.unpack(name, value)
         if block is None:
             self._reject(name)

@@ -1,6 +1,7 @@
 """Stores that servers share: what is read back, what is refused, and what a broken store costs."""
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ pytest.importorskip("zstandard")
 import fsspec
 import zstandard
 
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import stored_blocks
@@ -274,6 +276,13 @@ def test_wrong_secrets_and_limits_are_start_errors(tmp_path):
         open_store("memory://x", size=9)
 
 
+def test_missing_library_is_a_start_error_with_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "redis", None)
+    monkeypatch.delitem(sys.modules, "mindspore_serving.llm.storage.redis_store")
+    with pytest.raises(StartError, match="prefix_cache_store needs redis, which is not installed"):
+        open_store("redis://127.0.0.1")
+
+
 # Engines
 
 
@@ -316,7 +325,7 @@ def test_blocks_are_written_to_a_store_while_requests_run(server):
     server.client.flushall()
     engine = make(store_of(server.url))
     ask(engine, [PROMPT], count=60)
-    assert len(server.client.keys(f"{PREFIX}*")) > 5
+    eventually(lambda: len(server.client.keys(f"{PREFIX}*")) > 5)  # nothing was idle
     engine.close()
 
 
@@ -351,8 +360,7 @@ def test_stopped_server_delays_prompts_once_and_has_hits_later(tmp_path, monkeyp
         second = make(level)
         server.stop()
         assert ask(second, [PROMPT]) == (ANSWER, [0])
-        assert level.reads.is_open
-        eventually(lambda: level.counts.errors)
+        eventually(lambda: level.reads.is_open and level.counts.errors)
         errors = level.counts.errors
         assert ask(second, [[7, *PROMPT]])[1] == [0]  # the store is not asked
         assert level.counts.errors == errors
@@ -381,6 +389,20 @@ def test_server_that_is_gone_is_a_miss_until_a_new_start(tmp_path, monkeypatch):
         engine.close()
 
 
+def test_prompts_that_a_quick_store_lacks_are_computed_in_the_next_step(server, monkeypatch):
+    server.client.flushall()
+    engine = make(store_of(server.url))
+    params = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
+    engine.add("runs", [1, 2, 3], params)
+    engine.step()
+    monkeypatch.setattr(stored_blocks, "PROBE_SECONDS", 2 * PATIENCE)
+    for number in range(5):
+        engine.add(f"{number}", [number, *range(20, 30)], params)
+        engine.step()
+        assert engine.started == [f"{number}"]
+    engine.close()
+
+
 class Slow(BlockThreads):
     """A store that takes far longer for a block than an engine."""
 
@@ -402,7 +424,10 @@ def test_blocks_that_come_slower_than_they_are_computed_are_computed(server, mon
     level = store_of(server.url)
     level.num_readers = 1
     second = make(level, threads=Slow)
-    ask(second, [list(range(60, 110))])  # to know the cost
+    ask(second, [list(range(60, 110))])
+    cost = second.cache.stored._cost
+    assert cost.seconds > 0
+    cost.seconds = 1e-4  # however busy the machine is
     said, (cached,) = ask(second, [PROMPT])
     assert said == ANSWER
     assert cached < FULL
