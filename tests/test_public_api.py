@@ -52,6 +52,7 @@ SIGNATURES = {
     ),
     f"{SERVER}.SSLConfig": "(certificate, private_key, custom_ca=None, verify_client=False)",
     f"{SERVER}.master.context.set_max_enqueued_requests": "(max_enqueued_requests)",
+    f"{SERVER}.master.context.set_shutdown_delay": "(seconds)",
     f"{SERVER}.master.context.set_shutdown_timeout": "(seconds)",
     f"{SERVER}.master.context.set_max_loaded": "(number)",
     f"{SERVER}.register.declare_model": (

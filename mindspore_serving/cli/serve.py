@@ -149,6 +149,11 @@ def limits(settings: ServeSettings) -> tuple[server.ServerLimits, server.Languag
 def _tls(settings: ServeSettings) -> server.SSLConfig | None:
     if settings.no_http and settings.no_grpc:
         raise InvalidInputs("--no-http and --no-grpc exclude each other: no port would be open")
+    if settings.shutdown_delay > settings.shutdown_timeout - 1:
+        raise InvalidInputs(
+            f"--shutdown-delay is {settings.shutdown_delay:g}, expected at least 1 s less than "
+            f"--shutdown-timeout, {settings.shutdown_timeout:g}"
+        )
     if settings.token_file is not None and settings.worker_address is None:
         raise InvalidInputs("--token-file is for --worker-address, which is not given")
     if settings.tls_cert is None or settings.tls_key is None:
@@ -180,6 +185,7 @@ def _prepare(settings: ServeSettings, tls: server.SSLConfig | None) -> FrontEndO
         check_ports(settings)
     context.set_max_enqueued_requests(settings.max_enqueued_requests)
     context.set_shutdown_timeout(settings.shutdown_timeout)
+    context.set_shutdown_delay(settings.shutdown_delay)
     context.set_max_loaded(settings.max_loaded)
     if is_requested(settings.trace_endpoint):
         server.start_tracing(settings.trace_endpoint, settings.trace_ratio)

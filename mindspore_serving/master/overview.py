@@ -58,7 +58,7 @@ class Overview:
             active for active in self._deployed if self.is_starting or not active.is_starting
         ]
         ready = (status.is_ready(active.deployment, active.workers) for active in settled)
-        return bool(settled) and all(ready)
+        return bool(settled) and not self.is_ending and all(ready)
 
     def readiness(self) -> Sequence[ServableReadiness]:
         if self.is_ending:

@@ -34,6 +34,22 @@ def set_max_loaded(number: int) -> None:
     startup.set_capacity(max_loaded=number)
 
 
+def set_shutdown_delay(seconds: float) -> None:
+    """Set for how long the server still accepts connections after SIGTERM or SIGINT.
+
+    It reports not ready meanwhile, so that a balancer can take it out first.  The delay counts for
+    the timeout of the shutdown.
+
+    Args:
+        seconds: at least 0; 0 unless set.
+
+    Raises:
+        RuntimeError: the argument is invalid.
+    """
+    check.check_number("shutdown_delay", seconds, 0)
+    startup.set_shutdown_delay(seconds)
+
+
 def set_shutdown_timeout(seconds: float) -> None:
     """Set the timeout of the shutdown after SIGTERM or SIGINT.
 

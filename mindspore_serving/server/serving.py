@@ -301,6 +301,10 @@ class Serving:
             )
         return self._pool
 
+    async def announce_end(self) -> None:
+        """Report not ready from now on, and serve all the same until `stop`."""
+        self._master.control.is_ending = True
+
     async def stop(self, seconds: float) -> None:
         """Drain and stop within `seconds`; with 0 all requests are refused at once.
 

@@ -7,6 +7,7 @@ again after `stop`.
 import atexit
 import os
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,9 +40,10 @@ T = TypeVar("T")
 _loop = BackgroundLoop()
 _lock = threading.Lock()
 _serving: "Serving | None" = None
-_lifetime = Lifetime(lambda: _shut_down(_shutdown_timeout))
+_lifetime = Lifetime(lambda: _end_slowly())
 _capacity = Capacity()
 _shutdown_timeout = 25.0  # seconds; Kubernetes kills after 30
+_shutdown_delay = 0.0  # seconds of these
 
 
 @shortened
@@ -252,6 +254,12 @@ def set_shutdown_timeout(seconds: float) -> None:
     _shutdown_timeout = seconds
 
 
+def set_shutdown_delay(seconds: float) -> None:
+    """Set the delay of the shutdown, see `server.context`."""
+    global _shutdown_delay
+    _shutdown_delay = seconds
+
+
 def run_on_server(work: "Callable[[Serving], Coroutine[Any, Any, T]]") -> T:
     """Run `work` with the server, which is created if necessary, and return its result."""
     return _loop.run(_get().run(work))
@@ -284,6 +292,15 @@ def all_or_nothing() -> Iterator[None]:
     except BaseException:
         stop()
         raise
+
+
+def _end_slowly() -> None:
+    """Report not ready, wait for the delay of the shutdown, then shut down."""
+    serving, delay = _serving, _shutdown_delay
+    if serving is not None and delay:
+        _loop.run(serving.announce_end())
+        time.sleep(delay)
+    _shut_down(max(1.0, _shutdown_timeout - delay))
 
 
 def _shut_down(seconds: float) -> None:

@@ -135,10 +135,12 @@ def _stat(pid: int) -> list[str]:
 
 @dataclass(slots=True)
 class Calls:
-    """How to call the server at `grpc` ("ip:port" or "unix:path") and on the HTTP port `http`."""
+    """How to call the server at `grpc` ("ip:port" or "unix:path") and on the HTTP port `http` of
+    `host`."""
 
     grpc: str
     http: int
+    host: str = "127.0.0.1"
     clients: list[Any] = field(default_factory=list)  # closed at the end
 
     def client(self, servable: str, method: str, version: int = 0, **options: Any) -> Client:
@@ -171,7 +173,7 @@ class Calls:
         body: "str | bytes | None" = None,
         headers: dict[str, str] | None = None,
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.http, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(self.host, self.http, timeout=PATIENCE)
         try:
             connection.request(verb, path, body, headers or {})
             reply = connection.getresponse()

@@ -44,6 +44,10 @@ SHORT = """
 from mindspore_serving.server.master import context
 context.set_shutdown_timeout(3)
 """
+LATE = """
+from mindspore_serving.server.master import context
+context.set_shutdown_delay(20)  # at its end the test has gone on
+"""
 SCRIPT = """
 from mindspore_serving import server
 server.start_servables(server.ServableStartConfig({directory!r}, "toy", num_parallel_workers={n}))
@@ -266,6 +270,18 @@ def test_a_script_that_fails_afterwards_still_serves_until_a_signal(start):
     assert calls.client("toy", "double").infer({"x": 4})[0]["y"] == 8
     script.send(signal.SIGTERM)
     assert script.status() in (0, 1)
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/readyz/toy", "/v2/health/ready"])
+def test_with_a_delay_a_stopping_server_reports_not_ready_and_answers(start, path):
+    script, calls = start(more=LATE + "print('started', flush=True)\n")
+    script.says("started")
+    eventually(lambda: calls.http_call("GET", path)[0] == 200)
+    script.send(signal.SIGTERM)
+    eventually(lambda: calls.http_call("GET", path)[0] != 200)
+    assert calls.client("toy", "double").infer({"x": 4})[0]["y"] == 8
+    assert calls.post("toy", "double", [{"x": 4}])["instances"] == [{"y": 8}]
+    assert calls.http_call("GET", "/livez")[0] == 200
 
 
 def test_a_script_whose_start_fails_ends_with_a_readable_error(start):

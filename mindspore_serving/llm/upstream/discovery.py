@@ -60,7 +60,7 @@ async def _read_name(source: UpstreamTarget, timeout: float) -> list[UpstreamTar
     loop = asyncio.get_running_loop()
     try:
         rows = await loop.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the second for a name that no host can have
         raise UpstreamFailed(f"{source.url} is not resolved: {reason(error)}") from None
     return [_at(source, str(row[4][0])) for row in rows]
 

@@ -87,6 +87,10 @@ def test_an_unknown_name_is_an_error_with_its_reason(addresses: list[str]) -> No
     )
 
 
+def test_a_name_that_no_host_can_have_is_an_error() -> None:
+    assert "is not resolved" in fails(f"dns://{'x' * 64}.test:8000/v1")
+
+
 def test_upstreams_follow_the_addresses_of_a_name(addresses: list[str]) -> None:
     with faulty(lambda _: (HEAD, piece("Good day", "stop"), DONE)) as server:
         port = server.url.removesuffix("/v1").rpartition(":")[2]
