@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.group import RunningProcess
 
@@ -26,6 +27,10 @@ class Needs:
         python: the interpreter; "" for the current one.
         environment: directory with the list of packages of an environment to create; "" for none.
         slots: slots that it takes, one for each process that computes.
+        machines: machines on which its ranks are placed: several stages, or ranks of one.
+        num_stages: stages of its model; `slots` is a multiple of it.
+        takes_fewer: whether fewer machines or stages will do, after one was lost.
+        hosts_ranks: whether it is a host of ranks of a worker on another machine.
     """
 
     servable: str = ""
@@ -37,6 +42,10 @@ class Needs:
     python: str = ""
     environment: str = ""
     slots: int = 1
+    machines: int = 1
+    num_stages: int = 1
+    takes_fewer: bool = False
+    hosts_ranks: bool = False
 
 
 ANYTHING = Needs()
@@ -70,6 +79,7 @@ class Launched:
     view: ArenaView | NoArena
     location: WorkerLocation = WorkerLocation()
     python: str = ""  # description of its interpreter; "" for the default of its machine
+    placement: RankPlacement | None = None  # of ranks on several machines
 
 
 class Launcher(Protocol):

@@ -144,7 +144,7 @@ class RemoteLauncher:
         """Start a worker on the node, see `Launcher.launch`."""
         worker_id = secrets.token_hex(16)
         waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
-        self._send(Start(worker_id, name, log_name, needs.device_id))
+        self._send(Start(worker_id, name, log_name, needs.device_id, needs.hosts_ranks))
         try:
             connection = await within(START_SECONDS, waiting)
             answer = connection.receive(WorkerStarted | NotStarted)

@@ -5,7 +5,6 @@ Frozen data without checks: `server.config` creates it from checked arguments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import msgspec
@@ -79,15 +78,6 @@ class Deployment(ServableOptions):
     def is_scaled(self) -> bool:
         """True if the number of workers follows the number of requests."""
         return self.max_workers > 0
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of processes over which a worker cuts a bare language model.
-
-        A wrong option counts as 1, and is refused by the worker.
-        """
-        sizes = (self.llm_options.get(f"{kind}_parallel") for kind in ("tensor", "pipeline"))
-        return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
     @property
     def num_extra_workers(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.network import NetworkCode
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.errors import Code, ServingError, from_code, printable
 from mindspore_serving.process.vocabulary import Exit, Failed, Hello, Leaving, Message, Ready
@@ -222,6 +223,7 @@ class Setup(Message, frozen=True, tag=10):
     cores: str = ""  # sets of cores, see `core.core_sets`
     number: int = 0  # of the worker in its servable, from 0
     states: dict[str, str] = {}  # of a model without servable_config.py
+    placement: RankPlacement | None = None  # of ranks on several machines
 
 
 class Work(Message, frozen=True, tag=11):

@@ -199,7 +199,8 @@ class Master:
         device_id: int | None,
     ) -> Link:
         deployment, title = deployed.deployment, supervisor.title
-        needs = loading.needs_of(deployment, device_id, supervisor.patience)
+        is_first = supervisor.first_link is None
+        needs = loading.needs_of(deployment, device_id, supervisor.patience, is_first=is_first)
         launched = await self._launcher.launch(title, log_name, needs)
         owns_models = device_id is not None or not deployment.device_ids
         link = Link(
@@ -229,7 +230,9 @@ class Master:
         models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
         number = supervisor.number
-        setup = loading.setup_of(deployment, device_id, models, self.traces, number=number)
+        setup = loading.setup_of(
+            deployment, device_id, models, self.traces, number=number, placement=link.placement
+        )
         try:
             ready = await loading.load(link, setup)
         except ServingError as error:

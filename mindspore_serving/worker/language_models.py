@@ -41,6 +41,8 @@ def open_language(
     from mindspore_serving.llm.loader import open_model
     from mindspore_serving.llm.models import is_encoder
     from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.parallel.machines import set_placement
+    from mindspore_serving.llm.runtimes.fitting import check_fits
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
 
     if setup.dec_key is not None:
@@ -53,9 +55,12 @@ def open_language(
     if spec.engine == "vllm" and (started := _open_vllm_server(spec, options, setup, wake)):
         return LanguageService(started, LanguageStage(started, spec.params, setup.name))
     try:
-        opened = open_model(
-            spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
-        )
+        config = make_config(options)
+        if setup.placement is not None:
+            config = set_placement(setup.placement, setup.servable_directory, config)
+            if not setup.placement.addresses:  # a single machine is left
+                check_fits(spec.path)
+        opened = open_model(spec.path, spec.runtime, config, spec.engine, spec.engine_options)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -42,7 +42,7 @@ def test_two_stages_generate_the_tokens_of_the_reference(each, runtime):
 
 @RUNTIMES
 def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
-    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda _: True)
+    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda *_: True)
     monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
     monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)
@@ -73,7 +73,7 @@ def test_a_step_is_cut_by_tokens_and_keeps_the_order_of_its_logits():
 def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_threads, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     config = EngineConfig(pipeline_parallel=2, num_threads=num_threads)
-    assert stages.has_dedicated_cores(config) is expected
+    assert stages.has_dedicated_cores(config, 2) is expected
 
 
 @pytest.mark.slow
