@@ -43,8 +43,14 @@ def needs_of(
     """Return what a worker needs of a machine; it waits for one at most `patience` seconds.
 
     Ranks that were on more machines before may be placed on fewer, unless the start `is_first`.
+    Raises StartError if there are fewer ranks than machines.
     """
     num_ranks, num_stages = _ranks_of(deployment)
+    if num_ranks < deployment.rank_machines:
+        raise StartError(
+            f"rank_machines is {deployment.rank_machines}, but the model has {num_ranks} ranks: "
+            "give tensor_parallel or pipeline_parallel as a number, or leave rank_machines out"
+        )
     return Needs(
         deployment.servable_name,
         deployment.device_type,
@@ -56,7 +62,7 @@ def needs_of(
         python=deployment.python,
         environment=deployment.environment,
         slots=num_ranks,
-        machines=deployment.rank_machines if num_ranks > 1 else 1,
+        machines=deployment.rank_machines,
         num_stages=num_stages,
         takes_fewer=not is_first,
     )

@@ -33,6 +33,8 @@ def open_language(
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.worker.language import LanguageService, LanguageStage
 
+    if setup.placement is not None and spec.engine != OURS:
+        raise StartError(f"rank_machines is set, which engine {spec.engine!r} does not support")
     if spec.engine == UPSTREAM:
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
