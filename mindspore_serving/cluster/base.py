@@ -4,6 +4,7 @@ The dispatcher sees a connected stream and, on its own machine, two shared-memor
 not know whether the worker is a child, a process of another machine or an actor of some framework.
 """
 
+import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,26 +61,21 @@ class WorkerLocation:
     slots: int = 0  # taken by the worker; 0 on a machine without a limit of slots
 
 
-class Process(RunningProcess, Protocol):
-    """A started worker process."""
-
-    @property
-    def is_moving(self) -> bool:
-        """True if its machine is leaving the cluster: its replacement runs elsewhere."""
-        ...
-
-
 @dataclass(slots=True)
 class Launched:
-    """A started worker: its process, our end of the channel, and the arenas."""
+    """A started worker: its process, our end of the channel, and the arenas.
 
-    process: Process
+    `is_left` is set once its machine, or one of its ranks, leaves: its replacement runs elsewhere.
+    """
+
+    process: RunningProcess
     stream: socket.socket
     arena: Arena | NoArena
     view: ArenaView | NoArena
     location: WorkerLocation = WorkerLocation()
     python: str = ""  # description of its interpreter; "" for the default of its machine
     placement: RankPlacement | None = None  # of ranks on several machines
+    is_left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Launcher(Protocol):

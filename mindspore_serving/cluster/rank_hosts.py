@@ -76,16 +76,23 @@ async def _answer(connection: NodeConnection) -> HostOpen:
 async def end_together(worker: Launched, hosts: Sequence[RankHost]) -> None:
     """Wait until the worker or a host has ended, then end all of them.
 
-    A worker that has lost a host answers its requests before it ends.
+    A worker that has lost a host answers its requests before it ends.  `worker.is_left` is set once
+    the machine of a host leaves.
     """
     ended = asyncio.ensure_future(worker.process.wait())
     waits = {ended, *(asyncio.ensure_future(host.launched.process.wait()) for host in hosts)}
+    leaving = [asyncio.create_task(_pass_on(host, worker)) for host in hosts]
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({ended}, timeout=CAUSE_SECONDS)
     finally:
-        for wait in waits:
+        for wait in (*waits, *leaving):
             wait.cancel()
         worker.process.kill()
         for host in hosts:
             host.kill()
+
+
+async def _pass_on(host: RankHost, worker: Launched) -> None:
+    await host.launched.is_left.wait()
+    worker.is_left.set()

@@ -22,13 +22,11 @@ TOKEN = "MINDSPORE_SERVING_TOKEN"  # environment variable: every user could read
 
 
 class LocalProcess(Child):
-    """A worker process of this machine; implements `cluster.base.Process`.
+    """A worker process of this machine; a `RunningProcess`.
 
     `writes` and `reads` are the files of the arenas that it writes and reads; without `reads`
     payloads go through its channel.  `module` is what it runs.
     """
-
-    is_moving = False
 
     def __init__(
         self, name: str, log_name: str, options: Sequence[str] = (), *, is_inline: bool = False,

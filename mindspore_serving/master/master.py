@@ -213,10 +213,21 @@ class Master:
         self._links[link] = supervisor
         supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
+        if launched.placement is not None:
+            self._watch(self._leave_with(link))
         if self._is_stopping:
             link.process.kill()
         await self._load(link, deployed, device_id)
         return link
+
+    async def _leave_with(self, link: Link) -> None:
+        """Have a worker finish and start again elsewhere once a machine of its ranks leaves."""
+        waits = [asyncio.ensure_future(wait) for wait in (link.is_left.wait(), link.process.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if link.is_left.is_set() and link in self._links:
+            self.on_leaving(link)
 
     def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(watch)
@@ -265,7 +276,7 @@ class Master:
     def on_leaving(self, link: Link) -> None:
         """Handle a worker that is to end: it gets no new parts, and exits when all are answered."""
         self._unregister(link)
-        if not link.process.is_moving:
+        if not link.is_left.is_set():
             self._links[link].leave()
         if link.is_ready:
             link.ask_to_exit()

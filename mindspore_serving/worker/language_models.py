@@ -59,7 +59,9 @@ def open_language(
     try:
         config = make_config(options)
         if setup.placement is not None:
-            config = set_placement(setup.placement, setup.servable_directory, config)
+            config = set_placement(
+                setup.placement, setup.servable_directory, config, divides=spec.runtime != "mindir"
+            )
             if not setup.placement.addresses:  # a single machine is left
                 check_fits(spec.path)
         opened = open_model(spec.path, spec.runtime, config, spec.engine, spec.engine_options)

@@ -59,10 +59,10 @@ def ask(made: Cluster, count: int = 12) -> tuple[int, dict[str, Any]]:
     return status, json.loads(answer)
 
 
-def stream(made: Cluster) -> Iterator[bytes]:
-    """Lines of an answer that takes minutes."""
+def stream(made: Cluster, max_tokens: int = 60_000) -> Iterator[bytes]:
+    """Lines of an answer that takes minutes by default."""
     body = {
-        "model": "chatty", "prompt": list(PROMPT), "max_tokens": 60_000, "ignore_eos": True,
+        "model": "chatty", "prompt": list(PROMPT), "max_tokens": max_tokens, "ignore_eos": True,
         "stream": True,
     }  # fmt: skip
     with closing(HTTPConnection("127.0.0.1", made.calls.http, timeout=PATIENCE)) as connection:
@@ -132,3 +132,17 @@ def test_ranks_of_a_lost_machine_are_placed_anew_after_an_error(
     all_end([host, rank])
     after = eventually(lambda: one[1] if (one := ask(made))[0] == 200 else None)
     assert after["choices"] == before[1]["choices"]
+
+
+def test_a_machine_that_leaves_lets_requests_of_its_ranks_finish(start_cluster):
+    made = start_cluster(local_slots=0)
+    _, second = machines(made, 2, 1)
+    serve_model(made, 2, runtime="openvino", pipeline_parallel=2)
+    lines = stream(made, max_tokens=400)
+    assert b"choices" in next(lines)
+    kill(second.pid, signal.SIGTERM)
+    text = b"".join(lines)
+    assert b"error" not in text
+    assert text.rstrip().endswith(b"data: [DONE]")
+    eventually(lambda: made.ready("chatty") == {"m0": 1})
+    assert ask(made)[0] == 200

@@ -5,6 +5,7 @@ Decided once, before a runtime loads anything; knows no runtime.
 
 import os
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
@@ -86,7 +87,9 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             "or set max_images=0 to serve the model for texts"
         )
     stages, peers, exchange = grid.stages, grid.peers, None
-    part = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
+    part = spec
+    if stages.size > 1:
+        part = cut_layers(spec, stages.rank, stages.size, config.stage_layers)
     if peers.size > 1:
         exchange = RankExchange(peers, spec.vocab_size)
         shard = Shard(peers.rank, peers.size)
@@ -125,8 +128,8 @@ def open_eagle(config: EngineConfig) -> Checkpoint | None:
     return Checkpoint.open(config.draft)
 
 
-def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
-    """Return the spec with the layers of one of `size` stages.
+def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") -> ModelSpec:
+    """Return the spec with the layers of one of `size` stages, by the option `stage_layers`.
 
     Raises StartError if there are too few, or some that stages cannot compute.
     """
@@ -145,8 +148,20 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
             f"pipeline_parallel is {size}, expected at most {spec.num_layers}, the number of the "
             "model's layers"
         )
-    layers = Shard(rank, size).of(spec.num_layers)
-    return replace(spec, layers=range(layers.begin, layers.end))
+    if not stage_layers:
+        layers = Shard(rank, size).of(spec.num_layers)
+        return replace(spec, layers=range(layers.begin, layers.end))
+    return replace(spec, layers=divide_layers(spec.num_layers, stage_layers)[rank])
+
+
+def divide_layers(num_layers: int, stage_layers: str) -> list[range]:
+    """Return the layers of each stage, at least one, in relation to the numbers of the option."""
+    numbers = [int(number) for number in stage_layers.split(":")]
+    ends, total = [0], sum(numbers)
+    for stage in range(1, len(numbers) + 1):
+        end = round(num_layers * sum(numbers[:stage]) / total)
+        ends.append(min(max(end, ends[-1] + 1), num_layers - (len(numbers) - stage)))
+    return [range(begin, end) for begin, end in pairwise(ends)]
 
 
 def rank_options(config: EngineConfig, num_threads: int | None = None) -> EngineConfig:
