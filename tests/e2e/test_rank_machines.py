@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from mindspore_serving import server
+from mindspore_serving.llm import export_mindir
 from mindspore_serving.server import ServableStartConfig
 from tests.e2e.harness import children, eventually
 from tests.e2e.machines import Cluster, Machine, all_end, kill
@@ -87,6 +88,19 @@ def command(pid: int) -> bytes:
     [
         pytest.param("torch", (1, 1), {"pipeline_parallel": 2}, marks=pytest.mark.long),
         ("openvino", (1, 1, 1), {"pipeline_parallel": 3}),
+        pytest.param("torch", (1, 1), {"tensor_parallel": 2}, marks=pytest.mark.long),
+        pytest.param(
+            "mindspore",
+            (1, 1),
+            {"pipeline_parallel": 2},
+            marks=[pytest.mark.long, pytest.mark.mindspore],
+        ),
+        pytest.param(
+            "openvino",
+            (1, 1),
+            {"pipeline_parallel": 2, "stage_layers": "2:1"},
+            marks=pytest.mark.long,
+        ),
         ("openvino", (2, 2), {"pipeline_parallel": 2, "tensor_parallel": 2}),
     ],
 )
@@ -98,6 +112,27 @@ def test_tokens_over_machines_are_those_of_the_reference(start_cluster, runtime,
     assert status == 200
     assert answer["choices"][0]["token_ids"] == list(checkpoints.greedy(path, PROMPT, 12))
     assert [len(hosts(machine)) for machine in joined] == [0] + [1] * (len(slots) - 1)
+
+
+@pytest.mark.long
+@pytest.mark.mindspore
+def test_mindir_files_are_divided_over_machines(start_cluster):
+    pytest.importorskip("mindspore")
+    made = start_cluster(local_slots=0)
+    machines(made, 1, 1)
+    source = chatty.build(made.directory, "source")
+    target = made.directory / "chatty"
+    assert export_mindir.main([str(source), str(target), "--ranks", "2"]) == 0
+    options = {"kv_cache_memory": 32 << 20, "max_num_seqs": 4, "pipeline_parallel": 2}
+    server.start_servables(
+        ServableStartConfig(
+            str(made.directory), "chatty", rank_machines=2,
+            llm_options={"runtime": "mindir", **options},
+        )
+    )  # fmt: skip
+    status, answer = ask(made)
+    assert status == 200
+    assert answer["choices"][0]["token_ids"] == list(checkpoints.greedy(source, PROMPT, 12))
 
 
 def stages(machine: Machine) -> list[int]:

@@ -24,7 +24,7 @@ from mindspore_serving.llm.parallel.bridge import Bridge
 from mindspore_serving.llm.parallel.bridge_messages import FromMachine, Greeting, Opened, OpenGroup
 from mindspore_serving.llm.parallel.bridge_process import Commands
 from mindspore_serving.llm.parallel.links import RankMemory, create_memory
-from mindspore_serving.llm.parallel.machine_end import MachineEnd
+from mindspore_serving.llm.parallel.machine_end import DIAL_SECONDS, MachineEnd
 from mindspore_serving.llm.parallel.messages import LoadRank
 from mindspore_serving.llm.parallel.peer import Peer
 from mindspore_serving.llm.parallel.processes import RankProcess, connect_machine
@@ -103,7 +103,11 @@ class RankService(MachineEnd):
         Raises StartError with the reason.
         """
         server = await asyncio.get_running_loop().create_server(
-            lambda: Peer(self), self._address, 0, ssl=self.context(accepts=True)
+            lambda: Peer(self),
+            self._address,
+            0,
+            ssl=self.context(accepts=True),
+            ssl_handshake_timeout=DIAL_SECONDS,
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
