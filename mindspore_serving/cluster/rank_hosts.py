@@ -76,8 +76,8 @@ async def _answer(connection: NodeConnection) -> HostOpen:
 async def end_together(worker: Launched, hosts: Sequence[RankHost]) -> None:
     """Wait until the worker or a host has ended, then end all of them.
 
-    A worker that has lost a host answers its requests before it ends.  `worker.is_left` is set once
-    the machine of a host leaves.
+    A worker that has lost a host answers its requests before it ends.  The worker is left once the
+    machine of a host leaves.
     """
     ended = asyncio.ensure_future(worker.process.wait())
     waits = {ended, *(asyncio.ensure_future(host.launched.process.wait()) for host in hosts)}
