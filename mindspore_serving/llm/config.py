@@ -159,8 +159,7 @@ class EngineConfig:
     )
     stage_layers: str = _option(
         "",
-        "layers of the stages of `pipeline_parallel` in relation to each other, as '10:22'; '': as "
-        "many for each, or as fast as machines of `rank_machines` read weights",
+        "layers of each stage in relation, as '10:22'; '': as many, or as fast as machines are",
         runtimes=tuple(name for name in _RANKED if name != "mindir"),
         has_encoders=False,
     )
@@ -351,7 +350,6 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel} and pipeline_parallel "
                 f"{self.pipeline_parallel}, expected at most {_MAX_RANKS} ranks together"
             )
-        _check_stage_layers(self)
         if self.max_ngram < self.min_ngram:
             raise InvalidInputs(
                 f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
@@ -381,16 +379,6 @@ def _check_adapters(config: EngineConfig) -> None:
         raise InvalidInputs(
             f"max_loras is {config.max_loras}, expected at least {len(config.adapters)}, the "
             "number of adapters"
-        )
-
-
-def _check_stage_layers(config: EngineConfig) -> None:
-    parts = config.stage_layers.split(":") if config.stage_layers else []
-    is_number = all(part.isascii() and part.isdecimal() and int(part) > 0 for part in parts)
-    if parts and (not is_number or len(parts) != config.pipeline_parallel):
-        raise InvalidInputs(
-            f"stage_layers is {config.stage_layers!r}, expected pipeline_parallel="
-            f"{config.pipeline_parallel} numbers from 1 on, divided by colons"
         )
 
 

@@ -92,7 +92,7 @@ def command(pid: int) -> bytes:
         pytest.param(
             "mindspore",
             (1, 1),
-            {"pipeline_parallel": 2},
+            {"pipeline_parallel": 2, "num_threads": None},
             marks=[pytest.mark.long, pytest.mark.mindspore],
         ),
         pytest.param(

@@ -53,9 +53,12 @@ def cable() -> Iterator[None]:
         ip("netns", "del", NAME)
 
 
-def test_a_partition_ends_the_ranks_on_both_sides_and_heals(cable, start_cluster, stopped):
+def test_a_partition_ends_the_ranks_on_both_sides_and_heals(
+    cable, start_cluster, stopped, monkeypatch
+):
+    monkeypatch.setattr("tests.e2e.authority.ADDRESSES", (HERE,))
     authority = Authority(stopped, "authority")
-    tls = server.SSLConfig(*authority.issue("server", hosts=(HERE,)))
+    tls = server.SSLConfig(*authority.issue("server"))
     made = start_cluster(host=HERE, ssl_config=tls, local_slots=0)
     made.join_options += ["--tls-ca", authority.ca]
     made.join("near", "--slots", "2")

@@ -60,6 +60,7 @@ class StageRunner(LimitedRunner):
                 stage.num_blocks,
                 stage.vocab_size,
                 stage.max_model_len,
+                adapters=stage.adapters,
                 memory=stage.cache_memory,
             )  # fmt: skip
         )
