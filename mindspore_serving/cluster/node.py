@@ -1,7 +1,8 @@
 """A node: a machine that joins a master elsewhere and starts workers for it.
 
-It starts our workers and hosts of their ranks only, for servables of one directory; no command, path or code comes
-over the wire.  If it loses the master, it kills its workers and tries to join again.
+It starts our workers and hosts of their ranks only, for servables of one directory; no command,
+path or code comes over the wire.  If it loses the master, it kills its workers and tries to join
+again.
 """
 
 import asyncio
