@@ -70,7 +70,7 @@ def serving(model: Path, runtime: str, count: int, token: Path) -> Iterator[int]
     where = f"127.0.0.1:{joining}"
     common = ["--insecure", "--token-file", str(token)]
     options = {**OPTIONS, "pipeline_parallel": count}
-    words = [f"--llm-option={name}={value}" for name, value in options.items()]
+    words = [f"--llm-option={name}={json.dumps(value)}" for name, value in options.items()]
     command = [
         *SERVING, "serve", str(model), "--name", "m", "--runtime", runtime, "--no-grpc",
         "--http-port", str(port), "--worker-address", where, "--local-slots", "0",
