@@ -166,6 +166,45 @@ def to_client_context(ca: str | None, certificate: str | None, key: str | None) 
     return context
 
 
+def to_group_context(certificate: bytes, private_key: bytes, *, accepts: bool) -> ssl.SSLContext:
+    """Return the context of a member of a group that shares a certificate and its key, in PEM.
+
+    Members trust this certificate alone, whatever their addresses; `accepts` is of those that
+    accept connections.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if accepts else ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    with _as_file(certificate) as chain, _as_file(private_key) as key:
+        context.load_cert_chain(chain, key, password="")
+    context.load_verify_locations(cadata=certificate.decode())
+    return context
+
+
+def make_group_certificate() -> tuple[bytes, bytes]:
+    """Return a new self-signed certificate for `to_group_context`, and its private key, in PEM.
+
+    Raises ModuleNotFoundError without the library `cryptography`.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ranks of one model")])
+    now = datetime.now(timezone.utc)
+    builder = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=2))  # clocks of machines differ
+        .not_valid_after(now + timedelta(days=3650))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    )
+    pem, kind = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    return certificate, key.private_bytes(pem, kind, serialization.NoEncryption())
+
+
 def _is_certificate(content: bytes) -> bool:
     try:
         with _as_file(content) as path:

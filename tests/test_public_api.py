@@ -39,7 +39,7 @@ SIGNATURES = {
         "level_queue_ms=None, level_queue_sizes=None, cache_mb=0, cache_seconds=600, "
         "cache_per_key=False, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
-        "llm_options=None, cores='', model_threads=0, resources=None, "
+        "llm_options=None, rank_machines=1, cores='', model_threads=0, resources=None, "
         "resource_counts=None, max_workers=0, "
         "min_workers=1, requests_per_worker=8, "
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', precision='', "

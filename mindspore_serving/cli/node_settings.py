@@ -54,6 +54,12 @@ class WorkerSettings(TlsFiles):
         default_text="the server's paths",
         metavar="DIR",
     )
+    address: str = option(
+        "",
+        "address of this machine for others, if a model is placed on several",
+        default_text="that by which it reaches the server",
+        metavar="HOST",
+    )
     token_file: str | None = option(
         None,
         "file with the server's token",

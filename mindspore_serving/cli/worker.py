@@ -24,7 +24,7 @@ def run(settings: WorkerSettings) -> int:
     Raises ServingError if the master refuses this machine, or cannot be reached at first.
     """
     offer = to_offer(settings)
-    home = NodeSettings(_master(settings), _directory(settings.servables))
+    home = NodeSettings(_master(settings), _directory(settings.servables), settings.address)
     node = ClusterNode(offer, home, lambda: _say(joined(offer, home)))
     _say(f"Joining {settings.join} ...")
     loop = new_loop()

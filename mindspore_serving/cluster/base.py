@@ -4,11 +4,13 @@ The dispatcher sees a connected stream and, on its own machine, two shared-memor
 not know whether the worker is a child, a process of another machine or an actor of some framework.
 """
 
+import asyncio
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.process.group import RunningProcess
 
@@ -26,6 +28,10 @@ class Needs:
         python: the interpreter; "" for the current one.
         environment: directory with the list of packages of an environment to create; "" for none.
         slots: slots that it takes, one for each process that computes.
+        machines: machines on which its ranks are placed: several stages, or ranks of one.
+        num_stages: stages of its model; `slots` is a multiple of it.
+        takes_fewer: whether fewer machines or stages will do, after one was lost.
+        hosts_ranks: whether it is a host of ranks of a worker on another machine.
     """
 
     servable: str = ""
@@ -37,6 +43,10 @@ class Needs:
     python: str = ""
     environment: str = ""
     slots: int = 1
+    machines: int = 1
+    num_stages: int = 1
+    takes_fewer: bool = False
+    hosts_ranks: bool = False
 
 
 ANYTHING = Needs()
@@ -51,25 +61,21 @@ class WorkerLocation:
     slots: int = 0  # taken by the worker; 0 on a machine without a limit of slots
 
 
-class Process(RunningProcess, Protocol):
-    """A started worker process."""
-
-    @property
-    def is_moving(self) -> bool:
-        """True if its machine is leaving the cluster: its replacement runs elsewhere."""
-        ...
-
-
 @dataclass(slots=True)
 class Launched:
-    """A started worker: its process, our end of the channel, and the arenas."""
+    """A started worker: its process, our end of the channel, and the arenas.
 
-    process: Process
+    `is_left` is set once its machine, or one of its ranks, leaves: its replacement runs elsewhere.
+    """
+
+    process: RunningProcess
     stream: socket.socket
     arena: Arena | NoArena
     view: ArenaView | NoArena
     location: WorkerLocation = WorkerLocation()
     python: str = ""  # description of its interpreter; "" for the default of its machine
+    placement: RankPlacement | None = None  # of ranks on several machines
+    is_left: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Launcher(Protocol):

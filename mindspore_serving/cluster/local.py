@@ -4,14 +4,14 @@ Does not know servables: the worker learns over the channel what to load.
 """
 
 import errno
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
 from mindspore_serving.aio import FunctionThread
 from mindspore_serving.cluster.base import ANYTHING, Launched, Needs, WorkerLocation
 from mindspore_serving.cluster.environment import Environments
-from mindspore_serving.cluster.worker_process import LocalProcess, early, log_path
+from mindspore_serving.cluster.worker_process import WORKER, LocalProcess, early, log_path
 from mindspore_serving.errors import ResourceShortage, StartError
 from mindspore_serving.ipc import status
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
@@ -37,12 +37,24 @@ class LocalLauncher:
         self._environments.close()
 
     async def launch(
-        self, name: str, log_name: str, needs: Needs = ANYTHING, options: Sequence[str] = ()
+        self,
+        name: str,
+        log_name: str,
+        needs: Needs = ANYTHING,
+        options: Sequence[str] = (),
+        module: str = WORKER,
     ) -> Launched:
-        """Start a worker, see `Launcher.launch`; `options` are added to its command line."""
+        """Start a worker, see `Launcher.launch`; `options` are added to its command line.
+
+        `module` is run instead of a worker's.
+        """
         interpreter = await self._find_interpreter(needs)
+        start = partial(
+            LocalProcess, is_inline=self._is_inline, interpreter=interpreter, module=module
+        )
+        is_early = interpreter.is_current and not self._is_inline and not options
         try:
-            launched = await self._launch(interpreter, name, log_name, options)
+            launched = await self._launch(start, name, log_name, options, is_early=is_early)
         except OSError as error:
             kind = ResourceShortage if error.errno in _SHORTAGES else StartError
             raise kind(f"could not start a worker process for {name}: {error}") from error
@@ -60,13 +72,16 @@ class LocalLauncher:
         return CURRENT
 
     async def _launch(
-        self, interpreter: Interpreter, name: str, log_name: str, options: Sequence[str]
+        self,
+        start: Callable[[str, str, Sequence[str]], LocalProcess],
+        name: str,
+        log_name: str,
+        options: Sequence[str],
+        *,
+        is_early: bool,
     ) -> Launched:
-        process = None
-        if interpreter.is_current and not self._is_inline and not options:
-            process = early.take(name, log_name)
+        process = early.take(name, log_name) if is_early else None
         if process is None:
-            start = partial(LocalProcess, is_inline=self._is_inline, interpreter=interpreter)
             process = await self._spawner.run(start, name, log_name, options)
         with ExitStack() as on_failure:
             on_failure.callback(process.close)

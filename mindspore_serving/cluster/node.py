@@ -1,7 +1,8 @@
 """A node: a machine that joins a master elsewhere and starts workers for it.
 
-It starts our worker module only, for servables of one directory; no command, path or code comes
-over the wire.  If it loses the master, it kills its workers and tries to join again.
+It starts our workers and hosts of their ranks only, for servables of one directory; no command,
+path or code comes over the wire.  If it loses the master, it kills its workers and tries to join
+again.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 from mindspore_serving import log
 from mindspore_serving.aio import is_set_within, within
+from mindspore_serving.cluster.base import ANYTHING
 from mindspore_serving.cluster.dialing import CannotReach, MasterAddress
 from mindspore_serving.cluster.local import LocalLauncher
 from mindspore_serving.cluster.node_connection import FAILURES, NodeConnection
@@ -23,6 +25,7 @@ from mindspore_serving.cluster.node_messages import (
     check_start,
 )
 from mindspore_serving.cluster.node_worker import NodeWorker
+from mindspore_serving.cluster.worker_process import RANK_HOST, WORKER
 from mindspore_serving.errors import ResourceShortage, ServingError, StartError
 from mindspore_serving.process.vocabulary import Beat, Failed, Leaving, Ready
 
@@ -37,10 +40,12 @@ class NodeSettings:
     Args:
         master: the master to join.
         servables: the only directory of servables; None: the paths that the master sends.
+        address: where ranks of this machine listen for others; "": where it reaches the master.
     """
 
     master: MasterAddress
     servables: str | None = None
+    address: str = ""
 
 
 class ClusterNode:
@@ -60,6 +65,7 @@ class ClusterNode:
         self._tasks: set[asyncio.Task[None]] = set()  # of workers
         self._workers: set[NodeWorker] = set()
         self._has_joined = False
+        self._address = settings.address
         self._is_leaving = asyncio.Event()
 
     async def run(self, join_seconds: float) -> None:
@@ -104,6 +110,7 @@ class ClusterNode:
         try:
             await self._join(connection)
             self._connection, self._has_joined = connection, True
+            self._address = self._settings.address or connection.host
             self._on_joined()
             log.warning("lost the master: %s", await self._follow(connection))
         finally:
@@ -184,8 +191,9 @@ class ClusterNode:
                 raise ResourceShortage("no slot is free")
             log_name = f"{self._offer.name}_{start.log_name}"
             launched = await self._launcher.launch(
-                start.name, log_name, options=self._options(start)
-            )
+                start.name, log_name, ANYTHING, self._options(start),
+                RANK_HOST if start.hosts_ranks else WORKER,
+            )  # fmt: skip
         except ServingError as error:
             is_shortage = isinstance(error, ResourceShortage)
             connection.send(NotStarted(str(error), is_shortage))
@@ -201,6 +209,8 @@ class ClusterNode:
             options += ["--servables", self._settings.servables]
         if start.device_id is not None and self._offer.device_ids:
             options += ["--device-id", str(start.device_id)]
+        if start.hosts_ranks:
+            options += ["--address", self._address]
         return options
 
 

@@ -55,6 +55,11 @@ class NodeConnection:
         name = self.writer.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if name else "?"
 
+    @property
+    def host(self) -> str:
+        """Address of this end."""
+        return str(self.writer.get_extra_info("sockname")[0])
+
     def send(self, message: msgspec.Struct) -> None:
         self.writer.write(encode(message))
 

@@ -52,12 +52,16 @@ class Attach(Message, frozen=True, tag=12):
 
 
 class Start(Message, frozen=True, tag=17):
-    """A command to start a worker and attach it as `id`; `name` is its title in messages."""
+    """A command to start a worker and attach it as `id`; `name` is its title in messages.
+
+    With `hosts_ranks` it is a host of ranks of a model whose worker is on another machine.
+    """
 
     id: str
     name: str
     log_name: str
     device_id: int | None
+    hosts_ranks: bool = False
 
 
 class WorkerStarted(Message, frozen=True, tag=18):

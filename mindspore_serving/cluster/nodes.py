@@ -58,11 +58,18 @@ class Machine:
             return "its devices are taken"
         return ""
 
+    @property
+    def num_free(self) -> int | None:
+        """Number of free slots; None for any number."""
+        if self.slots is None:
+            return None
+        return self.slots - sum(worker.slots for worker in self.workers.values())
+
     def _shortage(self, needs: Needs) -> str:
         """Return which slots are missing; "" if there are enough."""
         if self.slots is None:
             return ""
-        free = self.slots - sum(worker.slots for worker in self.workers.values())
+        free = self.num_free or 0
         if needs.slots <= free:
             return ""
         if not self.slots:
@@ -78,13 +85,14 @@ class Machine:
 
 def choose(needs: Needs, machines: Iterable[Machine], now: float) -> Machine | None:
     """Return the machine for a worker; None if none is free at `now` (seconds)."""
-
-    def cost(machine: Machine) -> tuple[bool, int, int]:
-        is_avoided = machine.avoided.get(needs.servable, now) > now
-        return is_avoided, machine.count(needs.servable), len(machine.workers)
-
     free = (machine for machine in machines if not machine.problem(needs))
-    return min(free, key=cost, default=None)
+    return min(free, key=lambda machine: cost_of(machine, needs, now), default=None)
+
+
+def cost_of(machine: Machine, needs: Needs, now: float) -> tuple[bool, int, int]:
+    """Return by what machines are compared: the lowest gets the worker."""
+    is_avoided = machine.avoided.get(needs.servable, now) > now
+    return is_avoided, machine.count(needs.servable), len(machine.workers)
 
 
 def is_too_large(needs: Needs, machines: Iterable[Machine]) -> bool:

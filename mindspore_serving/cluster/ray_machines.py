@@ -112,7 +112,8 @@ class _NodeActor:
         name = f"ray-{host}-{uuid.uuid4().hex[:6]}"
         offer = JoinCluster(__version__, name, plan.slots, plan.device_type, list(ids), {})
         address = MasterAddress(master.host, master.port, _trust(master.certificate), master.token)
-        self._node = ClusterNode(offer, NodeSettings(address, plan.servables), lambda: None)
+        home = NodeSettings(address, plan.servables, host)
+        self._node = ClusterNode(offer, home, lambda: None)
         threading.Thread(target=self._run, name="node", daemon=True).start()
 
     def _run(self) -> None:

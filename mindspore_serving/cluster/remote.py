@@ -43,7 +43,7 @@ class RemoteProcess:
         self._tail = ""
         self._ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.view = NoArena(status.SIZE)  # a copy of the worker's status
-        self.is_moving = False
+        self.is_left = asyncio.Event()  # set once its node leaves
 
     @property
     def pid(self) -> int:
@@ -101,7 +101,7 @@ class RemoteProcess:
             if message.numbers is not None:
                 status.set_counters(self.view.reserved, message.numbers)
         elif isinstance(message, Moving):
-            self.is_moving = True
+            self.is_left.set()
         elif isinstance(message, Exited):
             self._end(message.status, message.tail)
         else:
@@ -144,7 +144,7 @@ class RemoteLauncher:
         """Start a worker on the node, see `Launcher.launch`."""
         worker_id = secrets.token_hex(16)
         waiting = self._pending[worker_id] = asyncio.get_running_loop().create_future()
-        self._send(Start(worker_id, name, log_name, needs.device_id))
+        self._send(Start(worker_id, name, log_name, needs.device_id, needs.hosts_ranks))
         try:
             connection = await within(START_SECONDS, waiting)
             answer = connection.receive(WorkerStarted | NotStarted)
@@ -170,4 +170,4 @@ class RemoteLauncher:
         self._relays.add(relay)
         relay.add_done_callback(lambda _: self._processes.discard(process))
         relay.add_done_callback(self._relays.discard)
-        return Launched(process, ours, NoArena(), process.view)
+        return Launched(process, ours, NoArena(), process.view, is_left=process.is_left)

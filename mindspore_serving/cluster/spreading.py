@@ -4,12 +4,22 @@ Does not know sockets: each node has a launcher of its own.
 """
 
 import asyncio
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 from mindspore_serving import log
 from mindspore_serving.aio import is_set_within
 from mindspore_serving.cluster.base import ANYTHING, Launched, Launcher, Needs, WorkerLocation
 from mindspore_serving.cluster.nodes import Machine, choose, is_too_large, why_none
+from mindspore_serving.cluster.rank_hosts import (
+    RankHost,
+    end_together,
+    make_credentials,
+    open_host,
+)
+from mindspore_serving.cluster.rank_machines import RankPlan, choose_machines, why_too_few
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.errors import InvalidInputs, NoFreeMachine, ResourceShortage
 
 SOON = 10.0  # seconds; if a worker fails within them, its machine may be to blame
@@ -51,32 +61,97 @@ class SpreadingLauncher:
     async def launch(self, name: str, log_name: str, needs: Needs = ANYTHING) -> Launched:
         """Start a worker once a machine is free, see `Launcher.launch`."""
         while True:
-            machine = await self._wait_for_machine(name, needs)
-            launcher = self._launchers[machine]
-            needed = replace(needs, device_id=machine.free_device(needs))
-            worker = object()
-            machine.workers[worker] = needed
+            plan = await self._wait_for_machines(name, needs)
             try:
-                launched = await launcher.launch(name, log_name, needed)
-            except BaseException as error:
-                self._free(machine, worker)
-                if isinstance(error, ResourceShortage) and machine not in self._launchers:
-                    continue  # the node was lost meanwhile
-                raise
-            taken = 0 if machine.slots is None else needed.slots
-            launched.location = WorkerLocation(machine.name, needed.device_id, taken)
-            watch = asyncio.create_task(self._free_after(launched, machine, worker))
-            self._watches.add(watch)
-            watch.add_done_callback(self._watches.discard)
-            return launched
+                if needs.machines == 1:
+                    return await self._launch_on(plan.machines[0][0], name, log_name, needs)
+                return await self._launch_ranks(plan, name, log_name, needs)
+            except ResourceShortage:
+                if all(machine in self._launchers for machine, _ in plan.machines):
+                    raise
+                # a node was lost meanwhile
 
-    async def _wait_for_machine(self, name: str, needs: Needs) -> Machine:
+    async def _launch_on(
+        self, machine: Machine, name: str, log_name: str, needs: Needs
+    ) -> Launched:
+        """Start a worker, or a host of ranks, on a machine."""
+        needed = replace(needs, device_id=machine.free_device(needs))
+        worker = object()
+        machine.workers[worker] = needed
+        try:
+            launched = await self._launchers[machine].launch(name, log_name, needed)
+        except BaseException:
+            self._free(machine, worker)
+            raise
+        taken = 0 if machine.slots is None else needed.slots
+        launched.location = WorkerLocation(machine.name, needed.device_id, taken)
+        self._watch(self._free_after(launched, machine, worker))
+        return launched
+
+    async def _launch_ranks(
+        self, plan: RankPlan, name: str, log_name: str, needs: Needs
+    ) -> Launched:
+        """Start hosts of ranks on all machines but the first, then the worker there."""
+        (first, count), *later = plan.machines
+        credentials = make_credentials()
+
+        async def start(machine: Machine, slots: int) -> RankHost:
+            needed = replace(needs, slots=slots, hosts_ranks=True, device_id=None)
+            started = await self._launch_on(machine, f"{name}, ranks", f"{log_name}_ranks", needed)
+            return await open_host(started, credentials)
+
+        tasks = [asyncio.ensure_future(start(*other)) for other in later]
+        hosts: list[RankHost] = []
+        try:
+            for task in tasks:
+                hosts.append(await task)
+            launched = await self._launch_on(first, name, log_name, replace(needs, slots=count))
+        except BaseException:
+            await self._abandon(tasks)
+            raise
+        launched.placement = RankPlacement(
+            tuple(count for _, count in plan.machines),
+            plan.num_stages,
+            tuple(machine.name or "of the server" for machine, _ in plan.machines),
+            tuple(host.address for host in hosts),
+            tuple(host.speed for host in hosts),
+            credentials,
+        )
+        names = ", ".join(machine.name or "the server's" for machine, _ in plan.machines)
+        log.info("%s: %d stages on machines %s", name, plan.num_stages, names)
+        if later:
+            taken = needs.slots if launched.location.slots else 0
+            launched.location = replace(launched.location, node=names, slots=taken)
+        self._watch(end_together(launched, hosts))
+        return launched
+
+    async def _abandon(self, tasks: "Sequence[asyncio.Future[RankHost]]") -> None:
+        """Kill hosts whose worker could not be started."""
+        for task in tasks:
+            task.cancel()
+        for host in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(host, RankHost):
+                host.kill()
+
+    def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(watch)
+        self._watches.add(task)
+        task.add_done_callback(self._watches.discard)
+
+    def _choose(self, needs: Needs, now: float) -> RankPlan | None:
+        """Return where a worker and its ranks start; None if no machine is free."""
+        if needs.machines > 1:
+            return choose_machines(needs, self._launchers, now)
+        machine = choose(needs, self._launchers, now)
+        return None if machine is None else RankPlan(((machine, needs.slots),), needs.num_stages)
+
+    async def _wait_for_machines(self, name: str, needs: Needs) -> RankPlan:
         loop = asyncio.get_running_loop()
         began, end = loop.time(), loop.time() + needs.placement_timeout
-        is_first = True
-        while (machine := choose(needs, self._launchers, loop.time())) is None:
-            problem = f"{name} waits: {why_none(needs, self._launchers)}"
-            if is_too_large(needs, self._launchers):
+        is_first, explain = True, why_none if needs.machines == 1 else why_too_few
+        while (plan := self._choose(needs, loop.time())) is None:
+            problem = f"{name} waits: {explain(needs, self._launchers)}"
+            if needs.machines == 1 and is_too_large(needs, self._launchers):
                 end = min(end, began + JOIN_SECONDS)  # a larger machine may join
             if self._is_closed or loop.time() >= end:
                 raise NoFreeMachine(problem)
@@ -84,7 +159,7 @@ class SpreadingLauncher:
                 log.warning("%s", problem)
             is_first = False
             await is_set_within(end - loop.time(), self._changed)
-        return machine
+        return plan
 
     async def _free_after(self, launched: Launched, machine: Machine, worker: object) -> None:
         loop = asyncio.get_running_loop()

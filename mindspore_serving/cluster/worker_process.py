@@ -16,21 +16,21 @@ from mindspore_serving.process.child_log import ChildLog
 from mindspore_serving.process.interpreter import CURRENT, Interpreter
 
 LOG_DIRECTORY = "serving_logs"
+WORKER = "mindspore_serving.worker"
+RANK_HOST = "mindspore_serving.llm.parallel.host_process"  # of ranks whose worker is elsewhere
 TOKEN = "MINDSPORE_SERVING_TOKEN"  # environment variable: every user could read an argument
 
 
 class LocalProcess(Child):
-    """A worker process of this machine; implements `cluster.base.Process`.
+    """A worker process of this machine; a `RunningProcess`.
 
     `writes` and `reads` are the files of the arenas that it writes and reads; without `reads`
-    payloads go through its channel.
+    payloads go through its channel.  `module` is what it runs.
     """
-
-    is_moving = False
 
     def __init__(
         self, name: str, log_name: str, options: Sequence[str] = (), *, is_inline: bool = False,
-        interpreter: Interpreter = CURRENT,
+        interpreter: Interpreter = CURRENT, module: str = WORKER,
     ) -> None:  # fmt: skip
         """Start the process.  Raises OSError."""
         self.name, self.log_name = name, log_name
@@ -45,7 +45,7 @@ class LocalProcess(Child):
             if self.reads is not None:
                 memory = ["--arenas", f"{self.writes},{self.reads}"]
             program = Program(
-                "mindspore_serving.worker",
+                module,
                 ["--name", name, *options, *memory],
                 descriptors,
                 worker_variables(),

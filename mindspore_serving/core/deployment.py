@@ -5,7 +5,6 @@ Frozen data without checks: `server.config` creates it from checked arguments.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 import msgspec
@@ -87,15 +86,6 @@ class Deployment(ServableOptions):
         """Options of the runtime of each model, as in `DeclaredModel.options`."""
         options = {"thread_num": self.model_threads, "precision_mode": self.precision}
         return {name: value for name, value in options.items() if value}
-
-    @property
-    def num_ranks(self) -> int:
-        """Number of processes over which a worker cuts a bare language model.
-
-        A wrong option counts as 1, and is refused by the worker.
-        """
-        sizes = (self.llm_options.get(f"{kind}_parallel") for kind in ("tensor", "pipeline"))
-        return prod(size for size in sizes if isinstance(size, int) and size > 0)
 
     @property
     def num_extra_workers(self) -> int:

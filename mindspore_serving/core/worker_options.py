@@ -227,6 +227,16 @@ class WorkerOptions:
         is_secret=True,
         serve=None,
     )
+    rank_machines: int = workers(
+        1,
+        "machines over which the ranks of a language model are placed",
+        details="Stages of `pipeline_parallel` are divided over so many, or without stages the "
+        "ranks of `tensor_parallel`. When a machine is lost they are placed on those left",
+        at_least=1,
+        at_most=64,
+        page="parallel.md#several-machines",
+        is_common=False,
+    )
     cores: str = workers(
         "",
         "cores of each worker, as '0-3;4-7': a set for each, in turn; numa: a NUMA node each",

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.network import NetworkCode
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import Code, ServingError, from_code, printable
@@ -224,6 +225,7 @@ class Setup(Message, frozen=True, tag=10):
     number: int = 0  # of the worker in its servable, from 0
     states: dict[str, str] = {}  # of a model without servable_config.py
     run_options: dict[str, Any] = {}  # of its models' runtime, in place of those declared
+    placement: RankPlacement | None = None  # of ranks on several machines
 
 
 class Work(Message, frozen=True, tag=11):

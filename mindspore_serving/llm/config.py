@@ -157,6 +157,12 @@ class EngineConfig:
         runtimes=_RANKED,
         has_encoders=False,
     )
+    stage_layers: str = _option(
+        "",
+        "layers of each stage in relation, as '10:22'; '': as many, or as fast as machines are",
+        runtimes=tuple(name for name in _RANKED if name != "mindir"),
+        has_encoders=False,
+    )
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "

@@ -77,6 +77,8 @@ class Link:
         self.process = launched.process
         self.location = launched.location
         self.python = launched.python
+        self.placement = launched.placement
+        self.is_left = launched.is_left
         self.owns_models = owns_models  # else it calls other workers for them
         self.parts: dict[int, PendingPart] = {}
         self.engine_metrics = EngineMetrics({})  # of its language model, as last reported

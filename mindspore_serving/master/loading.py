@@ -9,11 +9,12 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Needs, WorkerLocation
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
 from mindspore_serving.master.link import Link
 from mindspore_serving.process.child import exit_text
-from mindspore_serving.servable.declared_llm import declared_ranks
+from mindspore_serving.servable.declared_llm import declared_ranks, ranks_of
 from mindspore_serving.servable.loader import CONFIG_FILE
 from mindspore_serving.tracing.options import TraceOptions
 
@@ -36,8 +37,20 @@ async def load(link: Link, setup: Setup) -> WorkerReady:
         raise StartError(text) from error
 
 
-def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> Needs:
-    """Return what a worker needs of a machine; it waits for one at most `patience` seconds."""
+def needs_of(
+    deployment: Deployment, device_id: int | None, patience: float, *, is_first: bool = True
+) -> Needs:
+    """Return what a worker needs of a machine; it waits for one at most `patience` seconds.
+
+    Ranks that were on more machines before may be placed on fewer, unless the start `is_first`.
+    Raises StartError if there are fewer ranks than machines.
+    """
+    num_ranks, num_stages = _ranks_of(deployment)
+    if num_ranks < deployment.rank_machines:
+        raise StartError(
+            f"rank_machines is {deployment.rank_machines}, but the model has {num_ranks} ranks: "
+            "give tensor_parallel or pipeline_parallel as a number, or leave rank_machines out"
+        )
     return Needs(
         deployment.servable_name,
         deployment.device_type,
@@ -48,17 +61,21 @@ def needs_of(deployment: Deployment, device_id: int | None, patience: float) -> 
         placement_timeout=patience,
         python=deployment.python,
         environment=deployment.environment,
-        slots=_ranks_of(deployment),
+        slots=num_ranks,
+        machines=deployment.rank_machines,
+        num_stages=num_stages,
+        takes_fewer=not is_first,
     )
 
 
-def _ranks_of(deployment: Deployment) -> int:
-    """Return the number of ranks of a worker's language model.
+def _ranks_of(deployment: Deployment) -> tuple[int, int]:
+    """Return the number of ranks and of stages of a worker's language model.
 
-    It is known from the options, or from the source of servable_config.py.
+    They are known from the options, or from the source of servable_config.py.
     """
     root = os.path.join(deployment.servable_directory, deployment.servable_name)
-    return max(deployment.num_ranks, declared_ranks(os.path.join(root, CONFIG_FILE)))
+    declared = declared_ranks(os.path.join(root, CONFIG_FILE))
+    return max(ranks_of(deployment.llm_options), declared)
 
 
 def check_slots(name: str, location: WorkerLocation, card: ModelCard) -> None:
@@ -79,6 +96,7 @@ def setup_of(
     traces: TraceOptions | None = None,
     *,
     number: int = 0,
+    placement: RankPlacement | None = None,
 ) -> Setup:
     """Create the first message to worker `number`; with `models`, others run the models."""
     return Setup(
@@ -105,4 +123,5 @@ def setup_of(
         number,
         dict(deployment.states),
         deployment.run_options,
+        placement,
     )

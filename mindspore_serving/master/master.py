@@ -221,7 +221,8 @@ class Master:
         device_id: int | None,
     ) -> Link:
         deployment, title = deployed.deployment, supervisor.title
-        needs = loading.needs_of(deployment, device_id, supervisor.patience)
+        is_first = supervisor.first_link is None
+        needs = loading.needs_of(deployment, device_id, supervisor.patience, is_first=is_first)
         launched = await self._launcher.launch(title, log_name, needs)
         owns_models = device_id is not None or not deployment.device_ids
         link = Link(
@@ -234,10 +235,21 @@ class Master:
         self._links[link] = supervisor
         supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
+        if launched.placement is not None:
+            self._watch(self._leave_with(link))
         if self._is_stopping:
             link.process.kill()
         await self._load(link, deployed, device_id)
         return link
+
+    async def _leave_with(self, link: Link) -> None:
+        """Have a worker finish and start again elsewhere once a machine of its ranks leaves."""
+        waits = [asyncio.ensure_future(wait) for wait in (link.is_left.wait(), link.process.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if link.is_left.is_set() and link in self._links:
+            self.on_leaving(link)
 
     def _watch(self, watch: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(watch)
@@ -251,7 +263,9 @@ class Master:
         models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
         number = supervisor.number
-        setup = loading.setup_of(deployment, device_id, models, self.traces, number=number)
+        setup = loading.setup_of(
+            deployment, device_id, models, self.traces, number=number, placement=link.placement
+        )
         try:
             ready = await loading.load(link, setup)
         except ServingError as error:
@@ -284,7 +298,7 @@ class Master:
     def on_leaving(self, link: Link) -> None:
         """Handle a worker that is to end: it gets no new parts, and exits when all are answered."""
         self._unregister(link)
-        if not link.process.is_moving:
+        if not link.is_left.is_set():
             self._links[link].leave()
         if link.is_ready:
             link.ask_to_exit()

@@ -6,8 +6,8 @@ model is cut, and whether an option is misspelt.
 
 import ast
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from mindspore_serving.servable.literals import names_of, value_of
@@ -27,8 +27,8 @@ class DeclaredOptions:
     is_literal: bool  # all values are literals, and there is no `**`
 
 
-def declared_ranks(path: str) -> int:
-    """Return the number of ranks of `declare_llm` in the servable_config.py at `path`.
+def declared_ranks(path: str) -> tuple[int, int]:
+    """Return the number of ranks and of stages of `declare_llm` in the servable_config.py `path`.
 
     Literals count, and names that are assigned literals; of several calls the one with the most
     ranks.  1 for sizes that are computed, and for a file that a worker will refuse.
@@ -36,7 +36,7 @@ def declared_ranks(path: str) -> int:
     tree = _parse(path)
     names = names_of(tree)
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    return max((_ranks(call, names) for call in calls if _is_declaration(call)), default=1)
+    return max((_ranks(call, names) for call in calls if _is_declaration(call)), default=(1, 1))
 
 
 def declared_options(path: str) -> list[DeclaredOptions]:
@@ -105,7 +105,7 @@ def _options(call: ast.Call) -> DeclaredOptions:
     return DeclaredOptions(call.lineno, names, literals, len(literals) == len(options))
 
 
-def _ranks(call: ast.Call, names: dict[str, object]) -> int:
+def _ranks(call: ast.Call, names: dict[str, object]) -> tuple[int, int]:
     options: dict[str, object] = {}
     for keyword in call.keywords:
         try:
@@ -113,5 +113,11 @@ def _ranks(call: ast.Call, names: dict[str, object]) -> int:
         except _COMPUTED:
             continue
         options |= {keyword.arg: value} if keyword.arg else value if isinstance(value, dict) else {}
+    return ranks_of(options)
+
+
+def ranks_of(options: Mapping[str, object]) -> tuple[int, int]:
+    """Return the number of ranks and of stages of options; a wrong size counts as 1."""
     sizes = (options.get(name) for name in SIZES)
-    return prod(size for size in sizes if isinstance(size, int) and size > 0)
+    width, stages = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
+    return width * stages, stages

@@ -33,6 +33,8 @@ def open_language(
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.worker.language import LanguageService, LanguageStage
 
+    if setup.placement is not None and spec.engine != OURS:
+        raise StartError(f"rank_machines is set, which engine {spec.engine!r} does not support")
     if spec.engine == UPSTREAM:
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
@@ -45,6 +47,8 @@ def open_language(
     from mindspore_serving.llm.loader import open_model
     from mindspore_serving.llm.models import is_encoder
     from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.parallel.machines import set_placement
+    from mindspore_serving.llm.runtimes.fitting import check_fits
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
 
     if setup.dec_key is not None:
@@ -57,9 +61,14 @@ def open_language(
     if spec.engine == "vllm" and (started := _open_vllm_server(spec, options, setup, wake)):
         return LanguageService(started, LanguageStage(started, spec.params, setup.name))
     try:
-        opened = open_model(
-            spec.path, spec.runtime, make_config(options), spec.engine, spec.engine_options
-        )
+        config = make_config(options)
+        if setup.placement is not None:
+            config = set_placement(
+                setup.placement, setup.servable_directory, config, divides=spec.runtime != "mindir"
+            )
+            if not setup.placement.addresses:  # a single machine is left
+                check_fits(spec.path)
+        opened = open_model(spec.path, spec.runtime, config, spec.engine, spec.engine_options)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -7,7 +7,7 @@ from mindspore_serving.cluster.base import Needs
 from mindspore_serving.cluster.node_messages import JoinCluster, Start, check_node, check_start
 from mindspore_serving.cluster.nodes import Machine, choose, why_none
 from mindspore_serving.core.deployment import Deployment
-from mindspore_serving.errors import InvalidInputs
+from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.master.loading import needs_of
 
 
@@ -72,6 +72,15 @@ def test_ranks_take_a_slot_each_and_share_a_machine():
 def test_a_worker_needs_a_slot_for_each_rank(options, expected):
     deployment = Deployment("models", "cut", llm_options=options)
     assert needs_of(deployment, None, 0.0).slots == expected
+
+
+def test_a_model_with_fewer_ranks_than_machines_is_refused():
+    options = {"pipeline_parallel": 2}
+    deployment = Deployment("models", "cut", llm_options=options, rank_machines=2)
+    assert (needs_of(deployment, None, 0.0).machines, deployment.rank_machines) == (2, 2)
+    deployment = Deployment("models", "cut", llm_options=options, rank_machines=3)
+    with pytest.raises(StartError, match="rank_machines is 3, but the model has 2 ranks"):
+        needs_of(deployment, None, 0.0)
 
 
 def test_a_machine_offers_each_device_once():

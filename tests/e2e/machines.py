@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -22,8 +22,10 @@ TOKEN = "a token of no use elsewhere"
 class Machine(Command):
     """A machine that joins; `pid` is its node."""
 
-    def __init__(self, name: str, where: str, options: list[str], directory: Path) -> None:
-        words = [*SERVING, "worker", "--join", where, "--name", name, *options]
+    def __init__(
+        self, name: str, where: str, options: list[str], directory: Path, prefix: Sequence[str] = ()
+    ) -> None:
+        words = [*prefix, *SERVING, "worker", "--join", where, "--name", name, *options]
         super().__init__(words, directory)
         self.name = name
 
@@ -34,10 +36,12 @@ class Machine(Command):
 class Cluster:
     """A server at `where` for machines, whose clients use `calls`.  In the working directory."""
 
-    def __init__(self, stack: ExitStack, directory: Path, **options: Any) -> None:
+    def __init__(
+        self, stack: ExitStack, directory: Path, host: str = "127.0.0.1", **options: Any
+    ) -> None:
         self.directory = directory
         self.port = free_port()
-        self.where = f"127.0.0.1:{self.port}"
+        self.where = f"{host}:{self.port}"
         self.calls = Calls(f"127.0.0.1:{free_port()}", free_port())
         self._stack = stack
         token = directory / "token"
@@ -52,14 +56,15 @@ class Cluster:
         server.start_grpc_server(self.calls.grpc)
         server.start_restful_server(f"127.0.0.1:{self.calls.http}")
 
-    def machine(self, name: str, *options: str) -> Machine:
-        """One that tries to join."""
+    def machine(self, name: str, *options: str, prefix: Sequence[str] = ()) -> Machine:
+        """One that tries to join; `prefix` is before its command line."""
         words = [*self.join_options, *options]
-        return self._stack.enter_context(Machine(name, self.where, words, self.directory))
+        machine = Machine(name, self.where, words, self.directory, prefix)
+        return self._stack.enter_context(machine)
 
-    def join(self, name: str, *options: str) -> Machine:
+    def join(self, name: str, *options: str, prefix: Sequence[str] = ()) -> Machine:
         """One that has joined."""
-        machine = self.machine(name, *options)
+        machine = self.machine(name, *options, prefix=prefix)
         machine.says("Joined")
         return machine
 

@@ -126,6 +126,22 @@ def test_the_ranks_of_a_worker_have_slots_of_the_same_machine(third, tmp_path, s
     assert len(small) == 1  # the machine that has no ranks
 
 
+@pytest.mark.long
+@pytest.mark.torch
+def test_the_ranks_of_a_model_are_on_machines_of_the_cluster(served, tmp_path):
+    chatty.build(tmp_path)
+    options = {"pipeline_parallel": 2, "dtype": "f32", "kv_cache_memory": 4 << 20, "num_threads": 1}
+    chat = config(tmp_path, "chatty", rank_machines=2, llm_options=options)
+    server.start_servables([chat])
+    (row,) = served.rows("chatty")
+    names = row["node"].split(", ")
+    assert len(set(names)) == 2
+    assert all(name.startswith("ray-127.0.0.2-") for name in names)
+    body = {"model": "chatty", "prompt": [66, 9], "max_tokens": 4, "temperature": 0}
+    status, answer = served.calls.http_call("POST", "/v1/completions", json.dumps(body))
+    assert (status, len(json.loads(answer)["choices"])) == (200, 1)
+
+
 def test_the_script_keeps_its_own_print(served):
     assert print.__module__ == "builtins"
 

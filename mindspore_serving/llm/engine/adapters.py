@@ -111,6 +111,8 @@ class EngineAdapters(AdapterNames, Collection[int]):
             self._leave(before)
 
     def remove(self, name: str) -> None:
+        if not hasattr(self._runner, "unload_adapter"):
+            raise InvalidInputs("adapters of a model over ranks stay loaded until it ends")
         number = self._numbers.get(name, 0)
         super().remove(name)
         self._leave(number)

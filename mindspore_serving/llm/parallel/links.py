@@ -2,6 +2,9 @@
 
 A rank that has ended closes its sockets; one that is stopped counts no heartbeats.  A rank that
 waits for another looks at the heartbeats of all, as the other may wait for a third one.
+
+For a rank on another machine a bridge is at the other end of the socket.  It sends the part of each
+notice to the bridge of that machine, which writes it to its own memory before it passes the notice.
 """
 
 import mmap
@@ -25,7 +28,7 @@ BEAT_SECONDS = 0.25
 CHECK_SECONDS = 1.0  # between two checks of heartbeats while waiting for a rank
 NUM_SPINS = 200  # polls of a socket before sleeping on it, some 100 us
 _LINE = 64  # bytes of a heartbeat, so that ranks do not write to the same cache line
-_TAG = struct.Struct("<QQQ")  # step, exchange, bytes
+TAG = struct.Struct("<QQQQ")  # step, region, exchange, bytes
 
 
 def create_memory(size: int) -> int:
@@ -33,6 +36,21 @@ def create_memory(size: int) -> int:
     descriptor = os.memfd_create("ranks", os.MFD_CLOEXEC)
     os.ftruncate(descriptor, _header_bytes(size) + NUM_REGIONS * 2 * size * PART_BYTES)
     return descriptor
+
+
+class RankMemory:
+    """Memory that the ranks of a machine share: heartbeats and parts of all `size` ranks.
+
+    `beats` are counters of heartbeats [rank], `parts` the arrays of exchanges
+    [region, half, rank, bytes].
+    """
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        # | heartbeats, a cache line per rank | parts |
+        shared = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+        head = _header_bytes(size)
+        self.beats: npt.NDArray[np.uint64] = shared[: size * _LINE].view(np.uint64)[:: _LINE // 8]
+        self.parts: Bytes = shared[head:].reshape(NUM_REGIONS, 2, size, PART_BYTES)
 
 
 class Links:
@@ -43,22 +61,26 @@ class Links:
         peers: a connected socket (SOCK_SEQPACKET) for every other rank.
         memory: the descriptor of `create_memory`.
         patience: seconds without a heartbeat after which a rank is lost; 0 waits for ever.
+        num_local: number of ranks on this machine; 0 for all.
     """
 
     def __init__(
-        self, rank: int, peers: dict[int, socket.socket], memory: int, patience: float = 0.0
+        self,
+        rank: int,
+        peers: dict[int, socket.socket],
+        memory: int,
+        patience: float = 0.0,
+        num_local: int = 0,
     ) -> None:
         self.rank = rank
         self.size = len(peers) + 1
+        self.num_local = num_local or self.size
         self.patience = patience
         self.has_exchanged = False  # since `begin`
         self._step = 0
         self._peers = peers
-        # | heartbeats, a cache line per rank | parts [region, half, rank, bytes] |
-        shared = np.frombuffer(mmap.mmap(memory, 0), np.uint8)
-        head = _header_bytes(self.size)
-        self._beats = shared[: self.size * _LINE].view(np.uint64)[:: _LINE // 8]
-        self.parts: Bytes = shared[head:].reshape(NUM_REGIONS, 2, self.size, PART_BYTES)
+        shared = RankMemory(memory, self.size)
+        self._beats, self.parts = shared.beats, shared.parts
         timeout = struct.pack("@ll", int(CHECK_SECONDS), 0)
         for peer in peers.values():
             peer.setblocking(True)
@@ -76,29 +98,29 @@ class Links:
         self._step = step
         self.has_exchanged = False
 
-    def notify(self, rank: int, number: int, num_bytes: int) -> None:
-        """Notify a rank that exchange `number`, of `num_bytes`, is done here.
+    def notify(self, rank: int, region: int, number: int, num_bytes: int) -> None:
+        """Notify a rank that exchange `number`, of `num_bytes` in `region`, is done here.
 
         Raises RunnerLost naming the rank if it has ended.
         """
         self.has_exchanged = True
         try:
-            self._peers[rank].send(_TAG.pack(self._step, number, num_bytes))
+            self._peers[rank].send(TAG.pack(self._step, region, number, num_bytes))
         except OSError as error:
             raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
 
-    def wait_for(self, rank: int, number: int, num_bytes: int) -> None:
+    def wait_for(self, rank: int, region: int, number: int, num_bytes: int) -> None:
         """Wait for the notice of a rank that exchange `number`, of `num_bytes`, is done there.
 
         Raises RunnerLost naming the rank if it has ended, is stopped, or computes something else.
         """
         self.has_exchanged = True
-        tag = (self._step, number, num_bytes)
-        received = _TAG.unpack(self._receive(rank, self._peers[rank]))
+        tag = (self._step, region, number, num_bytes)
+        received = TAG.unpack(self._receive(rank, self._peers[rank]))
         if received != tag:
             raise RunnerLost(
-                f"rank {rank} of {self.size} is at (step, exchange, bytes) {received}, but rank "
-                f"{self.rank} is at {tag}"
+                f"rank {rank} of {self.size} is at (step, region, exchange, bytes) {received}, but "
+                f"rank {self.rank} is at {tag}"
             )
 
     def check(self) -> None:
@@ -131,7 +153,7 @@ class Links:
     def _read(self, rank: int, peer: socket.socket, flags: int) -> bytes | None:
         """Return a tag, None if none has arrived."""
         try:
-            tag = peer.recv(_TAG.size, flags)
+            tag = peer.recv(TAG.size, flags)
         except BlockingIOError:
             return None
         except OSError:  # it ended without reading all messages

@@ -5,6 +5,7 @@ Those that all roles have are in `process.vocabulary`.
 
 from typing import Any, TypeAlias
 
+from mindspore_serving.core.placement import RankPlacement
 from mindspore_serving.llm.step import Row, Step
 from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, Ready
 
@@ -18,6 +19,13 @@ class LoadRank(Message, frozen=True, tag=10):
     directory: str
     runtime: str
     config: dict[str, Any]
+
+
+class Connect(Message, frozen=True, tag=17):
+    """First message to a bridge: the machines of the ranks, and the directory of servables here."""
+
+    placement: RankPlacement
+    root: str
 
 
 class Compute(Message, frozen=True, tag=11):

@@ -4,7 +4,9 @@ Decided once, before a runtime loads anything; knows no runtime.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from mindspore_serving.errors import StartError
@@ -86,7 +88,9 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             "or set max_images=0 to serve the model for texts"
         )
     stages, peers, exchange = grid.stages, grid.peers, None
-    part = cut_layers(spec, stages.rank, stages.size) if stages.size > 1 else spec
+    part = spec
+    if stages.size > 1:
+        part = cut_layers(spec, stages.rank, stages.size, config.stage_layers)
     if peers.size > 1:
         exchange = RankExchange(peers, spec.vocab_size)
         shard = Shard(peers.rank, peers.size)
@@ -125,8 +129,8 @@ def open_eagle(config: EngineConfig) -> Checkpoint | None:
     return Checkpoint.open(config.draft)
 
 
-def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
-    """Return the spec with the layers of one of `size` stages.
+def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") -> ModelSpec:
+    """Return the spec with the layers of one of `size` stages, by the option `stage_layers`.
 
     Raises StartError if there are too few, or some that stages cannot compute.
     """
@@ -145,21 +149,46 @@ def cut_layers(spec: ModelSpec, rank: int, size: int) -> ModelSpec:
             f"pipeline_parallel is {size}, expected at most {spec.num_layers}, the number of the "
             "model's layers"
         )
-    layers = Shard(rank, size).of(spec.num_layers)
-    return replace(spec, layers=range(layers.begin, layers.end))
+    if not stage_layers:
+        layers = Shard(rank, size).of(spec.num_layers)
+        return replace(spec, layers=range(layers.begin, layers.end))
+    parts = stage_layers.split(":")
+    if len(parts) != size or not all(part.isascii() and part.isdecimal() for part in parts):
+        raise StartError(
+            f"stage_layers is {stage_layers!r}, expected pipeline_parallel={size} numbers, divided "
+            "by colons"
+        )
+    return replace(spec, layers=divide_layers(spec.num_layers, list(map(int, parts)))[rank])
 
 
-def rank_options(config: EngineConfig, num_threads: int | None = None) -> EngineConfig:
+def divide_layers(num_layers: int, numbers: Sequence[int]) -> list[range]:
+    """Return the layers of each stage, at least one, in relation to `numbers`."""
+    ends, total = [0], max(1, sum(numbers))
+    for stage in range(1, len(numbers)):
+        end = round(num_layers * sum(numbers[:stage]) / total)
+        ends.append(min(max(end, ends[-1] + 1), num_layers - (len(numbers) - stage)))
+    return [range(begin, end) for begin, end in pairwise([*ends, num_layers])]
+
+
+def rank_options(
+    config: EngineConfig, num_threads: int | None = None, *, takes_adapters: bool = False
+) -> EngineConfig:
     """Return the options of one rank, from those of all together.
 
     Ranks that share every layer compute at the same time and share the threads, `num_threads` if
-    the option is not set; stages follow each other, and each has all threads.  Raises StartError
-    for options that no rank supports.
+    the option is not set; stages follow each other, and each has all threads.  With
+    `takes_adapters` stages have their layers of adapters that are there at the start.  Raises
+    StartError for options that no rank supports.
     """
-    if config.has_adapters:
+    if config.max_loras or (config.has_adapters and not takes_adapters):
         raise StartError(
-            f"{parallel_text(config)}, but LoRA adapters are not cut over ranks: "
-            "leave adapters and max_loras out, or merge the adapter into the checkpoint"
+            f"{parallel_text(config)}, but LoRA adapters are not loaded by ranks while they run: "
+            "leave max_loras out, or merge the adapter into the checkpoint"
+        )
+    if config.has_adapters and config.tensor_parallel > 1:
+        raise StartError(
+            f"{parallel_text(config)}, but LoRA adapters are not cut over ranks: leave adapters "
+            "out, merge the adapter into the checkpoint, or use only pipeline_parallel"
         )
     memory = config.kv_cache_memory and config.kv_cache_memory // config.num_ranks
     threads = config.num_threads

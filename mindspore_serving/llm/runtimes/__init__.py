@@ -14,6 +14,7 @@ from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.msrun import check_size
 from mindspore_serving.llm.parallel.runner import open_ranks
+from mindspore_serving.llm.runtimes.fitting import check_fits
 from mindspore_serving.llm.runtimes.stages import LayerStage, StageRunner, has_dedicated_cores
 from mindspore_serving.llm.step import EmbeddingRunner, EncoderRunner, HeadRunner, Runner
 
@@ -48,11 +49,13 @@ def open_rank(
 ) -> EmbeddingRunner:
     """Open the part of the model that the rank with `links` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, RUNTIMES[runtime].opens_rank)
+    if links.num_local < links.size:
+        check_fits(directory, links.num_local / links.size)
     grid = open_grid(links, config)
     stage = opener(directory, config, grid)
     if config.pipeline_parallel == 1:
         return stage
-    return StageRunner(stage, grid, overlaps=has_dedicated_cores(config))
+    return StageRunner(stage, grid, overlaps=has_dedicated_cores(config, links.num_local))
 
 
 def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> EncoderRunner:

@@ -62,10 +62,14 @@ def match_adapter(adapter: Adapter, base: BaseModel, where: str) -> Changes:
     """
     changes: Changes = {}
     for name, change in adapter.added.items():
+        if _is_elsewhere(name, base, where):
+            continue
         use = _find(name, base, where)
         _check_shape(use, name, (change.up.shape[0], change.down.shape[1]), base, where)
         changes[use] = change
     for name, matrix in adapter.replaced.items():
+        if _is_elsewhere(name, base, where):
+            continue
         use = _find(name, base, where)
         if use[1].endswith(LINEAR):
             matrix = matrix.T
@@ -87,6 +91,25 @@ def _find(name: str, base: BaseModel, where: str) -> WeightUse:
             if use == MATRIX and (TABLE, candidate) in base.shapes:
                 return _checked((use, candidate), base, where)
     raise StartError(f"{where} changes {name!r}, which cannot be adapted in this architecture")
+
+
+def _is_elsewhere(name: str, base: BaseModel, where: str) -> bool:
+    """Return whether a tensor is of a layer that another stage has.
+
+    Raises StartError for one outside of the layers, if this is a stage.
+    """
+    spec = base.spec
+    if len(spec.layers) == spec.num_layers:
+        return False
+    prefix = f"{spec.architecture.names.layers}."
+    for candidate in _names(name):
+        number = candidate.removeprefix(prefix).partition(".")[0]
+        if candidate.startswith(prefix) and number.isdecimal():
+            return int(number) not in spec.layers and int(number) < spec.num_layers
+    raise StartError(
+        f"{where} changes {name!r}, which stages do not adapt: merge the adapter into the "
+        "checkpoint, or leave pipeline_parallel out"
+    )
 
 
 def _names(name: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ from mindspore_serving.process.vocabulary import Failed, Ready, hello
 def main() -> int:
     """Run the process; return its exit status."""
     parser = argparse.ArgumentParser()
-    for name in ("--rank", "--memory"):
+    for name in ("--rank", "--memory", "--local"):
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--peers", nargs="+", required=True)
     arguments = enter(parser, ignores_signals=True)
@@ -42,7 +42,7 @@ def main() -> int:
     for peer in arguments.peers:
         rank, _, descriptor = peer.partition("=")
         peers[int(rank)] = socket.socket(fileno=int(descriptor))
-    links = Links(arguments.rank, peers, arguments.memory)
+    links = Links(arguments.rank, peers, arguments.memory, num_local=arguments.local)
     os.close(arguments.memory)
     return compute(connect(arguments.channel), links)
 

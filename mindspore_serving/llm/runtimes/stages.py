@@ -60,6 +60,7 @@ class StageRunner(LimitedRunner):
                 stage.num_blocks,
                 stage.vocab_size,
                 stage.max_model_len,
+                adapters=stage.adapters,
                 memory=stage.cache_memory,
             )  # fmt: skip
         )
@@ -131,11 +132,14 @@ class StageRunner(LimitedRunner):
         return received
 
 
-def has_dedicated_cores(config: EngineConfig) -> bool:
-    """Return whether each stage has cores of its own, by the option `num_threads`."""
-    threads = config.num_threads
+def has_dedicated_cores(config: EngineConfig, num_local: int) -> bool:
+    """Return whether each stage has cores of its own, by the option `num_threads`.
+
+    `num_local` is the number of ranks of this machine, those of its stages.
+    """
     cores = len(os.sched_getaffinity(0))
-    return threads is not None and threads * config.pipeline_parallel <= cores
+    num_stages = max(1, num_local // config.tensor_parallel)
+    return (config.num_threads or cores) * num_stages <= cores
 
 
 def micro_batches(step: Step, size: int) -> Iterator[Step]:

@@ -49,7 +49,7 @@ def test_two_stages_of_two_ranks_generate_the_tokens_of_the_reference(each, runt
 @RUNTIMES
 def test_stages_of_ranks_that_overlap_do_so_too(llama, runtime, monkeypatch):
     """Three stages, with many pieces in flight."""
-    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda _: True)
+    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda *_: True)
     monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
     monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)

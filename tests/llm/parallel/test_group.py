@@ -48,7 +48,7 @@ def test_ranks_that_compute_different_things_are_found():
         own[0].begin(5)
         own[1].begin(6)
         one, other = (pool.submit(RankGroup(one).barrier, 8) for one in own)
-        problem = r"rank 1 of 2 is at \(step, exchange, bytes\) \(6, 0, 8\)"
+        problem = r"rank 1 of 2 is at \(step, region, exchange, bytes\) \(6, 0, 0, 8\)"
         with pytest.raises(RunnerLost, match=problem):
             one.result(PATIENCE)
         with pytest.raises(RunnerLost, match="rank 0 of 2 is at"):

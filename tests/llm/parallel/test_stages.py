@@ -16,6 +16,7 @@ from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints, seeing
+from tests.llm.lora_files import INNER, OUTSIDE, adapter, merged, write
 from tests.llm.rank_threads import ranks
 from tests.llm.running import check, generate, generate_staggered, texts
 from tests.waiting import PATIENCE
@@ -42,13 +43,40 @@ def test_two_stages_generate_the_tokens_of_the_reference(each, runtime):
 
 @RUNTIMES
 def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
-    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda _: True)
+    monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda *_: True)
     monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
     monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)
     with ranks(llama, 3, runtime, by=PIPELINE) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
     check(llama, prompts, answers)
+
+
+@RUNTIMES
+def test_each_stage_has_its_layers_of_adapters(llama, runtime, tmp_path):
+    tensors = adapter(llama, INNER, seed=3)
+    path = write(tmp_path / "adapter", tensors)
+    prompt = checkpoints.prompts(1)[0][:9]
+    rows = tuple(Row(prompt, 0, blocks, 9, number) for blocks, number in (([3], 1), ([1], 0)))
+    config = EngineConfig(dtype="f32", kv_cache_dtype="f32", kv_cache_memory=2**20)
+    directories = merged(llama, tensors, tmp_path / "merged"), llama
+    options = {"kv_cache_dtype": "f32", "adapters": {"a": str(path)}}
+    if runtime == "torch":
+        options["block_size"] = 32
+    with ranks(llama, 2, runtime, by=PIPELINE, **options) as runner:
+        found = runner.run(Step(rows))
+    for directory, logits in zip(directories, np.split(found, 2), strict=True):
+        expected = open_runner(directory, runtime, config).run(Step((Row(prompt, 0, [1], 9),)))
+        np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_adapters_of_the_embedding_are_refused_by_stages(llama, tmp_path):
+    path = write(tmp_path / "adapter", adapter(llama, OUTSIDE, seed=3))
+    with (
+        pytest.raises(StartError, match="which stages do not adapt"),
+        ranks(llama, 2, by=PIPELINE, adapters={"a": str(path)}),
+    ):
+        pass
 
 
 def test_logits_larger_than_an_array_come_in_pieces(llama, monkeypatch):
@@ -73,7 +101,7 @@ def test_a_step_is_cut_by_tokens_and_keeps_the_order_of_its_logits():
 def test_stages_overlap_where_the_threads_of_all_have_a_core(monkeypatch, num_threads, expected):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     config = EngineConfig(pipeline_parallel=2, num_threads=num_threads)
-    assert stages.has_dedicated_cores(config) is expected
+    assert stages.has_dedicated_cores(config, 2) is expected
 
 
 @pytest.mark.slow
@@ -104,8 +132,14 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
     ("options", "problem"),
     [
         ({PIPELINE: 4}, "pipeline_parallel is 4, expected at most 3"),
-        ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not cut"),
+        ({PIPELINE: 2, "stage_layers": "1:2:3"}, "stage_layers is '1:2:3', expected pipeline_par"),
+        ({PIPELINE: 2, "stage_layers": "1:²"}, "stage_layers is '1:²', expected pipeline_parallel"),
+        ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not loaded"),
         ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
+        (
+            {"tensor_parallel": 2, "adapters": {"a": "/nowhere"}},
+            "tensor_parallel is 2, but LoRA adapters are not cut over ranks",
+        ),
         ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )

@@ -41,6 +41,12 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGr
     config = rank_options(config)
     part = open_part(directory, config, grid)
     everyone = grid.everyone
+    num_local, size = everyone.links.num_local, everyone.size
+    if num_local < size and (target.name == ASCEND or config.pipeline_parallel == 1):
+        raise StartError(
+            "rank_machines is over 1, but the runtime mindspore places only stages on several "
+            "machines, and only on CPUs: give pipeline_parallel, or leave rank_machines out"
+        )
     if target.name == ASCEND:
         check_installation()
         _check_devices(everyone.size)

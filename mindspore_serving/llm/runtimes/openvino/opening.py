@@ -80,7 +80,7 @@ def open_shared(directory: str | Path, config: EngineConfig, shared: SharedCache
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVINORunner:
     """Open the part of the model that this rank of `grid` holds, as `open_runner`."""
-    config = rank_options(config)
+    config = rank_options(config, takes_adapters=True)
     part = open_part(directory, config, grid)
     if part.exchange is not None:
         _check_floats(part, config)

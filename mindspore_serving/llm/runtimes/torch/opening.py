@@ -81,7 +81,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchR
     """Open the part of the model that this rank of `grid` holds, on a CPU, as `open_runner`."""
     if open_device(config.device) != "cpu":
         raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
-    config = rank_options(config, torch.get_num_threads())
+    config = rank_options(config, torch.get_num_threads(), takes_adapters=True)
     return start_runner(open_model(directory, config, grid), config)
 
 
