@@ -107,12 +107,8 @@ class CallGate:
         `method` is package.Service/Method.
         """
         self.name(context, method)
-        if token := self.keys.token_in({b"authorization": _find(context, "authorization") or b""}):
-            await self.keys.prepare(token)
         try:
-            tenant = self.admit_tenant(context)
-            self._note(context, method, tenant)
-            call = AdmittedCall(tenant, self.reader)
+            call = AdmittedCall(await self.admit_tenant(context, method), self.reader)
             try:
                 await call.read(context)
             except BaseException:
@@ -120,8 +116,6 @@ class CallGate:
                 raise
             access.note_received(len(call.body))
         except ServingError as error:
-            if isinstance(error, Unauthorized):
-                self._note(context, method, None, error)
             await abort(context, error)
         call.timeout = self.timeout_of(context)
         return call
@@ -155,15 +149,23 @@ class CallGate:
         if self.tracer is not None:
             begin_rpc(self.tracer, context, method)
 
-    def admit_tenant(self, context: Context) -> Tenant | None:
+    async def admit_tenant(self, context: Context, method: str) -> Tenant | None:
         """Return the tenant of a call, to be released at its end; None without keys.
 
         Raises Unauthorized and Overloaded.
         """
         if not self.keys:
+            self._note(context, method, None)
             return None
-        tenant = self.keys.find(_find(context, "authorization")).admit()
+        authorization = _find(context, "authorization") or b""
+        await self.keys.prepare(self.keys.token_in({b"authorization": authorization}))
+        try:
+            tenant = self.keys.find(authorization).admit()
+        except Unauthorized as error:
+            self._note(context, method, None, error)
+            raise
         tenant_of_task.set(tenant.owner)
+        self._note(context, method, tenant)
         return tenant
 
     @contextmanager
