@@ -28,7 +28,8 @@ SIGNATURES = {
         "language_limits=None, max_n=16, allow_priority=False, allow_chat_template=False, "
         "allow_loading=False, client_shared_memory=False, front_ends=1, vllm_metrics=False, "
         "lora_directories=(), pull_prefixes=(), state_directory='', "
-        "mcp_config='')"
+        "mcp_config='', audit_log='', usage_log='', payload_log='', payload_rate=1.0, "
+        "payload_redact=())"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (

@@ -46,7 +46,7 @@ def shown(row: OptionRow, value: Any) -> Any:
         return None
     if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
-    if row.name == "state_directory":
+    if row.name in ("state_directory", "usage_log"):
         value = redacted(value)
     if value and is_path(row, value):
         return _absolute(value)

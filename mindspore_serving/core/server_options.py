@@ -11,6 +11,7 @@ from typing import Any, Literal
 from mindspore_serving.core.params import param, rows_of
 
 _ports: Any = partial(param, group="ports")
+_tenants: Any = partial(param, group="observing", page="tenants.md#logs")
 _security: Any = partial(param, group="security")
 
 
@@ -124,6 +125,33 @@ class ServerOptions:
         is_secret=True,
         serve="state",
         page="batches.md",
+    )
+    audit_log: str = _tenants(
+        "",
+        "file of JSON lines that tell who sent which request",
+        details="It has nothing of bodies. At 64 MiB it becomes FILE.1; 3 of these stay",
+        metavar="FILE",
+        is_path=True,
+    )
+    usage_log: str = _tenants(
+        "",
+        "CSV file, .sqlite file or postgresql:// URL that gets the usage of keys each minute",
+        metavar="FILE|URL",
+        is_path=True,
+        is_secret=True,
+    )
+    payload_log: str = _tenants(
+        "",
+        "file or http(s):// URL that gets requests and answers as CloudEvents",
+        details="It has the content of requests: keep it as secret as they are",
+        metavar="FILE|URL",
+        is_path=True,
+    )
+    payload_rate: float = _tenants(
+        1.0, "share of the requests that payload_log gets", at_least=0.0, at_most=1.0
+    )
+    payload_redact: tuple[str, ...] = _tenants(
+        (), "name of a field whose values payload_log does not get", metavar="NAME"
     )
     vllm_metrics: bool = param(
         False,

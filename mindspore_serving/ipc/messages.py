@@ -358,7 +358,7 @@ class EngineMetrics(Message, frozen=True, tag=25):
     histograms: dict[str, tuple[float, list[int]]] = {}
     unready: str = ""
     decision: str = ""
-    upstreams: Sequence[UpstreamReport] = ()
+    upstreams: tuple[UpstreamReport, ...] = ()
 
 
 ToWorker: TypeAlias = (

@@ -71,6 +71,12 @@ SERVER = (
         "kind",
     ),
     _counter("key_instances", "Instances that an API key got from a servable.", "key", "servable"),
+    _counter(
+        "tenant_log_dropped",
+        "Lines of the audit log or of payloads that were dropped: the queue was full, or they "
+        "could not be written.",
+        "log",
+    ),
     _counter("key_refusals", "Requests over a limit of their API key.", "key", "limit"),
     _gauge(
         "certificate_expiry_timestamp_seconds",

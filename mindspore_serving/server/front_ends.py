@@ -67,6 +67,7 @@ class FrontEndOptions(ServerOptions):
         lora_directories: Sequence[str] = (),
         pull_prefixes: Sequence[str] = (),
         allowed_hosts: Sequence[str] = (),
+        payload_redact: Sequence[str] = (),
         **options: Any,
     ) -> "FrontEndOptions":
         """Create options from the arguments of a public function that starts a server.
@@ -82,6 +83,7 @@ class FrontEndOptions(ServerOptions):
             allow_origins=to_origins(allow_origins),
             lora_directories=to_directories(lora_directories),
             pull_prefixes=to_prefixes(pull_prefixes),
+            payload_redact=check.check_option(SERVER["payload_redact"], payload_redact),
             **options,
         )
 

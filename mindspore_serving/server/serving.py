@@ -38,6 +38,7 @@ from mindspore_serving.frontends.response_store import ResponseStore
 from mindspore_serving.frontends.state.batch import LineFormat
 from mindspore_serving.frontends.state.runner import BatchRunner
 from mindspore_serving.frontends.state.store import StateStore
+from mindspore_serving.frontends.tenants.audit import AuditedApp
 from mindspore_serving.frontends.tenants.metering import MeteredInference
 from mindspore_serving.frontends.v2.fast_infer import FastInfer
 from mindspore_serving.frontends.v2.inference import V2
@@ -61,6 +62,7 @@ from mindspore_serving.server.processes.pool import FrontEndPool
 from mindspore_serving.server.processes.session import SharedServices
 from mindspore_serving.server.renewal import Renewal
 from mindspore_serving.server.repository import DeploymentSource, ModelRepository
+from mindspore_serving.server.tenant_logs import TenantLogs
 from mindspore_serving.tracing.options import TraceOptions, change_ratio
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Serving:
         self._tracer: OtlpTracer | None = None
         self._routed = TrafficInference(CachingInference(master.dispatcher), master.dispatcher)
         self._metered = MeteredInference(self._routed, self.renewal.tenants, self._is_language)
+        self._logs = TenantLogs(self._metered)
         self._inference: Inference = self._metered
         if log.has_requests():
             self._inference = RequestLog(self._inference)
@@ -182,6 +185,7 @@ class Serving:
         if self._grpc is not None:
             raise AlreadyRunning("Serving Error: Serving gRPC server is already running")
         where = addresses.parse(options.address, "Serving gRPC", allow_unix=True)
+        self._logs.open(options)
         tls = self.renewal.certificates(options.ssl_config, as_the_original=True)
         methods = self._grpc_methods(options, self._v2(self._app_state(options), options))
         if options.front_ends > 1:
@@ -195,8 +199,9 @@ class Serving:
         """Create the gRPC methods of a listener."""
         control, keys = self._master.control, self.renewal.keys(options)
         return make_grpc_methods(
-            self._inference, control, options, keys=keys, v2=v2, tracer=self._tracer
-        )
+            self._inference, control, options,
+            keys=keys, v2=v2, tracer=self._tracer, audit=lambda: self._metered.audit,
+        )  # fmt: skip
 
     async def _start_front_ends(
         self,
@@ -222,12 +227,15 @@ class Serving:
         if self._http is not None:
             raise AlreadyRunning("Serving Error: RESTful server is already running")
         where = addresses.parse(options.address, "RESTful server", allow_unix=False)
+        self._logs.open(options)
         rest = MsRest(options.max_message, options.use_status_codes, options.limits)
         tls = self.renewal.certificates(options.ssl_config)
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
         v2, router = await self.open_routes(options)
         app = guarded(router, keys, origins)
+        if self._metered.audit is not None:
+            app = AuditedApp(app, self._metered.audit)
         methods = self._grpc_methods(options, v2)
         if options.front_ends > 1:
             self._http = await self._start_front_ends(options, where, methods, app)
@@ -339,6 +347,7 @@ class Serving:
         if self.store is not None:
             await self.store.close()
             self.store = self.batches = None
+        await self._logs.close()
         if self._tracer is not None:
             await on_thread("traces", self._tracer.close)
 
@@ -373,6 +382,7 @@ class Serving:
         for (protocol, code), count in self._responses.counts.items():
             page.add("serving_responses_total", count, protocol, str(code))
         self._metered.add_metrics(page)
+        self._logs.add_metrics(page)
         self.renewal.add_metrics(page)
         self.repository.add_metrics(page)
         self._master.add_metrics(page, has_vllm=has_vllm)

@@ -176,6 +176,11 @@ def start_restful_server(
     pull_prefixes: Sequence[str] = (),
     state_directory: str = "",
     mcp_config: str = "",
+    audit_log: str = "",
+    usage_log: str = "",
+    payload_log: str = "",
+    payload_rate: float = 1.0,
+    payload_redact: Sequence[str] = (),
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 

@@ -1,6 +1,7 @@
 """API keys: what is accepted as one, and that calls of every form want one."""
 
 import base64
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +45,13 @@ def test_a_key_can_be_in_the_header_of_anthropics_clients():
 def test_a_password_may_have_a_colon():
     keys = Keys(["with:colon:in:it"])
     assert keys.find(b"Basic " + base64.b64encode(b"me:with:colon:in:it"))
+
+
+def test_keys_are_looked_up_by_their_digests_and_not_shown():
+    keys = Keys([KEY])
+    assert list(keys.tenants) == [hashlib.sha256(KEY.encode()).digest()]
+    (tenant,) = keys.tenants.values()
+    assert KEY not in f"{tenant.key!r} {tenant.name} {vars(keys)!r}"
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,7 @@ _NOT_HERE = {
     "serving_key_refusals_total",
     "serving_key_requests_total",
     "serving_key_tokens_total",
+    "serving_tenant_log_dropped_total",
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",

@@ -5,7 +5,7 @@ only when the code reads it, and not at all from a caller without a key.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import NoReturn
@@ -16,13 +16,20 @@ from mindspore_serving import log
 from mindspore_serving.core.sequences import SequenceStep, step_of_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import header_of_task, tenant_of_task
-from mindspore_serving.errors import Overloaded, ServableUnavailable, ServingError
+from mindspore_serving.errors import (
+    Code,
+    Overloaded,
+    ServableUnavailable,
+    ServingError,
+    Unauthorized,
+)
 from mindspore_serving.frontends import access, answer_headers
 from mindspore_serving.frontends.keys import Keys, Tenant
 from mindspore_serving.frontends.memory import ANONYMOUS, MemoryPeer, Quota, peer_of
 from mindspore_serving.frontends.message_reader import Context, MessageReader
 from mindspore_serving.frontends.request_id import NAME, id_of
 from mindspore_serving.frontends.spans import begin_rpc, fail
+from mindspore_serving.frontends.tenants.audit import AuditLog
 from mindspore_serving.frontends.tenants.limits import Headers, LimitReached
 from mindspore_serving.tracing.request_span import Tracer
 from mindspore_serving.wire import status
@@ -80,11 +87,17 @@ class CallGate:
     """Access control of gRPC: checks keys, and reads messages of at most `max_message` bytes."""
 
     def __init__(
-        self, keys: Keys, limits: ServerLimits, max_message: int, tracer: Tracer | None = None
+        self,
+        keys: Keys,
+        limits: ServerLimits,
+        max_message: int,
+        tracer: Tracer | None = None,
+        audit: Callable[[], AuditLog | None] = lambda: None,
     ) -> None:
         self.limits = limits
         self.keys = keys
         self.tracer = tracer
+        self._audit = audit
         memory = Quota(limits.max_body_memory, largest=max_message, reserved=RESERVED)
         self.reader = MessageReader(memory, limits.body_timeout)
 
@@ -94,10 +107,8 @@ class CallGate:
         `method` is package.Service/Method.
         """
         self.name(context, method)
-        if token := self.keys.token_in({b"authorization": _find(context, "authorization") or b""}):
-            await self.keys.prepare(token)
         try:
-            call = AdmittedCall(self.admit_tenant(context), self.reader)
+            call = AdmittedCall(await self.admit_tenant(context, method), self.reader)
             try:
                 await call.read(context)
             except BaseException:
@@ -108,6 +119,21 @@ class CallGate:
             await abort(context, error)
         call.timeout = self.timeout_of(context)
         return call
+
+    def _note(
+        self,
+        context: Context,
+        method: str,
+        tenant: Tenant | None,
+        error: ServingError | None = None,
+    ) -> None:
+        """Add the call to the audit log, if there is one."""
+        audit = self._audit()
+        if audit is not None:
+            name = Code.OK.name if error is None else error.code.name
+            client, request_id = context.peer(), log.request_id.get()
+            fields = {"client": client, "request_id": request_id}
+            audit.add("call", tenant, path=method, admitted=name, **fields)
 
     def name(self, context: Context, method: str) -> None:
         """Set the id of this task's call, and begin its span if calls are traced.
@@ -124,15 +150,23 @@ class CallGate:
         if self.tracer is not None:
             begin_rpc(self.tracer, context, method)
 
-    def admit_tenant(self, context: Context) -> Tenant | None:
+    async def admit_tenant(self, context: Context, method: str) -> Tenant | None:
         """Return the tenant of a call, to be released at its end; None without keys.
 
         Raises Unauthorized and Overloaded.
         """
         if not self.keys:
+            self._note(context, method, None)
             return None
-        tenant = self.keys.find(_find(context, "authorization")).admit()
+        authorization = _find(context, "authorization") or b""
+        await self.keys.prepare(self.keys.token_in({b"authorization": authorization}))
+        try:
+            tenant = self.keys.find(authorization).admit()
+        except Unauthorized as error:
+            self._note(context, method, None, error)
+            raise
         tenant_of_task.set(tenant.owner)
+        self._note(context, method, tenant)
         return tenant
 
     @contextmanager

@@ -47,7 +47,7 @@ class ReflectionService:
 
     async def _answer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
         try:
-            tenant = self._gate.admit_tenant(context)
+            tenant = await self._gate.admit_tenant(context, "reflection")
         except ServingError as error:
             await abort(context, error)
         try:

@@ -6,11 +6,14 @@ It stands in the master, which sees the requests of all front ends.  Knows no pr
 import asyncio
 from collections.abc import Callable
 
+from mindspore_serving import log
 from mindspore_serving.core.llm_messages import CODEC, Chunk, Finished, Started, decode_events
 from mindspore_serving.core.reading_messages import Embedded, Scored
 from mindspore_serving.core.service import Call, Inference, Reply, Request, tenant_of_task
-from mindspore_serving.errors import Cancelled, NotFound, ServingError, Temporary
+from mindspore_serving.errors import Cancelled, Code, NotFound, ServingError, Temporary
 from mindspore_serving.frontends.keys import Tenant, TenantTable
+from mindspore_serving.frontends.tenants.audit import AuditLog
+from mindspore_serving.frontends.tenants.payloads import LoggedAnswer, PayloadLog
 from mindspore_serving.frontends.tenants.report import UsageReport, report
 from mindspore_serving.frontends.tenants.usage import UsageCounts, UsageKey, UsageTable
 from mindspore_serving.metrics.exposition import Page
@@ -29,6 +32,8 @@ class MeteredInference:
         self._tenants = tenants
         self._is_language = is_language
         self.usage = UsageTable()
+        self.audit: AuditLog | None = None
+        self.payloads: PayloadLog | None = None
 
     @property
     def is_refusing(self) -> bool:
@@ -52,14 +57,15 @@ class MeteredInference:
     def submit(self, request: Request, on_reply: Callable[[Reply], None]) -> Call:
         owner = request.tenant or tenant_of_task.get()
         tenant = self._tenants.get(owner) if owner else None
-        if tenant is None:
+        if tenant is None and self.audit is None and self.payloads is None:
             return self._inner.submit(request, on_reply)
-        call = MeteredCall(tenant, request, on_reply, self.usage)
+        call = MeteredCall(tenant, request, on_reply, self)
         if request.codec != CODEC and self._is_language(request.servable):
             call.estimate(request.body)
         try:
-            tenant.check_model(request.servable)
-            tenant.check_tokens()
+            if tenant is not None:
+                tenant.check_model(request.servable)
+                tenant.check_tokens()
         except ServingError as error:
             call.refuse(error.with_traceback(None))
         else:
@@ -68,26 +74,37 @@ class MeteredInference:
 
 
 class MeteredCall:
-    """A request whose tokens are charged to a tenant when it ends, however it ends."""
+    """A request whose tokens are charged to its tenant when it ends, however it ends.
 
-    __slots__ = ("_call", "_num_bytes", "_is_language", "_on_reply", "_servable", "_tenant",
-                 "_usage", "_table")  # fmt: skip
+    It is written to the audit log then, and its answer to the log of payloads, if there are any.
+    """
+
+    __slots__ = (
+        "_call", "_id", "_is_language", "_is_settled", "_logged", "_meter", "_method",
+        "_num_bytes", "_on_reply", "_servable", "_tenant", "_usage",
+    )  # fmt: skip
 
     def __init__(
         self,
-        tenant: Tenant,
+        tenant: Tenant | None,
         request: Request,
         on_reply: Callable[[Reply], None],
-        table: UsageTable,
+        meter: MeteredInference,
     ) -> None:
-        self._tenant: Tenant | None = tenant  # until it is charged
+        self._tenant = tenant
         self._on_reply: Callable[[Reply], None] | None = on_reply
-        self._table = table
-        self._servable = request.servable
+        self._meter = meter
+        self._servable, self._method = request.servable, request.method
         self._is_language = request.codec == CODEC
         self._usage = UsageCounts(num_requests=1)
         self._call: Call | None = None
         self._num_bytes: int | None = None  # of request and answer, if they are charged
+        self._is_settled = False
+        self._id = request.id or log.request_id.get()
+        self._logged: LoggedAnswer | None = None
+        if meter.payloads is not None:
+            name = tenant.name if tenant is not None else ""
+            self._logged = meter.payloads.begin(request, self._id, name)
 
     def estimate(self, body: object) -> None:
         """Charge for bytes, as the method of a language model does not tell its tokens."""
@@ -99,7 +116,8 @@ class MeteredCall:
 
     def refuse(self, error: ServingError) -> None:
         """Reply with `error` in the next turn of the loop; nothing is charged."""
-        self._tenant = None
+        self._is_settled = True
+        self._audit(error)
         asyncio.get_running_loop().call_soon(self._reply, Reply(failure=error))
 
     def cancel(self) -> None:
@@ -118,6 +136,8 @@ class MeteredCall:
             self._usage.num_instances += len(reply.instances)
             if self._num_bytes is not None:
                 self._num_bytes += sum(map(len, reply.instances))
+        if self._logged is not None:
+            self._logged.take(reply)
         if reply.is_last:
             self._call = None
             self._settle(reply.failure)
@@ -141,10 +161,13 @@ class MeteredCall:
                 usage.num_prompt_tokens = sum(event.num_prompt_tokens)
 
     def _settle(self, failure: ServingError | None) -> None:
-        tenant, self._tenant = self._tenant, None
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._audit(failure)
+        tenant, usage = self._tenant, self._usage
         if tenant is None or isinstance(failure, NotFound):  # names of clients are not counted
             return
-        usage = self._usage
         usage.num_failed = int(failure is not None)
         tokens = usage.num_prompt_tokens + usage.num_generated_tokens
         weight = tenant.key.weight_of(self._servable)
@@ -153,4 +176,19 @@ class MeteredCall:
         elif not self._is_language:
             tokens = usage.num_instances if weight is not None else 0
         tenant.charge(tokens * (1 if weight is None else weight))
-        self._table.add(UsageKey(tenant.owner, tenant.name, self._servable), usage)
+        self._meter.usage.add(UsageKey(tenant.owner, tenant.name, self._servable), usage)
+
+    def _audit(self, failure: ServingError | None) -> None:
+        if self._meter.audit is not None:
+            usage = self._usage
+            self._meter.audit.add(
+                "inference",
+                self._tenant,
+                servable=self._servable,
+                method=self._method,
+                result=Code.OK.name if failure is None else failure.code.name,
+                prompt_tokens=usage.num_prompt_tokens or None,
+                generated_tokens=usage.num_generated_tokens or None,
+                instances=usage.num_instances or None,
+                request_id=self._id,
+            )

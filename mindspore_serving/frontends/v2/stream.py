@@ -67,7 +67,7 @@ class Stream:
         """Iterate over the responses to a call until all its requests are answered."""
         self._gate.name(context, self._name)
         try:
-            tenant = self._gate.admit_tenant(context)
+            tenant = await self._gate.admit_tenant(context, self._name)
         except ServingError as error:
             await abort(context, error)
         try:

@@ -114,7 +114,7 @@ class AsyncEngine:
     """
 
     unready = ""  # it can always compute
-    upstreams: Sequence[UpstreamReport] = ()
+    upstreams: tuple[UpstreamReport, ...] = ()
 
     def __init__(
         self, opened: OpenedModel, wake: Callable[[], None], steps: ItemLane | None = None

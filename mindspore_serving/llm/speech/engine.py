@@ -8,7 +8,7 @@ together, a piece of each request in turn.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -73,7 +73,7 @@ class SpeechEngine:
     """
 
     unready = decision = ""
-    upstreams: Sequence[UpstreamReport] = ()
+    upstreams: tuple[UpstreamReport, ...] = ()
 
     def __init__(self, directory: str, config: EngineConfig, wake: Callable[[], None]) -> None:
         check_speech(config)

@@ -94,9 +94,9 @@ class UpstreamModel:
         return self._config.max_model_len or self._fleet.length or _DEFAULT_MAX_MODEL_LEN
 
     @property
-    def upstreams(self) -> list[UpstreamReport]:
+    def upstreams(self) -> tuple[UpstreamReport, ...]:
         """State of each upstream."""
-        return self._fleet.reports
+        return tuple(self._fleet.reports)
 
     @property
     def num_open(self) -> int:
