@@ -220,13 +220,9 @@ class ServerSettings(ServerOptions):
         25.0, "max time from SIGTERM to the end of the server", at_least=1, unit="seconds"
     )
     shutdown_delay: float = _limits(
-        0.0,
-        "time of these in which the server reports not ready, but still accepts connections",
-        default_text="0, none",
-        at_least=0,
-        unit="seconds",
-        page="deploy.md#behind-a-balancer",
-    )
+        0.0, "time of these in which the server reports not ready, but still accepts connections",
+        default_text="0, none", at_least=0, unit="seconds", page="deploy.md#behind-a-balancer",
+    )  # fmt: skip
     poll: float = _models(
         0.0,
         "look for new and changed models at this interval",

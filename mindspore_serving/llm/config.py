@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 from mindspore_serving.core.default_sampling import SERVER_SAMPLING
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.sampling_params import SAMPLING
-from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm import option_checks
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
 
@@ -376,10 +375,7 @@ class EngineConfig:
         )
         option_checks.check_steps(self.max_num_batched_tokens, self.max_num_seqs)
         option_checks.check_grid(self.tensor_parallel, self.pipeline_parallel)
-        if self.max_ngram < self.min_ngram:
-            raise InvalidInputs(
-                f"max_ngram is {self.max_ngram}, expected at least min_ngram={self.min_ngram}"
-            )
+        option_checks.check_ngrams(self.min_ngram, self.max_ngram)
 
     def is_set(self, name: str) -> bool:
         """Return whether the option has another value than its default."""

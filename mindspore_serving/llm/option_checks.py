@@ -65,6 +65,12 @@ def check_grid(tensor_parallel: int, pipeline_parallel: int) -> None:
         )
 
 
+def check_ngrams(minimum: int, maximum: int) -> None:
+    """Raise InvalidInputs for a range of lengths that is empty."""
+    if maximum < minimum:
+        raise InvalidInputs(f"max_ngram is {maximum}, expected at least min_ngram={minimum}")
+
+
 def check_draft(
     draft: Any, num_speculative_tokens: int | None, num_ranks: int, *, has_head: bool
 ) -> None:
