@@ -39,10 +39,11 @@ NUM_CLIENTS = 3  # of each protocol
 
 @dataclass(slots=True)
 class Behind:
-    """The servers behind haproxy, whose port is `port`."""
+    """The servers behind two processes of haproxy, on `port` and, without retries, on `strict`."""
 
     directory: Path
     port: int
+    strict: int
     ports: dict[str, int]
     state: str = ""
     stack: ExitStack = field(default_factory=ExitStack)
@@ -54,15 +55,24 @@ class Behind:
         words += ["--state", self.state] if self.state else []
         self.servers[host] = self.stack.enter_context(Command(words, self.directory))
 
+    def start_proxy(self, port: int) -> None:
+        (self.directory / f"{port}.cfg").write_text(configuration(self, port))
+        words = [str(HAPROXY), "-db", "-f", f"{port}.cfg"]
+        proxy = self.stack.enter_context(Command(words, self.directory))
+        eventually(lambda: accepts(port) or proxy.process.poll() is not None)
+        assert accepts(port), proxy.text
+
     def wait(self) -> None:
         for server in self.servers.values():
             server.says("Ready after")
 
 
-def configuration(behind: Behind) -> str:
+def configuration(behind: Behind, port: int) -> str:
     """That of deploy/ with addresses of this machine, and checks ten times as often."""
     text = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
-    replaced = {"127.0.0.1:8000": f"127.0.0.1:{behind.port}", "inter 1s": "inter 100ms"}
+    replaced = {"127.0.0.1:8000": f"127.0.0.1:{port}", "inter 1s": "inter 100ms"}
+    if port == behind.strict:
+        replaced["retries 3"] = "retries 0"
     for host, here in HOSTS.items():
         replaced[f"{host}:1500"] = f"{here}:{behind.ports[here]}"
     for old, new in replaced.items():
@@ -75,17 +85,17 @@ def configuration(behind: Behind) -> str:
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Behind]:
     directory = tmp_path_factory.mktemp("behind")
     write_servable(directory, "toy", SOURCE)
-    made = Behind(directory, free_port(), {host: free_port() for host in HOSTS.values()})
-    (directory / "haproxy.cfg").write_text(configuration(made))
+    made = Behind(
+        directory, free_port(), free_port(), {host: free_port() for host in HOSTS.values()}
+    )
     with made.stack as stack:
         if PLACES:
             made.state = stack.enter_context(serving_postgres()).url
         for host in HOSTS.values():
             made.start(host)
         made.wait()
-        proxy = stack.enter_context(Command([str(HAPROXY), "-db", "-f", "haproxy.cfg"], directory))
-        eventually(lambda: accepts(made.port) or proxy.process.poll() is not None)
-        assert accepts(made.port), proxy.text
+        for port in (made.port, made.strict):
+            made.start_proxy(port)
         yield made
 
 
@@ -164,8 +174,8 @@ class Load:
 
 
 @contextmanager
-def load(behind: Behind) -> Iterator[Load]:
-    made = Load(behind.port)
+def load(port: int) -> Iterator[Load]:
+    made = Load(port)
     try:
         yield made
     finally:
@@ -201,7 +211,7 @@ def test_stored_state_is_the_same_behind_the_balancer(behind: Behind) -> None:
 
 
 def test_a_rolling_update_fails_no_request(behind: Behind) -> None:
-    with load(behind) as clients:
+    with load(behind.port) as clients, load(behind.strict) as strict:
         clients.wait(*pids(behind))
         for host in HOSTS.values():
             (other,) = (server.pid for name, server in behind.servers.items() if name != host)
@@ -212,14 +222,16 @@ def test_a_rolling_update_fails_no_request(behind: Behind) -> None:
             behind.start(host)
             behind.wait()
             clients.wait(*pids(behind))
-    assert clients.failures == []
-    assert len({pid for _, pid in clients.answers}) == 4
+            strict.wait(*pids(behind))
+    assert clients.failures + strict.failures == []
+    for each in (clients, strict):
+        assert len({pid for _, pid in each.answers}) == 4
 
 
 def test_a_killed_master_fails_no_request_but_those_in_flight(behind: Behind) -> None:
     host = HOSTS["10.0.0.1"]
     (other,) = (server.pid for name, server in behind.servers.items() if name != host)
-    with load(behind) as clients:
+    with load(behind.port) as clients:
         clients.wait(*pids(behind))
         killed = behind.servers[host]
         left = workers(killed.pid)
