@@ -36,7 +36,6 @@ _LOADS, _LANGUAGE_LOADS = (1, 4, 16), (1, 4, 8)
 _PATIENCE = 10.0  # times the start of the defaults, for which another server is waited for
 _MIN_PATIENCE = 60.0  # seconds
 _INTERRUPTED = 130  # exit status
-_WARM_UPS = 2  # runs of each load: the first requests are slower
 
 
 def run(settings: TuneSettings) -> int:
@@ -106,10 +105,7 @@ class _Tuning:
             seconds = tune_search.run_seconds(settings.time)
             measurement = Measurement(load, self._loads, seconds, settings.timeout)
             measurement.check(url)
-            runs = [measurement.warm_up(url) for _ in range(_WARM_UPS)][-1]
-            self._plan = TimePlan(
-                settings.time, start, 2 * sum(run.seconds for run in runs.values())
-            )
+            self._plan = TimePlan(settings.time, start, 2 * self._warm_up(measurement, url))
             for changes in self._search:
                 if self.trials and not self._plan.fits_candidate(self._elapsed, len(self.trials)):
                     break
@@ -146,9 +142,18 @@ class _Tuning:
         except ServingError as error:
             trial.failure = " ".join(str(error).split())
             return ""
-        for _ in range(_WARM_UPS):
-            measurement.warm_up(url)
+        self._warm_up(measurement, url)
         return url
+
+    def _warm_up(self, measurement: Measurement, url: str) -> float:
+        """Run the load until the server gets no faster; return the seconds of the last run."""
+        rates: list[float] = []
+        seconds = 0.0
+        while not tune_search.is_settled(rates):
+            runs = measurement.warm_up(url).values()
+            rates.append(sum(len(run.outcomes) / run.seconds for run in runs))
+            seconds = sum(run.seconds for run in runs)
+        return seconds
 
     def _add_round(
         self, measurement: Measurement, urls: list[str], trials: Sequence[Trial]
@@ -209,7 +214,7 @@ class _Tuning:
         lines = [f"Measured: {count} settings beside the defaults in {self._elapsed:.0f} s"]
         if not self._search.is_complete:
             lines[0] += "; the time ended before all were tried, give more --time"
-        lines.append(decision.text)
+        lines += [*tune_report.error_line(self.trials, self._goal), decision.text]
         if decision.changes is None:
             lines += tune_report.best_reached(decision, self._goal)
         return lines

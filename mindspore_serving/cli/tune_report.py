@@ -14,6 +14,7 @@ from mindspore_serving.cli.tune_knobs import describe
 from mindspore_serving.cli.tune_results import (
     Point,
     Trial,
+    Verdict,
     defaults_of,
     frontier,
     points,
@@ -93,6 +94,17 @@ def chart(every: Sequence[Point], goal: Goal, *, is_language: bool) -> FrontierC
     ]
     name = "tokens per second" if is_language else "requests per second"
     return FrontierChart(dots, f"{latency}, ms", name)
+
+
+def error_line(trials: Sequence[Trial], goal: Goal) -> list[str]:
+    """Return the line about the defaults against themselves, if they keep the goal."""
+    value = score(trials[0], goal)
+    if value is None or value.value == float("inf"):
+        return []
+    text = f"The defaults against themselves, which shows the error: {value}"
+    if value.verdict in (Verdict.BETTER, Verdict.WORSE):
+        text += "; differences of this size are none here, give more --time"
+    return [text]
 
 
 def failures(trials: Sequence[Trial]) -> list[str]:

@@ -27,7 +27,8 @@ SEARCH_ROUNDS = 3  # for each candidate
 MAX_ROUNDS = 60  # of finalists
 MAX_FINALISTS = 2
 _HOPELESS = 0.75  # ratio to the defaults in two rounds, after which no further one is needed
-_FEW = 2  # rounds, or trials
+_FEW = 2  # rounds, trials or runs
+_MAX_WARM_UPS, _RISING = 6, 1.1  # runs before a server is measured, while their rate rises
 _MARGIN = 0.02  # by which settings have to be better to be searched from
 _SEARCH_SHARE = 0.6  # of the time; the rest is for finalists
 _ROUND_SHARE = 1 / 300  # of the time, for a run at one load
@@ -63,6 +64,13 @@ class TimePlan:
 def run_seconds(total: float) -> float:
     """Return how long a run at one load should take."""
     return min(max(total * _ROUND_SHARE, _MIN_RUN), _MAX_RUN)
+
+
+def is_settled(rates: Sequence[float]) -> bool:
+    """Return whether a server that was just started is as fast as it gets, by its last runs."""
+    if len(rates) < _FEW:
+        return False
+    return len(rates) >= _MAX_WARM_UPS or rates[-1] < rates[-2] * _RISING
 
 
 def merit(trial: Trial, goal: Goal) -> Merit:

@@ -96,6 +96,14 @@ def test_progress_says_how_settings_compare() -> None:
     assert "2 requests failed: late" in tune_report.progress(failed, FASTEST, 0)
 
 
+def test_the_error_is_the_ratio_of_the_defaults_to_themselves() -> None:
+    (line,) = tune_report.error_line(TRIALS, FASTEST)
+    assert "themselves, which shows the error: 0.90 (0.90 to 0.90); differences of this" in line
+    same = Trial({}, [({2: at_rate(100)}, {2: at_rate(rate)}) for rate in (99, 100, 101)])
+    assert tune_report.error_line([same], FASTEST)[0].endswith("error: 1.00 (0.98 to 1.03)")
+    assert tune_report.error_line(TRIALS, to_goal(parse("rate>200"), is_language=False)) == []
+
+
 def test_the_json_has_all_runs() -> None:
     content = json.loads(json.dumps(tune_report.to_json(TRIALS, FASTEST, Decision({}, "why"))))
     assert [trial["changes"] for trial in content["trials"]] == [{}, {"cores": "0"}, {"cores": "1"}]

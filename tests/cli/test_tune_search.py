@@ -18,6 +18,7 @@ from mindspore_serving.cli.tune_search import (
     decide,
     finalists,
     is_hopeless,
+    is_settled,
     merit,
     run_seconds,
 )
@@ -165,6 +166,15 @@ def test_finalists_get_rounds_until_the_time_ends_and_a_few_in_any_case() -> Non
 def test_runs_are_longer_if_there_is_more_time() -> None:
     assert run_seconds(10) < run_seconds(300) < run_seconds(700)
     assert run_seconds(1e6) == run_seconds(1e7)
+
+
+def test_the_warm_up_goes_on_while_runs_get_faster() -> None:
+    assert not is_settled([])
+    assert not is_settled([100.0])
+    assert not is_settled([100.0, 120.0])
+    assert is_settled([100.0, 120.0, 125.0])
+    assert is_settled([100.0, 90.0])
+    assert is_settled([1.0, 2.0, 4.0, 8.0, 16.0, 32.0])
 
 
 # --- the decision -------------------------------------------------------------------------------
