@@ -152,6 +152,7 @@ class Replica:
                 if num + len(self.computed) >= plan.max_running:
                     break
                 self.started = self.waiting.popleft()
+                self._find_cached(self.started)
             part = self.started
             if part.is_decode:
                 part.turn.left = 0
@@ -168,6 +169,14 @@ class Replica:
             if num:
                 self.fleet.gaps[round(1000 * seconds)] += num
             self.fleet.at(now + seconds, self.end_step, epoch)
+
+    def _find_cached(self, part: Part) -> None:
+        """Leave out what another prompt has computed while this one waited."""
+        turn = part.turn
+        known = _shared(turn.hashes, self.cache) * CHUNK
+        if not part.is_decode and known > turn.num_cached + turn.num_fetched:
+            turn.num_cached, turn.num_fetched = known, 0
+            turn.left = max(1, turn.num_tokens - known)
 
     def end_step(self, now: float, epoch: int) -> None:
         if epoch != self.epoch:
