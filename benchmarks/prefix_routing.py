@@ -58,9 +58,9 @@ def chats(seed: int) -> list[list[list[int]]]:
     return made
 
 
-async def ask(port: int, prompt: list[int]) -> float:
+async def ask(port: int, prompt: list[int], max_tokens: int = NEW_TOKENS) -> float:
     """Seconds until the first token came; the answer is read to its end."""
-    body = {"prompt": prompt, "max_tokens": NEW_TOKENS, "ignore_eos": True, "stream": True}
+    body = {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True}
     sent = json.dumps(body).encode()
     began = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,6 +1,7 @@
 """How far one server scales: a simulation from measured costs, and real runs that check it.
 
     python -m benchmarks.scale_simulation [--seconds 5] [--front-ends 1,2,4,8]
+    python -m benchmarks.scale_simulation --fleet [--replicas 1000]
 
 Measured: the processor time that the master takes for a request that shares no message with others;
 a stage takes 20 ms, of sleep, so that the processors of this machine do not matter.  Simulated: as
@@ -9,6 +10,9 @@ replica with the fewest requests; clients ask again when they are answered.  Wit
 that and the dispatcher are one loop.  With more they are processes; what a request costs in them
 and in the master is measured with two: on a machine of few cores that is all that can be.
 Checked: 1, 2 and 4 replicas.
+
+With --fleet: language models by several plans (which replica, a store of blocks, prefill and decode
+apart), with what each costs.  See `fleet`, `fleet_checks` (costs and real runs) and `fleet_plans`.
 """
 
 import argparse
@@ -235,7 +239,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=int, default=5, help="of each real run")
     parser.add_argument("--front-ends", type=lambda t: [int(x) for x in t.split(",")])
+    parser.add_argument("--fleet", action="store_true", help="language models, by plan")
+    parser.add_argument("--replicas", type=int, default=1000, help="of --fleet")
     options = parser.parse_args()
+    if options.fleet:
+        from benchmarks import fleet_checks, fleet_plans  # they need a model
+
+        fleet_plans.show(fleet_checks.run_all(), options.replicas, 30.0)
+        return
     alone = show_costs(options.seconds)
     one_loop = Costs(alone[0].master, 0.0, STAGE)
     rows = []

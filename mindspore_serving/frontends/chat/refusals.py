@@ -87,10 +87,10 @@ class LanguageRefusals:
         except ServingError:
             return None
         first: Temporary | None = None
-        for servable, version, card in self._control.language_models():
+        for servable, _, card in self._control.language_models():
             if not (card.can_generate if method == GENERATING else card.can_embed):
                 continue
-            error = path.inference.refusal(servable, version, method, seconds)
+            error = path.inference.refusal(servable, 0, method, seconds)
             if error is None:
                 return None
             if first is None or (error.retry_after or 0) < (first.retry_after or 0):
