@@ -46,7 +46,7 @@ def words(model, text, language="en", boundaries=None):
     return changed.words
 
 
-def test_words_have_their_marks_and_follow_one_another(model):
+def test_words_have_their_marks_and_adjacent_times(model):
     found = words(model, ' Hi, "Bob" said.')
     assert [word.text for word in found] == [" Hi,", ' "Bob"', " said."]
     assert all(word.probability == pytest.approx(np.exp(-0.5)) for word in found)
