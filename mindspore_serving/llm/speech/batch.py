@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from mindspore_serving.llm.speech.decoding import PieceDecoding
-from mindspore_serving.llm.speech.features import Sound, log_mel
+from mindspore_serving.llm.speech.features import Sound, features_of
 from mindspore_serving.llm.speech.rules import Floats, likeliest_language
 from mindspore_serving.llm.speech.runner import SpeechRunner
 from mindspore_serving.llm.speech.settings import SpeechModel
@@ -44,7 +44,7 @@ class SpeechBatch:
 
     def encode(self, sound: Sound) -> None:
         """Encode a piece of sound for the next row."""
-        self._runner.encode(log_mel(sound, self._model.sizes.num_bins), len(self._rows))
+        self._runner.encode(features_of(sound, self._model.sizes.num_bins), len(self._rows))
 
     def find_language(self) -> str:
         """Return the language of the sound that was encoded last."""

@@ -19,7 +19,8 @@ from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 MAX_COMPRESSION, MIN_LOGPROB, MAX_NO_SPEECH = 2.4, -1.0, 0.6
-MIN_REST = 0.5  # seconds after the last time of a text that are read again
+# Seconds after the last time of a text that are read again, and before it, so that there is an end.
+MIN_REST, MIN_READ = 0.5, 1.0
 _Part: TypeAlias = tuple[float, float, int, list[int]]
 """Start and end in seconds, the number of the first token, and the tokens."""
 
@@ -166,7 +167,7 @@ class PieceDecoding:
             start, end = ((token - first) * PRECISION for token in (tokens[0], tokens[-1]))
             parts.append((start, min(end, seconds), number, tokens))
         last = (written[pairs[-1] - 1] - first) * PRECISION
-        has_rest = not ends_once and 0 < last < seconds - MIN_REST
+        has_rest = not ends_once and MIN_READ <= last < seconds - MIN_REST
         return parts, last if has_rest else None
 
 

@@ -29,6 +29,17 @@ def log_mel(sound: Sound, num_bins: int) -> npt.NDArray[np.float32]:
     return np.ascontiguousarray((levels + 4.0) / 4.0, np.float32)
 
 
+def features_of(sound: Sound, num_bins: int) -> npt.NDArray[np.float32]:
+    """Return what a model reads of a piece: `log_mel`, and 0 after the sound.
+
+    Whisper's reference reads 0 there, too, and makes fewer mistakes so than with the level of
+    silence, which transformers computes.
+    """
+    features = log_mel(sound, num_bins)
+    features[:, len(sound) // HOP :] = 0
+    return features
+
+
 @cache
 def _window() -> npt.NDArray[np.float64]:
     window: npt.NDArray[np.float64] = np.sin(np.pi * np.arange(WINDOW) / WINDOW) ** 2

@@ -8,7 +8,7 @@ from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.speech.batch import SpeechBatch
-from mindspore_serving.llm.speech.features import RATE, log_mel
+from mindspore_serving.llm.speech.features import RATE, features_of, log_mel
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner
 from mindspore_serving.llm.speech.settings import is_speech, open_speech_model
@@ -121,23 +121,23 @@ def test_texts_of_a_batch_are_those_of_transformers(runner, model, reference):
     first = model.tokens.first_time
     never = [*model.tokens.never, *range(first, model.sizes.vocab_size)]
     for samples, text in zip(recordings, texts, strict=True):
-        features = log_mel(to_samples(samples).astype(np.float32) / 32768, 80)
+        features = features_of(to_samples(samples).astype(np.float32) / 32768, 80)
         expected = reference.generate(
             torch.tensor(features)[None], language="de", task="transcribe",
-            return_timestamps=False, max_new_tokens=100, do_sample=False, num_beams=1,
+            return_timestamps=False, max_new_tokens=50, do_sample=False, num_beams=1,
             suppress_tokens=never,
         )  # fmt: skip
         tokens = [int(token) for token in expected[0] if int(token) < model.tokens.end]
         assert text.written[: len(tokens)] == tokens
-        assert len(text.written) == len(tokens) or len(tokens) >= 90
+        assert len(text.written) == len(tokens) or len(tokens) >= 45
 
 
 def test_the_language_is_that_of_transformers(runner, model, reference):
-    for seed in range(4):
-        features = log_mel(to_samples(sound(seed)).astype(np.float32) / 32768, 80)
+    for seed in range(2):
+        features = features_of(to_samples(sound(seed)).astype(np.float32) / 32768, 80)
         found = reference.detect_language(torch.tensor(features)[None])
         code = model.tokenizer.token(int(found[0]))
-        ((request,), _) = transcribe(runner, model, [sound(seed)])
+        ((request,), _) = transcribe(runner, model, [sound(seed)], temperature=1e-6)
         assert f"<|{request.language}|>" == code
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.llm.speech.features import log_mel
+from mindspore_serving.llm.speech.features import features_of, log_mel
 
 pytestmark = pytest.mark.torch
 
@@ -24,3 +24,10 @@ def test_features_are_those_of_transformers(bins, count):
 def test_silence_has_the_lowest_level_everywhere():
     features = log_mel(np.zeros(16_000, np.float32), 80)
     assert np.ptp(features) == 0
+
+
+def test_features_after_a_piece_are_zero_as_in_the_reference():
+    sound = (np.random.default_rng(0).standard_normal(16_000) * 0.1).astype(np.float32)
+    features = features_of(sound, 80)
+    assert np.array_equal(features[:, :100], log_mel(sound, 80)[:, :100])
+    assert not features[:, 100:].any()
