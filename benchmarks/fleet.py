@@ -13,7 +13,7 @@ from itertools import count
 from time import process_time
 from typing import Any, cast
 
-from mindspore_serving.master.prefixes import PrefixMap
+from mindspore_serving.core.prefixes import PrefixMap
 from mindspore_serving.master.request import (
     NO_REQUEST,
     PendingPart,
@@ -86,7 +86,7 @@ class Master:
     def __init__(self, prompts: "list[Replica]", decodes: "list[Replica]") -> None:
         self.free_at = 0.0
         self.prompts, self.decodes = prompts, decodes
-        self.prefixes = PrefixMap()
+        self.prefixes: PrefixMap[Any] = PrefixMap()
         self.balancers = [StreamBalancer(lambda _: None) for _ in range(2)]
         for balancer, links in zip(self.balancers, (prompts, decodes), strict=True):
             for link in links:

@@ -25,10 +25,10 @@ from benchmarks.prefix_routing import ask, engine
 from benchmarks.processes import HERE, free_ports
 from benchmarks.report import print_json, print_table
 from examples.smollm2 import INSTALL, find_model
+from mindspore_serving.core.prefixes import hashes
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from mindspore_serving.llm.step import Row, Step
-from mindspore_serving.master.prefixes import hashes
 
 PROCESSES = (1, 2, 4, 6)
 LOAD = 0.6  # of what the replicas can do

@@ -68,7 +68,7 @@ class PrefixMap(Generic[Holder]):
     def find(self, hashes: Sequence[int], among: Iterable[Holder]) -> set[Holder]:
         """Return those of `among` that had the longest prefix.
 
-        None if that is less than half of the prompt.
+        Return the empty set if that is less than half of the prompt.
         """
         holders, num_hits = set(among), 0
         for prefix_hash in hashes:
