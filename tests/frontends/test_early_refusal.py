@@ -125,7 +125,7 @@ def test_refusals_are_asked_for_with_the_time_that_the_client_has(web):
     web.inference.refusal = lambda *request: asked.append(request) or BUSY
     web.call("POST", "/v1/completions", {"prompt": "abc"}, {"x-request-timeout": "2.5"})
     web.complete()
-    assert asked == [("toy", 1, "@generate", 2.5), ("toy", 1, "@generate", LONGEST_REQUEST)]
+    assert asked == [("toy", 0, "@generate", 2.5), ("toy", 0, "@generate", LONGEST_REQUEST)]
 
 
 @pytest.mark.parametrize(
