@@ -1,6 +1,7 @@
 """Servables to be served by the command line, and a server of them that a module shares."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,16 +24,6 @@ def twice(x):
 @register.register_method(output_names=["text"])
 def joined(left, right):
     return register.add_stage(join, left, right, outputs_count=1)
-
-def add(x, total):
-    return total + x, total + x
-
-@register.register_method(output_names=["y"])
-def added(x):
-    total = register.declare_state("total", 1, "int64")
-    y, new = register.add_stage(add, x, total, outputs_count=2)
-    total.update(new)
-    return y
 
 @register.register_method(output_names=["y"])
 def double(x):
@@ -92,8 +83,15 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """`serve` of the servable "words"."""
     directory = write_words(tmp_path_factory.mktemp("served"))
+    with served_from(directory, "words") as words:
+        yield words
+
+
+@contextmanager
+def served_from(directory: Path, name: str) -> Iterator[Served]:
+    """`serve` of a servable in `directory`, until the end of the block."""
     http, grpc = free_port(), free_port()
     ports = ["--http-port", str(http), "--grpc-port", str(grpc)]
-    with Command([*SERVING, "serve", "words", "--allow-loading", *ports], directory) as command:
+    with Command([*SERVING, "serve", name, "--allow-loading", *ports], directory) as command:
         command.says("Ctrl-C stops")
         yield Served(command, http, grpc)

@@ -6,10 +6,25 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import SERVING, call, run
+from tests.cli.conftest import served_from
 from tests.e2e.harness import config, serving, write_servable
 from tests.ports import free_port
 
 pytestmark = pytest.mark.e2e
+
+SUMS = """
+from mindspore_serving.server import register
+
+def summed(x, total):
+    return total + x, total + x
+
+@register.register_method(output_names=["y"])
+def add(x):
+    total = register.declare_state("total", 1, "int64")
+    y, new = register.add_stage(summed, x, total, outputs_count=2)
+    total.update(new)
+    return y
+"""
 
 
 @pytest.fixture(params=["REST", "gRPC", "gRPC without a scheme"])
@@ -57,19 +72,24 @@ def test_a_version_can_be_asked_for(where, tmp_path: Path) -> None:
     assert "servable is not available" in call([*words, "3"], tmp_path).stdout
 
 
-def test_requests_can_be_of_a_sequence(where, tmp_path: Path) -> None:
-    def add(inputs: str, *options: str) -> dict[str, object]:
-        words = ["predict", where, "words", "added", inputs, "--sequence", "meter", *options]
-        return json.loads(call(words, tmp_path).stdout)
+def test_requests_can_be_of_a_sequence(tmp_path: Path) -> None:
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "sums" / "servable_config.py").write_text(SUMS)
+    with served_from(tmp_path, "sums") as server:
+        for where in (server.url, server.address):
 
-    assert add('{"x": 1}', "--start") == {"instances": [{"y": [1]}]}
-    assert add('[{"x": 2}, {"x": 3}]') == {"instances": [{"y": [3]}, {"y": [6]}]}
-    assert add("[]", "--end") == {"instances": []}
-    assert "sequence 'meter' has ended" in str(add('{"x": 1}'))
+            def add(inputs: str, *options: str, where: str = where) -> dict[str, object]:
+                words = ["predict", where, "sums", "add", inputs, "--sequence", "meter", *options]
+                return json.loads(call(words, tmp_path).stdout)
+
+            assert add('{"x": 1}', "--start") == {"instances": [{"y": [1]}]}
+            assert add('[{"x": 2}, {"x": 3}]') == {"instances": [{"y": [3]}, {"y": [6]}]}
+            assert add("[]", "--end") == {"instances": []}
+            assert "sequence 'meter' has ended" in str(add('{"x": 1}'))
 
 
 def test_the_start_of_no_sequence_is_refused(tmp_path: Path) -> None:
-    done = call(["predict", "127.0.0.1:1", "words", "added", '{"x": 1}', "--start"], tmp_path)
+    done = call(["predict", "127.0.0.1:1", "sums", "add", '{"x": 1}', "--start"], tmp_path)
     assert "--start and --end need the id of a sequence: --sequence ID" in done.stderr
 
 

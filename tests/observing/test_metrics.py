@@ -32,8 +32,8 @@ QUERIES = [
 ]
 _FOREIGN = ("vllm:", "tgi_", "process_")
 # What the observed server has none of: LoRA adapters, files of certificates and of keys, caches of
-# answers (see e2e/test_answer_cache.py), upstreams (e2e/test_fleet.py), and shadows
-# (e2e/test_traffic.py).
+# answers (see e2e/test_answer_cache.py), methods with a state (e2e/test_sequences.py), upstreams
+# (e2e/test_fleet.py), and shadows (e2e/test_traffic.py).
 _NOT_HERE = {
     "serving_upstream_state",
     "serving_upstream_requests_open",
@@ -45,6 +45,8 @@ _NOT_HERE = {
     "serving_key_requests_total",
     "serving_key_tokens_total",
     "serving_tenant_log_dropped_total",
+    "serving_sequences",
+    "serving_sequences_evicted_total",
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",
