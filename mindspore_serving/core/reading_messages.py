@@ -11,10 +11,22 @@ Side: TypeAlias = Literal["", "right", "left"]
 """End at which a text that is too long is cut; "" refuses it."""
 
 
+class EmbeddedImage(msgspec.Struct, frozen=True, array_like=True):
+    """An image to embed in the place `index` of the prompts.
+
+    `field` is the field of the client's request that holds its `url`, which may be a data URI.
+    """
+
+    index: int
+    field: str
+    url: str
+
+
 class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="embed"):
-    """Request for a vector of each prompt: text or token ids.
+    """Request for a vector of each prompt: text, token ids or an image.
 
     Args:
+        images: in the order of their places, where `prompts` has "".
         prompt_name: which of the model's instructions precedes texts; None for its default, "" for
             none.
         truncate: the end at which prompts that are too long are cut.
@@ -22,6 +34,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """
 
     prompts: list[str | list[int]]
+    images: list[EmbeddedImage] = []
     prompt_name: str | None = None
     truncate: Side = ""
     scale: Literal["model", "unit", "none"] = "model"

@@ -30,6 +30,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
+from mindspore_serving.llm.engine.dual_encoder import DualEncoder
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.labels import Labels
@@ -42,6 +43,7 @@ from mindspore_serving.llm.images.reader import ImageReader, open_reader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
+from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
 from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
@@ -96,7 +98,7 @@ class OpenedModel:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
-            takes_images=self.tower is not None,
+            takes_images=self.takes_images,
             has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),
@@ -141,6 +143,12 @@ class OpenedModel:
             "dimensions": options.dimensions,
             "any_dimensions": options.any_dimensions or self.config.matryoshka,
         }
+
+    @property
+    def takes_images(self) -> bool:
+        """True if prompts may contain images, or be images to embed."""
+        is_dual = find_dual(find_config(self.directory)) is not None
+        return self.tower is not None or (is_dual and self.config.max_images > 0)
 
     @property
     def labels(self) -> Labels | None:
@@ -331,7 +339,11 @@ def _open_default(
 def _open_engine(
     directory: Path, runtime: str, config: EngineConfig, read: Callable[[], Texts]
 ) -> Engine | EncoderEngine:
-    if is_encoder(find_config(directory)):
+    fields = find_config(directory)
+    if find_dual(fields) is not None:
+        towers = DualEncoder.open_towers(directory, config, runtime, read()["tokenizer"])
+        return EncoderEngine(towers)
+    if is_encoder(fields):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     early = None if config.draft is None else read()["tokenizer"]
     runner, draft = open_runners(directory, runtime, config, early)

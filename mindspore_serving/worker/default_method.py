@@ -9,9 +9,11 @@ from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, TaskSpec, task_of
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
+from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
+from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.speech.settings import is_speech
 from mindspore_serving.servable.hf_model import add_task_method
 from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
@@ -27,6 +29,14 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     if is_speech(directory):
         return  # it has the requests of front ends alone
     config = find_config(directory)
+    if find_dual(config) is not None:
+        options = {
+            key: value
+            for key, value in spec.options.items()
+            if key in OPTIONS or key not in TASK_OPTIONS
+        }
+        declaration.language = replace(spec, options=options)
+        return
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)

@@ -46,6 +46,7 @@ def open_language(
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import open_model
     from mindspore_serving.llm.models import is_encoder
+    from mindspore_serving.llm.models.dual import find_dual
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.parallel.machines import set_placement
     from mindspore_serving.llm.runtimes.fitting import check_fits
@@ -54,7 +55,8 @@ def open_language(
     if setup.dec_key is not None:
         set_key(setup.dec_key)
     options = dict(spec.options)
-    embeds_only = is_encoder(find_config(Path(spec.path)))
+    fields = find_config(Path(spec.path))
+    embeds_only = is_encoder(fields) or find_dual(fields) is not None
     options.setdefault("max_num_waiting", MAX_PROMPTS if embeds_only else MAX_WAITING)
     options.setdefault("max_num_waiting_tokens", MAX_WAITING_TOKENS)
     options = _with_device(options, setup, spec.runtime, spec.engine)

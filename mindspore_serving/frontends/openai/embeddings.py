@@ -1,15 +1,15 @@
-"""POST /v1/embeddings: a vector for each text."""
+"""POST /v1/embeddings: a vector for each text and image."""
 
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
 from mindspore_serving.core.reading_messages import Embed, Embedded
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.chat.errors import renaming_fields
 from mindspore_serving.frontends.chat.fields import Int, unexpected
-from mindspore_serving.frontends.chat.prompts import to_prompts
 from mindspore_serving.frontends.chat.vectors import (
     check_dimensions,
     find_embedder,
@@ -18,6 +18,11 @@ from mindspore_serving.frontends.chat.vectors import (
 )
 from mindspore_serving.frontends.disconnect import while_connected
 from mindspore_serving.frontends.openai.answers import Embedding, OpenAIEmbeddings
+from mindspore_serving.frontends.openai.embedding_inputs import (
+    EmbeddingInput,
+    EmbeddingMessage,
+    read_inputs,
+)
 from mindspore_serving.frontends.openai.fields import EMBEDDINGS
 from mindspore_serving.frontends.request_options import request_options_of
 
@@ -27,7 +32,8 @@ FORMATS = ("float", "base64")
 class EmbeddingRequest(msgspec.Struct, kw_only=True):
     """Body of /v1/embeddings; other fields are accepted and ignored."""
 
-    input: str | list[str | Int | list[Int]]
+    input: EmbeddingInput | UnsetType = UNSET
+    messages: list[EmbeddingMessage] | None = None
     model: str | None = None
     encoding_format: str | None = None
     dimensions: Int | None = None
@@ -36,15 +42,18 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True):
 
 
 async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> OpenAIEmbeddings:
-    """Return the vectors of `input`, in its order, as JSON numbers or as base64."""
+    """Return the vectors of `input`, in its order, as JSON numbers or as base64.
+
+    `messages` instead have a single text or image, as vLLM takes them.
+    """
     model = find_embedder(state.models, body.model)
     EMBEDDINGS.refuse(body)
     if body.encoding_format not in (None, *FORMATS):
         raise unexpected("encoding_format", body.encoding_format, " or ".join(FORMATS))
     check_dimensions(body.dimensions, model)
-    prompts = to_prompts(body.input, model.card, "input")
-    request = Embed(prompts=prompts, prompt_name=body.prompt_name)
-    with renaming_fields("input", EMBEDDINGS, body):
+    prompts, images = read_inputs(body.input, body.messages, model.card)
+    request = Embed(prompts=prompts, images=images, prompt_name=body.prompt_name)
+    with renaming_fields("input" if body.messages is None else "messages", EMBEDDINGS, body):
         embedded = await while_connected(
             http, model.call(request, Embedded, request_options_of(http))
         )

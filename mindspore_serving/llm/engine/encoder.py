@@ -24,6 +24,7 @@ from mindspore_serving.llm.runtimes import open_encoder
 from mindspore_serving.llm.step import EncoderRunner, Vectors
 
 MAX_PADDED_RATIO = 1.5  # positions of a padded batch for each token in it
+MAX_IMAGES = 16  # in a step: their pixels are in memory together
 WINDOW = 1024  # oldest waiting prompts to choose from for a step
 
 GENERATES_NOTHING = "the model is an encoder, which generates no text"
@@ -61,6 +62,12 @@ class Encoder:
         Raises InvalidInputs if it is empty or too long, or has an id that is out of range.
         """
         return check_prompt(prompt_ids, self.runner.vocab_size, self.runner.max_model_len)
+
+    def check_text(self, text: PromptText) -> None:
+        """Raise InvalidInputs as `check` does, or for an image."""
+        if text.image is not None:
+            raise InvalidInputs("the model embeds texts, and no images")
+        self.check(text.ids)
 
     def compute(self, texts: Sequence[PromptText]) -> Vectors:
         """Compute one step: float32 [len(texts), embedding_size]; `check` has passed the texts."""
@@ -122,14 +129,15 @@ class EncoderEngine:
 
         Raises InvalidInputs for a wrong prompt, Overloaded if too many wait.
         """
-        prompt = self.encoder.check(prompt_ids)
+        prompt = PromptText(list(prompt_ids), **options)
+        self.encoder.check_text(prompt)
         if request_id in self._waiting:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         count, num_tokens = len(self._waiting), self._num_waiting_tokens
-        check_room(self.config, "prompts", count, num_tokens, len(prompt))
-        self._waiting[request_id] = PromptText(prompt, **options)
-        self._num_waiting_tokens += len(prompt)
-        self._num_prompt_tokens += len(prompt)
+        check_room(self.config, "prompts", count, num_tokens, prompt.num_tokens)
+        self._waiting[request_id] = prompt
+        self._num_waiting_tokens += prompt.num_tokens
+        self._num_prompt_tokens += len(prompt.ids)
 
     def add(self, request_id: str, *_: Any, **__: Any) -> NoReturn:
         """Raise InvalidInputs: an encoder generates no text."""
@@ -142,7 +150,7 @@ class EncoderEngine:
     def abort(self, request_id: str) -> bool:
         """Drop a request, which then has no output.  Returns False if there is no such request."""
         prompt = self._waiting.pop(request_id, None)
-        self._num_waiting_tokens -= len(prompt.ids) if prompt is not None else 0
+        self._num_waiting_tokens -= prompt.num_tokens if prompt is not None else 0
         return prompt is not None
 
     def step(self) -> Outputs:
@@ -151,7 +159,7 @@ class EncoderEngine:
         prompts = [self._waiting.pop(request_id) for request_id in chosen]
         if not prompts:
             return []
-        self._num_waiting_tokens -= sum(len(prompt.ids) for prompt in prompts)
+        self._num_waiting_tokens -= sum(prompt.num_tokens for prompt in prompts)
         self._num_steps += 1
         if self.on_compute is not None:
             self.on_compute(chosen)
@@ -194,6 +202,10 @@ class EncoderEngine:
         oldest = list(islice(self._waiting.items(), WINDOW))
         if not oldest:
             return []
+        if oldest[0][1].image is not None:
+            images = [name for name, prompt in oldest if prompt.image is not None]
+            return images[: min(self.config.max_num_seqs, MAX_IMAGES)]
+        oldest = [item for item in oldest if item[1].image is None]
         length = len(oldest[0][1].ids)
         oldest.sort(key=lambda item: abs(len(item[1].ids) - length))
         count = count_fitting([len(prompt.ids) for _, prompt in oldest], self.config)

@@ -16,18 +16,28 @@ from mindspore_serving.llm.engine.heads import ModuleHead, sequence_head
 from mindspore_serving.llm.engine.labels import Labels, read_labels, read_score_problem
 from mindspore_serving.llm.step import Vectors
 
+TOKEN_BYTES = 256  # of an image that waits: the limit of waiting tokens bounds their memory
+
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """Tokens of a text, or of a pair of texts.
+    """Tokens of a text, or of a pair of texts; or an image.
 
     `types` are rows of the type table, None for zeros.  `normalizes` scales its vector to length 1;
-    None as the model's directory says.
+    None as the model's directory says.  `image` has the inputs of a vision tower by name.
     """
 
     ids: list[int]
     types: list[int] | None = None
     normalizes: bool | None = None
+    image: Mapping[str, Any] | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Number of tokens; an image counts as many as take its memory."""
+        if self.image is None:
+            return len(self.ids)
+        return 1 + sum(int(array.nbytes) for array in self.image.values()) // TOKEN_BYTES
 
 
 class Pooler(Protocol):

@@ -23,6 +23,7 @@ from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.fetching import FetchLimits, fetch
 from mindspore_serving.llm.images.messages import ImageSource
 from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
@@ -57,7 +58,65 @@ class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ImageReader:
-    """Reads the images of requests for one model.
+    """Reads images that stand by themselves, for a model that embeds them.
+
+    Args:
+        directory: of the model, with the configuration of its image processor.
+        config: the limits.
+
+    Raises:
+        StartError: a library is missing, or the processor is missing or broken.
+    """
+
+    def __init__(self, directory: Path, config: EngineConfig) -> None:
+        self._config = config
+        self._processor = open_processor(directory)
+
+    def read(self, sources: Sequence[ImageSource]) -> list[PreparedImage]:
+        """Fetch, decode and prepare images.
+
+        Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
+        """
+        max_images = self._config.max_images
+        if len(sources) > max_images:
+            accepted = f"at most {max_images}" if max_images else "none: max_images is 0"
+            field, _, inside = sources[0].field.partition("[")
+            has = "have" if inside else "has"
+            raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
+        return [self._read(source) for source in sources]
+
+    def _read(self, source: ImageSource) -> PreparedImage:
+        try:
+            data = _load(source.url, self._config)
+            image = decode_file(data, self._config)
+            return self._prepare(image, blake2b(data, digest_size=16).digest())
+        except InvalidInputs as error:
+            raise InvalidField(source.field, str(error)) from None
+
+    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+        try:
+            processed = self._process(image)
+            text = self._write(processed)
+        except MemoryError:  # a very thin image is enlarged beyond the memory
+            raise
+        except Exception as error:  # the library has no errors of its own
+            raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
+        inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
+        return PreparedImage(digest, text, self._count(text), inputs)
+
+    def _process(self, image: Any) -> Mapping[str, Any]:
+        processed: Mapping[str, Any] = self._processor([image], return_tensors="np")
+        return processed
+
+    def _write(self, processed: Mapping[str, Any]) -> str:
+        return ""
+
+    def _count(self, text: str) -> int:
+        return 1
+
+
+class PromptImageReader(ImageReader):
+    """Reads the images in prompts for one model.
 
     Args:
         directory: of the model, with the configuration of its image processor.
@@ -76,24 +135,10 @@ class ImageReader:
         names: Sequence[str],
         config: EngineConfig,
     ) -> None:
+        super().__init__(directory, config)
         self.prompt_format = prompt_format
         self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
         self._names = names
-        self._config = config
-        self._processor = open_processor(directory)
-
-    def read(self, sources: Sequence[ImageSource]) -> list[PreparedImage]:
-        """Fetch, decode and prepare images.
-
-        Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
-        """
-        max_images = self._config.max_images
-        if len(sources) > max_images:
-            accepted = f"at most {max_images}" if max_images else "none: max_images is 0"
-            field, _, inside = sources[0].field.partition("[")
-            has = "have" if inside else "has"
-            raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
-        return [self._read(source) for source in sources]
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
         """Return `text` with the images' texts in place of the tokens that stand for them.
@@ -110,25 +155,17 @@ class ImageReader:
         texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _read(self, source: ImageSource) -> PreparedImage:
-        try:
-            data = _load(source.url, self._config)
-            image = decode_file(data, self._config)
-            return self._prepare(image, blake2b(data, digest_size=16).digest())
-        except InvalidInputs as error:
-            raise InvalidField(source.field, str(error)) from None
+    def _process(self, image: Any) -> Mapping[str, Any]:
+        options = self.prompt_format.options
+        processed: Mapping[str, Any] = self._processor([image], return_tensors="np", **options)
+        return processed
 
-    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+    def _write(self, processed: Mapping[str, Any]) -> str:
         prompt_format = self.prompt_format
-        try:
-            processed = self._processor([image], return_tensors="np", **prompt_format.options)
-            text = prompt_format.write(self._names, prompt_format.count, processed)
-        except MemoryError:  # a very thin image is enlarged beyond the memory
-            raise
-        except Exception as error:  # the library has no errors of its own
-            raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
-        inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
-        return PreparedImage(digest, text, text.count(self._names[0]), inputs)
+        return prompt_format.write(self._names, prompt_format.count, processed)
+
+    def _count(self, text: str) -> int:
+        return text.count(self._names[0])
 
 
 def open_reader(
@@ -136,9 +173,13 @@ def open_reader(
 ) -> ImageReader | None:
     """Open the reader of a model, None if it takes no images or `max_images` is 0.
 
-    Raises StartError as `ImageReader` does, or for an unknown placeholder token.
+    It is a `PromptImageReader` if images are parts of prompts.  Raises StartError as that does, or
+    for an unknown placeholder token.
     """
-    prompt_format = find_prompt_format(find_config(directory))
+    fields = find_config(directory)
+    if find_dual(fields) is not None and config.max_images:
+        return ImageReader(directory, config)
+    prompt_format = find_prompt_format(fields)
     if prompt_format is None or tokenizer is None or not config.max_images:
         return None
     names = []
@@ -146,7 +187,7 @@ def open_reader(
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
             raise StartError(f"config.json names image token {token_id}, which the tokenizer lacks")
-    return ImageReader(directory, prompt_format, names, config)
+    return PromptImageReader(directory, prompt_format, names, config)
 
 
 def open_processor(directory: Path) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_images, to_marks
-from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
+from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
@@ -20,7 +20,7 @@ class ImagePrompt:
     """
 
     def __init__(
-        self, reader: ImageReader | None, messages: Messages | None, markdown: str = ""
+        self, reader: PromptImageReader | None, messages: Messages | None, markdown: str = ""
     ) -> None:
         sources = find_images(messages or (), markdown)
         if sources and reader is None:
@@ -59,7 +59,7 @@ class ImagePrompt:
 
 
 def to_prompt_images(
-    reader: ImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
+    reader: PromptImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
 ) -> PromptImages:
     """Return `images` as the engine takes them, at their positions in the prompt `ids`.
 

@@ -48,11 +48,13 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
 class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Tokens of an `Embed` or a `Score`.
 
-    `types` tell the two texts of pairs apart, and are empty for single texts.
+    `types` tell the two texts of pairs apart, and are empty for single texts.  `images` are by
+    place; they have no tokens.
     """
 
     ids: list[list[int]]
     types: list[list[int]] = []
+    images: dict[int, PreparedImage] = {}
 
 
 class PreparedEvent(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -122,12 +124,12 @@ def is_small(request: LLMRequest) -> bool:
         return len(request.token_ids) <= SMALL
     if isinstance(request, Generate) and request.chat_template:
         return False  # a template of a client may take any time
+    if has_images(request):
+        return False
     if isinstance(request, Embed):
         return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
-    if has_images(request):
-        return False
     texts: list[Any] = [request.messages, request.tools, request.template_options]
     if isinstance(request.prompt, str):
         texts.append(request.prompt)
@@ -140,10 +142,12 @@ def is_small(request: LLMRequest) -> bool:
 
 
 def has_images(request: LLMRequest) -> bool:
-    """Return whether there are images in its messages or its text.
+    """Return whether there are images in its messages or its text, or to embed.
 
     Raises InvalidField for an image without a URL.
     """
+    if isinstance(request, Embed):
+        return bool(request.images)
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
     return bool(find_images(messages or (), markdown))

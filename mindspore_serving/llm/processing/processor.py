@@ -26,7 +26,7 @@ from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
-from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
+from mindspore_serving.llm.images.reader import ImageReader, PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import (
     TRANSLATIONS,
@@ -103,7 +103,8 @@ class Processor:
         tower: Tower | None = None,
     ) -> None:
         self.adapter = find_adapter
-        self._images, self._tower = images, tower
+        self._images = images if isinstance(images, PromptImageReader) else None
+        self._tower = tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
         special_tokens = tokenizer.special_tokens if tokenizer else {}
@@ -111,7 +112,7 @@ class Processor:
             chat_template, special_tokens, card.tool_format, card.system_message
         )
         self._card = card
-        self.texts = TextReader(tokenizer, card)
+        self.texts = TextReader(tokenizer, card, None if self._images else images)
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._lock = threading.Lock()
 

@@ -8,6 +8,8 @@ from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score, Side
 from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.llm.images.messages import ImageSource
+from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.processing.prepared import PreparedTexts
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 
@@ -18,8 +20,11 @@ PER_TOKEN_CUT = 256  # characters per token of a text that may be truncated
 class TextReader:
     """Reads texts for one model.  Its methods raise InvalidInputs or RequestRefused."""
 
-    def __init__(self, tokenizer: Tokenizer | None, card: ModelCard) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, card: ModelCard, images: ImageReader | None = None
+    ) -> None:
         self._tokenizer = tokenizer
+        self._images = images
         self._card = card
         # A model with a cache generates a token behind the text.
         self._limit = card.max_model_len - bool(card.num_blocks)
@@ -59,13 +64,25 @@ class TextReader:
                 "on the runtimes openvino and torch"
             )
         before = self._instruction(request.prompt_name)
-        ids = []
-        for prompt in request.prompts:
-            if isinstance(prompt, str):
+        images = self._read_images(request)
+        ids: list[list[int]] = []
+        for index, prompt in enumerate(request.prompts):
+            if index in images:
+                ids.append([])
+            elif isinstance(prompt, str):
                 ids.append(self._encode(before + prompt, None, request.truncate).ids)
             else:
                 ids.append(self._truncated(prompt, request.truncate))
-        return PreparedTexts(ids)
+        return PreparedTexts(ids, images=images)
+
+    def _read_images(self, request: Embed) -> dict[int, PreparedImage]:
+        if not request.images:
+            return {}
+        if self._images is None:
+            raise InvalidField(request.images[0].field, "is an image, but the model reads none")
+        sources = [ImageSource(image.field, image.url) for image in request.images]
+        read = self._images.read(sources)
+        return {image.index: each for image, each in zip(request.images, read, strict=True)}
 
     def _instruction(self, name: str | None) -> str:
         prompts = dict(self._card.prompts)

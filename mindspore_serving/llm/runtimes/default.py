@@ -12,7 +12,9 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import AUTO, COMBINED, OPENVINO, RUNTIMES
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.options import check_runtime
 from mindspore_serving.llm.runtimes.native.kernels.formats import FORMATS, Activations
 
@@ -24,10 +26,14 @@ _TABLE = "token_embd.weight"  # whose rows are read, in any type
 def choose_runtime(directory: Path, runtime: str, config: EngineConfig) -> str:
     """Return `runtime`, or what "auto" stands for with the model in `directory`.
 
+    That is "torch" for towers of texts and images.
+
     Raises StartError for an option that only "combined" has, if there is a reason against it.
     """
     if runtime != AUTO:
         return runtime
+    if not is_gguf(directory) and find_dual(find_config(directory)) is not None:
+        return "torch"
     reason = reason_against(directory, config)
     if not reason:
         return COMBINED

@@ -24,6 +24,7 @@ from mindspore_serving.llm.engine.engine import PROMPT
 from mindspore_serving.llm.engine.labels import Labels
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine
+from mindspore_serving.llm.images.reader import to_arrays
 from mindspore_serving.llm.processing.answer_format import AnswerFormat, AnswerParser
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts
@@ -173,12 +174,18 @@ class ReadingEvents:
         if not self.request_ids:
             raise InvalidInputs("there is no text, expected at least one")
         prompts = read or processor.read_texts(request)
-        self._lengths = tuple(len(prompt) for prompt in prompts.ids)
+        images = prompts.images
+        self._lengths = tuple(
+            images[index].count if index in images else len(prompt)
+            for index, prompt in enumerate(prompts.ids)
+        )
         options: list[dict[str, Any]] = [{} for _ in prompts.ids]
         if prompts.types:
             options = [{"types": types} for types in prompts.types]
         elif isinstance(request, Embed) and request.scale != "model":
             options = [{"normalizes": request.scale == "unit"} for _ in prompts.ids]
+        for index, image in images.items():
+            options[index]["image"] = to_arrays(image)
         rows = zip(self.request_ids, prompts.ids, options, strict=True)
         return [(request_id, _adding(request_id, ids, more)) for request_id, ids, more in rows]
 
