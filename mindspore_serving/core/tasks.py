@@ -11,7 +11,8 @@ from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.signature import InstanceSignature, Shape, ValueSpec
 from mindspore_serving.core.value import Value
 
-OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling")
+ZERO_SHOT = "zero-shot-image-classification"
+OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling", "hypothesis_template")
 _TEXT, _NUMBER = ("str", ()), ("float32", ())
 _LABELS = {"label": _TEXT, "score": _NUMBER, "labels": _TEXT, "scores": ("float32", (None,))}
 _INPUTS = {"image": ("bytes", ()), "top_k": ("int32", ()), "truncate": ("bool", ())}  # else texts
@@ -48,6 +49,7 @@ TASKS = {
         {"text": _TEXT, "tokens": _TEXT, "scores": ("float32", (None, None))},
     ),
     "image-classification": _task("image top_k", _LABELS),
+    ZERO_SHOT: _task("image candidate_labels hypothesis_template top_k", _LABELS),
 }
 HEADS = {  # suffix of an architecture's name -> its task
     "ForSequenceClassification": "text-classification",
@@ -56,6 +58,8 @@ HEADS = {  # suffix of an architecture's name -> its task
     "ForImageClassification": "image-classification",
     "Model": "feature-extraction",
 }
+# Architectures with towers for texts and images, whose names end like those of other models.
+DUAL = ("CLIPModel", "SiglipModel", "Siglip2Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +109,6 @@ def split_architecture(name: str) -> tuple[str, str]:
 
 def task_of(architecture: str) -> str:
     """Return the task of a model by its head; "" if that is not served."""
+    if architecture in DUAL:
+        return ZERO_SHOT
     return HEADS.get(split_architecture(architecture)[1], "")

@@ -206,3 +206,17 @@ def test_a_model_that_embeds_images_generates_nothing(calls, client):
         )
     listed = {model.id: model for model in client.models.list().data}
     assert listed["clip"].input_modalities == ["text", "image"]
+
+
+def test_predict_classifies_with_the_labels_of_the_request(calls, place, name):
+    body = {"instances": [{"image": {"b64": base64.b64encode(FILES[0]).decode()}}]}
+    body["instances"][0]["candidate_labels"] = json.dumps(["cat", "dog"])
+    status, content = calls.http_call("POST", f"/model/{name}:predict", json.dumps(body), JSON)
+    assert status == 200, content
+    (answer,) = json.loads(content)["instances"]
+    texts = [f"This is a photo of {label}." for label in json.loads(answer["labels"])]
+    logits = dual_towers.Reference(place / name, name).logits(PICTURES[0], texts)
+    odds = 1 / (1 + np.exp(-logits))
+    if name == "clip":
+        odds = np.exp(logits) / np.exp(logits).sum()
+    assert np.abs(answer["scores"] - odds).max() < 1e-4
