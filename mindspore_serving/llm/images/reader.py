@@ -216,7 +216,7 @@ def process_image(processor: Any, image: Any) -> dict[str, "npt.NDArray[Any]"]:
     """
     try:
         processed = processor([image], return_tensors="np")
-    except MemoryError:
+    except MemoryError:  # a very thin image is enlarged beyond the memory
         raise
     except Exception as error:  # the library has no errors of its own
         raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
