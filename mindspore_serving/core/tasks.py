@@ -12,10 +12,24 @@ from mindspore_serving.core.signature import InstanceSignature, Shape, ValueSpec
 from mindspore_serving.core.value import Value
 
 ZERO_SHOT = "zero-shot-image-classification"
-OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling", "hypothesis_template")
+DETECTION = "zero-shot-object-detection"
+OPTIONAL = (
+    "text_pair",
+    "top_k",
+    "truncate",
+    "aggregation",
+    "pooling",
+    "hypothesis_template",
+    "threshold",
+)
 _TEXT, _NUMBER = ("str", ()), ("float32", ())
 _LABELS = {"label": _TEXT, "score": _NUMBER, "labels": _TEXT, "scores": ("float32", (None,))}
-_INPUTS = {"image": ("bytes", ()), "top_k": ("int32", ()), "truncate": ("bool", ())}  # else texts
+_INPUTS = {
+    "image": ("bytes", ()),
+    "top_k": ("int32", ()),
+    "threshold": ("float32", ()),
+    "truncate": ("bool", ()),
+}  # else texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,7 @@ TASKS = {
         {"text": _TEXT, "tokens": _TEXT, "scores": ("float32", (None, None))},
     ),
     "image-classification": _task("image top_k", _LABELS),
+    DETECTION: _task("image candidate_labels threshold top_k", {"detections": _TEXT}),
     ZERO_SHOT: _task("image candidate_labels hypothesis_template top_k", _LABELS),
 }
 HEADS = {  # suffix of an architecture's name -> its task
@@ -60,6 +75,7 @@ HEADS = {  # suffix of an architecture's name -> its task
 }
 # Architectures with towers for texts and images, whose names end like those of other models.
 DUAL = ("CLIPModel", "SiglipModel", "Siglip2Model")
+DETECTORS = ("OwlViTForObjectDetection", "Owlv2ForObjectDetection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,4 +127,6 @@ def task_of(architecture: str) -> str:
     """Return the task of a model by its head; "" if that is not served."""
     if architecture in DUAL:
         return ZERO_SHOT
+    if architecture in DETECTORS:
+        return DETECTION
     return HEADS.get(split_architecture(architecture)[1], "")

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.core.tasks import (
+    DETECTION,
     TASKS,
     ZERO_SHOT,
     TaskOptions,
@@ -68,6 +69,12 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
         if spec.runtime not in ("", TRANSFORMERS):
             raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
         return ImageTask.open(directory, options, engine_config)
+    if spec.task == DETECTION:
+        from mindspore_serving.tasks.detection_task import DetectionTask
+
+        if spec.runtime not in ("", TRANSFORMERS):
+            raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
+        return DetectionTask(directory, options, engine_config)
     if spec.task == ZERO_SHOT:
         return _open_zero_shot(directory, spec.runtime, options, engine_config, runner)
     tokenizer = Tokenizer.open(directory)
@@ -104,7 +111,7 @@ def _check_task(config: dict[str, Any], spec: TaskSpec) -> None:
     task = task_of(name)
     if spec.task not in TASKS:
         raise StartError(f"task is {spec.task!r}, expected one of {', '.join(TASKS)}")
-    has_vectors = spec.task == "feature-extraction" and task != ZERO_SHOT
+    has_vectors = spec.task == "feature-extraction" and task not in (ZERO_SHOT, DETECTION)
     if not task or (spec.task != task and not has_vectors):
         detail = f"which is of {task}" if task else "whose head is not supported"
         raise StartError(

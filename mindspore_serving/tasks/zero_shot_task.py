@@ -16,6 +16,7 @@ from mindspore_serving.llm.engine.dual_encoder import DualEncoder
 from mindspore_serving.llm.engine.encoder import MAX_IMAGES, count_fitting
 from mindspore_serving.llm.engine.labels import PROBLEMS, Labels, softmax
 from mindspore_serving.llm.engine.pooler import PromptText
+from mindspore_serving.llm.engine.request import check_prompt
 from mindspore_serving.llm.images.reader import open_processor, process_image
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -111,32 +112,38 @@ class ZeroShotTask:
 
     def _read(self, row: Sequence[Value]) -> _Query:
         inputs = named_inputs(ZERO_SHOT, row)
-        labels = _read_labels(read_text(inputs, "candidate_labels"))
+        labels = read_labels(read_text(inputs, "candidate_labels"))
         template = TEMPLATE
         if "hypothesis_template" in inputs:
             template = read_text(inputs, "hypothesis_template")
         if template.count("{}") != 1:
             problem = f"hypothesis_template is {template!r:.80}"
             raise InvalidInputs(f"{problem}, expected a text with one {{}}")
-        tokens = [self._tokenize(template.replace("{}", label)) for label in labels]
+        towers = self._encoder.runner
+        limits = towers.max_model_len, towers.vocab_size
+        texts = [template.replace("{}", label) for label in labels]
+        tokens = [encode_text(self._tokenizer, text, *limits) for text in texts]
         top_k = read_int(inputs, "top_k", self._options.top_k)
         image = decode_image(inputs.get("image"), self._options)
         return _Query(
             PromptText([], image=process_image(self._processor, image)), labels, tokens, top_k
         )
 
-    def _tokenize(self, text: str) -> tuple[int, ...]:
-        limit = self._encoder.runner.max_model_len
-        if len(text) > PER_TOKEN * limit:
-            problem = f"a text has {len(text)} characters, the model takes {limit} tokens"
-            raise InvalidInputs(f"candidate_labels: {problem}")
-        try:
-            return tuple(self._encoder.check(self._tokenizer.encode(text)))
-        except InvalidInputs as error:
-            raise InvalidInputs(f"candidate_labels: {error}") from None
+
+def encode_text(
+    tokenizer: Tokenizer, text: str, max_tokens: int, vocab_size: int
+) -> tuple[int, ...]:
+    """Return the tokens of the text of a label.  Raises InvalidInputs if they are too many."""
+    if len(text) > PER_TOKEN * max_tokens:
+        problem = f"a text has {len(text)} characters, the model takes {max_tokens} tokens"
+        raise InvalidInputs(f"candidate_labels: {problem}")
+    try:
+        return tuple(check_prompt(tokenizer.encode(text), vocab_size, max_tokens))
+    except InvalidInputs as error:
+        raise InvalidInputs(f"candidate_labels: {error}") from None
 
 
-def _read_labels(text: str) -> list[str]:
+def read_labels(text: str) -> list[str]:
     """Return the labels of a JSON list, or of a text that separates them by commas.
 
     Raises InvalidInputs.
