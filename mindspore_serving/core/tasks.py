@@ -11,10 +11,25 @@ from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.core.signature import InstanceSignature, Shape, ValueSpec
 from mindspore_serving.core.value import Value
 
-OPTIONAL = ("text_pair", "top_k", "truncate", "aggregation", "pooling")
+ZERO_SHOT = "zero-shot-image-classification"
+DETECTION = "zero-shot-object-detection"
+OPTIONAL = (
+    "text_pair",
+    "top_k",
+    "truncate",
+    "aggregation",
+    "pooling",
+    "hypothesis_template",
+    "threshold",
+)
 _TEXT, _NUMBER = ("str", ()), ("float32", ())
 _LABELS = {"label": _TEXT, "score": _NUMBER, "labels": _TEXT, "scores": ("float32", (None,))}
-_INPUTS = {"image": ("bytes", ()), "top_k": ("int32", ()), "truncate": ("bool", ())}  # else texts
+_INPUTS = {
+    "image": ("bytes", ()),
+    "top_k": ("int32", ()),
+    "threshold": ("float32", ()),
+    "truncate": ("bool", ()),
+}  # else texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +63,8 @@ TASKS = {
         {"text": _TEXT, "tokens": _TEXT, "scores": ("float32", (None, None))},
     ),
     "image-classification": _task("image top_k", _LABELS),
+    DETECTION: _task("image candidate_labels threshold top_k", {"detections": _TEXT}),
+    ZERO_SHOT: _task("image candidate_labels hypothesis_template top_k", _LABELS),
 }
 HEADS = {  # suffix of an architecture's name -> its task
     "ForSequenceClassification": "text-classification",
@@ -56,6 +73,9 @@ HEADS = {  # suffix of an architecture's name -> its task
     "ForImageClassification": "image-classification",
     "Model": "feature-extraction",
 }
+# Architectures with towers for texts and images, whose names end like those of other models.
+DUAL = ("CLIPModel", "SiglipModel", "Siglip2Model")
+DETECTORS = ("OwlViTForObjectDetection", "Owlv2ForObjectDetection")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,4 +125,8 @@ def split_architecture(name: str) -> tuple[str, str]:
 
 def task_of(architecture: str) -> str:
     """Return the task of a model by its head; "" if that is not served."""
+    if architecture in DUAL:
+        return ZERO_SHOT
+    if architecture in DETECTORS:
+        return DETECTION
     return HEADS.get(split_architecture(architecture)[1], "")

@@ -40,6 +40,7 @@ from mindspore_serving.llm.models import (
     is_encoder,
     load_definition,
 )
+from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.models.opening import open_definition
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, longest_sequence
@@ -99,7 +100,7 @@ def summarize_checkpoint(
         fields |= _weights(checkpoint, runtime, has_accelerator=has_accelerator)
         if _task(config) == GENERATION or has_encoder(config):
             fields |= _limits(directory, config, runtime, has_accelerator=has_accelerator)
-        else:
+        elif find_dual(config) is None:
             fields["runtime"] = TRANSFORMERS
     except ServingError as error:
         fields["problem"] = str(error)

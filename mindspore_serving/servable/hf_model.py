@@ -45,6 +45,8 @@ def declare_hf_model(
     | feature-extraction | text, pooling, truncate | embedding |
     | fill-mask | text, top_k, truncate | text, tokens, scores |
     | image-classification | image, top_k | label, score, labels, scores |
+    | zero-shot-image-classification | image, candidate_labels, hypothesis_template, top_k | same |
+    | zero-shot-object-detection | image, candidate_labels, threshold, top_k | detections |
 
     If it is the only model and no method is registered, there is `predict` with all of these.
 

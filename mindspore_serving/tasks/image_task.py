@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving import log
-from mindspore_serving.backends.source import error_text
 from mindspore_serving.core.tasks import TaskOptions
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
+from mindspore_serving.errors import ServingError, StageFailed, StartError
 from mindspore_serving.llm.checkpoint.model_files import read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.labels import Labels, read_labels
-from mindspore_serving.llm.images.reader import open_processor
+from mindspore_serving.llm.images.reader import open_processor, process_image
 from mindspore_serving.tasks.images import decode_image
 from mindspore_serving.tasks.options import named_inputs, read_int
 from mindspore_serving.tasks.transformers_model import compute, open_model
@@ -103,8 +102,5 @@ def _pixels(processor: Any, image: Any) -> Pixels:
 
     Raises InvalidInputs for an image that the processor does not accept.
     """
-    try:
-        pixels: Pixels = processor(image, return_tensors="np")["pixel_values"][0]
-    except Exception as error:  # the library has no error classes of its own
-        raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
+    pixels = process_image(processor, image)["pixel_values"][0]
     return np.ascontiguousarray(pixels, np.float32)

@@ -4,7 +4,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.core.tasks import TASKS, TaskOptions, TaskSpec, split_architecture, task_of
+from mindspore_serving.core.tasks import (
+    DETECTION,
+    TASKS,
+    ZERO_SHOT,
+    TaskOptions,
+    TaskSpec,
+    split_architecture,
+    task_of,
+)
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
@@ -61,6 +69,14 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
         if spec.runtime not in ("", TRANSFORMERS):
             raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
         return ImageTask.open(directory, options, engine_config)
+    if spec.task == DETECTION:
+        from mindspore_serving.tasks.detection_task import DetectionTask
+
+        if spec.runtime not in ("", TRANSFORMERS):
+            raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
+        return DetectionTask(directory, options, engine_config)
+    if spec.task == ZERO_SHOT:
+        return _open_zero_shot(directory, spec.runtime, options, engine_config, runner)
     tokenizer = Tokenizer.open(directory)
     model = _open_text_model(spec, config, engine_config, runner)
     try:
@@ -71,13 +87,32 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
     return TextTask(spec.task, model, tokenizer, builder, options=options, config=engine_config)
 
 
+def _open_zero_shot(
+    directory: Path,
+    runtime: str,
+    options: TaskOptions,
+    config: EngineConfig,
+    runner: EncoderRunner | None,
+) -> OpenTask:
+    from mindspore_serving.llm.engine.dual_encoder import RUNTIME, DualEncoder
+    from mindspore_serving.llm.serving.engine_loop import LoopRunner
+    from mindspore_serving.tasks.zero_shot_task import ZeroShotTask
+
+    if isinstance(runner, LoopRunner) and isinstance(runner.encoder, DualEncoder):
+        return ZeroShotTask(directory, runner.encoder, runner.compute, options, is_owned=False)
+    tokenizer = Tokenizer.open(directory)
+    encoder = DualEncoder.open_towers(directory, config, runtime or RUNTIME, tokenizer)
+    return ZeroShotTask(directory, encoder, encoder.compute, options, is_owned=True)
+
+
 def _check_task(config: dict[str, Any], spec: TaskSpec) -> None:
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)
     if spec.task not in TASKS:
         raise StartError(f"task is {spec.task!r}, expected one of {', '.join(TASKS)}")
-    if not task or (spec.task != task and spec.task != "feature-extraction"):
+    has_vectors = spec.task == "feature-extraction" and task not in (ZERO_SHOT, DETECTION)
+    if not task or (spec.task != task and not has_vectors):
         detail = f"which is of {task}" if task else "whose head is not supported"
         raise StartError(
             f"config.json has architectures {names!r}, {detail}; expected one for {spec.task}"

@@ -49,6 +49,17 @@ def read_int(inputs: Mapping[str, Value], name: str, default: int) -> int:
     return int(number)
 
 
+def read_number(inputs: Mapping[str, Value], name: str, default: float, largest: float) -> float:
+    """Return the input `name`.  Raises InvalidInputs unless it is a number of 0 to `largest`."""
+    value = inputs.get(name)
+    if value is None:
+        return default
+    number = _single(value, "iuf")
+    if number is None or not 0 <= number <= largest:
+        raise InvalidInputs(f"{name} is {_shown(value)}, expected a number of 0 to {largest:g}")
+    return float(number)
+
+
 def read_flag(inputs: Mapping[str, Value], name: str, default: bool) -> bool:
     """Return the input `name`.  Raises InvalidInputs unless it is true or false."""
     value = inputs.get(name)

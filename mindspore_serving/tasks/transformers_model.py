@@ -29,6 +29,7 @@ CLASSES = {
     "fill-mask": "AutoModelForMaskedLM",
     "feature-extraction": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
+    "zero-shot-object-detection": "AutoModelForZeroShotObjectDetection",
 }
 DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
-from mindspore_serving.core.tasks import TASK_OPTIONS, TaskSpec, task_of
+from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task_of
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS
@@ -36,6 +36,8 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
             if key in OPTIONS or key not in TASK_OPTIONS
         }
         declaration.language = replace(spec, options=options)
+        if spec.options.get("max_images", True):
+            add_task_method(declaration, TaskSpec(spec.path, ZERO_SHOT, "", spec.options))
         return
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tests.e2e.harness import config, serving
 from tests.llm import dual_towers
-from tests.tasks.checkpoints import SIZES, build
+from tests.tasks.checkpoints import build
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
@@ -30,14 +30,14 @@ def place(tmp_path_factory):
     for name in NAMES:
         dual_towers.build(directory / name, name)
     build(directory / "words", "bert", "Model")
-    assert SIZES
+    dual_towers.build_detector(directory / "owl", "owlvit")
     return directory
 
 
 @pytest.fixture(scope="module")
 def calls(place):
     models = [config(place, name, llm_options=OPTIONS) for name in NAMES]
-    with serving(place, *models, config(place, "words")) as served:
+    with serving(place, *models, config(place, "words"), config(place, "owl")) as served:
         yield served
 
 
@@ -206,3 +206,29 @@ def test_a_model_that_embeds_images_generates_nothing(calls, client):
         )
     listed = {model.id: model for model in client.models.list().data}
     assert listed["clip"].input_modalities == ["text", "image"]
+
+
+def test_predict_classifies_with_the_labels_of_the_request(calls, place, name):
+    body = {"instances": [{"image": {"b64": base64.b64encode(FILES[0]).decode()}}]}
+    body["instances"][0]["candidate_labels"] = json.dumps(["cat", "dog"])
+    status, content = calls.http_call("POST", f"/model/{name}:predict", json.dumps(body), JSON)
+    assert status == 200, content
+    (answer,) = json.loads(content)["instances"]
+    texts = [f"This is a photo of {label}." for label in json.loads(answer["labels"])]
+    logits = dual_towers.Reference(place / name, name).logits(PICTURES[0], texts)
+    odds = 1 / (1 + np.exp(-logits))
+    if name == "clip":
+        odds = np.exp(logits) / np.exp(logits).sum()
+    assert np.abs(answer["scores"] - odds).max() < 1e-4
+
+
+def test_predict_finds_boxes_of_the_labels_of_the_request(calls):
+    image = {"b64": base64.b64encode(FILES[0]).decode()}
+    body = {
+        "instances": [{"image": image, "candidate_labels": "cat,dog", "threshold": 0, "top_k": 0}]
+    }
+    status, content = calls.http_call("POST", "/model/owl:predict", json.dumps(body), JSON)
+    assert status == 200, content
+    boxes = json.loads(json.loads(content)["instances"][0]["detections"])
+    assert len(boxes) == 16
+    assert {box["label"] for box in boxes} <= {"cat", "dog"}

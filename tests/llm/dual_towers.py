@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from tests.tasks.checkpoints import picture, save
@@ -142,3 +143,31 @@ class Reference:
             method = getattr(self._model, f"get_{kind}_features")
             vector = method(**inputs).pooler_output[0]
         return (vector / vector.norm()).numpy()
+
+
+DETECTORS = {"owlvit": "OwlViT", "owlv2": "Owlv2"}
+
+
+def build_detector(directory: Path, family: str) -> Path:
+    """Write a zero-shot detector with its tokenizer and its image processor."""
+    name = DETECTORS[family]
+    tokenizer = _tokenizer()
+    text = {**_TEXT, "vocab_size": len(tokenizer), "pad_token_id": 0}
+    fields = {"text_config": text, "vision_config": _VISION, "projection_dim": 32}
+    model_class = getattr(transformers, f"{name}ForObjectDetection")
+    torch.manual_seed(len(name))
+    model = model_class(model_class.config_class(**fields, architectures=[model_class.__name__]))
+    for weight in model.parameters():
+        weight.data.normal_(0.0, 0.2)
+    model.config.save_pretrained(directory)
+    tensors = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    tokenizer.save_pretrained(directory)
+    processor = {
+        "image_processor_type": f"{name}ImageProcessor",
+        "size": {"height": 32, "width": 32},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps({**_STEPS, **processor}))
+    return directory

@@ -209,6 +209,20 @@ def open_processor(directory: Path) -> Any:
         ) from error
 
 
+def process_image(processor: Any, image: Any) -> dict[str, "npt.NDArray[Any]"]:
+    """Return the inputs of a vision tower for an image that stands by itself.
+
+    Raises InvalidInputs for an image that the processor does not accept.
+    """
+    try:
+        processed = processor([image], return_tensors="np")
+    except MemoryError:  # a very thin image is enlarged beyond the memory
+        raise
+    except Exception as error:  # the library has no errors of its own
+        raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
+    return {name: array for name, array in processed.items() if isinstance(array, np.ndarray)}
+
+
 def has_processor(directory: Path) -> bool:
     """Return whether the directory has the configuration of an image processor."""
     return any((directory / name).is_file() for name in PROCESSORS)

@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.encoder import Encoder
+from mindspore_serving.llm.engine.pooler import PromptText
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine, Outputs, SteppedEngine
 from mindspore_serving.llm.step import Vectors
@@ -216,7 +217,13 @@ class LoopRunner:
         self.hidden_size = runner.hidden_size
         self.max_model_len = runner.max_model_len
         self.num_types = runner.num_types
+        self.encoder = encoder
         self._loop = loop
+
+    def compute(self, texts: Sequence[PromptText]) -> Vectors:
+        """Compute one step as `Encoder.compute` does."""
+        computed: Vectors = self._loop.submit(lambda engine: engine.encoder.compute(texts)).result()
+        return computed
 
     def run(
         self, prompts: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None

@@ -6,12 +6,14 @@ import json
 import numpy as np
 import pytest
 
+from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.errors import InvalidInputs, Overloaded, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.pooler import PromptText
 from mindspore_serving.llm.images.messages import ImageSource
 from mindspore_serving.llm.images.reader import open_reader, to_arrays
 from mindspore_serving.llm.loader import open_ours
+from mindspore_serving.worker.default_method import add_default_method
 from tests.llm import dual_towers
 
 pytestmark = pytest.mark.torch
@@ -140,3 +142,17 @@ def test_a_broken_directory_is_refused(tmp_path, change, told):
 def set_field(path, name, value):
     file = path / "config.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+
+
+def test_a_model_without_images_needs_no_image_processor(tmp_path):
+    path = dual_towers.build(tmp_path / "clip", "clip")
+    (path / "preprocessor_config.json").unlink()
+    declaration = Declaration("clip")
+    spec = LanguageSpec(str(path), "auto", {"max_images": 0})
+    add_default_method(declaration, spec)
+    assert declaration.language is not None
+    assert not declaration.methods
+    opened, engine = open_ours(path, "auto", EngineConfig(max_images=0))
+    assert not opened.card().takes_images
+    assert engine.encoder.embed([[3, 4]]).shape == (1, 24)
+    engine.close()
