@@ -168,7 +168,6 @@ def test_missing_features_are_errors(client):
     for call in (
         lambda: client.images.generate(model="toy", prompt="a cat"),
         lambda: client.audio.speech.create(model="toy", voice="alloy", input="hello"),
-        lambda: client.audio.transcriptions.create(model="toy", file=("a.wav", b"RIFF")),
         lambda: client.images.edit(model="toy", image=("a.png", b"PNG"), prompt="a hat"),
         lambda: client.moderations.create(input="hello"),
         client.files.list,
@@ -177,6 +176,11 @@ def test_missing_features_are_errors(client):
         with pytest.raises(openai.NotFoundError) as caught:
             call()
         assert caught.value.type == "invalid_request_error"
+
+
+def test_a_model_of_texts_refuses_sound(client):
+    with pytest.raises(openai.BadRequestError, match="model 'toy' does not write down speech"):
+        client.audio.transcriptions.create(model="toy", file=("a.wav", b"RIFF"))
 
 
 def test_a_wrong_method_is_an_error(client):

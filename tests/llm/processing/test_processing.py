@@ -143,13 +143,14 @@ def test_fields_that_exclude_each_other_are_refused(fields, card, reason, field)
 
 
 def test_a_prompt_is_prepared_with_all_that_the_engine_wants(processor, tokenizer):
-    request = Generate(prompt="Hello", priority=3, cache_salt="s", truncate=2)
+    request = Generate(prompt="Hello", priority=3, tenant="a", cache_salt="s", truncate=2)
     prepared = processor.prepare(request)
     assert prepared.text == "Hello"
     assert prepared.prompt_ids == tokenizer.encode("Hello", True)[-2:]
     assert prepared.params is request.params
     assert prepared.options == {
         "priority": 3,
+        "tenant": "a",
         "cache_salt": "s",
         "grammar": None,
         "continues": True,
