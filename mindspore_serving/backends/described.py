@@ -12,7 +12,7 @@ import numpy as np
 
 from mindspore_serving.backends.base import Array, LoadedModel
 from mindspore_serving.core.declaration import DeclaredModel, WarmUpInput, WarmUpSample
-from mindspore_serving.core.dtype import TEXT
+from mindspore_serving.core.dtype import BY_SPEC, TEXT
 from mindspore_serving.core.examples import MAX_ELEMENTS
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import ServingError, StartError
@@ -48,6 +48,8 @@ def check(spec: DeclaredModel, model: LoadedModel) -> LoadedModel:
 
     Raises StartError if they contradict each other, or if a run fails.
     """
+    if spec.controls and spec.format not in _POSITIONAL:
+        _check_controls(spec, model.signature[0].inputs)
     if (spec.inputs or spec.outputs) and spec.factory is None:
         (signature, *_) = model.signature
         inputs = _matched("input", spec, spec.inputs, signature.inputs)
@@ -56,6 +58,19 @@ def check(spec: DeclaredModel, model: LoadedModel) -> LoadedModel:
     for sample in spec.warm_up:
         _run(spec, model, sample)
     return model
+
+
+def _check_controls(spec: DeclaredModel, tensors: tuple[TensorSpec, ...]) -> None:
+    """Check that the model has the control inputs of the description.  Raises StartError."""
+    dtypes = {tensor.name: tensor.dtype for tensor in tensors}
+    for control in spec.controls:
+        where = f"control_input '{control.name}' of model '{spec.key}'"
+        if control.name not in dtypes:
+            raise StartError(f"{where}: the model has no such input, it has {', '.join(dtypes)}")
+        dtype = dtypes[control.name]
+        name = control.dtype if dtype is None else BY_SPEC[dtype].name
+        if name != control.dtype:
+            raise StartError(f"{where} is {control.dtype}, but the model's input is {name}")
 
 
 def _matched(

@@ -9,6 +9,7 @@ from typing import Any
 
 from mindspore_serving.core.graph import Method
 from mindspore_serving.core.sampling_params import SamplingParams
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.tasks import TaskSpec
 from mindspore_serving.core.value import TensorSpec
 
@@ -54,7 +55,8 @@ class DeclaredModel:
     `with_batch_dim` None is decided by the loaded model's shapes; `no_batch_reason` is why they
     have no batch dimension then. `batch_axis` has the axis that counts instances of inputs and
     outputs by name, -1 for an input without; it is 0 for the others. `states` has the output that
-    is the next value of an input of the same sequence, by the name of the input.
+    is the next value of an input of the same sequence, by the name of the input. `controls` are
+    inputs that tell the model the place of a request in its sequence.
     """
 
     key: str
@@ -65,6 +67,7 @@ class DeclaredModel:
     without_batch_dim_inputs: tuple[int, ...] = ()
     batch_axis: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
+    controls: tuple[ControlInput, ...] = ()
     no_batch_reason: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     config_file: str | None = None

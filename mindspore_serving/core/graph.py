@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core.examples import Example
-from mindspore_serving.core.sequences import MethodState
+from mindspore_serving.core.sequences import MethodControl, MethodState
 from mindspore_serving.core.value import Value
 
 
@@ -55,7 +55,8 @@ class Method:
     are the values of optional inputs, `examples` those that clients are shown. `dtypes` are the
     types of models' inputs, which a worker adds when it has loaded the models. `cache` says if its
     answers may be cached; None: they may if it can `retry`.  The slots of `states` follow those of
-    the inputs; a request of a method that `needs_sequence` is in one.
+    the inputs, those of `controls` follow the states; a request of a method that `needs_sequence`
+    is in one.
     """
 
     name: str
@@ -68,8 +69,19 @@ class Method:
     dtypes: Mapping[str, "np.dtype[Any]"] = field(default_factory=dict)
     examples: Mapping[str, Example] = field(default_factory=dict)
     states: tuple[MethodState, ...] = ()
+    controls: tuple[MethodControl, ...] = ()
     needs_sequence: bool = False
     cache: bool | None = None
+
+    @property
+    def has_sequences(self) -> bool:
+        """True if its answers depend on the sequence of a request."""
+        return bool(self.states or self.controls)
+
+    @property
+    def num_first(self) -> int:
+        """Number of slots that are filled before the first stage."""
+        return len(self.inputs) + len(self.states) + len(self.controls)
 
     @property
     def streams(self) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.errors import InvalidInputs
 
 MAX_ID = 128  # characters of an id
@@ -62,6 +63,52 @@ def to_fields(step: SequenceStep) -> tuple[tuple[str, str], ...]:
     fields += [("sequence-start", "true")] * step.is_start
     fields += [("sequence-end", "true")] * step.is_end
     return tuple(fields)
+
+
+class ControlInput(msgspec.Struct, frozen=True):
+    """Input of a model that the server fills from the place of a request in its sequence.
+
+    `kind` is "start", "end", "ready" or "id". `dtype` is a name of `core.dtype`. `values` are those
+    for false and true; an id has none.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    values: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MethodControl:
+    """Control input of a model of a method, and the shape of its value in one instance."""
+
+    input: ControlInput
+    shape: tuple[int, ...]
+
+
+def control_value(control: MethodControl, step: SequenceStep) -> "np.ndarray[Any, Any] | str":
+    """Return the value of a control input at a step.  Raises InvalidInputs if the id does not fit.
+
+    Every instance that a worker runs is ready.
+    """
+    if control.input.kind == "id":
+        return _id_value(control, step.id)
+    is_true = {"start": step.is_start, "end": step.is_end, "ready": True}[control.input.kind]
+    dtype = dtypes.BY_NAME[control.input.dtype].numpy
+    return np.full(control.shape, control.input.values[is_true], dtype)
+
+
+def _id_value(control: MethodControl, value: int | str) -> "np.ndarray[Any, Any] | str":
+    dtype = dtypes.BY_NAME[control.input.dtype].numpy
+    if dtype is None and isinstance(value, str):
+        return value
+    if dtype is not None and isinstance(value, int) and value <= np.iinfo(dtype).max:
+        return np.full(control.shape, value, dtype)
+    expected = "a text" if dtype is None else f"a number up to {np.iinfo(dtype).max}"
+    raise InvalidInputs(
+        f"sequence_id is {value!r}, expected {expected}: input '{control.input.name}' of the model "
+        f"gets the id as {control.input.dtype}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

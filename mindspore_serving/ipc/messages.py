@@ -10,6 +10,7 @@ from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.network import NetworkCode
 from mindspore_serving.core.placement import RankPlacement
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import Code, ServingError, from_code, printable
@@ -58,6 +59,7 @@ class SequencePart(Message, frozen=True):
 
     A start begins with the initial state, and an end drops the state afterwards.  With `is_kept`
     the reply has the new state; `state` is one of another worker, with which this one continues.
+    `id` is that of the client, which models may get as an input.
     """
 
     number: int
@@ -65,6 +67,7 @@ class SequencePart(Message, frozen=True):
     is_end: bool = False
     is_kept: bool = False
     state: bytes | None = None
+    id: int | str = 0
 
 
 class Fault(Message, frozen=True):
@@ -172,13 +175,15 @@ class ModelReport(Message, frozen=True):
     """Loaded model: its batch size (0 for any), and the signature of an instance for each graph.
 
     `states` are those of the first graph.  If they are inside the model (`is_inside`), requests
-    without a sequence run it, too, each with the initial state.
+    without a sequence run it, too, each with the initial state.  `controls` are inputs of the first
+    graph that the server fills.
     """
 
     batch_size: int
     graphs: list[InstanceSignature]
     states: list[StateReport] = []
     is_inside: bool = False
+    controls: tuple[ControlInput, ...] = ()
 
 
 class AgentAddress(Message, frozen=True):

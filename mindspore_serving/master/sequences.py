@@ -139,7 +139,8 @@ class SequenceTable:
         is_new = link is not entry.link
         entry.link = link
         state = entry.state if is_new and not step.is_start else None
-        return SequencePart(entry.number, step.is_start, step.is_end, self.limits.is_kept, state)
+        is_kept = self.limits.is_kept
+        return SequencePart(entry.number, step.is_start, step.is_end, is_kept, state, step.id)
 
     def answered(
         self, entry: SequenceEntry, part: PendingPart, now: float, *, has_failed: bool

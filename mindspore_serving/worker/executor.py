@@ -108,14 +108,15 @@ class Executor:
             part.later_jobs.extend(jobs[1:])
             jobs = jobs[:1]
         for job in jobs:
-            job.values += sequences.values(part.sequence)
+            job.values += sequences.values(part.sequence, is_last=not part.later_jobs)
         return jobs
 
     def _run_later(self, part: RunningPart, sequences: SequenceStore) -> None:
         """Queue the next job of a sequence, if there is one."""
         if part.later_jobs:
             job = part.later_jobs.popleft()
-            job.values += sequences.values(part.sequence)
+            is_last = not part.later_jobs
+            job.values += sequences.values(part.sequence, is_first=False, is_last=is_last)
             self._queues_of[part.program.method.name][0].append(job)
             self._num_waiting += 1
 

@@ -87,8 +87,8 @@ class PreparedMethod:
 
     def __post_init__(self) -> None:
         self.returns = list(zip(self.method.outputs, self.method.returns, strict=True))
-        if self.method.states:
-            self.sequences = SequenceStore(self.method.states)
+        if self.method.has_sequences:
+            self.sequences = SequenceStore(self.method.states, self.method.controls)
 
     @property
     def batch_size(self) -> int:

@@ -217,8 +217,9 @@ def _open_model(
     spec, model = batch_axis.settle(spec, model, can_probe=is_bare)
     servable.declaration.models[spec.key] = spec
     _add_model(servable, spec, model)
-    report = servable.models[spec.key]
-    servable.models[spec.key] = msgspec.structs.replace(report, states=states, is_inside=is_inside)
+    servable.models[spec.key] = msgspec.structs.replace(
+        servable.models[spec.key], states=states, is_inside=is_inside, controls=spec.controls
+    )
 
 
 def _options(spec: DeclaredModel, run_options: Mapping[str, Any]) -> dict[str, Any]:

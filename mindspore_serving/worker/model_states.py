@@ -1,7 +1,9 @@
-"""States of models in the graph of a method: inputs and outputs that its author did not write."""
+"""States and control inputs of models in the graph of a method, which its author did not write."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.core import dtype as dtypes
 from mindspore_serving.core.declaration import DeclaredModel
 from mindspore_serving.core.graph import Method, Stage, StageKind
-from mindspore_serving.core.sequences import MethodState
+from mindspore_serving.core.sequences import ControlInput, MethodControl, MethodState
 from mindspore_serving.core.signature import ValueSpec
 from mindspore_serving.core.value import Signature
 from mindspore_serving.errors import StartError, did_you_mean
@@ -20,7 +22,8 @@ from mindspore_serving.ipc.messages import ModelReport, StateReport
 def with_model_states(method: Method, models: Mapping[str, ModelReport]) -> Method:
     """Return `method` with a state for each paired input and output of the models of its stages.
 
-    Slots of stages move behind those of the new states.  Raises StartError.
+    Control inputs of the models follow.  Slots of stages move behind the new ones.  Raises
+    StartError.
     """
     reports = [_report_of(stage, models) for stage in method.stages]
     with_states = [report for report in reports if report is not None]
@@ -30,12 +33,15 @@ def with_model_states(method: Method, models: Mapping[str, ModelReport]) -> Meth
         raise StartError(
             f"method '{method.name}' has a model with a state: it cannot stream its answers"
         )
-    expansion = _Expansion(method, sum(len(report.states) for report in with_states))
+    num_states = sum(len(report.states) for report in with_states)
+    num_controls = sum(len(report.controls) for report in with_states)
+    expansion = _Expansion(method, num_states, num_controls)
     for stage, report in zip(method.stages, reports, strict=True):
         expansion.add(stage, report)
     return replace(
         expansion.method(),
-        needs_sequence=method.needs_sequence or not all(row.is_inside for row in with_states),
+        needs_sequence=method.needs_sequence
+        or not all(row.is_inside and not row.controls for row in with_states),
     )
 
 
@@ -51,8 +57,8 @@ def reports_of(spec: DeclaredModel, model: LoadedModel) -> tuple[list[StateRepor
 
 
 def without_states(signature: Signature, report: ModelReport) -> Signature:
-    """Return the inputs and outputs of a graph that are no states."""
-    inputs = {state.input for state in report.states}
+    """Return the inputs and outputs of a graph that are no states, and not filled by the server."""
+    inputs = {state.input for state in report.states} | {row.name for row in report.controls}
     outputs = {state.output for state in report.states}
     return Signature(
         tuple(tensor for tensor in signature.inputs if tensor.name not in inputs),
@@ -61,26 +67,28 @@ def without_states(signature: Signature, report: ModelReport) -> Signature:
 
 
 def _report_of(stage: Stage, models: Mapping[str, ModelReport]) -> ModelReport | None:
-    """Return the report of the model of a stage if it has states."""
+    """Return the report of the model of a stage if it has states or control inputs."""
     if stage.kind is not StageKind.MODEL or stage.subgraph:
         return None
     report = models.get(stage.target)
-    return report if report is not None and report.states else None
+    return report if report is not None and (report.states or report.controls) else None
 
 
 class _Expansion:
     """Method in progress: its slots by those of the method without the states of models."""
 
-    def __init__(self, method: Method, num_new: int) -> None:
+    def __init__(self, method: Method, num_states: int, num_controls: int) -> None:
         self._method = method
         first = len(method.inputs) + len(method.states)
         self._slots = {slot: slot for slot in range(first)}
-        self._next_state, self._next_output = first, first + num_new
+        self._next_state, self._next_control = first, first + num_states
+        self._next_output = first + num_states + num_controls
         self._stages: list[Stage] = []
         self._states: list[MethodState] = []
+        self._controls: list[MethodControl] = []
 
     def add(self, stage: Stage, report: ModelReport | None) -> None:
-        """Add a stage, with the states of its model."""
+        """Add a stage, with the states and control inputs of its model."""
         inputs = [self._slots[slot] for slot in stage.inputs]
         if report is None:
             self._append(stage, inputs, [self._new_output(slot) for slot in stage.outputs])
@@ -91,8 +99,14 @@ class _Expansion:
             state.input: _index(where, graph.inputs, state.input) for state in report.states
         }
         nexts = {_index(where, graph.outputs, state.output): state for state in report.states}
-        for position in sorted(positions.values()):
-            inputs.insert(position, self._next_state + sorted(positions.values()).index(position))
+        new = dict(zip(sorted(positions.values()), count(self._next_state), strict=False))
+        for control in report.controls:
+            position = _index(where, graph.inputs, control.name)
+            self._controls.append(_control(where, graph.inputs[position], control))
+            new[position] = self._next_control
+            self._next_control += 1
+        for position in sorted(new):
+            inputs.insert(position, new[position])
         visible = iter(stage.outputs)
         outputs = []
         next_slots: dict[str, int] = {}
@@ -121,6 +135,7 @@ class _Expansion:
             stages=tuple(self._stages),
             returns=tuple(self._slots[slot] for slot in self._method.returns),
             states=(*declared, *self._states),
+            controls=tuple(self._controls),
         )
 
     def _append(self, stage: Stage, inputs: list[int], outputs: list[int]) -> None:
@@ -142,6 +157,17 @@ def _index(where: str, specs: tuple[ValueSpec, ...], name: str) -> int:
             f"{did_you_mean(name, names)}"
         )
     return names.index(name)
+
+
+def _control(where: str, spec: ValueSpec, control: ControlInput) -> MethodControl:
+    """Return a control input with the shape of the model's input, which has a single value."""
+    shape = (1,) if spec.shape is None else tuple(size or 1 for size in spec.shape)
+    if math.prod(shape) != 1:
+        raise StartError(
+            f"{where}: control input '{control.name}' has shape {list(shape)} in an instance, "
+            "expected a single value"
+        )
+    return MethodControl(control, shape)
 
 
 def _initial(where: str, spec: ValueSpec, state: StateReport) -> "np.ndarray[Any, Any]":

@@ -42,7 +42,7 @@ def prepare_method(
     signature = signatures.of_method(
         method, servable.reports(), params, has_tokenizer=has_tokenizer
     )
-    signature = msgspec.structs.replace(signature, has_state=bool(method.states))
+    signature = msgspec.structs.replace(signature, has_state=method.has_sequences)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
 
@@ -190,6 +190,5 @@ def _model_batch(servable: LoadedServable, method: Method, stage: Stage) -> int:
     ]
     if not sizes:
         return 1
-    num_first = len(method.inputs) + len(method.states)
-    is_first = all(slot < num_first for slot in stage.inputs)
+    is_first = all(slot < method.num_first for slot in stage.inputs)
     return min(sizes) if is_first else max(sizes)

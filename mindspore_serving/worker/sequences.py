@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from mindspore_serving.core import casting
-from mindspore_serving.core.sequences import MethodState
+from mindspore_serving.core.sequences import MethodControl, MethodState, SequenceStep, control_value
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import InvalidInputs, StageFailed
 from mindspore_serving.ipc.messages import SequencePart
@@ -18,10 +18,13 @@ Arrays = tuple["np.ndarray[Any, Any]", ...]
 class SequenceStore:
     """States by the number of a sequence.  The master limits their number and ends idle ones."""
 
-    def __init__(self, states: tuple[MethodState, ...]) -> None:
-        self._states = states
+    def __init__(
+        self, states: tuple[MethodState, ...], controls: tuple[MethodControl, ...] = ()
+    ) -> None:
+        self._states, self._controls = states, controls
         self._arrays: dict[int, Arrays] = {}
         self._initial: Arrays = tuple(state.initial for state in states)
+        self._has_text_id = any(control.input.dtype == "str" for control in controls)
 
     @property
     def num_bytes(self) -> int:
@@ -42,12 +45,23 @@ class SequenceStore:
             values = native.decode_values(bytearray(sequence.state))
             self._arrays[sequence.number] = tuple(np.asarray(value) for value in values)
 
-    def values(self, sequence: SequencePart | None) -> list[Value]:
-        """Return copies of the states, which stages may change; the initial ones by default."""
+    def values(
+        self, sequence: SequencePart | None, *, is_first: bool = True, is_last: bool = True
+    ) -> list[Value]:
+        """Return copies of the states, which stages may change, and the control inputs.
+
+        They are those of an instance of a part, which may be its first or last one.  Without a
+        sequence the states are the initial ones, and the instance is the first and the last.
+        Raises InvalidInputs for an id that a control input cannot hold.
+        """
         arrays = self._initial
+        step = SequenceStep("" if self._has_text_id else 0, is_start=True, is_end=True)
         if sequence is not None:
             arrays = self._arrays.get(sequence.number, arrays)
-        return [array.copy() for array in arrays]
+            is_start, is_end = sequence.is_start and is_first, sequence.is_end and is_last
+            step = SequenceStep(sequence.id, is_start, is_end)
+        controls = [control_value(control, step) for control in self._controls]
+        return [*(array.copy() for array in arrays), *controls]
 
     def checked(self, values: Sequence[Value]) -> Arrays:
         """Return the new states of an instance, with its slots `values`.

@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mindspore_serving.backends import described
 from mindspore_serving.core.declaration import DeclaredModel, WarmUpInput, WarmUpSample
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.value import Signature, TensorSpec
 from mindspore_serving.errors import StageFailed, StartError
 
 F32, I64 = np.dtype("float32"), np.dtype("int64")
 X, Y = TensorSpec("x", F32, (-1, 2)), TensorSpec("y", F32, (-1, 2))
+
+
+START = ControlInput("x", "start", "float32", (0, 1))
 
 
 class Recorded:
@@ -46,6 +51,22 @@ def test_the_more_exact_of_two_shapes_is_that_of_requests() -> None:
 def test_the_order_of_inputs_is_that_of_the_file() -> None:
     a, b = TensorSpec("a", F32, (-1,)), TensorSpec("b", I64, (-1,))
     assert check(Recorded([a, b]), inputs=(b, a)).inputs == (a, b)
+
+
+@pytest.mark.parametrize(
+    ("control", "message"),
+    [
+        ({"name": "z"}, "control_input 'z' of model 'net': the model has no such input, it has x"),
+        ({"dtype": "int32"}, "control_input 'x' of model 'net' is int32, but the model's input is"),
+    ],
+)
+@pytest.mark.parametrize("inputs", [(), (X,)])
+def test_control_inputs_are_inputs_of_the_model(
+    inputs: tuple[TensorSpec, ...], control: dict[str, str], message: str
+) -> None:
+    assert check(Recorded([X]), inputs=inputs, controls=(START,)).inputs == (X,)
+    with pytest.raises(StartError, match=message):
+        check(Recorded([X]), inputs=inputs, controls=(replace(START, **control),))
 
 
 def test_described_columns_are_the_names_of_a_row() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mindspore_serving.core.declaration import DeclaredModel, WarmUpSample
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 
@@ -42,6 +43,7 @@ class ForeignModel:
     outputs: tuple[TensorSpec, ...] = ()
     model_options: Mapping[str, Any] = field(default_factory=dict)
     warm_up: tuple[WarmUpSample, ...] = ()
+    controls: tuple[ControlInput, ...] = ()
 
     def declare(self, spec: DeclaredModel) -> DeclaredModel:
         """Return the model file `spec` with what its description adds.
@@ -60,6 +62,7 @@ class ForeignModel:
             inputs=self.inputs,
             outputs=self.outputs,
             warm_up=self.warm_up,
+            controls=self.controls,
         )
 
     def note(self, name: str) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
 from mindspore_serving.proto import triton_model_pb2 as pb
+from mindspore_serving.servable.foreign import triton_sequences
 from mindspore_serving.servable.foreign.model import ForeignModel
 from mindspore_serving.servable.foreign.reading import read_text
 from mindspore_serving.servable.foreign.triton_tensors import to_samples, to_spec, with_labels
@@ -74,6 +76,7 @@ _READ = {
     "model_warmup",
     "sequence_batching.max_sequence_idle_microseconds",
     "sequence_batching.oldest.max_candidate_sequences",
+    "sequence_batching.control_input",
     *(f"sequence_batching.state.{name}" for name in ("input_name", "output_name")),
     *(f"sequence_batching.state.{name}" for name in ("data_type", "dims")),
     *(f"sequence_batching.state.initial_state.{name}" for name in ("name", "data_type", "dims")),
@@ -81,7 +84,9 @@ _READ = {
     "response_cache.enable",
 }
 _REFUSED = {
-    "sequence_batching.control_input": "the server adds no inputs about the sequence to a request",
+    "sequence_batching.oldest.preserve_ordering": (
+        "answers of a sequence keep their order, and do not wait for those of others"
+    ),
     "sequence_batching.iterative_sequence": "a request of a sequence runs once",
     "sequence_batching.state.initial_state.data_file": (
         "states of a file begin with zeros: use register.declare_state of a servable_config.py"
@@ -101,7 +106,6 @@ _REFUSED = {
 _MAX_LEVELS = 64
 _CACHE_MB = 64  # of a model with response_cache: config.pbtxt has no size
 _THREADS = "intra_op_thread_count"
-DEFAULT_IDLE = 1_000_000  # microseconds, of a sequence
 _PARALLEL = "execution_mode"
 
 
@@ -118,7 +122,8 @@ def read(path: str) -> ForeignModel:
         if path in _REFUSED:
             raise StartError(f"{FILE}: {path} is not supported: {_REFUSED[path]}")
     options, notes = _workers(config)
-    options |= _batching(config) | _sequences(config)
+    options |= _batching(config) | triton_sequences.to_options(config)
+    controls = triton_sequences.to_controls(config)
     if config.response_cache.enable:
         options["cache_mb"] = _CACHE_MB
     model_options, unused = _parameters(config)
@@ -136,9 +141,10 @@ def read(path: str) -> ForeignModel:
         model_file=_file_name(config),
         formats=_BACKENDS.get(backend, ()),
         max_batch_size=max(config.max_batch_size, 0),
-        inputs=_specs(config.input, config, "input_name", directory=directory),
+        inputs=_specs(config.input, config, "input_name", controls, directory=directory),
         outputs=_specs(config.output, config, "output_name", directory=directory),
         model_options=model_options,
+        controls=controls,
         warm_up=to_samples(config.model_warmup, directory, is_batched=is_batched),
     )
 
@@ -153,7 +159,8 @@ def parse(path: str) -> Any:
 
 def _plain(text: str) -> str:
     """Return an error of the parser without the names of our schema."""
-    return text.replace('Message type "triton_model.', 'The message "')
+    text = text.replace('Message type "triton_model.', 'The message "')
+    return text.replace('Enum type "triton_model.', 'The type "')
 
 
 def _check_name(config: Any, directory: str) -> None:
@@ -302,28 +309,15 @@ def _check_action(policy: Any) -> None:
         )
 
 
-def _sequences(config: Any) -> dict[str, Any]:
-    """Return the options for sequence_batching, whose states are inputs and outputs."""
-    if not config.HasField("sequence_batching"):
-        return {}
-    batching = config.sequence_batching
-    states = {str(state.input_name): str(state.output_name) for state in batching.state}
-    if not all((*states, *states.values(), states)):
-        raise StartError(
-            f"{FILE}: sequence_batching has no state with input_name and output_name: the server "
-            "keeps states of models only as outputs that are inputs of the next request"
-        )
-    idle = batching.max_sequence_idle_microseconds or DEFAULT_IDLE
-    options: dict[str, Any] = {"states": states, "sequence_idle_seconds": max(0.1, idle / 1e6)}
-    if batching.oldest.max_candidate_sequences > 0:
-        options["max_sequences"] = int(batching.oldest.max_candidate_sequences)
-    return options
-
-
 def _specs(
-    tensors: Iterable[Any], config: Any, state_name: str, *, directory: str
+    tensors: Iterable[Any],
+    config: Any,
+    state_name: str,
+    controls: Iterable[ControlInput] = (),
+    *,
+    directory: str,
 ) -> tuple[TensorSpec, ...]:
-    """Return the specs of inputs or outputs, with those of states, if there are any inputs."""
+    """Return the specs of tensors, if there are any, with those of states and control inputs."""
     is_batched = config.max_batch_size > 0
     specs = [
         with_labels(
@@ -334,7 +328,8 @@ def _specs(
     for state in config.sequence_batching.state if specs else ():
         spec = to_spec(state, is_batched=is_batched, name=getattr(state, state_name))
         specs.append(spec)
-    return tuple(specs)
+    added = triton_sequences.to_specs(controls) if specs else ()
+    return (*specs, *added)
 
 
 def _parameters(config: Any) -> tuple[dict[str, Any], list[str]]:

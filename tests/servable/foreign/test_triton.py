@@ -7,6 +7,7 @@ import pytest
 
 from mindspore_serving.core.declaration import WarmUpInput, WarmUpSample
 from mindspore_serving.core.dtype import TEXT
+from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.servable_options import ServableOptions
 from mindspore_serving.core.value import TensorSpec
 from mindspore_serving.errors import StartError
@@ -205,6 +206,39 @@ sequence_batching {
 """
 
 
+FLAG = "control { kind: CONTROL_SEQUENCE_START bool_false_true: [ false, true ] }"
+STATE = "state { input_name: 's' output_name: 't' }"
+
+
+def controls(*rows: str, more: str = "") -> str:
+    texts = [f"control_input {{ {row} }}" for row in rows]
+    return f"sequence_batching {{ {' '.join([*texts, more])} }}"
+
+
+def test_control_inputs_are_inputs_that_the_server_fills(tmp_path: Path) -> None:
+    number = "name: 'n' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING }"
+    ready = "name: 'r' control { kind: CONTROL_SEQUENCE_READY fp32_false_true: [ -1, 0.5 ] }"
+    end = "name: 'e' control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 3, 2 ] }"
+    start = f"name: 's' {FLAG}"
+    text = controls(start, number, ready, end, more="direct {}")
+    model = read(tmp_path, text + 'input { name: "x" data_type: TYPE_FP32 dims: 3 }')
+    assert model.controls == (
+        ControlInput("s", "start", "bool", (0, 1)),
+        ControlInput("n", "id", "str"),
+        ControlInput("r", "ready", "float32", (-1, 0.5)),
+        ControlInput("e", "end", "int32", (3, 2)),
+    )
+    assert {spec.name: spec.dtype for spec in model.inputs} == {
+        "x": np.dtype("float32"),
+        "s": np.dtype(bool),
+        "n": TEXT,
+        "r": np.dtype("float32"),
+        "e": np.dtype("int32"),
+    }
+    assert model.options == {"sequence_idle_seconds": 1.0, "with_batch_dim": False}
+    assert model.without_effect == ("sequence_batching.direct",)
+
+
 def test_states_of_sequences_are_inputs_and_outputs_of_the_model(tmp_path: Path) -> None:
     model = read(tmp_path, SEQUENCES)
     assert model.options == {
@@ -229,8 +263,29 @@ def test_states_of_sequences_are_inputs_and_outputs_of_the_model(tmp_path: Path)
         ('platform: "ensemble" ensemble_scheduling {}', "platform 'ensemble' is not run here"),
         ("sequence_batching {}", "sequence_batching has no state with input_name"),
         ("sequence_batching { state { input_name: 'a' } }", "has no state with input_name and"),
-        ("sequence_batching { control_input { name: 'start' } }",
-         "sequence_batching.control_input is not supported: the server adds no inputs"),
+        (controls("name: 'a'"), "control_input 'a' has 0 fields control, expected a name and one"),
+        (controls("control { bool_false_true: [ 0, 1 ] }"), "control_input '' has 1 fields"),
+        (controls("name: 'a' control {}"), "'a': CONTROL_SEQUENCE_START has no values, expected"),
+        (controls("name: 'a' control { kind: CONTROL_SEQUENCE_END int32_false_true: 1 }"),
+         "'a': CONTROL_SEQUENCE_END has int32_false_true: [1], expected two values, for false and"),
+        (controls("name: 'a' control { data_type: TYPE_INT8 bool_false_true: [ false, true ] }"),
+         "has bool_false_true: [False, True], data_type: TYPE_INT8, expected two values"),
+        (controls("name: 'a' control { bool_false_true: [0, 1] fp32_false_true: [0, 1] }"),
+         "has fp32_false_true: [0.0, 1.0], bool_false_true: [False, True], expected two values"),
+        (controls("name: 'a' control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_FP32 }"),
+         "CONTROL_SEQUENCE_CORRID has data_type TYPE_FP32, expected one of TYPE_UINT64, "),
+        (controls("name: 'a' control { kind: CONTROL_SEQUENCE_CORRID }"), "has data_type TYPE_INV"),
+        (controls("name: 'a' control { kind: CONTROL_SEQUENCE_SLOT }"),
+         'The type "ModelSequenceBatching.Control.Kind" has no value named CONTROL_SEQUENCE_SLOT'),
+        (controls(f"name: 'a' {FLAG}", f"name: 'b' {FLAG}"),
+         "control_input 'b' has the kind of control_input 'a', expected another one"),
+        (controls(f"name: 'a' {FLAG}", f"name: 'a' {FLAG.replace('START', 'END')}"),
+         "control_input 'a' has the name of control_input 'a', expected another one"),
+        (controls(f"name: 's' {FLAG}", more=STATE), "control_input 's' has the name of a state"),
+        (controls(f"name: 's' {FLAG}") + "input { name: 's' }",
+         "control_input 's' has the name of an input of clients, expected another one"),
+        ("sequence_batching { oldest { preserve_ordering: true } }",
+         "oldest.preserve_ordering is not supported: answers of a sequence keep their order"),
         ("sequence_batching { iterative_sequence: true }", "iterative_sequence is not supported"),
         ("sequence_batching { state { initial_state { data_file: 'x' } } }",
          "initial_state.data_file is not supported: states of a file begin with zeros"),
