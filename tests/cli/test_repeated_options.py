@@ -24,7 +24,12 @@ VALUES = {
     options.pairs: "zone=a",
     options.axes: "state=1",
 }
-VALUES_OF_FLAGS = {"--arguments": "size=1", "--inputs": "x=float32[1]"}
+VALUES_OF_FLAGS = {
+    "--arguments": "size=1",
+    "--inputs": "x=float32[1]",
+    "--traffic": "1=90",
+    "--shadow": "2=5",
+}
 
 
 def optional(command):

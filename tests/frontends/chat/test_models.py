@@ -13,11 +13,11 @@ from mindspore_serving.core.llm_messages import (
     Started,
     encode_events,
 )
+from mindspore_serving.core.prefixes import prompt_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Reply, Request
 from mindspore_serving.errors import Overloaded, ServingError, WorkerUnavailable
 from mindspore_serving.frontends import access
-from mindspore_serving.frontends.chat import models as language
 from mindspore_serving.frontends.chat.models import Generation
 from mindspore_serving.frontends.replies import MAX_UNREAD, REPLY_SIZE, Replies
 from tests.frontends.inference import FakeInference
@@ -195,7 +195,7 @@ async def test_unread_replies_of_left_streams_free_their_memory():
     ],
 )
 def test_the_prefix_of_a_prompt_has_only_nonempty_texts(message):
-    texts = list(language._prefix(Generate(messages=[message], cache_salt="s")))
+    texts = list(prompt_texts(Generate(messages=[message], cache_salt="s")))
     assert all(type(text) is str and text for text in texts)
     assert len(texts) == 2 + (
         len(message["content"]) if isinstance(message["content"], list) else 1
@@ -205,4 +205,4 @@ def test_the_prefix_of_a_prompt_has_only_nonempty_texts(message):
 def test_prompts_with_another_salt_or_adapter_begin_otherwise():
     prompts = [Generate(prompt="x"), Generate(prompt="x", cache_salt="s")]
     prompts.append(Generate(prompt="x", adapter="a"))
-    assert len({tuple(language._prefix(one)) for one in prompts}) == 3
+    assert len({tuple(prompt_texts(one)) for one in prompts}) == 3
