@@ -257,10 +257,11 @@ def test_every_option_of_serve_is_in_the_table():
 
 
 def test_schema_and_reader_accept_the_same_files(read):
-    read(FULL)
-    jsonschema.validate(yaml.safe_load(FULL), schema())
+    validator = jsonschema.validators.validator_for(schema())(schema())
+    assert read(FULL) != read("{}")
+    assert list(validator.iter_errors(yaml.safe_load(FULL))) == []
     everything = config.effective(ConfigSettings(paths=("models",)))
-    jsonschema.validate(everything, schema())
+    assert list(validator.iter_errors(everything)) == []
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,8 @@ def test_values_of_language_models_go_together() -> None:
         for changes in knob.values(MODEL, {}):
             options = {name.removeprefix(LANGUAGE_PREFIX): value for name, value in changes.items()}
             options.pop("runtime", None)
-            EngineConfig(**options)
+            made = EngineConfig(**options)
+            assert {name: getattr(made, name) for name in options} == options
 
 
 def test_a_library_that_is_missing_and_the_default_are_not_tried() -> None:

@@ -74,15 +74,17 @@ def test_servables_that_would_wait_for_each_other_are_refused(waiting):
 
 
 def test_servables_may_call_each_other_by_stages():
-    calls = NestedCalls()
-    calls.begin(request(), B, Worker(), [(request(), A)])
-    calls.begin(request(), C, Worker(), [(request(), B)], waits=True)
-    calls.begin(request(), A, Worker(), [(request(), B)])
+    calls, worker, pending = NestedCalls(), Worker(), [request(), request(), request()]
+    calls.begin(pending[0], B, worker, [(request(), A)])
+    calls.begin(pending[1], C, worker, [(request(), B)], waits=True)
+    calls.begin(pending[2], A, worker, [(request(), B)])
+    assert calls.made_by(worker) == pending
 
 
 def test_a_worker_may_wait_for_a_model_of_its_servable():
-    calls = NestedCalls()
+    calls, worker, pending = NestedCalls(), Worker(), [request(), request()]
     model = Method("model")
     model.attributes = A.attributes
-    calls.begin(request(), model, Worker(), [(request(), A)], waits=True)
-    calls.begin(request(), B, Worker(), [(request(), A)], waits=True)
+    calls.begin(pending[0], model, worker, [(request(), A)], waits=True)
+    calls.begin(pending[1], B, worker, [(request(), A)], waits=True)
+    assert calls.made_by(worker) == pending

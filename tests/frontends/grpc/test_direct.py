@@ -338,6 +338,7 @@ def test_a_reset_inside_a_message_frees_its_memory(served, peer):
     peer.h2.reset_stream(number, error_code=8)
     peer.send()
     eventually(lambda: served.num_held == 0)
+    assert not served.inference.asked
 
 
 def test_a_message_that_arrives_too_slowly_is_refused(serve):

@@ -108,8 +108,14 @@ async def test_heartbeats_of_other_machines_are_in_the_memory():
         for end in (first, second):
             task = asyncio.ensure_future(end.keep_alive())
             end.lost.add_done_callback(lambda _, task=task: task.cancel())
-        while first.memory.beats[1] != 41:
-            await asyncio.sleep(0.01)
+
+        async def arrived() -> None:
+            while first.memory.beats[1] != 41:
+                await asyncio.sleep(0.01)
+
+        await within(PATIENCE, arrived())
+        assert not (first.lost.done())
+        assert not (second.lost.done())
         first.lose("the test ends")
         second.lose("the test ends")
 

@@ -326,6 +326,7 @@ def test_blocks_are_written_to_a_store_while_requests_run(server):
     engine = make(store_of(server.url))
     ask(engine, [PROMPT], count=60)
     eventually(lambda: len(server.client.keys(f"{PREFIX}*")) > 5)  # nothing was idle
+    assert engine.stats().num_store_errors == 0
     engine.close()
 
 
