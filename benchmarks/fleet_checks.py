@@ -9,12 +9,9 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
@@ -22,7 +19,7 @@ from typing import Any
 from benchmarks import prefix_cache_disk
 from benchmarks.fleet import Costs, Fleet, Plan, Turn
 from benchmarks.prefix_routing import ask, engine
-from benchmarks.processes import HERE, free_ports
+from benchmarks.processes import HERE, served
 from benchmarks.report import print_json, print_table
 from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.core.prefixes import hashes
@@ -67,32 +64,6 @@ def measure_engine() -> Costs:
 
 
 # --- streams of known speed -----------------------------------------------------------------------
-
-
-@contextmanager
-def served(*words: str, seconds: float = 120.0) -> Iterator[tuple[int, int]]:
-    """A server of `words`: its port and its process id."""
-    (port,) = free_ports(1)
-    command = [sys.executable, "-m", "mindspore_serving", "serve", *words, "--no-grpc"]
-    command += ["--http-port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            deadline = time.monotonic() + seconds
-            while not _is_ready(port):
-                if process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit("the server did not start")
-                time.sleep(0.1)
-            yield port, process.pid
-        finally:
-            process.terminate()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
 
 
 def paced(num: int, *words: str) -> Any:

@@ -16,9 +16,10 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack
+from functools import partial
 
-from benchmarks.prefix_routing import ask, engine, is_ready
-from benchmarks.processes import free_ports, running
+from benchmarks.prefix_routing import ask, engine
+from benchmarks.processes import answers_ready, free_ports, running
 from benchmarks.report import print_json, print_table
 from examples.smollm2 import INSTALL, find_model
 
@@ -55,7 +56,7 @@ def measure(rounds: int, tokens: int) -> dict[str, list[float]]:
         command = [program, "--port", str(store), "--bind", "127.0.0.1", "--save", ""]
         stack.enter_context(running("store", command, lambda: listens(store)))
         for port in ports:
-            ready = lambda port=port: is_ready(port)  # noqa: E731
+            ready = partial(answers_ready, port)
             stack.enter_context(running(f"store_{port}", [*serve, str(port)], ready, 300))
             asyncio.run(ask(port, [5] * 600))  # warms up
         for _ in range(rounds):

@@ -20,10 +20,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from benchmarks.llm_model import PLACE
-from benchmarks.processes import free_ports, running
+from benchmarks.processes import answers_ready, free_ports, running
 from benchmarks.report import print_json, print_table
 
 SYSTEM_TOKENS, TURN_TOKENS, NEW_TOKENS = 384, 96, 16
@@ -97,18 +98,13 @@ def engine(port: int) -> dict[str, float]:
     return found
 
 
-def is_ready(port: int) -> bool:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
-        return bool(reply.status == 200)
-
-
 def measure(model: Path, rounds: int) -> dict[str, Figures]:
     found = {routing: Figures() for routing in ROUTINGS}
     ports = dict(zip(ROUTINGS, free_ports(2), strict=True))
     with ExitStack() as stack:
         for routing, port in ports.items():
             command = [sys.executable, "-m", "benchmarks.servers.replicas", str(model), str(port)]
-            ready = lambda port=port: is_ready(port)  # noqa: E731
+            ready = partial(answers_ready, port)
             stack.enter_context(running(f"replicas_{routing}", [*command, routing], ready))
             asyncio.run(play(port, 0, Figures()))  # warms up
         for seed in range(1, rounds + 1):

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -82,6 +83,36 @@ def running(
         yield time.perf_counter() - started
     finally:
         _end(process)
+
+
+@contextmanager
+def served(*words: str, seconds: float = 120.0) -> Iterator[tuple[int, int]]:
+    """Run `serve` with `words` and REST alone until the block ends; gives port and process id.
+
+    Exits if the server ends or is not ready in `seconds`.
+    """
+    (port,) = free_ports(1)
+    command = [sys.executable, "-m", "mindspore_serving", "serve", *words, "--no-grpc"]
+    command += ["--http-port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            deadline = time.monotonic() + seconds
+            while not answers_ready(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    sys.exit("the server did not start")
+                time.sleep(0.1)
+            yield port, process.pid
+        finally:
+            process.terminate()
+
+
+def answers_ready(port: int) -> bool:
+    """Return whether the server at `port` says that it is ready."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
 
 
 def _wait_until(

@@ -18,18 +18,13 @@ apart), with what each costs.  See `fleet`, `fleet_checks` (costs and real runs)
 import argparse
 import heapq
 import os
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.contenders import CONTENDERS, right_reply
 from benchmarks.load import http_load
-from benchmarks.processes import HERE, free_ports
+from benchmarks.processes import HERE, served
 from benchmarks.report import print_json, print_table
 
 STAGE = 0.02  # seconds, of slow_add_one
@@ -136,36 +131,17 @@ def lose_a_tenth(costs: Costs, num_replicas: int) -> list[str]:
     return [f"{num_replicas:,}", f"{lost}", f"{before:,.0f}", f"{after:,.0f}", f"{again}"]
 
 
-@contextmanager
-def served(servable: str, num_replicas: int, num_front_ends: int = 1) -> Iterator[tuple[int, int]]:
-    """A server: its port and its process id."""
-    (port,) = free_ports(1)
-    place = HERE / "servables" / servable
-    command = [sys.executable, "-m", "mindspore_serving", "serve", str(place), "--no-grpc"]
-    command += ["--http-port", str(port), "--num-parallel-workers", str(num_replicas)]
-    command += ["--front-ends", str(num_front_ends)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            while not _is_ready(port):
-                if process.poll() is not None:
-                    sys.exit("the server did not start")
-                time.sleep(0.1)
-            yield port, process.pid
-        finally:
-            process.terminate()
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5) as reply:
-            return bool(reply.status == 200)
-    except OSError:
-        return False
+def serving(
+    servable: str, num_replicas: int, num_front_ends: int = 1
+) -> AbstractContextManager[tuple[int, int]]:
+    """Serve a servable of the benchmarks: the port and the process id."""
+    words = ["--num-parallel-workers", str(num_replicas), "--front-ends", str(num_front_ends)]
+    return served(str(HERE / "servables" / servable), *words)
 
 
 def measure_rate(num_replicas: int, seconds: int) -> float:
     """Answers per second of slow_add_one with as many replicas."""
-    with served("slow_add_one", num_replicas) as (port, _):
+    with serving("slow_add_one", num_replicas) as (port, _):
         url = f"http://127.0.0.1:{port}/model/slow_add_one:add_one"
         clients = CLIENTS_PER_REPLICA * num_replicas
         http_load(url, BODY, REPLY, clients, 1)
@@ -187,7 +163,7 @@ class Measured:
 def measure(clients: int, seconds: int, num_front_ends: int = 1) -> Measured:
     """With so many clients, and one worker that only adds one."""
     ours = next(one for one in CONTENDERS if one.name == "ours JSON")
-    with served("add_one", 1, num_front_ends) as (port, pid):
+    with serving("add_one", 1, num_front_ends) as (port, pid):
         url, reply = f"http://127.0.0.1:{port}{ours.path}", right_reply(ours, port)
         assert reply is not None
         http_load(url, ours.body, reply, clients, 1)
