@@ -50,14 +50,14 @@ def measure_engine() -> Costs:
             runner.run(step)
             steps[num] = min(steps.get(num, 1e9), time.process_time() - began)
     sequence = (steps[STREAMS[-1]] - steps[1]) / (STREAMS[-1] - 1)
-    found = prefix_cache_disk.measure_in_directory(runner)
+    block_costs = prefix_cache_disk.measure_in_directory(runner)
     block = runner.block_size * 1000
-    fetch = (found["read file"] + found["copy in"]) / block
-    transfer = (found["copy out"] + found["copy in"]) / block
+    fetch = (block_costs["read file"] + block_costs["copy in"]) / block
+    transfer = (block_costs["copy out"] + block_costs["copy in"]) / block
     return Costs(
         step=steps[1] - sequence,
         sequence=sequence,
-        prompt=found["compute"] / block,
+        prompt=block_costs["compute"] / block,
         fetch=fetch,
         transfer=transfer,
     )
@@ -298,7 +298,7 @@ def measure_hits(num: int) -> float:
 
 def measure_master() -> Costs:
     """Processor seconds of the master for a request to a language model, and for a token."""
-    found = []
+    seconds = []
     with served(str(find_model()), "--device-ids", "0", seconds=300.0) as (port, pid):
         for tokens in (1, 1, 65):  # the first time warms up
 
@@ -313,9 +313,9 @@ def measure_master() -> Costs:
 
             before = _cpu_seconds(pid)
             asyncio.run(play())
-            found.append((_cpu_seconds(pid) - before) / 24)
-    reply = (found[2] - found[1]) / 64
-    return Costs(dispatch=found[1] - reply, reply=reply)
+            seconds.append((_cpu_seconds(pid) - before) / 24)
+    reply = (seconds[2] - seconds[1]) / 64
+    return Costs(dispatch=seconds[1] - reply, reply=reply)
 
 
 def check_hits(costs: Costs) -> None:

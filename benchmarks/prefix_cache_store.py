@@ -1,4 +1,4 @@
-"""What a store that servers share saves: the first token of a prompt that another has computed.
+"""Time to the first token of a prompt that another server has put into the shared store.
 
     python -m benchmarks.prefix_cache_store [--rounds 3] [--tokens 4000]
 

@@ -57,7 +57,7 @@ class Cluster:
         server.start_restful_server(f"127.0.0.1:{self.calls.http}")
 
     def machine(self, name: str, *options: str, prefix: Sequence[str] = ()) -> Machine:
-        """One that tries to join; `prefix` is before its command line."""
+        """Start a machine that tries to join; `prefix` is put before its command line."""
         words = [*self.join_options, *options]
         machine = Machine(name, self.where, words, self.directory, prefix)
         return self._stack.enter_context(machine)

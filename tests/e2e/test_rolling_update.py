@@ -68,7 +68,7 @@ class Behind:
 
 
 def configuration(behind: Behind, port: int) -> str:
-    """That of deploy/ with addresses of this machine, and checks ten times as often."""
+    """Return the configuration of deploy/ for this machine, with checks ten times as often."""
     text = (ROOT / "deploy/haproxy/haproxy.cfg").read_text()
     replaced = {"127.0.0.1:8000": f"127.0.0.1:{port}", "inter 1s": "inter 100ms"}
     if port == behind.strict:

@@ -108,7 +108,7 @@ class BlockLevel:
             return None
         name, began = self.values.name(digest), time.perf_counter()
         try:
-            # One byte more than a block has: a longer value is wrong, and is not read to its end.
+            # A longer value is wrong; the extra byte tells without reading all of it.
             value = self._store.get(name, self.values.max_bytes + 1)
         except self._store.errors as error:
             self._fail(self.reads, "read", error)
