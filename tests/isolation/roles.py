@@ -11,6 +11,12 @@ MODULE = "tests.isolation.roles"
 kept: list[bytes] = []
 
 
+def burn(seconds: float) -> None:
+    """Take that much time of a processor."""
+    while time.process_time() < seconds:
+        pass
+
+
 def load(setup: bytes) -> Mapping[str, Role]:
     time.sleep(600 if setup == b"slow" else 0)
     if setup == b"broken":
@@ -20,6 +26,8 @@ def load(setup: bytes) -> Mapping[str, Role]:
         what, _, rest = job.partition(b" ")
         if what == b"sleep":
             time.sleep(float(rest))
+        elif what == b"burn":
+            burn(float(rest))
         elif what == b"take":
             bytearray(int(rest))
         elif what == b"keep":
