@@ -176,19 +176,14 @@ def rank_options(
     """Return the options of one rank, from those of all together.
 
     Ranks that share every layer compute at the same time and share the threads, `num_threads` if
-    the option is not set; stages follow each other, and each has all threads.  With
-    `takes_adapters` stages have their layers of adapters that are there at the start.  Raises
+    the option is not set; stages follow each other, and each has all threads.  Ranks of a runtime
+    that `takes_adapters` have their part of adapters that are there at the start.  Raises
     StartError for options that no rank supports.
     """
     if config.max_loras or (config.has_adapters and not takes_adapters):
         raise StartError(
             f"{parallel_text(config)}, but LoRA adapters are not loaded by ranks while they run: "
             "leave max_loras out, or merge the adapter into the checkpoint"
-        )
-    if config.has_adapters and config.tensor_parallel > 1:
-        raise StartError(
-            f"{parallel_text(config)}, but LoRA adapters are not cut over ranks: leave adapters "
-            "out, merge the adapter into the checkpoint, or use only pipeline_parallel"
         )
     memory = config.kv_cache_memory and config.kv_cache_memory // config.num_ranks
     threads = config.num_threads

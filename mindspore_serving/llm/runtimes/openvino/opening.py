@@ -116,7 +116,7 @@ def _open(
     _log_dequantised(weights, checkpoint, options)
     _release_file_pages(checkpoint, weights)
     compiled = _compiled(model, weights, options, is_exact=is_exact, overrides=properties or {})
-    base = BaseModel(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
+    base = BaseModel(spec, ops.ports.shapes, checkpoint) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums, shared=shared)
     if not plugin_fuses_mlp():
@@ -174,7 +174,7 @@ def _ops_of(
     spec, switches = part.spec, bool(part.spec.rope.switch)
     has_images = spec.architecture.takes_images and config.max_images > 0
     if sums is not None:
-        return OpenVINORankOps(weights, sums, switches=switches)
+        return OpenVINORankOps(weights, sums, adapts=config.has_adapters, switches=switches)
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
