@@ -184,6 +184,13 @@ class ShardedCheckpoint(Checkpoint):
         cut = self.cut_of(name, stored.shape)
         return stored.shape if cut is None else cut.shape_of(stored.shape)
 
+    def rounded(self, name: str, bits: int) -> Packed:
+        """Return this rank's part of the whole matrix, rounded: scales are of whole rows of it."""
+        cut = self.cut_of(name, self.stored(name).shape)
+        if cut is None or cut.axis == 0:
+            return super().rounded(name, bits)
+        return _columns_of(Checkpoint.of(self).rounded(name, bits), cut.ranges[0], name)
+
     def packed(self, name: str) -> Packed | None:
         """Return the integers of this rank's part.  Raises StartError if it would split a group."""
         whole = super().packed(name)

@@ -138,7 +138,6 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({PIPELINE: 2, "stage_layers": "1:²"}, "stage_layers is '1:²', expected pipeline_parallel"),
         ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not loaded"),
         ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
-        ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )
 def test_options_that_openvino_ranks_do_not_support_raise_an_error(llama, options, problem):

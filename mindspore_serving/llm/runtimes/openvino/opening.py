@@ -82,19 +82,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVI
     """Open the part of the model that this rank of `grid` holds, as `open_runner`."""
     config = rank_options(config, takes_adapters=True)
     part = open_part(directory, config, grid)
-    if part.exchange is not None:
-        _check_floats(part, config)
     return _open(part, config)
-
-
-def _check_floats(part: RankPart, config: EngineConfig) -> None:
-    stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
-    if stored or config.quantization:
-        raise StartError(
-            f"tensor_parallel is {config.tensor_parallel}, but the openvino runtime splits only "
-            "float matrices, and these are quantised: use the float checkpoint without "
-            "quantization, or only pipeline_parallel, or the torch runtime, which dequantises them"
-        )
 
 
 def _open(
