@@ -41,6 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"catalog", "option_checks", "step", "progress", "descriptions", "visible_devices"}),
+    frozenset({"option_rows"}),
     frozenset({"config"}),
     frozenset({"options", "vllm_options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),

@@ -99,6 +99,7 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.takes_images,
+            reads_files=self.tokenizer is not None,
             has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),

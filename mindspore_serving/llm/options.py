@@ -18,7 +18,8 @@ from mindspore_serving.llm.catalog import (
     RUNTIMES,
     TRANSFORMERS,
 )
-from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
+from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.llm.option_rows import ENCODERS
 
 # Options of former versions, and what became of them.
 REMOVED = {

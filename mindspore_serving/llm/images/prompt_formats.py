@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.images.frame_texts import FrameTexts, plain_times, smolvlm_times
 
 Config = Mapping[str, Any]
 FAKE, GLOBAL = "<fake_token_around_image>", "<global-img>"  # of Idefics3 and SmolVLM
@@ -27,6 +28,8 @@ class ImagePromptFormat:
         frame: tokens before and after the vectors of an image, if config.json has them; then
             templates write the first of them for an image, and otherwise the placeholder.
         is_bidirectional: tokens of an image attend to each other in both directions.
+        frames: returns the texts before the frames of a video, and the one after the last.
+        frame_options: arguments for the image processor of frames, instead of `options`.
     """
 
     token_id: int
@@ -35,6 +38,8 @@ class ImagePromptFormat:
     options: Mapping[str, Any]
     frame: tuple[int, ...] = ()
     is_bidirectional: bool = False
+    frames: FrameTexts = plain_times
+    frame_options: Mapping[str, Any] | None = None
 
 
 def find_prompt_format(config: Config) -> ImagePromptFormat | None:
@@ -60,7 +65,13 @@ def _idefics(config: Config) -> ImagePromptFormat:
     """Return the format of Idefics3 and SmolVLM, which cut an image into tiles."""
     scale = int(config.get("scale_factor", 2))
     count = _patches(_vision(config)) // scale**2
-    return ImagePromptFormat(_token_id(config), count, _in_tiles, {"return_row_col_info": True})
+    options = {"return_row_col_info": True}
+    whole = {**options, "do_image_splitting": False}
+    is_smol = config.get("model_type") == "smolvlm"
+    frames = smolvlm_times if is_smol else plain_times
+    return ImagePromptFormat(
+        _token_id(config), count, _in_tiles, options, frames=frames, frame_options=whole
+    )
 
 
 def _gemma3(config: Config) -> ImagePromptFormat | None:

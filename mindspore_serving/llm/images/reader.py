@@ -3,8 +3,6 @@
 Their vectors are computed elsewhere (`tower`). Threads may share a reader.
 """
 
-import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -20,8 +18,8 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.decoding import decode_file
-from mindspore_serving.llm.images.fetching import FetchLimits, fetch
-from mindspore_serving.llm.images.messages import ImageSource
+from mindspore_serving.llm.images.loading import check_counts, load_file
+from mindspore_serving.llm.images.messages import MediaSource
 from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -72,30 +70,32 @@ class ImageReader:
         self._config = config
         self._processor = open_processor(directory)
 
-    def read(self, sources: Sequence[ImageSource]) -> list[PreparedImage]:
+    def read(self, sources: Sequence[MediaSource]) -> list[PreparedImage]:
         """Fetch, decode and prepare images.
 
         Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
         """
-        max_images = self._config.max_images
-        if len(sources) > max_images:
-            accepted = f"at most {max_images}" if max_images else "none: max_images is 0"
-            field, _, inside = sources[0].field.partition("[")
-            has = "have" if inside else "has"
-            raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
-        return [self._read(source) for source in sources]
+        check_counts(sources, self._config)
+        return [self.read_image(source) for source in sources]
 
-    def _read(self, source: ImageSource) -> PreparedImage:
+    def read_image(self, source: MediaSource) -> PreparedImage:
+        """Fetch, decode and prepare an image.  Raises InvalidField."""
         try:
-            data = _load(source.url, self._config)
+            data = load_file(source.url, self._config.max_image_bytes, self._config)
             image = decode_file(data, self._config)
-            return self._prepare(image, blake2b(data, digest_size=16).digest())
+            return self.prepare(image, digest_of(data))
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None
 
-    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+    def prepare(
+        self, image: Any, digest: bytes, options: Mapping[str, Any] | None = None
+    ) -> PreparedImage:
+        """Prepare a decoded image; `options` are arguments of its processor, None: the usual ones.
+
+        Raises InvalidInputs.
+        """
         try:
-            processed = self._process(image)
+            processed = self._process(image, options)
             text = self._write(processed)
         except MemoryError:  # a very thin image is enlarged beyond the memory
             raise
@@ -104,8 +104,10 @@ class ImageReader:
         inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
         return PreparedImage(digest, text, self._count(text), inputs)
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
-        processed: Mapping[str, Any] = self._processor([image], return_tensors="np")
+    def _process(self, image: Any, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        processed: Mapping[str, Any] = self._processor(
+            [image], return_tensors="np", **(options or {})
+        )
         return processed
 
     def _write(self, processed: Mapping[str, Any]) -> str:
@@ -150,15 +152,18 @@ class PromptImageReader(ImageReader):
             raise InvalidField(
                 "messages",
                 f"have {len(images)} images and {len(pieces) - 1} times {self.token!r}, the "
-                "placeholder of an image: leave it out of texts",
+                "placeholder of an image: "
+                + (
+                    "leave it out of texts"
+                    if len(pieces) > len(images)
+                    else "the chat template shows none in such a message, send them as the user"
+                ),
             )
         texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
-        options = self.prompt_format.options
-        processed: Mapping[str, Any] = self._processor([image], return_tensors="np", **options)
-        return processed
+    def _process(self, image: Any, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        return super()._process(image, options or self.prompt_format.options)
 
     def _write(self, processed: Mapping[str, Any]) -> str:
         prompt_format = self.prompt_format
@@ -166,6 +171,11 @@ class PromptImageReader(ImageReader):
 
     def _count(self, text: str) -> int:
         return text.count(self._names[0])
+
+
+def digest_of(*contents: bytes) -> bytes:
+    """Return the name of an image: a hash of its file, and of its place in it."""
+    return blake2b(b"".join(contents), digest_size=16).digest()
 
 
 def open_reader(
@@ -226,24 +236,6 @@ def process_image(processor: Any, image: Any) -> dict[str, "npt.NDArray[Any]"]:
 def has_processor(directory: Path) -> bool:
     """Return whether the directory has the configuration of an image processor."""
     return any((directory / name).is_file() for name in PROCESSORS)
-
-
-def _load(url: str, config: EngineConfig) -> bytes:
-    """Return the file at `url`, decoded or fetched.  Raises InvalidInputs."""
-    if url[:5].lower() != "data:":
-        seconds = config.preparation_timeout
-        return fetch(url, FetchLimits(config.image_hosts, config.max_image_bytes, seconds))
-    head, comma, content = url.partition(",")
-    if not comma or not head.lower().endswith(";base64"):
-        raise InvalidInputs('is no base64 data URI, expected "data:image/png;base64,..."')
-    if len(content) * 3 // 4 > config.max_image_bytes + 2:
-        raise InvalidInputs(
-            f"has {len(content) * 3 // 4:,} bytes, expected at most {config.max_image_bytes:,}"
-        )
-    try:
-        return base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInputs(f"is no valid base64: {error}") from None
 
 
 def to_arrays(image: PreparedImage) -> Mapping[str, "npt.NDArray[Any]"]:

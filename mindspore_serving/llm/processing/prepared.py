@@ -24,7 +24,7 @@ from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Sc
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import ServingError, from_code, printable
-from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.messages import has_media
 from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
@@ -142,15 +142,12 @@ def is_small(request: LLMRequest) -> bool:
 
 
 def has_images(request: LLMRequest) -> bool:
-    """Return whether there are images in its messages or its text, or to embed.
-
-    Raises InvalidField for an image without a URL.
-    """
+    """Return whether there are files in its messages, images in its text, or images to embed."""
     if isinstance(request, Embed):
         return bool(request.images)
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
-    return bool(find_images(messages or (), markdown))
+    return has_media(messages or (), markdown)
 
 
 def _room(room: int, value: Any) -> int:

@@ -26,6 +26,8 @@ from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import (
@@ -88,7 +90,7 @@ class Processor:
 
     `find_adapter` returns the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
     grammars may be written by anybody: see `GrammarCompiler`.  `images` reads the images of
-    requests, and `tower` computes them, where requests are completed.
+    requests, and `tower` computes them, where requests are completed.  `limits` are those of files.
     """
 
     def __init__(
@@ -101,9 +103,11 @@ class Processor:
         is_trusted: bool = True,
         images: ImageReader | None = None,
         tower: Tower | None = None,
+        limits: EngineConfig | None = None,
     ) -> None:
         self.adapter = find_adapter
         self._images = images if isinstance(images, PromptImageReader) else None
+        self._media = MediaReader(self._images, limits or EngineConfig())
         self._tower = tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
@@ -191,7 +195,9 @@ class Processor:
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         """Return the tokens of a text or a conversation, with their offsets in it."""
         tools = None if request.tool_choice.mode == "none" else request.tools
-        text, add_special = self._text(request, tools, self._read_images(request))
+        images = self._read_images(request)
+        request = structs.replace(request, messages=images.messages)
+        text, add_special = self._text(request, tools, images)
         check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
@@ -246,6 +252,7 @@ class Processor:
         """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
+        request = structs.replace(request, messages=images.messages)
         if request.suffix is not None:
             text = self._check_infill(request)
             ids = self._infill(request, text, request.suffix)
@@ -293,7 +300,7 @@ class Processor:
 
     def _read_images(self, request: Generate | Tokenize) -> ImagePrompt:
         markdown = request.markdown if isinstance(request, Generate) else ""
-        return ImagePrompt(self._images, request.messages, markdown)
+        return ImagePrompt(self._media, request.messages, markdown)
 
     def _fits(
         self,
@@ -323,9 +330,7 @@ class Processor:
             return images.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
             raise InvalidInputs("the request has both a prompt and messages, expected one of them")
-        messages = request.messages
-        request = structs.replace(request, messages=images.marked(messages))
-        text = images.expand(self._chat.text(request, tools, images.token), messages)
+        text = images.expand(self._chat.text(request, tools, images.token), request.messages)
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:

@@ -132,6 +132,7 @@ class AsyncEngine:
             is_trusted=False,
             images=opened.images,
             tower=opened.tower,
+            limits=opened.config,
         )
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" atomic

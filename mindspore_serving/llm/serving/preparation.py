@@ -36,8 +36,10 @@ from mindspore_serving.llm.processing.processor import Processor
 THREADS = 2
 WARM_AFTER = 1.0  # seconds: both take as long and the memory of a second tokenizer
 _LARGE_ANSWER = 64 * 1024  # bytes of what a child returns: its grammar, or many tokens
-IMAGE_OPTIONS = (
+FILE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
+    "max_videos", "max_video_seconds", "max_video_frames", "max_documents", "max_document_pages",
+    "max_file_bytes",
 )  # fmt: skip
 
 Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None
@@ -75,7 +77,7 @@ class Preparation:
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
-            config = {name: getattr(opened.config, name) for name in IMAGE_OPTIONS}
+            config = {name: getattr(opened.config, name) for name in FILE_OPTIONS}
             setup = msgspec.msgpack.encode(
                 child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
