@@ -6,9 +6,11 @@ pixels.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.images.qwen_formats import in_grid, merge_size_of
 
 Config = Mapping[str, Any]
 FAKE, GLOBAL = "<fake_token_around_image>", "<global-img>"  # of Idefics3 and SmolVLM
@@ -27,6 +29,8 @@ class ImagePromptFormat:
         frame: tokens before and after the vectors of an image, if config.json has them; then
             templates write the first of them for an image, and otherwise the placeholder.
         is_bidirectional: tokens of an image attend to each other in both directions.
+        merge_size: a token stands for so many patches in height and in width, and has positions in
+            both; 0 if the number of an image's tokens does not depend on its size.
     """
 
     token_id: int
@@ -35,6 +39,7 @@ class ImagePromptFormat:
     options: Mapping[str, Any]
     frame: tuple[int, ...] = ()
     is_bidirectional: bool = False
+    merge_size: int = 0
 
 
 def find_prompt_format(config: Config) -> ImagePromptFormat | None:
@@ -72,6 +77,15 @@ def _gemma3(config: Config) -> ImagePromptFormat | None:
     return ImagePromptFormat(
         _token_id(config), count, _with_crops, {}, frame, is_bidirectional=True
     )
+
+
+def _qwen_vl(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Qwen-VL and GLM-4.1V; None for a text model of the same architecture."""
+    if not config.get("vision_config"):
+        return None
+    size = merge_size_of(_vision(config))
+    write = partial(in_grid, size)
+    return ImagePromptFormat(_token_id(config), 0, write, {}, merge_size=size)
 
 
 def _in_a_row(names: Sequence[str], count: int, processed: Mapping[str, Any]) -> str:
@@ -133,5 +147,12 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "LlavaForConditionalGeneration": _llava,
     "Idefics3ForConditionalGeneration": _idefics,
     "SmolVLMForConditionalGeneration": _idefics,
+    "Glm4vForConditionalGeneration": _qwen_vl,
+    "Qwen2VLForConditionalGeneration": _qwen_vl,
+    "Qwen2_5_VLForConditionalGeneration": _qwen_vl,
+    "Qwen3VLForConditionalGeneration": _qwen_vl,
+    "Qwen3VLMoeForConditionalGeneration": _qwen_vl,
+    "Qwen3_5ForConditionalGeneration": _qwen_vl,
+    "Qwen3_5MoeForConditionalGeneration": _qwen_vl,
 }
 ARCHITECTURES = tuple(_ROWS)

@@ -6,7 +6,8 @@ from typing import Any, TypeAlias
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_images, to_marks
-from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader
+from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
+from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
@@ -74,5 +75,9 @@ def to_prompt_images(
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
-    is_bidirectional = reader.prompt_format.is_bidirectional
-    return PromptImages(positions, tower.compute(images), is_bidirectional=is_bidirectional)
+    prompt_format, parts = reader.prompt_format, None
+    if prompt_format.merge_size:
+        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
+        parts = rope_positions(len(ids), positions, grids)
+    vectors, is_bidirectional = tower.compute(images), prompt_format.is_bidirectional
+    return PromptImages(positions, vectors, is_bidirectional=is_bidirectional, rope_positions=parts)

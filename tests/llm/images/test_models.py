@@ -75,9 +75,10 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
         messages = seeing.chat(*CHATS["two images"])
         prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
         ids = prepared.prompt_ids
-        features = prepared.options["images"].between(0, len(ids))
-        blocks = range(-(-len(ids) // opened.engine.block_size))
-        row = Row(ids, 0, blocks, len(ids), features=features)
+        end, images = len(ids), prepared.options["images"]
+        blocks = range(-(-end // opened.engine.block_size))
+        features, positions = images.between(0, end), images.rope_positions(0, end)
+        row = Row(ids, 0, blocks, end, features=features, rope_positions=positions)
         found = opened.engine.runner.run(Step((row,)))
         expected = references[kind].logits(ids, [ONE, TWO])
         assert np.abs(found - expected).max() < 1e-4
