@@ -1,4 +1,4 @@
-"""Images of Qwen-VL models and of similar ones, whose number of tokens depends on their size: texts and positions.
+"""Images of Qwen-VL models and similar ones, with tokens by their size: texts and positions.
 
 A grid has an image's number of tokens in time, height and width. Knows no tokenizer and no pixels.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidInputs, StartError
 
 Grid = tuple[int, int, int]
 GRID = "image_grid_thw"  # output of the image processors: patches in time, height and width
@@ -36,6 +36,17 @@ def grid_of(patches: Sequence[int], merge_size: int) -> Grid:
 def in_grid(merge_size: int, names: Sequence[str], count: int, processed: Mapping[str, Any]) -> str:
     """Write an image: a placeholder for each token of its grid."""
     return names[0] * prod(grid_of(processed[GRID][0], merge_size))
+
+
+def check_tokens(processor: Any, size: tuple[int, int], merge_size: int, max_tokens: int) -> None:
+    """Raise InvalidInputs if an image of `size`, (width, height), has more than `max_tokens`."""
+    width, height = size
+    count = processor.get_number_of_image_patches(height, width) // merge_size**2
+    if count > max_tokens:
+        raise InvalidInputs(
+            f"{width} x {height} pixels become {count:,} tokens, and the model has {max_tokens:,} "
+            "for prompt and answer; expected a smaller image"
+        )
 
 
 def rope_positions(

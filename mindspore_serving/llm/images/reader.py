@@ -19,10 +19,13 @@ from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.descriptions.config_types import MAX_INT
+from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.fetching import FetchLimits, fetch
 from mindspore_serving.llm.images.messages import ImageSource
 from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.images.qwen_formats import check_tokens
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -139,6 +142,8 @@ class PromptImageReader(ImageReader):
         self.prompt_format = prompt_format
         self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
         self._names = names
+        trained = flattened(find_config(directory)).get("max_position_embeddings")
+        self._max_tokens = config.max_model_len or trained or MAX_INT
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
         """Return `text` with the images' texts in place of the tokens that stand for them.
@@ -156,7 +161,9 @@ class PromptImageReader(ImageReader):
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
     def _process(self, image: Any) -> Mapping[str, Any]:
-        options = self.prompt_format.options
+        merge_size, options = self.prompt_format.merge_size, self.prompt_format.options
+        if merge_size:
+            check_tokens(self._processor, image.size, merge_size, self._max_tokens)
         processed: Mapping[str, Any] = self._processor([image], return_tensors="np", **options)
         return processed
 
