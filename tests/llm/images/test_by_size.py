@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
@@ -14,10 +15,14 @@ from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import rope_positions
 from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt
+from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm import seeing
+from tests.llm.torch_graph import Capture
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -87,6 +92,28 @@ def test_drafts_by_prompt_lookup_change_no_answer(runtime, directories, referenc
         ((ids, tokens),) = answers(llm, chat)
         assert llm.stats().num_draft_tokens > 0
     assert tokens == expected(references["qwen3-vl"], ids, chat)
+
+
+def test_decoding_graphs_go_on_after_the_positions_of_images(directories, references) -> None:
+    """They are recorded and repeated by a substitute on a CPU."""
+    options = {**SMALL, "block_size": 8, "num_speculative_tokens": 0}
+    opened = open_model(directories["qwen3-vl"], "torch", make_config(options))
+    capture = Capture()
+    try:
+        opened.engine.runner.use_graphs(capture, 4)
+        processor = Processor(
+            opened.tokenizer, opened.chat_template, opened.card(),
+            images=opened.images, tower=opened.tower,
+        )  # fmt: skip
+        prepared = processor.prepare(Generate(messages=seeing.chat(*CHAT), params=GREEDY))
+        prepared.add_to(opened.engine, "1")
+        tokens = []
+        while opened.engine.has_work:
+            tokens += [token for _, each in opened.engine.step() for token in each.token_ids]
+    finally:
+        opened.engine.close()
+    assert sum(capture.runs) >= COUNT - 1
+    assert tokens == expected(references["qwen3-vl"], prepared.prompt_ids)
 
 
 def test_an_image_with_too_many_tokens_is_refused_before_work(directories, monkeypatch) -> None:
