@@ -22,8 +22,8 @@ class Features:
     """Vectors in place of the embeddings of some of a row's tokens: those of images.
 
     `positions` are int64 [n], counted from the row's first new token; `vectors` float32 [n,
-    hidden_size].  With `is_bidirectional`, adjacent positions are of one image, whose tokens attend
-    to each other in both directions; a row does not end within an image.
+    `ModelSpec.image_features`].  With `is_bidirectional`, adjacent positions are of one image,
+    whose tokens attend to each other in both directions; a row does not end within an image.
     """
 
     positions: npt.NDArray[np.int64]
@@ -64,7 +64,8 @@ class Row:
     models with state slots; without it a text that is computed at once leaves none.  `features` are
     only for a runner of a model that takes images.  With `uses_long_rope` the sequence is longer
     than the runner's `rope_switch`, or its prompt will be; its keys in the cache must have been
-    computed so as well.
+    computed so as well.  `rope_positions` are int32 [tokens, 3]: positions in time, height and
+    width, in a prompt with images that have their own; None if all three are those of the tokens.
     """
 
     tokens: Sequence[int]
@@ -75,6 +76,7 @@ class Row:
     state: StateSlots | None = None
     features: Features | None = None
     uses_long_rope: bool = False
+    rope_positions: Tokens | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,19 @@ class Step:
         if not positions:
             return None
         return Features(np.concatenate(positions), np.concatenate(vectors), is_bidirectional)
+
+    def rope_positions(self) -> Tokens | None:
+        """Return `Row.rope_positions` of all rows, [num_tokens, 3]; None if no row has its own."""
+        if all(row.rope_positions is None for row in self.rows):
+            return None
+        return np.concatenate([_rope_positions(row) for row in self.rows])
+
+
+def _rope_positions(row: Row) -> Tokens:
+    if row.rope_positions is not None:
+        return row.rope_positions
+    positions = np.arange(row.start, row.start + len(row.tokens), dtype=np.int32)
+    return np.repeat(positions[:, None], 3, axis=1)
 
 
 @dataclass(frozen=True, slots=True)

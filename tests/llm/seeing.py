@@ -15,6 +15,8 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.llm.architectures import DELTA_RULE
+
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
 MARKS += ["<start_of_image>", "<end_of_image>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
@@ -58,6 +60,34 @@ GEMMA = {
 }  # fmt: skip
 LLAVA = {"vision_config": CLIP, "vision_feature_layer": -2}
 TILED = {"vision_config": VISION, "scale_factor": 2, "pad_token_id": 0}
+MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [3, 2, 3]}
+QWEN = {"patch_size": 8, "num_heads": 4, "depth": 3, "initializer_range": 0.2}
+QWEN2_VL = {
+    "vision_config": {**QWEN, "embed_dim": 32, "hidden_size": 64},
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN2_5_VL = {
+    "vision_config": {
+        **QWEN, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,
+        "window_size": 32, "fullatt_block_indexes": [1],
+    },
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_VL = {
+    "vision_config": {
+        **QWEN, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,
+        "num_position_embeddings": 36, "deepstack_visual_indexes": [0, 2],
+    },
+    "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN3_5 = {"vision_config": {k: v for k, v in QWEN3_VL["vision_config"].items() if "deep" not in k}}
+GLM4V = {
+    "vision_config": {
+        **QWEN, "num_heads": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64,
+        "image_size": 48,
+    },
+    "tie_word_embeddings": False,
+}  # fmt: skip
 # name -> (class, text model, what its config has beside, beginning of its image processor's class)
 KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "llava": ("Llava", "llama", LLAVA, "CLIP"),
@@ -69,6 +99,12 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
     "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
     "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
+    "qwen2-vl": ("Qwen2VL", "qwen2_vl_text", QWEN2_VL, "Qwen2VL"),
+    "qwen2.5-vl": ("Qwen2_5_VL", "qwen2_5_vl_text", QWEN2_5_VL, "Qwen2VL"),
+    "qwen3-vl": ("Qwen3VL", "qwen3_vl_text", QWEN3_VL, "Qwen2VL"),
+    "qwen3-vl-moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", QWEN3_VL, "Qwen2VL"),
+    "qwen3.5": ("Qwen3_5", "qwen3_5_text", QWEN3_5, "Qwen2VL"),
+    "glm4v": ("Glm4v", "glm4v_text", GLM4V, "Glm4v"),
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
@@ -76,17 +112,37 @@ SIZES: dict[str, dict[str, Any]] = {
     "Gemma3": {"size": {"height": 32, "width": 32}},
     "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
     "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    "Qwen2VL": {"size": {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}, "patch_size": 8},
+    "Glm4v": {"size": {"shortest_edge": 2048, "longest_edge": 2 * 64 * 64}, "patch_size": 8},
 }
+# Their images have tokens, and positions in height and width, by their size.
+BY_SIZE = tuple(kind for kind, row in KINDS.items() if row[3] in ("Qwen2VL", "Glm4v"))
+MORE_TEXT: dict[str, dict[str, Any]] = {
+    SEES_WHOLE: GEMMA_TEXT,
+    "qwen2-vl": {"rope_parameters": MROPE},
+    "qwen2.5-vl": {"rope_parameters": MROPE},
+    "qwen3-vl": {"rope_parameters": MROPE, "head_dim": 16},
+    "qwen3-vl-moe": {
+        "rope_parameters": MROPE, "head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+    },
+    "qwen3.5": {
+        **DELTA_RULE, "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5},
+        "initializer_range": 0.1,
+    },
+    "glm4v": {
+        "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
+    },
+}  # fmt: skip
 
 
 def build(directory: Path, kind: str, name: str = "") -> Path:
     """The model's directory, below `directory`."""
     target = directory / (name or kind)
     target.mkdir(parents=True)
-    size = _write_tokenizer(target, "<start_of_image>" if kind == SEES_WHOLE else "<image>")
+    size = _write_tokenizer(target, _mark(kind))
     prefix, text_model, more, _ = KINDS[kind]
-    more_text = GEMMA_TEXT if kind == SEES_WHOLE else {}
-    text = {**TEXT, **more_text, "model_type": text_model, "vocab_size": size}
+    text = {**TEXT, **MORE_TEXT.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
         text_config=text, image_token_id=IMAGE, **more
     )
@@ -102,6 +158,13 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     model.save_pretrained(target)
     processor(kind).save_pretrained(target)
     return target
+
+
+def _mark(kind: str) -> str:
+    """What a template writes for an image."""
+    if kind in BY_SIZE:
+        return "<start_of_image><image><end_of_image>"
+    return "<start_of_image>" if kind == SEES_WHOLE else "<image>"
 
 
 def processor(kind: str) -> Any:
@@ -157,7 +220,7 @@ class Reference:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._processor = processor(kind)
-        self._sees_whole = kind == SEES_WHOLE
+        self._sees_whole, self._is_by_size = kind == SEES_WHOLE, kind in BY_SIZE
         self._model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
         ).eval()
@@ -181,7 +244,10 @@ class Reference:
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         if images:
             made = self._processor(list(images), return_tensors="pt")
-            inputs |= {name: x for name, x in made.items() if name.startswith("pixel")}
+            names = ("pixel", "image_grid")
+            inputs |= {name: x for name, x in made.items() if name.startswith(names)}
+        if self._is_by_size:
+            inputs["mm_token_type_ids"] = (tokens == IMAGE).int()
         if self._sees_whole:
             inputs["token_type_ids"] = (tokens == IMAGE).long()
         return inputs

@@ -12,6 +12,7 @@ Config: TypeAlias = Mapping[str, Any]
 
 RMS, RMS_PLUS_ONE, LAYER, LAYER_PLUS_ONE, LAYER_PLAIN = "rms", "rms+1", "layer", "layer+1", "plain"
 HALVES, PAIRS = "halves", "pairs"
+SECTIONS, INTERLEAVED = "sections", "interleaved"  # of frequencies by time, height and width
 # Kinds of layers in layer_types that have a state instead of keys and values, or in addition.
 CONVOLUTION, DELTA_RULE, MAMBA = "conv", "linear_attention", "mamba"
 SILU = ("silu", "swish")
@@ -80,7 +81,8 @@ class Experts:
     shares_dense: bool = False  # the dense block computes every token as well
     shared_gate: str = ""  # its sigmoid scales the output of the shared expert
     parallel: "ParallelMixture | None" = None
-    joined_rows: bool = False  # `joined` is [experts, out, in] instead of [experts, in, out]
+    # `joined` is [experts, out, in] instead of [experts, in, out]; None: whichever fits hidden_size
+    joined_rows: bool | None = False
     joined: tuple[str, str] | None = None  # gate and up, and down, of all experts; `layouts` splits
 
 
@@ -132,6 +134,8 @@ class Architecture:
         skips_positions: the table of positions has rows before that of the first token.
         takes_images: vectors of images may take the place of token embeddings.
         has_bidirectional_images: tokens of an image attend to each other in both directions.
+        image_axes: how rotary frequencies are divided among time, height and width, where tokens
+            of images have positions in all three: SECTIONS or INTERLEAVED; "" for none.
     """
 
     names: Names = Names()
@@ -169,6 +173,7 @@ class Architecture:
     skips_positions: bool = False
     takes_images: bool = False
     has_bidirectional_images: bool = False
+    image_axes: str = ""
 
     @property
     def settings(self) -> frozenset[str]:

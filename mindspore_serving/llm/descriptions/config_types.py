@@ -61,6 +61,7 @@ _ROPE: tuple[_Kind, ...] = (
     ("a text", _is_text, ("rope_type", "type")),
     ("true or false", lambda value: isinstance(value, bool), ("truncate",)),
     ("a list of numbers of 0 or more", _is_list_of(_is_number), ("short_factor", "long_factor")),
+    ("a list of ints", _is_list_of(_is_int), ("mrope_section",)),
 )  # fmt: skip
 _KINDS: tuple[_Kind, ...] = (
     (

@@ -83,7 +83,9 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "vision_feature_select_strategy", "mm_tokens_per_image",
         "multimodal_projector_bias", "projector_hidden_act", "image_seq_length",
         "spatial_merge_size", "vision_soft_tokens_per_image", "audio_soft_tokens_per_image",
-        "audio_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id",
+        "audio_token_id", "video_token_id", "vision_token_id",
+        *(f"{part}_{side}_token_id" for part in ("image", "video", "vision")
+        for side in ("start", "end")),
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",
         "index")),
     ),

@@ -104,9 +104,11 @@ class PredictionHead(DraftSource):
     def _row(
         self, sequence: Sequence, tokens: list[int], start: int, *, is_drafted: bool = True
     ) -> Row:
+        images, end = sequence.images, start + len(tokens)
         return Row(
             tokens, start, sequence.blocks, int(is_drafted),
             uses_long_rope=sequence.uses_long_rope,
+            rope_positions=None if images is None else images.rope_positions(start, end),
         )  # fmt: skip
 
     def _can_compute(self, sequence: Sequence) -> bool:

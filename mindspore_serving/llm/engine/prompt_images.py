@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mindspore_serving.llm.step import Features, Vectors
+from mindspore_serving.llm.step import Features, Tokens, Vectors
 
 
 class PromptImages:
@@ -20,14 +20,17 @@ class PromptImages:
         images: for each image in order a hash of its content, and its vectors, float32
             [n, hidden_size]; together as many as there are positions.
         is_bidirectional: as in `Features`.
+        rope_positions: int32 [tokens of the prompt, 3], as in `Row`; those of later tokens follow
+            the largest of them.  None where they are those of the tokens.
     """
 
     def __init__(
         self, positions: Sequence[int], images: Sequence[tuple[bytes, Vectors]],
-        *, is_bidirectional: bool = False,
+        *, is_bidirectional: bool = False, rope_positions: Tokens | None = None,
     ) -> None:  # fmt: skip
         self._positions = np.asarray(positions, np.int64)
         self._is_bidirectional = is_bidirectional
+        self._rope_positions = rope_positions
         self._digests = [digest for digest, _ in images]
         self._vectors = [vectors for _, vectors in images]
         self._ends = np.cumsum([len(vectors) for vectors in self._vectors]).tolist()
@@ -44,6 +47,16 @@ class PromptImages:
         parts = [self._vectors[i][a:b] for i, a, b in self._cut(first, last)]
         positions = self._positions[first:last] - start
         return Features(positions, np.concatenate(parts), self._is_bidirectional)
+
+    def rope_positions(self, start: int, end: int) -> Tokens | None:
+        """Return `Row.rope_positions` of the tokens `start` .. `end - 1`."""
+        prompt = self._rope_positions
+        if prompt is None:
+            return None
+        offset = int(prompt.max()) + 1 - len(prompt)
+        after = np.arange(max(start, len(prompt)), max(end, len(prompt)), dtype=np.int32)
+        parts = (prompt[start:end], np.repeat(after[:, None] + offset, 3, axis=1))
+        return np.concatenate(parts, dtype=np.int32)
 
     def end_of_piece(self, start: int, end: int) -> int:
         """Return where a chunk of the prompt ends that begins at `start` and has room up to `end`.

@@ -6,10 +6,12 @@ pixels.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.images.frame_texts import FrameTexts, plain_times, smolvlm_times
+from mindspore_serving.llm.images.qwen_formats import in_grid, merge_size_of
 
 Config = Mapping[str, Any]
 FAKE, GLOBAL = "<fake_token_around_image>", "<global-img>"  # of Idefics3 and SmolVLM
@@ -30,6 +32,8 @@ class ImagePromptFormat:
         is_bidirectional: tokens of an image attend to each other in both directions.
         frames: returns the texts before the frames of a video, and the one after the last.
         frame_options: arguments for the image processor of frames, instead of `options`.
+        merge_size: a token stands for so many patches in height and in width, and has positions in
+            both; 0 if the number of an image's tokens does not depend on its size.
     """
 
     token_id: int
@@ -40,6 +44,7 @@ class ImagePromptFormat:
     is_bidirectional: bool = False
     frames: FrameTexts = plain_times
     frame_options: Mapping[str, Any] | None = None
+    merge_size: int = 0
 
 
 def find_prompt_format(config: Config) -> ImagePromptFormat | None:
@@ -83,6 +88,15 @@ def _gemma3(config: Config) -> ImagePromptFormat | None:
     return ImagePromptFormat(
         _token_id(config), count, _with_crops, {}, frame, is_bidirectional=True
     )
+
+
+def _qwen_vl(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Qwen-VL and GLM-4.1V; None for a text model of the same architecture."""
+    if not config.get("vision_config"):
+        return None
+    size = merge_size_of(_vision(config))
+    write = partial(in_grid, size)
+    return ImagePromptFormat(_token_id(config), 0, write, {}, merge_size=size)
 
 
 def _in_a_row(names: Sequence[str], count: int, processed: Mapping[str, Any]) -> str:
@@ -144,5 +158,12 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "LlavaForConditionalGeneration": _llava,
     "Idefics3ForConditionalGeneration": _idefics,
     "SmolVLMForConditionalGeneration": _idefics,
+    "Glm4vForConditionalGeneration": _qwen_vl,
+    "Qwen2VLForConditionalGeneration": _qwen_vl,
+    "Qwen2_5_VLForConditionalGeneration": _qwen_vl,
+    "Qwen3VLForConditionalGeneration": _qwen_vl,
+    "Qwen3VLMoeForConditionalGeneration": _qwen_vl,
+    "Qwen3_5ForConditionalGeneration": _qwen_vl,
+    "Qwen3_5MoeForConditionalGeneration": _qwen_vl,
 }
 ARCHITECTURES = tuple(_ROWS)

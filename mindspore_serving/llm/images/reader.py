@@ -17,10 +17,13 @@ from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.descriptions.config_types import MAX_INT
+from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.loading import check_counts, load_file
 from mindspore_serving.llm.images.messages import MediaSource
 from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.images.qwen_formats import check_tokens
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -141,6 +144,8 @@ class PromptImageReader(ImageReader):
         self.prompt_format = prompt_format
         self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
         self._names = names
+        trained = flattened(find_config(directory)).get("max_position_embeddings")
+        self._max_tokens = config.max_model_len or trained or MAX_INT
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
         """Return `text` with the images' texts in place of the tokens that stand for them.
@@ -163,6 +168,8 @@ class PromptImageReader(ImageReader):
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
     def _process(self, image: Any, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+        if merge_size := self.prompt_format.merge_size:
+            check_tokens(self._processor, image.size, merge_size, self._max_tokens)
         return super()._process(image, options or self.prompt_format.options)
 
     def _write(self, processed: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ class Tower:
         return cls(_load(directory, config))
 
     def compute(self, images: Sequence[PreparedImage]) -> list[tuple[bytes, Vectors]]:
-        """Return the hash of each image and its vectors, float32 [count, hidden_size].
+        """Return the hash of each image and its vectors, float32 [count, image_features].
 
         Raises ServingError if the vectors cannot be computed.
         """
@@ -72,8 +72,10 @@ class Tower:
         try:
             with torch.inference_mode():
                 inputs = {name: torch.tensor(x, device=device) for name, x in arrays.items()}
-                features = self._model.get_image_features(**inputs, return_dict=True).pooler_output
-                vectors: Vectors = torch.cat(list(features)).float().cpu().numpy()
+                output = self._model.get_image_features(**inputs, return_dict=True)
+                deeper = getattr(output, "deepstack_features", None) or ()
+                levels = [torch.cat(list(level)) for level in (output.pooler_output, *deeper)]
+                vectors: Vectors = torch.cat(levels, -1).float().cpu().numpy()
         except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
             raise ServingError(f"an image cannot be computed: {error_text(error)}") from error
         if len(vectors) != image.count:

@@ -56,6 +56,9 @@ class AttentionContext:
 
 def _tables(ops: Ops, rope: Rope, inputs: DecoderInputs) -> Tensor:
     longer = (inputs.uses_long_rope, rope.long_freq) if rope.switch else None
+    if rope.axes and inputs.rope_positions is not None:
+        positions = inputs.rope_positions
+        return ops.rope_tables(positions, rope.inv_freq, rope.scale, longer, rope.axes)
     return ops.rope_tables(inputs.positions, rope.inv_freq, rope.scale, longer)
 
 

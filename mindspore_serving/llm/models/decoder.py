@@ -125,8 +125,27 @@ def _run(
     x = _embed(ops, spec, inputs) if spec.is_first else inputs.hidden
     context = AttentionContext.of(ops, spec, inputs)
     extra_inputs = layer_inputs(ops, spec, x, inputs.token_ids)
+    block = partial(_block, context=context, kept=kept)
+    if spec.image_levels and inputs.features is not None:
+        block = partial(_deepen, block=block, inputs=inputs)
     layers = altup.run_layers if spec.streams else _run_layers
-    return layers(ops, spec, x, partial(_block, context=context, kept=kept), extra_inputs)
+    return layers(ops, spec, x, block, extra_inputs)
+
+
+def _deepen(layer: Layer, x: Tensor, block: altup.Block, inputs: DecoderInputs) -> Tensor:
+    """Add the image features of the layer's level, if it has any, to its output (DeepStack)."""
+    ops, spec, x = layer.ops, layer.spec, block(layer, x)
+    if layer.index >= spec.image_levels:
+        return x
+    added = _image_features(ops, spec, inputs, layer.index + 1)
+    return ops.add_rows(x, inputs.feature_rows, added)
+
+
+def _image_features(ops: Ops, spec: ModelSpec, inputs: DecoderInputs, level: int) -> Tensor:
+    """Return the image features of a level, [n, H]: 0 for embeddings, then those of layers."""
+    if not spec.image_levels:
+        return inputs.features
+    return ops.split(inputs.features, [spec.hidden_size] * (1 + spec.image_levels))[level]
 
 
 def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
@@ -134,7 +153,7 @@ def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     x = ops.embedding(inputs.token_ids, ops.weight(f"{names.embedding}.weight"))
     x = scaled(ops, x, spec.scales.embedding)
     if inputs.features is not None:
-        x = ops.replace_rows(x, inputs.feature_rows, inputs.features)
+        x = ops.replace_rows(x, inputs.feature_rows, _image_features(ops, spec, inputs, 0))
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
         x = ops.add(x, ops.embedding(inputs.positions, table))

@@ -28,6 +28,7 @@ from mindspore_serving.llm.descriptions.config_types import size
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.descriptions.families.chatglm import CHATGLM
 from mindspore_serving.llm.descriptions.families.encoders import PREFIXES, rows_before_first
+from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.models import encoder_architecture, has_encoder
 from mindspore_serving.llm.models.bodies import generator_of, generator_tensor_name, with_generator
 from mindspore_serving.llm.models.config_translation import translate_config
@@ -207,7 +208,11 @@ def _cut_experts(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
             continue
         kind = "bias" if leaf.endswith("_bias") else "weight"
         stacked = stored.bits.reshape(stored.shape)
-        if experts.joined_rows:
+        are_rows = experts.joined_rows
+        if are_rows is None:
+            axis = 2 if stem == experts.joined[0] else 1
+            are_rows = stored.shape[axis] == size(flattened(checkpoint.config), "hidden_size")
+        if are_rows:
             stacked = stacked.swapaxes(1, 2)
         for part, columns in _expert_matrices(experts, stem, stacked).items():
             for index, bits in enumerate(columns):

@@ -52,8 +52,11 @@ class DecoderInputs:
     positions: Tensor  # [tokens]
     rows: Tensor  # [num_logits]: tokens whose logits are returned
     hidden: Tensor = None  # [tokens, H]: output of the stage before this one
-    features: Tensor | None = None  # [n, hidden]: image features, in place of embeddings
+    # [n, image_features]: of images, in place of embeddings, and then to add to outputs of layers
+    features: Tensor | None = None
     feature_rows: Tensor | None = None  # [n]: tokens that the features replace
+    # [tokens, 3]: positions in time, height and width; None where all are `positions`
+    rope_positions: Tensor | None = None
     # [T]: 1 for tokens of sequences beyond the rotary table's switch, else 0; None without one
     uses_long_rope: Tensor | None = None
     types: Tensor | None = None  # [tokens]: of encoders, 1 in the second of two texts
@@ -82,6 +85,10 @@ class Ops(Protocol):
     def replace_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
         """Return `x`, [T, H], with `rows`, [n, H], in place of the rows at `indices`, [n]."""
         raise StartError("this runtime does not support images; use openvino or torch")
+
+    def add_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
+        """Return `x`, [T, H], with `rows`, [n, H], added to the rows at `indices`, [n]."""
+        return self.replace_rows(x, indices, self.add(self.gather_rows(x, indices), rows))
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """Compute x @ weight.T + bias; weight is [out, in] as in checkpoints."""
@@ -132,11 +139,12 @@ class Ops(Protocol):
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
+        longer: Longer | None = None, axes: Sequence[int] = (),
     ) -> Tensor:  # fmt: skip
         """Compute the tables of `rope`, once per pass; cos and sin are multiplied by `scale`.
 
-        Tokens of long sequences have the frequencies of `longer`.
+        Tokens of long sequences have the frequencies of `longer`.  With `axes`, `positions` are
+        [T, 3], and each frequency has the column of its axis.
         """
         ...
 

@@ -10,10 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from mindspore_serving.llm.descriptions.architecture import Config
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.descriptions.architecture import INTERLEAVED, SECTIONS, Config
 from mindspore_serving.llm.descriptions.config_types import number, size
 from mindspore_serving.llm.models.rope import Rope, rope_from
 
+# Frequencies of time, height and width by their kind and number: the defaults of transformers.
+SECTIONS_OF = {
+    (SECTIONS, 64): [16, 24, 24],
+    (SECTIONS, 32): [8, 12, 12],
+    (INTERLEAVED, 64): [24, 20, 20],
+    (INTERLEAVED, 32): [11, 11, 10],
+}
 DISTANCES, FARTHEST = 32, 128  # rows of MPNet's table, and distance at which the last row begins
 
 
@@ -79,6 +87,25 @@ def ropes(
             local, float(local_base or base), windowed
         )
     return rope(scaling, base), rope({}, float(local_base), windowed) if local_base else None
+
+
+def image_axes(config: Config, kind: str, count: int) -> tuple[int, ...]:
+    """Return `Rope.axes` for `count` frequencies, by config.json's mrope_section.
+
+    `kind` is SECTIONS, for the frequencies of each axis one after another, or INTERLEAVED, for
+    those of height and width between those of time.
+
+    Raises StartError for missing or impossible sections.
+    """
+    sections = scaling_of(config).get("mrope_section") or SECTIONS_OF.get((kind, count), [])
+    is_valid = len(sections) == len(("time", "height", "width"))
+    if not is_valid or (kind != INTERLEAVED and sum(sections) != count):
+        raise StartError(
+            f"rope scaling has mrope_section {sections!r}, expected 3 ints, with the sum {count}"
+        )
+    if kind == INTERLEAVED:
+        return tuple(i % 3 if i < 3 * sections[i % 3] else 0 for i in range(count))
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
 
 
 def alibi_slopes(num_heads: int) -> tuple[float, ...]:

@@ -18,13 +18,15 @@ class Rope:
     2*len(inv_freq) are not rotated.  cos and sin are multiplied by `scale`.
 
     All tokens of a sequence of more than `switch` tokens are rotated by `long_freq`; 0: no sequence
-    is.
+    is.  `axes` has for each pair the part of a token's position that rotates it, of (time, height,
+    width); empty if positions have one part.
     """
 
     inv_freq: Frequencies
     scale: float = 1.0
     long_freq: Frequencies = ()
     switch: int = 0
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,7 @@ def _divided(setting: _Setting, name: str) -> Frequencies:
 
 SCALINGS: dict[str, Callable[[_Setting], Rope]] = {
     "default": lambda setting: Rope(_plain(setting.base, setting.dim)),
+    "mrope": lambda setting: Rope(_plain(setting.base, setting.dim)),  # its parts: `positions`
     "proportional": _proportional,
     "linear": _linear,
     "dynamic": _dynamic,

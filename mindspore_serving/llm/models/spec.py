@@ -1,6 +1,6 @@
 """A model's sizes and options, read from config.json once and checked.  Knows no runtime."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions import layer_kinds
@@ -9,7 +9,13 @@ from mindspore_serving.llm.descriptions.config_types import MAX_HEAD_FEATURES, n
 from mindspore_serving.llm.models.config_translation import translate_config
 from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
-from mindspore_serving.llm.models.positions import Temperature, ropes, scaling_of, temperature
+from mindspore_serving.llm.models.positions import (
+    Temperature,
+    image_axes,
+    ropes,
+    scaling_of,
+    temperature,
+)
 from mindspore_serving.llm.models.rope import Rope, sharpness
 from mindspore_serving.llm.models.spec_parts import (
     Latent,
@@ -53,6 +59,7 @@ class ModelSpec:
         kept_layers: layers whose inputs are that result, in place of the final states: projected if
             there are several; one behind the last layer stands for the output of that.
         num_logits: rows of the output matrix, if they are fewer than tokens; 0 otherwise.
+        image_levels: layers, from the first on, that add features of images to their outputs.
     """
 
     architecture_name: str
@@ -97,6 +104,7 @@ class ModelSpec:
     keeps_hidden: bool = False
     kept_layers: tuple[int, ...] = ()
     num_logits: int = 0
+    image_levels: int = 0
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
@@ -131,6 +139,11 @@ class ModelSpec:
     def is_last(self) -> bool:
         """True if this process computes the final norm and the output matrix."""
         return self.layers.stop == self.num_layers
+
+    @property
+    def image_features(self) -> int:
+        """Number of features of an image's token."""
+        return self.hidden_size * (1 + self.image_levels)
 
     @property
     def q_size(self) -> int:
@@ -174,13 +187,12 @@ def from_config(
     """
     config, architecture = translate_config(config, architecture)
     num_layers = size(config, "num_hidden_layers", "n_layer")
-    hidden = size(config, *HIDDEN)
-    latent = latent_of(config)
+    hidden, latent = size(config, *HIDDEN), latent_of(config)
     num_heads, num_kv_heads, head_dim = _heads(config, hidden, latent)
     windows = layer_kinds.windows(config, num_layers, architecture)
     heads = layer_kinds.heads(config, windows, (num_kv_heads, head_dim))
     dims = _rotary_dims(windows, heads, head_dim, latent)
-    trained, rope, local_rope = _positions(config, dims, max_model_len)
+    trained, rope, local_rope = _positions(config, dims, max_model_len, architecture.image_axes)
     activation = next((str(config[key]) for key in ACTIVATION_KEYS if config.get(key)), "silu")
     rotated = layer_kinds.rotated(config, architecture, windows)
     return ModelSpec(
@@ -223,6 +235,7 @@ def from_config(
         mixture=mixture_of(config, architecture.experts, num_layers),
         latent=latent,
         state=state_of(config, architecture, hidden, activation),
+        image_levels=config.get("image_levels") or 0,
     )
 
 
@@ -236,13 +249,18 @@ def _rotary_dims(
 
 
 def _positions(
-    config: Config, dims: tuple[int, int], max_model_len: int | None
+    config: Config, dims: tuple[int, int], max_model_len: int | None, axes: str
 ) -> tuple[int, Rope, Rope | None]:
-    """Return the number of positions of the model, and the frequencies of `positions.ropes`."""
+    """Return the number of positions of the model, and the frequencies of `positions.ropes`.
+
+    `axes` is `Architecture.image_axes`.
+    """
     trained = size(
         config, "max_position_embeddings", "n_positions", "model_max_length", "seq_length"
     )
     rope, local_rope = ropes(config, dims, trained, max_model_len or trained)
+    if axes and config.get("vision_config"):
+        rope = replace(rope, axes=image_axes(config, axes, len(rope.inv_freq)))
     scaling = scaling_of(config)
     if "dynamic" in (scaling.get("rope_type"), scaling.get("type")) and not scaling.get("alpha"):
         trained = max(trained, max_model_len or 0)  # the rotary base grows with the text

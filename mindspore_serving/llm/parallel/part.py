@@ -71,6 +71,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
     if config.expert_parallel:
         check_experts(spec, config.tensor_parallel)
+    if spec.rope.axes and not config.max_images:  # all positions of a token are equal
+        spec = replace(spec, rope=replace(spec.rope, axes=()))
     if config.mtp:
         spec = replace(spec, keeps_hidden=True, kept_layers=layers_for_head(spec))
     head = open_eagle(config)

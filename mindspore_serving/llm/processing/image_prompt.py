@@ -13,7 +13,8 @@ from mindspore_serving.llm.images.messages import (
     parts_of,
     replace_media,
 )
-from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader
+from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
+from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
@@ -81,5 +82,9 @@ def to_prompt_images(
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
-    is_bidirectional = reader.prompt_format.is_bidirectional
-    return PromptImages(positions, tower.compute(images), is_bidirectional=is_bidirectional)
+    prompt_format, parts = reader.prompt_format, None
+    if prompt_format.merge_size:
+        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
+        parts = rope_positions(len(ids), positions, grids)
+    vectors, is_bidirectional = tower.compute(images), prompt_format.is_bidirectional
+    return PromptImages(positions, vectors, is_bidirectional=is_bidirectional, rope_positions=parts)

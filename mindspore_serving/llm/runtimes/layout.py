@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, ServingError
-from mindspore_serving.llm.step import CacheMemory, Features, Row, StateSlots, Step
+from mindspore_serving.llm.step import CacheMemory, Features, Row, StateSlots, Step, Tokens
 
 Indices = npt.NDArray[np.int64]
 
@@ -72,6 +72,7 @@ class Layout:
     uses_long_rope: Indices  # [tokens], as `DecoderInputs.uses_long_rope`
     spans: tuple[TokenSpan, ...]
     features: Features | None = None
+    rope_positions: Tokens | None = None  # [tokens, 3], as `Step.rope_positions`
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,7 @@ def lay_out(step: Step, limits: RunnerLimits) -> Layout:
         ),
         tuple(spans),
         step.features(),
+        step.rope_positions(),
     )
 
 

@@ -75,9 +75,10 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
         messages = seeing.chat(*CHATS["two images"])
         prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
         ids = prepared.prompt_ids
-        features = prepared.options["images"].between(0, len(ids))
-        blocks = range(-(-len(ids) // opened.engine.block_size))
-        row = Row(ids, 0, blocks, len(ids), features=features)
+        end, images = len(ids), prepared.options["images"]
+        blocks = range(-(-end // opened.engine.block_size))
+        features, positions = images.between(0, end), images.rope_positions(0, end)
+        row = Row(ids, 0, blocks, end, features=features, rope_positions=positions)
         found = opened.engine.runner.run(Step((row,)))
         expected = references[kind].logits(ids, [ONE, TWO])
         assert np.abs(found - expected).max() < 1e-4
@@ -90,11 +91,12 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
         opened.engine.close()
 
 
+@pytest.mark.parametrize("kind", ["smolvlm", "qwen3-vl"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_prompts_with_and_without_images_are_cut_batched_and_preempted(
-    runtime, directories, references
+    runtime, kind, directories, references
 ):
-    path, reference = directories["smolvlm"], references["smolvlm"]
+    path, reference = directories[kind], references[kind]
     # A step has room for a part of an image, and the cache not for all sequences.
     room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(runtime)}
     with LLM(path, runtime, **{**config(runtime), **room}) as llm:
@@ -110,10 +112,13 @@ def small_cache(runtime):
     return {"kv_cache_memory": size * blocks, "block_size": block(runtime)}
 
 
+@pytest.mark.parametrize("kind", ["llava", "qwen2-vl"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_blocks_are_shared_by_prompts_with_the_same_images_alone(runtime, directories, references):
-    first, second = ("Look at ", ONE, " and say"), ("Look at ", TWO, " and say")
-    with LLM(directories["llava"], runtime, **config(runtime), block_size=block(runtime)) as llm:
+def test_blocks_are_shared_by_prompts_with_the_same_images_alone(
+    runtime, kind, directories, references
+):
+    first, second = (("Look at ", seeing.image(i, 64, 64), " and say") for i in (1, 2))
+    with LLM(directories[kind], runtime, **config(runtime), block_size=block(runtime)) as llm:
         before = ask(llm, first)
         hits = llm.stats().num_cache_hits
         other = ask(llm, second)  # the same tokens
@@ -122,7 +127,7 @@ def test_blocks_are_shared_by_prompts_with_the_same_images_alone(runtime, direct
         assert ask(llm, first, second) == [*before, *other]
         assert llm.stats().num_cache_hits >= hits + 2 * block(runtime)
     for chat, (ids, tokens) in zip((first, second), (*before, *other), strict=True):
-        assert tokens == references["llava"].greedy(ids, images(chat), COUNT)
+        assert tokens == references[kind].greedy(ids, images(chat), COUNT)
 
 
 @pytest.mark.parametrize("runtime", BIDIRECTIONAL)

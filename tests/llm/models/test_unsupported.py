@@ -12,7 +12,7 @@ from mindspore_serving.llm.models import load_definition
         ("JambaForCausalLM", "Mamba layers of a kind .* similar are BambaForCausalLM "),
         ("KimiLinearForCausalLM", "linear attention"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
-        ("Qwen2_5_VLForConditionalGeneration", "for images or audio"),
+        ("KimiVLForConditionalGeneration", "for images or audio"),
         ("MiniCPMForCausalLM", "is not supported; similar are MiniCPM3ForCausalLM;"),
         ("LlamaForCausaLM", "is not supported; similar are LlamaForCausalLM;"),
         (

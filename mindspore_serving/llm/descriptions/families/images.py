@@ -3,11 +3,20 @@
 `llm.images` computes the vectors of their images.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.descriptions.architecture import Architecture, Config
-from mindspore_serving.llm.descriptions.families.llama import LLAMA, MISTRAL, PLAIN, QWEN2
+from mindspore_serving.llm.descriptions.architecture import (
+    INTERLEAVED,
+    SECTIONS,
+    Architecture,
+    Config,
+    Experts,
+)
+from mindspore_serving.llm.descriptions.families.llama import LLAMA, MISTRAL, PLAIN, QWEN2, QWEN3
+from mindspore_serving.llm.descriptions.families.llama import ROWS as LLAMA_LIKE
+from mindspore_serving.llm.descriptions.families.mixtures import ROWS as MIXTURES
 
 _LLAMA_7B = {  # defaults of transformers for text_config
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
@@ -33,8 +42,44 @@ def _text_model(architecture: Architecture, config: Config) -> Architecture:
     return replace(text_model, defaults=defaults, shardable=False, takes_images=True)
 
 
+def _qwen3_vl(config: Config) -> Config:
+    """Count the levels of the vision tower whose features are added to the first layers."""
+    vision = config.get("vision_config")
+    levels = vision.get("deepstack_visual_indexes") if isinstance(vision, Mapping) else None
+    if levels is None:
+        return {"image_levels": 3}  # default of transformers
+    if not isinstance(levels, list):
+        raise StartError(
+            f"config.json has deepstack_visual_indexes {levels!r} in vision_config, expected a list"
+        )
+    return {"image_levels": len(levels)}
+
+
 _LLAVA = Architecture(variant=_text_model, fixed=PLAIN, defaults=_LLAMA_7B)
+_QWEN2_VL = replace(
+    QWEN2, shardable=False, takes_images=True, image_axes=SECTIONS,
+    defaults={**QWEN2.defaults, "max_window_layers": 80, "rope_theta": 1_000_000.0},
+)  # fmt: skip
+_QWEN3_VL = replace(
+    QWEN3, shardable=False, takes_images=True, image_axes=INTERLEAVED, read=_qwen3_vl,
+    follows=(), defaults={"rope_theta": 500_000.0, "head_dim": 128},
+    unused=("rope_scaling.mrope_interleaved", "rope_parameters.mrope_interleaved"),
+)  # fmt: skip
+_QWEN3_VL_MOE = replace(
+    _QWEN3_VL, experts=Experts(joined=("gate_up_proj", "down_proj"), joined_rows=None),
+    follows=MIXTURES["Qwen3MoeForCausalLM"].follows,
+    defaults={**_QWEN3_VL.defaults, "norm_topk_prob": True},
+)  # fmt: skip
+_GLM4V = replace(
+    LLAMA_LIKE["Glm4ForCausalLM"], shardable=False, takes_images=True, image_axes=SECTIONS,
+    defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
+)  # fmt: skip
 ROWS = {
+    "Glm4vForConditionalGeneration": _GLM4V,
+    "Qwen2VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen3VLForConditionalGeneration": _QWEN3_VL,
+    "Qwen3VLMoeForConditionalGeneration": _QWEN3_VL_MOE,
     "LlavaForConditionalGeneration": _LLAVA,
     "Idefics3ForConditionalGeneration": _LLAVA,
     "SmolVLMForConditionalGeneration": _LLAVA,

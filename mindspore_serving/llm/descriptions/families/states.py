@@ -4,10 +4,12 @@ A row names only differences from Llama.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from mindspore_serving.llm.descriptions.architecture import (
     CONVOLUTION,
     DELTA_RULE,
+    INTERLEAVED,
     OF_HEAD,
     RMS_PLUS_ONE,
     Architecture,
@@ -105,12 +107,16 @@ QWEN3_5_MOE = replace(
     experts=replace(SHARED, joined=("gate_up_proj", "down_proj"), joined_rows=True),
 )
 
+IN_THREE_PARTS: dict[str, Any] = {  # positions of images
+    "takes_images": True, "image_axes": INTERLEAVED,
+    "unused": ("rope_scaling.mrope_interleaved", "rope_parameters.mrope_interleaved"),
+}  # fmt: skip
 ROWS: dict[str, Architecture] = {
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "Qwen3NextForCausalLM": QWEN3_NEXT,
     "Qwen3_5ForCausalLM": QWEN3_5,
-    "Qwen3_5ForConditionalGeneration": QWEN3_5,
+    "Qwen3_5ForConditionalGeneration": replace(QWEN3_5, **IN_THREE_PARTS),
     "Qwen3_5MoeForCausalLM": QWEN3_5_MOE,
-    "Qwen3_5MoeForConditionalGeneration": QWEN3_5_MOE,
+    "Qwen3_5MoeForConditionalGeneration": replace(QWEN3_5_MOE, **IN_THREE_PARTS),
 }

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.models.ops import Longer
 from mindspore_serving.llm.runtimes.mindspore.elementwise import ElementwiseOps
 from mindspore_serving.llm.runtimes.mindspore.nodes import Node
@@ -47,9 +48,11 @@ class RotaryOps(ElementwiseOps):
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
+        longer: Longer | None = None, axes: Sequence[int] = (),
     ) -> RopeTables:  # fmt: skip
         """Record angles, float32 [tokens, len(inv_freq)]; their cosines follow in `rope`."""
+        if axes:
+            raise StartError("the mindspore runtime has no positions in height and width")
         frequencies = self._frequencies(inv_freq)
         if longer is not None:
             chosen = self.emit_once(

@@ -59,7 +59,12 @@ def _state(c: Features) -> Features:
 _FEATURES: dict[OpCode, Callable[[Features], Features]] = {
     OpCode.RMS_NORM: _rms_norm,
     OpCode.LAYER_NORM: lambda c: {**_rms_norm(c), _P2: c[_WIDTH]},
-    OpCode.ROPE_TABLES: lambda c: {_OUT: 2 * c[_WIDTH], _B: c[_WIDTH], _P0: c[_WIDTH]},
+    OpCode.ROPE_TABLES: lambda c: {
+        _OUT: 2 * c[_WIDTH],
+        _B: c[_WIDTH],
+        _P0: c[_WIDTH],
+        _P1: c[_WIDTH],
+    },
     OpCode.ROPE: _rope,
     OpCode.UNARY: _unary,
     OpCode.SCALING: _unary,
@@ -81,7 +86,7 @@ _FEATURES: dict[OpCode, Callable[[Features], Features]] = {
 _OPTIONAL = {
     OpCode.RMS_NORM: {_B},
     OpCode.LAYER_NORM: {_B, _P2},
-    OpCode.ROPE_TABLES: {_P0},
+    OpCode.ROPE_TABLES: {_P0, _P1},
     OpCode.ROUTE: {_B, _P1},
     OpCode.EXPERT_GATHER: {_P1},
     OpCode.EXPERT_SUM: {_P1},

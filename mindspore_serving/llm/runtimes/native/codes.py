@@ -122,6 +122,9 @@ class StepColumn(IntEnum):
     ADAPTER = 5  # row of the table of adapters; 0 is none
     STATE_READ = 6  # slot of its sequence's state before it; -1 is none
     STATE_WRITE = 7
+    TIME = 8  # positions of a model whose images have positions of their own
+    HEIGHT = 9
+    WIDTH = 10
 
 
 class CacheType(IntEnum):

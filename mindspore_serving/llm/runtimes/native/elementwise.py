@@ -35,6 +35,7 @@ _SCALE, _SOFTCAP, _GAUSSIAN, _CLIP = map(int, Scaling)
 _ADD, _MUL, _SILU_MUL, _CLAMPED = map(int, Binary)
 _MEAN = int(Reduce.MEAN)
 POSITION, LONG = int(StepColumn.POSITION), int(StepColumn.USES_LONG_ROPE)
+TIME = int(StepColumn.TIME)
 _LEAST = np.float32(MIN_MEAN_SQUARE)
 _ZERO, _UNIT, _DOUBLE, _HALF = np.float32(0), np.float32(1), np.float32(2), np.float32(0.5)
 _TANH_FACTOR, _TANH_CUBE = np.float32(math.sqrt(2 / math.pi)), np.float32(0.044715)
@@ -104,13 +105,18 @@ def layer_norm(arena: int, op: Integers, numbers: Floats, rows: int) -> None:
 
 @compiled
 def rope_tables(arena: int, op: Integers, numbers: Floats, rows: int, step: Integers) -> None:
-    """Compute cos and sin of WIDTH frequencies at B, or at P0 in rows with long positions."""
+    """Compute cos and sin of WIDTH frequencies at B, or at P0 in rows with long positions.
+
+    P1 has the axis of each, of time, height and width, or is -1.
+    """
     width = op[WIDTH]
     for row in range(rows):
         position = np.float32(step[row, POSITION])
         source = op[P0] if op[P0] >= 0 and step[row, LONG] else op[B]
         at = op[OUT] + row * op[OUT_STRIDE]
         for i in range(width):
+            if op[P1] >= 0:
+                position = np.float32(step[row, TIME + int(get(arena, op[P1] + i))])
             angle = position * get(arena, source + i)
             put(arena, at + i, np.float32(math.cos(angle)) * numbers[0])
             put(arena, at + width + i, np.float32(math.sin(angle)) * numbers[0])

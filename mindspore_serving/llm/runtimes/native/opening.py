@@ -103,7 +103,8 @@ def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
         weights,
         switches=bool(spec.rope.switch),
         adapters=adapters if config.has_adapters else None,
-        has_images=has_images,
+        num_features=spec.image_features if has_images else 0,
+        has_axes=bool(spec.rope.axes),
     )
     logits = part.decoder(ops, spec, ops.inputs)
     if logits.width != spec.vocab_size:

@@ -19,7 +19,8 @@ from mindspore_serving.llm.runtimes.native.weights import NativeWeights
 _OUT, _A, _B, _P0, _P2 = Column.OUT, Column.A, Column.B, Column.P0, Column.P2
 _P1, _P4, _P5 = Column.P1, Column.P4, Column.P5
 
-POSITIONS, ROWS, USES_LONG_ROPE, FEATURES = "positions", "rows", "uses_long_rope", "features"
+POSITIONS, ROWS, USES_LONG_ROPE = "positions", "rows", "uses_long_rope"
+ROPE_POSITIONS = "rope_positions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +60,22 @@ class NativeOps(ExpertOps):
     """`Ops` that record a plan; the handle of a weight is its name.
 
     With `adapters`, LoRA adapters may change every weight that is multiplied or looked up; with
-    `has_images`, image features replace embeddings.
+    `num_features`, image features of that size replace embeddings; with `has_axes`, positions in
+    time, height and width rotate.
     """
 
     def __init__(
         self, weights: NativeWeights, *, switches: bool, adapters: AdapterTable | None = None,
-        has_images: bool = False,
+        num_features: int = 0, has_axes: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(weights)
         self.lookups: list[Lookup] = []
         self.layers: list[PlannedLayer] = []
         self.states: list[int] = []  # numbers of a state, of each operation that has one
         self.image_features: ImageFeatures | None = None
+        if num_features:
+            tensors = (self.recorder.tensor(n, is_kept=True) for n in (num_features, 1))
+            self.image_features = ImageFeatures(*tensors)
         self.last_hidden: Node | None = None
         self._adapters = adapters
         self.inputs = DecoderInputs(
@@ -78,7 +83,9 @@ class NativeOps(ExpertOps):
             POSITIONS,
             ROWS,
             uses_long_rope=USES_LONG_ROPE if switches else None,
-            features=FEATURES if has_images else None,
+            features=self.image_features and self.image_features.vectors,
+            feature_rows=self.image_features and self.image_features.kept,
+            rope_positions=ROPE_POSITIONS if has_axes else None,
         )
 
     def weight(self, name: str) -> Weight:
@@ -101,10 +108,11 @@ class NativeOps(ExpertOps):
             self._adapters.add_use(TABLE, table, (shape[0], shape[1]))
         return target
 
-    def replace_rows(self, x: Node, indices: str, rows: str) -> Node:
-        vectors, kept = (self.recorder.tensor(n, is_kept=True) for n in (x.width, 1))
-        self.image_features = ImageFeatures(vectors, kept)
-        return self.add(self.mul(x, kept), vectors)
+    def replace_rows(self, x: Node, indices: Node, rows: Node) -> Node:
+        return self.add(self.mul(x, indices), rows)
+
+    def add_rows(self, x: Node, indices: Node, rows: Node) -> Node:
+        return self.add(x, rows)
 
     def linear(self, x: Node, weight: Weight, bias: Weight | None = None) -> Node:
         number, width = self._weights.matrix(weight, x.width)
@@ -158,7 +166,7 @@ class NativeOps(ExpertOps):
 
     def rope_tables(
         self, positions: str, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
+        longer: Longer | None = None, axes: Sequence[int] = (),
     ) -> Node:  # fmt: skip
         out = self.recorder.tensor(2 * len(inv_freq))
         tensors = {_OUT: out, _B: self.recorder.constant(inv_freq)}
@@ -166,6 +174,8 @@ class NativeOps(ExpertOps):
             if len(longer[1]) != len(inv_freq):
                 raise StartError("short and long rotary frequencies differ in their number")
             tensors[_P0] = self.recorder.constant(longer[1])
+        if axes:
+            tensors[_P1] = self.recorder.constant(axes)
         self.recorder.add(OpCode.ROPE_TABLES, tensors, (scale,), width=len(inv_freq))
         return out
 

@@ -196,6 +196,10 @@ def _step_rows(layout: Layout, block_size: int, adapters: AdapterTable) -> tuple
     rows[:, StepColumn.POSITION] = layout.positions
     rows[:, StepColumn.BLOCK], rows[:, StepColumn.OFFSET] = np.divmod(layout.slots, block_size)
     rows[:, StepColumn.USES_LONG_ROPE] = layout.uses_long_rope
+    positions = layout.rope_positions
+    rows[:, StepColumn.TIME : StepColumn.WIDTH + 1] = (
+        layout.positions[:, None] if positions is None else positions
+    )
     counts = [len(span.blocks) for span in layout.spans]
     begins = np.cumsum([0, *counts])[:-1]
     lengths = [span.end - span.begin for span in layout.spans]

@@ -25,7 +25,7 @@ from mindspore_serving.llm.runtimes.layout import (
 )
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES
 from mindspore_serving.llm.runtimes.openvino.lora import ROWS, TOKENS
-from mindspore_serving.llm.runtimes.openvino.nodes import USES_LONG_ROPE
+from mindspore_serving.llm.runtimes.openvino.nodes import ROPE_POSITIONS, USES_LONG_ROPE
 from mindspore_serving.llm.runtimes.openvino.states import SLOTS_PER_ROW, STATE_INPUTS, fill
 from mindspore_serving.llm.step import Features, Row, Step
 
@@ -53,6 +53,7 @@ class Buffers:
             "positions": (tokens,),
             "rows": (logits,),
             USES_LONG_ROPE: (tokens,),
+            ROPE_POSITIONS: (tokens, 3),
             "past_lens": (rows,),
             "subsequence_begins": (rows + 1,),
             "block_indices": (capacity,),
@@ -90,6 +91,7 @@ class Feed:
         self._has_features = True  # the request's features are not known to be empty
         self._is_adapted = TOKENS in names
         self._switches = USES_LONG_ROPE in names
+        self._has_axes = ROPE_POSITIONS in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
@@ -118,6 +120,11 @@ class Feed:
         np.cumsum(counts, out=arrays["block_indices_begins"][1:])
         arrays["max_context_len"][...] = max(ends)
         self._fill_rows(arrays, step.rows, lengths)
+        if self._has_axes:
+            positions = step.rope_positions()
+            arrays[ROPE_POSITIONS][:] = (
+                arrays["positions"][:, None] if positions is None else positions
+            )
         self._set_tensors(buffers)
         self._set_gathered_rows(arrays["token_ids"])
         if self._takes_features:

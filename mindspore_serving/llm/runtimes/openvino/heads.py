@@ -58,7 +58,7 @@ class Headwise(Elementwise):
 
     def rope_tables(
         self, positions: Node, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
+        longer: Longer | None = None, axes: Sequence[int] = (),
     ) -> Tables:  # fmt: skip
         frequencies = opset.constant(np.array([inv_freq], np.float32))
         if longer is not None:
@@ -66,8 +66,11 @@ class Headwise(Elementwise):
             chosen = opset.unsqueeze(opset.greater(uses_long_rope, i32(0)), i64(1))
             long_frequencies = opset.constant(np.array([long_freq], np.float32))
             frequencies = opset.select(chosen, long_frequencies, frequencies)
-        column = opset.unsqueeze(opset.convert(positions, "f32"), i64(1))
-        angles = opset.multiply(column, frequencies)
+        columns = opset.convert(positions, "f32")
+        columns = (
+            opset.gather(columns, i64(*axes), i64(1)) if axes else opset.unsqueeze(columns, i64(1))
+        )
+        angles = opset.multiply(columns, frequencies)
         both = opset.concat([angles, angles], -1)
         width = 2 * len(inv_freq)
         cos, sin = (

@@ -13,6 +13,7 @@ TO_END = 2**63 - 1
 DECOMPRESSION = "decompression_0"  # the plugin's mark of a conversion that must not be folded
 # The input of a graph with two rotary tables, as `DecoderInputs.uses_long_rope`.
 USES_LONG_ROPE = "uses_long_rope"
+ROPE_POSITIONS = "rope_positions"  # the input of a graph for images with positions of their own
 
 
 def features(x: Node) -> int:

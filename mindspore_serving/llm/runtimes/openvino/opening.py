@@ -166,7 +166,8 @@ def _ops_of(
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
-        num_features=spec.hidden_size if has_images else 0,
+        num_features=spec.image_features if has_images else 0,
+        has_axes=bool(spec.rope.axes),
         switches=switches,
         has_types=_has_bidirectional_images(part, config),
         keeps_latent=keeps_latent and not config.has_adapters,

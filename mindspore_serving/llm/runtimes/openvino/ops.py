@@ -33,6 +33,7 @@ from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.latent import latent_attention
 from mindspore_serving.llm.runtimes.openvino.lora import AdapterPorts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
+    ROPE_POSITIONS,
     USES_LONG_ROPE,
     Node,
     expect,
@@ -54,14 +55,15 @@ class OpenVINOOps(heads.Headwise):
     """`Ops` that build a graph; the handle of a weight is its name.
 
     With `adapts`, the graph has inputs for LoRA adapters (`lora`); with `num_features`, for image
-    features of that size in place of embeddings; with `switches`, for
-    `DecoderInputs.uses_long_rope`; with `has_types`, tokens of an image see one another; with
-    `keeps_latent`, the cache of latent attention has latent vectors.
+    features of that size in place of embeddings; with `switches` and `has_axes`, for
+    `uses_long_rope` and `rope_positions` of `DecoderInputs`; with `has_types`, tokens of an image
+    see one another; with `keeps_latent`, the cache of latent attention has latent vectors.
     """
 
     def __init__(
         self, weights: OpenVINOWeights, *, adapts: bool = False, num_features: int = 0,
-        switches: bool = False, has_types: bool = False, keeps_latent: bool = False,
+        switches: bool = False, has_axes: bool = False, has_types: bool = False,
+        keeps_latent: bool = False,
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
         self._weights, self._keeps_latent = weights, keeps_latent
@@ -71,6 +73,8 @@ class OpenVINOOps(heads.Headwise):
         if num_features:
             vectors["feature_rows"] = self._parameter("feature_rows")
             vectors["features"] = self._rows("features", num_features)
+        if has_axes:
+            vectors[ROPE_POSITIONS] = self._parameter(ROPE_POSITIONS, (-1, 3))
         self.inputs = DecoderInputs(**vectors)
         types = (TYPES,) if has_types else ()
         self._step = {name: self._parameter(name) for name in (*STEP_INPUTS, *types)}

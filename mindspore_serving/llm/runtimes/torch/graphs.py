@@ -99,8 +99,11 @@ class DecodeGraphs:
     def _describe(self, layout: Layout, count: int, size: int) -> None:
         rows = self._host_rows
         rows[:count, TOKEN] = layout.token_ids
-        rows[:count, POSITION] = layout.positions
         rows[:count, SLOT] = layout.slots
+        rope_positions = layout.rope_positions  # equal in all parts, as the tokens are of texts
+        rows[:count, POSITION] = (
+            layout.positions if rope_positions is None else rope_positions[:, 0]
+        )
         rows[:count, SEQUENCE + LENGTH] = layout.positions + 1
         for row, span in zip(rows, layout.spans, strict=False):
             row[SEQUENCE + TABLE : SEQUENCE + TABLE + len(span.blocks)] = span.blocks
@@ -108,9 +111,10 @@ class DecodeGraphs:
 
 
 def _is_decoding(layout: Layout) -> bool:
-    """Return whether every sequence has one new token, no adapter, and requests logits."""
+    """Return whether each sequence has one new token, of no image, no adapter, and wants logits."""
     count = len(layout.spans)
     is_decoding = 0 < count == len(layout.token_ids) == len(layout.rows)
+    is_decoding = is_decoding and layout.features is None
     return is_decoding and not any(span.adapter for span in layout.spans)
 
 

@@ -127,7 +127,7 @@ class TorchOps(Ops):
 
     def rope_tables(
         self, positions: Tensor, inv_freq: Sequence[float], scale: float = 1.0,
-        longer: Longer | None = None,
+        longer: Longer | None = None, axes: Sequence[int] = (),
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return (cos, sin), [T, 1, len(inv_freq)] each."""
         frequencies = self._on_device(inv_freq, positions)
@@ -135,7 +135,8 @@ class TorchOps(Ops):
             uses_long_rope, long_freq = longer
             long_frequencies = self._on_device(long_freq, positions)
             frequencies = torch.where(uses_long_rope[:, None] > 0, long_frequencies, frequencies)
-        angles = (positions.float()[:, None] * frequencies)[:, None]
+        columns = positions[:, list(axes)] if axes else positions[:, None]
+        angles = (columns.float() * frequencies)[:, None]
         return (angles.cos() * scale).to(self._dtype), (angles.sin() * scale).to(self._dtype)
 
     def _on_device(self, inv_freq: Sequence[float], positions: Tensor) -> Tensor:

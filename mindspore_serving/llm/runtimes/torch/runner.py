@@ -301,7 +301,7 @@ class TorchRunner(LimitedRunner):
         inputs = DecoderInputs(
             token_ids, positions, rows, stage_input, uses_long_rope=uses_long_rope
         )
-        return self._decode(ops, replace(inputs, **self._features(layout)))
+        return self._decode(ops, replace(inputs, **self._of_images(layout)))
 
     def _hidden_of(self, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor | None:
         """Return the output of the stage before this one; zeros while weights are loaded."""
@@ -312,14 +312,16 @@ class TorchRunner(LimitedRunner):
             hidden_states = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
         return torch.from_numpy(hidden_states).to(self._model.device, self._model.dtype)
 
-    def _features(self, layout: Layout) -> dict[str, torch.Tensor]:
-        """Return the image features of `DecoderInputs`, if there are any."""
+    def _of_images(self, layout: Layout) -> dict[str, torch.Tensor]:
+        """Return the inputs of `DecoderInputs` that images have, if there are any."""
         features, device = layout.features, self._model.device
-        if features is None:
-            return {}
-        vectors = torch.as_tensor(features.vectors, device=device)
-        rows = torch.as_tensor(features.positions, device=device)
-        return {"features": vectors, "feature_rows": rows}
+        inputs = {}
+        if layout.rope_positions is not None:
+            inputs["rope_positions"] = torch.as_tensor(layout.rope_positions, device=device)
+        if features is not None:
+            inputs["features"] = torch.as_tensor(features.vectors, device=device)
+            inputs["feature_rows"] = torch.as_tensor(features.positions, device=device)
+        return inputs
 
     def _decoded(self, rows: torch.Tensor) -> torch.Tensor:
         """Compute the logits of a decoding step, as `graphs.Compute`."""
