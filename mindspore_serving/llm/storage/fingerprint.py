@@ -17,7 +17,7 @@ from mindspore_serving import log
 from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
 from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration
 from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights
-from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
+from mindspore_serving.stores.file_store import UNFINISHED, remove_if_abandoned
 
 # Only files that a model is made from: others may change without changing the model.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json", ".yaml")

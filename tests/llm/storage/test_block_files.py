@@ -12,15 +12,15 @@ import pytest
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.storage import fingerprint as fingerprints
-from mindspore_serving.llm.storage.block_files import (
-    SUFFIX,
-    UNFINISHED,
-    open_directory,
-)
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 from mindspore_serving.llm.storage.block_values import HEAD_BYTES
 from mindspore_serving.llm.storage.fingerprint import fingerprint
 from mindspore_serving.llm.storage.stores import open_disk
+from mindspore_serving.stores.file_store import (
+    SUFFIX,
+    UNFINISHED,
+    open_directory,
+)
 from tests.waiting import PATIENCE, eventually
 
 SIZE = 100
