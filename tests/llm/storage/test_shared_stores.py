@@ -22,11 +22,11 @@ from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.storage import stores
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads
-from mindspore_serving.llm.storage.block_values import HEAD_BYTES
 from mindspore_serving.llm.storage.stores import open_disk
 from mindspore_serving.stores import circuit
 from mindspore_serving.stores.file_store import SUFFIX
 from mindspore_serving.stores.redis_store import PASSWORD, PREFIX
+from mindspore_serving.stores.sealing import HEAD_BYTES
 from tests.e2e.authority import Authority
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.storage.test_block_files import block, digest
@@ -176,10 +176,8 @@ def test_a_value_that_decompresses_to_more_than_a_block_is_refused_before():
     level = open_store("memory://bombs")
     name = level.values.name(digest(1))
     for content in (bytes(1 << 24), bytes(SIZE - 1)):
-        head, _ = level.values.pack(name, block(1))
         bomb = zstandard.ZstdCompressor().compress(content)
-        head = head[:7] + b"\1" + head[8:-16]
-        value = head + level.values._check(head, bomb) + bomb
+        value = level.values.seal.head(name, bomb, b"\1") + bomb
         assert level.values.unpack(name, value) is None
 
 
