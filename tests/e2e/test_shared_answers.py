@@ -67,10 +67,11 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[object, 
         stack.callback(os.environ.pop, PASSWORD)
         store = stack.enter_context(KeyValueServer(directory))
         words = ["--cache-store", store.url, "--cache-store-key", str(directory / "key")]
-        words += ["--cache-store-timeout", "2"]
         started = [
-            stack.enter_context(Server(directory / name, factor, *words))
-            for name, factor in (("a", 2), ("b", 2), ("other", 3))
+            stack.enter_context(
+                Server(directory / name, factor, *words, "--cache-store-timeout", timeout)
+            )
+            for name, factor, timeout in (("a", 2, "3"), ("b", 2, "60"), ("other", 3, "60"))
         ]
         for server in started:
             server.says("Ctrl-C stops")
