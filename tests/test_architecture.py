@@ -23,7 +23,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, TOP, imports, package_of, sourc
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "extras", "file_check", "log", "loading", "metrics", "aio", "old_paths"}),
     frozenset({"tracing", "tls", "hub"}),
-    frozenset({"core"}),
+    frozenset({"core", "stores"}),
     frozenset({"proto"}),
     frozenset({"process"}),
     frozenset({"wire", "ipc", "servable", "isolation", "mindir", "mcp"}),

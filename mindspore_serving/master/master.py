@@ -16,6 +16,7 @@ from mindspore_serving.ipc.messages import WorkerCall
 from mindspore_serving.master import active_deployment, liveness, loading, metrics, vllm_metrics
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.adapters import ServedAdapters
+from mindspore_serving.master.answer_stores import AnswerStores
 from mindspore_serving.master.budget import LoadBudget
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
@@ -46,6 +47,7 @@ class Master:
         self._services: dict[Link, ServableService] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self.budget = LoadBudget()
+        self.answers = AnswerStores()
         self.control = Overview(self.registry, self._deployed)
         self.registry.find_reason = self.control.find_reason
         self.traces: TraceOptions | None = None  # of the user's code in workers
@@ -76,6 +78,7 @@ class Master:
         Unless `is_strict`, deployments that cannot start are dropped, as long as there are others,
         and returned with the reasons.
         """
+        await self.answers.open(deployments)
         new = [self._new(deployment) for deployment in deployments]
         for deployment in deployments:
             self.registry.set_route(deployment)
@@ -95,6 +98,7 @@ class Master:
         replaces one of the same version must have a higher generation.  Raises StartError; then
         `old` continues, and nothing of `new` is left.
         """
+        await self.answers.open(new)
         starting = [self._new(deployment) for deployment in new]
         leaving = [active for active in self._deployed if active.deployment in old]
         hidden = [active for active in starting if any(map(active.is_same_version, leaving))]
@@ -167,6 +171,7 @@ class Master:
         await asyncio.gather(*(active.stop(grace) for active in self._deployed + self._hidden))
         if loading_links:
             await asyncio.wait([link.closed for link in loading_links], timeout=grace)
+        await self.answers.close()
 
     def _new(self, deployment: Deployment) -> ActiveDeployment:
         return ActiveDeployment(
@@ -266,6 +271,7 @@ class Master:
         setup = loading.setup_of(
             deployment, device_id, models, self.traces, number=number, placement=link.placement
         )
+        files = await self.answers.look(deployment)
         try:
             ready = await loading.load(link, setup)
         except ServingError as error:
@@ -281,6 +287,7 @@ class Master:
             self._services[link] = self.registry.add_worker(
                 deployment, ready.version, ready.methods, link, card=card
             )
+            self.answers.join(self._services[link], files)
         share_memory(self._services)
         if ready.card is not None:
             log.info("%s", ready.card.summary)

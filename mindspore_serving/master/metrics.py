@@ -78,6 +78,9 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
                 _add_sequences(page, method)
             if method.cache is not None:
                 _add_cache(page, method.series.labels, method.cache)
+            if method.shared_answers is not None:
+                for result, count in asdict(method.shared_answers.counts).items():
+                    page.add("serving_cache_store_total", count, *method.series.labels, result)
         totals = service.totals.counts()
         _add_workers(page, service, totals)
         if service.card is not None:

@@ -17,6 +17,7 @@ from mindspore_serving.master.link import Link
 from mindspore_serving.master.routes import TrafficRoute
 from mindspore_serving.master.streamed import StreamedMethod
 from mindspore_serving.master.totals import ServiceTotals
+from mindspore_serving.servable.contents import ReadFiles
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
 _SHOWN = 8  # names in an error
@@ -35,6 +36,7 @@ class ServableService:
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
     has_handover: bool = False  # its sequences continue here, though it is not current
+    files: ReadFiles | None = None  # that its workers have loaded, if answers are shared
     totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property

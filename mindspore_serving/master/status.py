@@ -153,7 +153,7 @@ def counts(method: Method) -> MethodCounts:
         series.waits.count,
         int(series.waits.total * 1e9),
         int(series.worker_seconds * 1e9),
-        cache.counts.hit,
+        cache.counts.hit + cache.counts.hit_store,
         cache.hit_ns,
         cache.counts.miss + cache.counts.joined,
         cache.miss_ns,

@@ -118,8 +118,16 @@ METHODS = (
     ),
     _counter(
         "cache_requests",
-        "Requests to methods with a cache of answers: hit, miss, joined (answered with an equal "
+        "Requests to methods with a cache of answers: hit, hit_store (in the store that servers "
+        "share), miss, joined (answered with an equal "
         "request in flight) or skipped (too large, or in shared memory of the client).",
+        *METHOD,
+        "result",
+    ),
+    _counter(
+        "cache_store",
+        "What the store of shared answers did: hit, miss, late (no answer in time), failed, wrong "
+        "(damaged or forged), skipped (it failed before, or is busy), written or unwritten.",
         *METHOD,
         "result",
     ),

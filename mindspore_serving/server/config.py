@@ -97,6 +97,7 @@ class ServableStartConfig(ServableOptions):
             checked["python"] = _absolute(self.python)
         if self.environment:
             checked["environment"] = _absolute(self.environment)
+        checked["cache_store_key"] = _checked_store_key(checked)
         self._check_scaling(devices)
         if not devices and not self.max_workers:
             checked["num_parallel_workers"] = self.num_parallel_workers or 1
@@ -168,6 +169,22 @@ def _checked_weights(values: Mapping[str, Any], name: str, directory: str) -> st
                 "net.py:Net, or set 'network' to the class of a Python file"
             )
     return ""
+
+
+def _checked_store_key(values: Mapping[str, Any]) -> str:
+    """Return the absolute path of the secret of the store of answers; "" if there is none.
+
+    Raises InvalidInputs for a store without a cache, or that is no URL.
+    """
+    store = values["cache_store"]
+    if store and not store.partition("://")[2]:
+        raise InvalidInputs(
+            "Parameter 'cache_store' is no URL, expected one as rediss://HOST:6379/0, "
+            "file:///DIRECTORY or s3://BUCKET/PREFIX"
+        )
+    if store and not values["cache_mb"]:
+        raise InvalidInputs("Parameter 'cache_store' is set, which needs 'cache_mb'")
+    return _absolute(values["cache_store_key"]) if values["cache_store_key"] else ""
 
 
 def _check_levels(values: Mapping[str, Any]) -> None:

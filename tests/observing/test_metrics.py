@@ -50,6 +50,7 @@ _NOT_HERE = {
     "serving_cache_bytes",
     "serving_cache_evictions_total",
     "serving_cache_requests_total",
+    "serving_cache_store_total",
     "serving_shadow_requests_total",
     "serving_llm_adapter_loaded",
     "serving_certificate_expiry_timestamp_seconds",

@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -360,3 +361,22 @@ def test_options_of_a_modelfile_are_below_those_of_the_script(tmp_path):
 def test_levels_and_cores_that_do_not_exist_are_refused(directory, options):
     with pytest.raises(RuntimeError, match="expected"):
         ServableStartConfig(directory, "add", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_store": "redis://127.0.0.1"}, "needs 'cache_mb'"),
+        ({"cache_store": "directory", "cache_mb": 1}, "is no URL, expected one as rediss://"),
+    ],
+)
+def test_a_store_of_answers_needs_a_cache_and_a_url(directory, options, message):
+    with pytest.raises(RuntimeError, match=message):
+        ServableStartConfig(directory, "add", **options)
+
+
+def test_the_store_of_answers_is_a_secret_and_its_key_a_path(directory):
+    options = {"cache_mb": 1, "cache_store_key": "key", "cache_store": "redis://user:pass@host"}
+    config = ServableStartConfig(directory, "add", **options)
+    assert os.path.isabs(config.cache_store_key)
+    assert "pass" not in repr(config)

@@ -26,7 +26,7 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads, Results
-from mindspore_serving.llm.storage.circuit import Circuit
+from mindspore_serving.stores.circuit import Circuit
 
 READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copies as many at most
 WRITE_AHEAD = 2 << 20  # bytes that are copied for a shared store between two steps

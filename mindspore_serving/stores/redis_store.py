@@ -1,4 +1,4 @@
-"""Store of blocks in a Valkey or Redis server, through redis-py."""
+"""Store of values in a Valkey or Redis server, through redis-py."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from redis.retry import Retry
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.storage.bounds import StoreBounds
+from mindspore_serving.stores.base import StoreOptions
 
 PREFIX = "mindspore-serving:block:"
 PASSWORD = "REDISCLI_AUTH"  # the variable of redis-cli and valkey-cli
@@ -25,23 +25,30 @@ class RedisStore:
 
     errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
 
-    def __init__(
-        self, url: str, bounds: StoreBounds, *, max_seconds: float, timeout: float
-    ) -> None:
-        self._bounds = bounds
-        self._max_ms = int(max_seconds * 1000)
+    def __init__(self, options: StoreOptions) -> None:
+        """Create a client.  Raises StartError if the URL is wrong."""
+        self._option, self._bounds = options.option, options.bounds
+        self._max_ms = int(options.max_seconds * 1000)
+        url, timeout = options.url, options.timeout
         password = os.environ.get(PASSWORD)
-        self._client = redis.Redis.from_url(
-            url,
-            **({} if password is None else {"password": password}),
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            # A server closes connections that are idle, so the first error may mean no more.
-            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-            health_check_interval=0,
-        )
-        options = self._client.connection_pool.connection_kwargs
-        self._name = f"{options.get('host', options.get('path'))}:{options.get('port', '')}"
+        url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
+        try:
+            self._client = redis.Redis.from_url(
+                url,
+                **({} if password is None else {"password": password}),
+                socket_timeout=timeout,
+                socket_connect_timeout=timeout,
+                # A server closes connections that are idle, so the first error may mean no more.
+                retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+                health_check_interval=0,
+            )
+        except (TypeError, ValueError):  # whose text may have a part of a password
+            raise StartError(
+                f"{self._option} is no URL of a server, expected one as rediss://HOST:6379/0, with "
+                "special characters of a password as %XX"
+            ) from None
+        address = self._client.connection_pool.connection_kwargs
+        self._name = f"{address.get('host', address.get('path'))}:{address.get('port', '')}"
 
     def __str__(self) -> str:
         return f"the store {self._name}"
@@ -52,7 +59,7 @@ class RedisStore:
             self._client.ping()
         except (redis.AuthenticationError, redis.ResponseError, TypeError, ValueError) as error:
             raise StartError(
-                f"prefix_cache_store: {self} refuses the connection: {error}; expected a URL as "
+                f"{self._option}: {self} refuses the connection: {error}; expected a URL as "
                 f"rediss://USER@HOST:6379/0, and its password in {PASSWORD}"
             ) from None
         except self.errors as error:
@@ -99,5 +106,5 @@ class RedisStore:
             raise OSError(
                 errno.ENOSPC,
                 f"the server uses {memory['used_memory']} bytes of the {self._bounds.max_bytes} "
-                "of prefix_cache_store_size, and evicts none (maxmemory-policy)",
+                f"of {self._option}_size, and evicts none (maxmemory-policy)",
             )
