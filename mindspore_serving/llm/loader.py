@@ -318,7 +318,7 @@ def _open_images(
         return None, None
     try:
         reader = open_reader(directory, read()["tokenizer"], config)
-        return (None, None) if reader is None else (reader, Tower.open(directory, config))
+        return (None, None) if reader is None else (reader, Tower.open(directory, config, runtime))
     except StartError as error:
         raise StartError(f"{error}; {text_only}") from error
 

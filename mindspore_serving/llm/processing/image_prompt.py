@@ -8,6 +8,7 @@ from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_images, to_marks
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
+from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
 Messages: TypeAlias = Sequence[Message]
 
@@ -59,20 +60,23 @@ class ImagePrompt:
 
 
 def to_prompt_images(
-    reader: PromptImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
+    reader: PromptImageReader, tower: Tower, prompt: PreparedPrompt
 ) -> PromptImages:
-    """Return `images` as the engine takes them, at their positions in the prompt `ids`.
+    """Return the images of `prompt` as the engine takes them, computed if they are not yet.
 
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
     positions = [
-        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
+        index
+        for index, token_id in enumerate(prompt.ids)
+        if token_id == reader.prompt_format.token_id
     ]
-    count = sum(image.count for image in images)
+    count = sum(image.count for image in prompt.images)
     if len(positions) != count:
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
     is_bidirectional = reader.prompt_format.is_bidirectional
-    return PromptImages(positions, tower.compute(images), is_bidirectional=is_bidirectional)
+    computed = prompt.computed or tower.compute(prompt.images)
+    return PromptImages(positions, computed, is_bidirectional=is_bidirectional)
