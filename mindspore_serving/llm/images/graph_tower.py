@@ -11,7 +11,10 @@ import openvino as ov
 from mindspore_serving import extras, log
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
+from mindspore_serving.llm.checkpoint.gguf.projector import find_projector, read_tower
 from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, TrackedCheckpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.graphs import TowerGraph
@@ -26,6 +29,10 @@ from mindspore_serving.llm.step import Vectors
 
 # Tensors that other models of a family use: layers behind the last that is used, and their pooling.
 UNUSED = re.compile(r".*\.(layers\.(\d+)|post_layernorm|head)\..*")
+
+_OF_IMAGES = (  # settings of config.json that are not of the text model alone
+    "architectures", "model_type", "vision_config", "scale_factor", "mm_tokens_per_image",
+)  # fmt: skip
 
 
 class GraphTower:
@@ -80,16 +87,20 @@ def open_graph_tower(directory: Path, config: EngineConfig) -> GraphTower | None
 
     Raises StartError: a library is missing, or weights are missing or do not fit.
     """
+    projector = find_projector(directory) if is_gguf(directory) else None
     settings = find_settings(_read_config(directory))
     if settings is None or not _has_full_tiles(directory, settings):
         return None
-    checkpoint = Checkpoint.open(directory).tracked()
+    if projector is None:
+        checkpoint = Checkpoint.open(directory).tracked()
+    else:
+        checkpoint = Checkpoint(projector.path, {}, read_tower(projector)).tracked()
     options = options_from(config, capabilities(config.num_threads))
-    weights = OpenVINOWeights(checkpoint, options.precision)
+    weights = OpenVINOWeights(checkpoint, options.precision, is_exact=True)
     graph = TowerGraph(weights, checkpoint.names(), settings).build()
     _check_unread(checkpoint, max(settings.outputs))
     tower = GraphTower(
-        compile_graph(graph, options.properties(weights.constants.group)),
+        compile_graph(graph, options.properties(weights.constants.group, is_exact=True)),
         settings,
         weights.constants.kept,
     )
@@ -130,6 +141,11 @@ def _read_config(directory: Path) -> Any:
         import transformers
     except ModuleNotFoundError as error:
         raise StartError(extras.missing(error, "a model that takes images")) from error
+    if is_gguf(directory):
+        fields = find_config(directory)
+        return transformers.AutoConfig.for_model(
+            **{name: value for name, value in fields.items() if name in _OF_IMAGES}
+        )
     try:
         return transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False

@@ -16,6 +16,7 @@ from mindspore_serving import extras, log
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import COMBINED, OPENVINO
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.reader import PreparedImage, to_arrays
@@ -162,7 +163,7 @@ def _of_request(
 
 
 def _open_pass(directory: Path, config: EngineConfig, runtime: str) -> TowerPass:
-    if runtime in GRAPH_RUNTIMES:
+    if runtime in GRAPH_RUNTIMES or is_gguf(directory):
         from mindspore_serving.llm.images.graph_tower import open_graph_tower
 
         tower = open_graph_tower(directory, config)
