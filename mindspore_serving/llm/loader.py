@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from mindspore_serving import log
 from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
@@ -22,6 +23,7 @@ from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_opti
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.projector import is_projector, why_without_images
 from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
@@ -271,6 +273,11 @@ def _find_directory(path: str | Path) -> Path:
         why = why_no_model(path)
         expected = f"which {why}" if why else "expected a model's directory or a GGUF file"
         raise StartError(f"path is {str(path)!r}, {expected}")
+    if is_gguf(directory) and is_projector(directory):
+        raise StartError(
+            f"{directory} is a vision tower: give the path of its language model, beside which it "
+            "is used"
+        )
     return directory
 
 
@@ -316,10 +323,13 @@ def _open_images(
             f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
         )
     if not takes:
+        why = why_without_images(directory) if is_gguf(directory) and config.max_images else ""
+        if why:
+            log.warning("%s: the model is served without images: %s", directory.name, why)
         return None, None
     try:
         reader = open_reader(directory, read()["tokenizer"], config)
-        return (None, None) if reader is None else (reader, Tower.open(directory, config))
+        return (None, None) if reader is None else (reader, Tower.open(directory, config, runtime))
     except StartError as error:
         raise StartError(f"{error}; {text_only}") from error
 

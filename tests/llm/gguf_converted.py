@@ -84,16 +84,20 @@ _EXPERT = re.compile(r"(.*\.(?:experts|altup\w*projections))\.(\d+)\.(.*)")
 
 
 def write_converted(
-    directory: Path, architecture: str, path: Path, *, kind: str = "F32", is_rounded: bool = False
-) -> Path:
+    directory: Path, architecture: str, path: Path, *, kind: str = "F32", is_rounded: bool = False,
+    vocabulary: Config | None = None, template: str = "",
+) -> Path:  # fmt: skip
     """The checkpoint in `directory` as the file `path` of llama.cpp's `architecture`, matrices of
-    type `kind`; with `is_rounded` floats that are as large."""
+    type `kind`; with `is_rounded` floats that are as large.  `vocabulary` is as the arguments of
+    `add_vocabulary`, by default of tokens that no text has; `template` is that of chats."""
     config = json.loads((directory / "config.json").read_text())
     config.setdefault("rope_parameters", {})
     writer = GGUFWriter(path, architecture)
     _write_keys(writer, architecture, config)
     tokens = ["t", "2", *(f"t{index}" for index in range(2, config["vocab_size"]))]
-    add_vocabulary(writer, tokens, merges=["t 2"], pre="gpt-2")
+    add_vocabulary(writer, **(vocabulary or {"tokens": tokens, "merges": ["t 2"], "pre": "gpt-2"}))
+    if template:
+        writer.add_chat_template(template)
     found = get_tensor_name_map(
         ARCHITECTURES[architecture], config.get("num_hidden_layers") or config.get("n_layer") or 8
     )

@@ -152,6 +152,8 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
         if kind == SEES_WHOLE:  # tokens differ by what is before them, not by the last one alone
             model.get_input_embeddings().weight.data *= 0.1
             model.lm_head.weight.data *= 4
+            projection = model.model.multi_modal_projector.mm_input_projection_weight
+            projection.data.normal_(0.0, 0.2)  # the library begins with zeros
             for name, weight in model.named_parameters():
                 if name.endswith(("q_norm.weight", "k_norm.weight")):
                     weight.data += 1

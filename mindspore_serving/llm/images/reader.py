@@ -3,9 +3,11 @@
 Their vectors are computed elsewhere (`tower`). Threads may share a reader.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -15,7 +17,8 @@ import numpy.typing as npt
 from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
-from mindspore_serving.llm.checkpoint.model_files import find_config
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
+from mindspore_serving.llm.checkpoint.model_files import find_config, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.descriptions.config_types import MAX_INT
 from mindspore_serving.llm.descriptions.settings import flattened
@@ -209,6 +212,11 @@ def open_reader(
 
 def open_processor(directory: Path) -> Any:
     """Open the image processor of the model in `directory`.  Raises StartError."""
+    if is_gguf(directory):
+        with TemporaryDirectory() as files:
+            content = json.dumps(read_json(directory / PROCESSORS[0]))
+            (Path(files) / PROCESSORS[0]).write_text(content)
+            return open_processor(Path(files))
     if not has_processor(directory):
         raise StartError(f"{directory} has no {PROCESSORS[0]}, which says how images are resized")
     try:

@@ -16,6 +16,7 @@ from mindspore_serving.llm.images.messages import (
 from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
+from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
 Messages: TypeAlias = Sequence[Message]
 
@@ -67,24 +68,33 @@ class ImagePrompt:
 
 
 def to_prompt_images(
-    reader: PromptImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
+    reader: PromptImageReader, tower: Tower, prompt: PreparedPrompt
 ) -> PromptImages:
-    """Return `images` as the engine takes them, at their positions in the prompt `ids`.
+    """Return the images of `prompt` as the engine takes them, computed if they are not yet.
 
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
     positions = [
-        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
+        index
+        for index, token_id in enumerate(prompt.ids)
+        if token_id == reader.prompt_format.token_id
     ]
-    count = sum(image.count for image in images)
+    count = sum(image.count for image in prompt.images)
     if len(positions) != count:
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
     prompt_format, parts = reader.prompt_format, None
     if prompt_format.merge_size:
-        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
-        parts = rope_positions(len(ids), positions, grids)
-    vectors, is_bidirectional = tower.compute(images), prompt_format.is_bidirectional
-    return PromptImages(positions, vectors, is_bidirectional=is_bidirectional, rope_positions=parts)
+        grids = [
+            grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in prompt.images
+        ]
+        parts = rope_positions(len(prompt.ids), positions, grids)
+    computed = prompt.computed or tower.compute(prompt.images)
+    return PromptImages(
+        positions,
+        computed,
+        is_bidirectional=prompt_format.is_bidirectional,
+        rope_positions=parts,
+    )

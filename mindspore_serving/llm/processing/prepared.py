@@ -43,6 +43,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
     images: list[PreparedImage] = []
+    computed: Any = None  # by the tower, in the worker
 
 
 class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -24,7 +24,7 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.media import MediaReader
@@ -161,7 +161,7 @@ class Processor:
             reader, tower = self._images, self._tower
             assert reader is not None
             assert tower is not None
-            options["images"] = to_prompt_images(reader, tower, prompt.ids, prompt.images)
+            options["images"] = to_prompt_images(reader, tower, prompt)
         room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
@@ -173,6 +173,18 @@ class Processor:
             options,
             is_capped=(prompt.params.max_tokens or 0) > room,
         )
+
+    def see(self, prompts: Sequence[PreparedPrompt]) -> list[PreparedPrompt | ServingError]:
+        """Compute the images of several requests together.
+
+        Returns each prompt with what was computed, or why its images cannot be.
+        """
+        assert self._tower is not None
+        computed = self._tower.compute_all([prompt.images for prompt in prompts])
+        return [
+            result if isinstance(result, ServingError) else structs.replace(prompt, computed=result)
+            for prompt, result in zip(prompts, computed, strict=True)
+        ]
 
     def is_quick(self, request: LLMRequest) -> bool:
         """Return whether `request` is read at once, and its grammar is known.
