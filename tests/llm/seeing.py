@@ -3,6 +3,7 @@ transformers; and what transformers computes with them.
 """
 
 import base64
+import inspect
 import io
 import json
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
-MARKS += ["<start_of_image>", "<end_of_image>"]
+MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
 IMAGE = 3  # the token that stands for a vector
 TEMPLATE = (  # knows parts alone, as those of such models do
@@ -58,6 +59,22 @@ GEMMA = {
 }  # fmt: skip
 LLAVA = {"vision_config": CLIP, "vision_feature_layer": -2}
 TILED = {"vision_config": VISION, "scale_factor": 2, "pad_token_id": 0}
+RESOLUTIONS = [[32, 32], [32, 64], [64, 32], [64, 64], [32, 128], [64, 96]]
+NEXT = {**LLAVA, "image_grid_pinpoints": RESOLUTIONS}
+ONEVISION = {
+    "vision_config": SIGLIP, "image_grid_pinpoints": RESOLUTIONS,
+    "vision_aspect_ratio": "anyres_max_3",  # less than the vectors of 6 tiles
+}  # fmt: skip
+INTERNVL = {
+    "vision_config": {**VISION, "model_type": "internvl_vision", "image_size": [32, 32],
+                      "patch_size": [8, 8]},
+    "tie_word_embeddings": False,
+}  # fmt: skip
+PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 64}
+ROWS_OF_PATCHES = {
+    "vision_config": PIXTRAL, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+}  # fmt: skip
+MERGED = {"vision_config": PIXTRAL, "spatial_merge_size": 2, "tie_word_embeddings": False}
 # name -> (class, text model, what its config has beside, beginning of its image processor's class)
 KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "llava": ("Llava", "llama", LLAVA, "CLIP"),
@@ -69,6 +86,15 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
     "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
     "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
+    "llava-next": ("LlavaNext", "mistral", NEXT, "LlavaNext"),
+    "llava-onevision": ("LlavaOnevision", "qwen2", ONEVISION, "LlavaOnevision"),
+    "internvl": ("InternVL", "qwen2", INTERNVL, "GotOcr2"),
+    "internvl-qwen3": (
+        "InternVL", "qwen3", {**INTERNVL, "tie_word_embeddings": True}, "GotOcr2",
+    ),
+    "pixtral": ("Llava", "mistral", ROWS_OF_PATCHES, "Pixtral"),
+    "mistral3-images": ("Mistral3", "mistral", MERGED, "Pixtral"),
+    "ministral3-images": ("Mistral3", "ministral3", MERGED, "Pixtral"),
 }  # fmt: skip
 SIZES: dict[str, dict[str, Any]] = {
     "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
@@ -76,6 +102,23 @@ SIZES: dict[str, dict[str, Any]] = {
     "Gemma3": {"size": {"height": 32, "width": 32}},
     "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
     "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    "LlavaNext": {
+        "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32},
+        "image_grid_pinpoints": RESOLUTIONS,
+    },
+    "LlavaOnevision": {
+        "size": {"height": 32, "width": 32}, "image_grid_pinpoints": RESOLUTIONS,
+    },
+    "GotOcr2": {"size": {"height": 32, "width": 32}, "max_patches": 6},
+    "Pixtral": {"size": {"longest_edge": 64}},
+}  # fmt: skip
+# What the processor of a family passes on to its image processor.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "internvl": {"crop_to_patches": True},
+    "internvl-qwen3": {"crop_to_patches": True},
+    "pixtral": {"patch_size": 8},
+    "mistral3-images": {"patch_size": 16},
+    "ministral3-images": {"patch_size": 16},
 }
 
 
@@ -157,6 +200,8 @@ class Reference:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._processor = processor(kind)
+        self._options = OPTIONS.get(kind, {})
+        self._is_nested = kind == "llava-onevision"  # else several images are cut as one is
         self._sees_whole = kind == SEES_WHOLE
         self._model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
@@ -180,8 +225,10 @@ class Reference:
         tokens = torch.tensor([list(ids)])
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         if images:
-            made = self._processor(list(images), return_tensors="pt")
-            inputs |= {name: x for name, x in made.items() if name.startswith("pixel")}
+            batch = [list(images)] if self._is_nested else list(images)
+            prepared = self._processor(batch, return_tensors="pt", **self._options)
+            accepted = inspect.signature(self._model.forward).parameters
+            inputs |= {name: x for name, x in prepared.items() if name in accepted}
         if self._sees_whole:
             inputs["token_type_ids"] = (tokens == IMAGE).long()
         return inputs

@@ -30,8 +30,8 @@ class Leftover:
 
 
 IMAGES = Leftover(
-    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision"
-    r"|audio_tower|embed_audio)\..*",
+    r"(model\.)?((vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision"
+    r"|audio_tower|embed_audio)\..*|image_newline)",
     "of images or sounds",
 )
 LEFTOVERS = (

@@ -22,7 +22,8 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.fetching import FetchLimits, fetch
 from mindspore_serving.llm.images.messages import ImageSource
-from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -68,6 +69,8 @@ class ImageReader:
         StartError: a library is missing, or the processor is missing or broken.
     """
 
+    _mark_of_shared = b""  # in the hash of an image that is not alone, if others change its vectors
+
     def __init__(self, directory: Path, config: EngineConfig) -> None:
         self._config = config
         self._processor = open_processor(directory)
@@ -83,28 +86,32 @@ class ImageReader:
             field, _, inside = sources[0].field.partition("[")
             has = "have" if inside else "has"
             raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
-        return [self._read(source) for source in sources]
+        is_alone = len(sources) == 1
+        return [self._read(source, is_alone=is_alone) for source in sources]
 
-    def _read(self, source: ImageSource) -> PreparedImage:
+    def _read(self, source: ImageSource, *, is_alone: bool) -> PreparedImage:
         try:
             data = _load(source.url, self._config)
             image = decode_file(data, self._config)
-            return self._prepare(image, blake2b(data, digest_size=16).digest())
+            digest = blake2b(data, digest_size=16).digest()
+            return self._prepare(image, digest, is_alone=is_alone)
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None
 
-    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+    def _prepare(self, image: Any, digest: bytes, *, is_alone: bool) -> PreparedImage:
         try:
-            processed = self._process(image)
+            processed = self._process(image, is_alone=is_alone)
             text = self._write(processed)
         except MemoryError:  # a very thin image is enlarged beyond the memory
             raise
         except Exception as error:  # the library has no errors of its own
             raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
         inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
+        if not is_alone:
+            digest += self._mark_of_shared
         return PreparedImage(digest, text, self._count(text), inputs)
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
+    def _process(self, image: Any, *, is_alone: bool) -> Mapping[str, Any]:
         processed: Mapping[str, Any] = self._processor([image], return_tensors="np")
         return processed
 
@@ -137,7 +144,8 @@ class PromptImageReader(ImageReader):
     ) -> None:
         super().__init__(directory, config)
         self.prompt_format = prompt_format
-        self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
+        self.token = names[1 if prompt_format.is_framed else 0]  # templates write it for an image
+        self._mark_of_shared = b"shared" if prompt_format.process_shared else b""
         self._names = names
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
@@ -155,8 +163,10 @@ class PromptImageReader(ImageReader):
         texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
-        options = self.prompt_format.options
+    def _process(self, image: Any, *, is_alone: bool) -> Mapping[str, Any]:
+        options, process_shared = self.prompt_format.options, self.prompt_format.process_shared
+        if process_shared and not is_alone:
+            return process_shared(self._processor, image)
         processed: Mapping[str, Any] = self._processor([image], return_tensors="np", **options)
         return processed
 
@@ -187,6 +197,9 @@ def open_reader(
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
             raise StartError(f"config.json names image token {token_id}, which the tokenizer lacks")
+    for word in prompt_format.words:
+        if tokenizer.token_id(word) is None:
+            raise StartError(f"the tokenizer has no token {word!r}, which prompts with images have")
     return PromptImageReader(directory, prompt_format, names, config)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import StartError
@@ -72,29 +73,37 @@ def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories,
             opened.tokenizer, opened.chat_template, opened.card(),
             images=opened.images, tower=opened.tower,
         )  # fmt: skip
-        messages = seeing.chat(*CHATS["two images"])
-        prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
-        ids = prepared.prompt_ids
-        features = prepared.options["images"].between(0, len(ids))
-        blocks = range(-(-len(ids) // opened.engine.block_size))
-        row = Row(ids, 0, blocks, len(ids), features=features)
-        found = opened.engine.runner.run(Step((row,)))
-        expected = references[kind].logits(ids, [ONE, TWO])
-        assert np.abs(found - expected).max() < 1e-4
-        prepared.add_to(opened.engine, "1")
-        tokens = []
-        while opened.engine.has_work:
-            tokens += [token for _, one in opened.engine.step() for token in one.token_ids]
-        assert tokens == references[kind].greedy(ids, [ONE, TWO], COUNT)
+        for chat in (CHATS["two images"], CHATS["one image"]):
+            messages = seeing.chat(*chat)
+            prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
+            ids = prepared.prompt_ids
+            features = prepared.options["images"].between(0, len(ids))
+            blocks = range(-(-len(ids) // opened.engine.block_size))
+            row = Row(ids, 0, blocks, len(ids), features=features)
+            logits = opened.engine.runner.run(Step((row,)))
+            expected = references[kind].logits(ids, images(chat))
+            assert np.abs(logits - expected).max() < 1e-4
+            prepared.add_to(opened.engine, "1")
+            tokens = []
+            while opened.engine.has_work:
+                tokens += [token for _, one in opened.engine.step() for token in one.token_ids]
+            assert tokens == references[kind].greedy(ids, images(chat), COUNT)
     finally:
         opened.engine.close()
 
 
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [
+        *(("smolvlm", runtime) for runtime in RUNTIMES),
+        ("llava-onevision", "openvino"),
+        ("mistral3-images", "torch"),
+    ],
+)
 def test_prompts_with_and_without_images_are_cut_batched_and_preempted(
-    runtime, directories, references
+    kind, runtime, directories, references
 ):
-    path, reference = directories["smolvlm"], references["smolvlm"]
+    path, reference = directories[kind], references[kind]
     # A step has room for a part of an image, and the cache not for all sequences.
     room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(runtime)}
     with LLM(path, runtime, **{**config(runtime), **room}) as llm:
@@ -145,6 +154,29 @@ def test_a_bidirectional_image_is_computed_in_a_single_step(runtime, directories
         assert list(answer.outputs[0].token_ids) == expected
 
 
+OLD_NAMES = {
+    "model.language_model.": "language_model.model.",
+    "lm_head.": "language_model.lm_head.",
+}
+
+
+@pytest.mark.parametrize("kind", ["llava-next", "llava-onevision", "internvl", "mistral3-images"])
+def test_tensors_are_read_by_their_older_names(kind, directories, references, tmp_path):
+    """As transformers 4 saved them: the text model with its head, the tower at the top."""
+    for file in directories[kind].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    (tmp_path / "model.safetensors").unlink()
+    tensors = {}
+    for name, tensor in load_file(directories[kind] / "model.safetensors").items():
+        begin = next((begin for begin in OLD_NAMES if name.startswith(begin)), "model.")
+        tensors[OLD_NAMES.get(begin, "") + name.removeprefix(begin)] = tensor
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    assert not any(name.startswith("model.") for name in tensors)
+    with LLM(tmp_path, "torch", **config("torch")) as llm:
+        for ids, tokens in ask(llm, CHATS["one image"]):
+            assert tokens == references[kind].greedy(ids, [ONE], COUNT)
+
+
 def block(runtime):
     return {"openvino": 32}.get(runtime, 8)
 
@@ -188,8 +220,6 @@ def test_without_an_image_processor_only_texts_are_served(directories, tmp_path)
 
 
 def test_weights_of_the_tower_that_are_missing_are_named(directories, tmp_path):
-    from safetensors.numpy import load_file, save_file
-
     for file in directories["smolvlm"].iterdir():
         (tmp_path / file.name).symlink_to(file)
     tensors = load_file(tmp_path / "model.safetensors")
