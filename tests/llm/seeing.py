@@ -46,6 +46,8 @@ VISION = {
 CLIP = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
 SIGLIP = {**VISION, "model_type": "siglip_vision_model"}
 SEES_WHOLE = "gemma3-siglip"  # tokens of an image see one another
+SEES_BY_WINDOW = "gemma4-large-images"  # they do in layers with a window
+BIDIRECTIONAL = (SEES_WHOLE, SEES_BY_WINDOW)
 GEMMA_TEXT = {
     "head_dim": 16,
     "tie_word_embeddings": False,  # lest every token be followed by itself
@@ -74,6 +76,27 @@ PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 64}
 ROWS_OF_PATCHES = {
     "vision_config": PIXTRAL, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
 }  # fmt: skip
+GEMMA4_TEXT = {
+    "head_dim": 16, "global_head_dim": 32, "sliding_window": 96, "tie_word_embeddings": False,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+LAYER_INPUTS = {
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 294, "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+}  # fmt: skip
+GEMMA4 = {
+    "vision_config": {**VISION, "model_type": "gemma4_vision", "head_dim": 8, "patch_size": 4,
+                      "num_key_value_heads": 4, "pooling_kernel_size": 2,
+                      "position_embedding_size": 64},
+    "boi_token_id": 6, "eoi_token_id": 7, "tie_word_embeddings": False,
+}  # fmt: skip
+# Kind -> what its text model has beside.
+TEXTS: dict[str, dict[str, Any]] = {
+    SEES_WHOLE: GEMMA_TEXT,
+    "gemma4-images": {**GEMMA4_TEXT, **LAYER_INPUTS},
+    SEES_BY_WINDOW: {**GEMMA4_TEXT, "hidden_size_per_layer_input": 0,
+                     "use_bidirectional_attention": "vision"},
+}  # fmt: skip
 MERGED = {"vision_config": PIXTRAL, "spatial_merge_size": 2, "tie_word_embeddings": False}
 # name -> (class, text model, what its config has beside, beginning of its image processor's class)
 KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
@@ -84,6 +107,8 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         {**LLAVA, "vision_config": SIGLIP, "vision_feature_select_strategy": "full"}, "Siglip",
     ),
     SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
+    "gemma4-images": ("Gemma4", "gemma4_text", GEMMA4, "Gemma4"),
+    SEES_BY_WINDOW: ("Gemma4", "gemma4_text", GEMMA4, "Gemma4"),
     "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
     "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
     "llava-next": ("LlavaNext", "mistral", NEXT, "LlavaNext"),
@@ -100,6 +125,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
     "Siglip": {"size": {"height": 32, "width": 32}},
     "Gemma3": {"size": {"height": 32, "width": 32}},
+    "Gemma4": {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2},
     "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
     "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
     "LlavaNext": {
@@ -120,6 +146,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mistral3-images": {"patch_size": 16},
     "ministral3-images": {"patch_size": 16},
 }
+# Input of the model that says which tokens are of images.
+MARKS_OF_IMAGES = {SEES_WHOLE: "token_type_ids", SEES_BY_WINDOW: "mm_token_type_ids"}
 
 
 def build(directory: Path, kind: str, name: str = "") -> Path:
@@ -128,8 +156,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     target.mkdir(parents=True)
     size = _write_tokenizer(target, "<start_of_image>" if kind == SEES_WHOLE else "<image>")
     prefix, text_model, more, _ = KINDS[kind]
-    more_text = GEMMA_TEXT if kind == SEES_WHOLE else {}
-    text = {**TEXT, **more_text, "model_type": text_model, "vocab_size": size}
+    text = {**TEXT, **TEXTS.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
         text_config=text, image_token_id=IMAGE, **more
     )
@@ -142,6 +169,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
             for name, weight in model.named_parameters():
                 if name.endswith(("q_norm.weight", "k_norm.weight")):
                     weight.data += 1
+    model.get_output_embeddings().weight.data[IMAGE] = 0  # answers have no images
     model.save_pretrained(target)
     processor(kind).save_pretrained(target)
     return target
@@ -202,7 +230,7 @@ class Reference:
         self._processor = processor(kind)
         self._options = OPTIONS.get(kind, {})
         self._is_nested = kind == "llava-onevision"  # else several images are cut as one is
-        self._sees_whole = kind == SEES_WHOLE
+        self._marks = MARKS_OF_IMAGES.get(kind)
         self._model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
         ).eval()
@@ -229,6 +257,6 @@ class Reference:
             prepared = self._processor(batch, return_tensors="pt", **self._options)
             accepted = inspect.signature(self._model.forward).parameters
             inputs |= {name: x for name, x in prepared.items() if name in accepted}
-        if self._sees_whole:
-            inputs["token_type_ids"] = (tokens == IMAGE).long()
+        if self._marks:
+            inputs[self._marks] = (tokens == IMAGE).long()
         return inputs

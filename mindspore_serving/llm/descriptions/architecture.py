@@ -132,6 +132,7 @@ class Architecture:
         skips_positions: the table of positions has rows before that of the first token.
         takes_images: vectors of images may take the place of token embeddings.
         has_bidirectional_images: tokens of an image attend to each other in both directions.
+        bidirectional_windows: they do in layers with a window alone.
     """
 
     names: Names = Names()
@@ -169,6 +170,7 @@ class Architecture:
     skips_positions: bool = False
     takes_images: bool = False
     has_bidirectional_images: bool = False
+    bidirectional_windows: bool = False
 
     @property
     def settings(self) -> frozenset[str]:

@@ -20,14 +20,15 @@ class PromptImages:
         images: for each image in order a hash of its content, and its vectors, float32
             [n, hidden_size]; together as many as there are positions.
         is_bidirectional: as in `Features`.
+        fill_id: the token that the model reads at `positions`; None for that of the prompt.
     """
 
     def __init__(
         self, positions: Sequence[int], images: Sequence[tuple[bytes, Vectors]],
-        *, is_bidirectional: bool = False,
+        *, is_bidirectional: bool = False, fill_id: int | None = None,
     ) -> None:  # fmt: skip
         self._positions = np.asarray(positions, np.int64)
-        self._is_bidirectional = is_bidirectional
+        self._is_bidirectional, self._fill_id = is_bidirectional, fill_id
         self._digests = [digest for digest, _ in images]
         self._vectors = [vectors for _, vectors in images]
         self._ends = np.cumsum([len(vectors) for vectors in self._vectors]).tolist()
@@ -44,6 +45,15 @@ class PromptImages:
         parts = [self._vectors[i][a:b] for i, a, b in self._cut(first, last)]
         positions = self._positions[first:last] - start
         return Features(positions, np.concatenate(parts), self._is_bidirectional)
+
+    def filled(self, tokens: Sequence[int], features: Features) -> Sequence[int]:
+        """Return the tokens that the model reads, of `tokens` with the vectors `features`."""
+        if self._fill_id is None:
+            return tokens
+        array = np.array(tokens)
+        array[features.positions] = self._fill_id
+        read: list[int] = array.tolist()
+        return read
 
     def end_of_piece(self, start: int, end: int) -> int:
         """Return where a chunk of the prompt ends that begins at `start` and has room up to `end`.

@@ -190,9 +190,10 @@ class StepPlan:
         features = None
         if sequence.images is not None:
             features = sequence.images.between(start, start + len(tokens))
+        read = sequence.images.filled(tokens, features) if sequence.images and features else tokens
         self.rows.append(
             Row(
-                tokens, start, sequence.blocks, max(0, num_logits),
+                read, start, sequence.blocks, max(0, num_logits),
                 sequence.adapter, state, features, sequence.uses_long_rope,
             )
         )  # fmt: skip

@@ -24,6 +24,7 @@ class ImagePromptFormat:
         is_framed: templates write the first token of `frame` for an image, not the placeholder.
         words: further tokens that `write` writes, which the tokenizer must have.
         is_bidirectional: tokens of an image attend to each other in both directions.
+        fill_id: the token that the model reads in place of each placeholder; None for the same.
         process_shared: returns the output of the image processor, its first argument, for an image
             of a request with several; None if that is the same as for an image alone.
     """
@@ -36,6 +37,7 @@ class ImagePromptFormat:
     is_framed: bool = False
     words: tuple[str, ...] = ()
     is_bidirectional: bool = False
+    fill_id: int | None = None
     process_shared: Callable[[Any, Any], Processed] | None = None
 
 

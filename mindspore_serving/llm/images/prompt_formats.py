@@ -6,7 +6,7 @@ pixels.
 
 from collections.abc import Callable
 
-from mindspore_serving.llm.images.gemma_formats import gemma3
+from mindspore_serving.llm.images.gemma_formats import gemma3, gemma4
 from mindspore_serving.llm.images.llava_formats import llava, llava_next, llava_onevision
 from mindspore_serving.llm.images.prompt_format import Config, ImagePromptFormat
 from mindspore_serving.llm.images.row_formats import mistral3
@@ -14,6 +14,7 @@ from mindspore_serving.llm.images.tile_formats import idefics, internvl
 
 _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Gemma3ForConditionalGeneration": gemma3,
+    "Gemma4ForConditionalGeneration": gemma4,
     "Idefics3ForConditionalGeneration": idefics,
     "InternVLForConditionalGeneration": internvl,
     "LlavaForConditionalGeneration": llava,

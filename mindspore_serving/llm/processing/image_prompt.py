@@ -74,5 +74,8 @@ def to_prompt_images(
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
-    is_bidirectional = reader.prompt_format.is_bidirectional
-    return PromptImages(positions, tower.compute(images), is_bidirectional=is_bidirectional)
+    prompt_format = reader.prompt_format
+    return PromptImages(
+        positions, tower.compute(images),
+        is_bidirectional=prompt_format.is_bidirectional, fill_id=prompt_format.fill_id,
+    )  # fmt: skip

@@ -1,6 +1,7 @@
 """The text of an image is that of transformers' processors, whatever the image's size."""
 
 import importlib
+import json
 import random
 import subprocess
 import sys
@@ -39,6 +40,9 @@ PROCESSORS = {
     "internvl": ("internvl.InternVLProcessor", {
         "image_token": "<image>", "start_image_token": "<img>", "end_image_token": "</img>",
         "image_seq_length": 4,
+    }),
+    "gemma4-images": ("gemma4.Gemma4Processor", {
+        "image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
     }),
     "pixtral": ("pixtral.PixtralProcessor", {**PIXTRAL, "spatial_merge_size": 1}),
     "mistral3-images": ("pixtral.PixtralProcessor", {**PIXTRAL, "spatial_merge_size": 2}),
@@ -158,6 +162,18 @@ def test_a_prompt_that_images_make_too_long_never_reaches_the_tower(directories)
     assert caught.value.refused.reason == "context"
 
 
+def test_an_image_that_sees_itself_fits_into_the_window(directories, tmp_path):
+    directory = directories["gemma4-images"]
+    for file in directory.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    fields = json.loads((directory / "config.json").read_text())
+    fields["text_config"] |= {"use_bidirectional_attention": "vision", "sliding_window": 62}
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidField, match="63 tokens that attend .* at most the 62"):
+        reader(tmp_path).read(find_images(seeing.chat(seeing.image(1))))
+
+
 def test_an_image_that_is_too_thin_for_its_processor_is_refused(directories):
     thin = seeing.image(1, 3, 4000)
     with pytest.raises(InvalidField, match="cannot be prepared"):
@@ -208,4 +224,4 @@ def test_images_are_prepared_without_pytorch(directories):
     process = subprocess.run(
         [*command, *map(str, directories.values())], capture_output=True, text=True, timeout=100
     )
-    assert (process.returncode, process.stdout.split()) == (0, ["70", "70", "4", "35", "12"])
+    assert (process.returncode, process.stdout.split()) == (0, ["70", "70", "4", "63", "35", "12"])
