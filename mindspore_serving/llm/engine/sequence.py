@@ -187,13 +187,15 @@ class StepPlan:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.logits_from)
         state = self.assign(sequence, len(tokens))
+        read = tokens
         features = rope_positions = None
         if sequence.images is not None:
             features = sequence.images.between(start, start + len(tokens))
             rope_positions = sequence.images.rope_positions(start, start + len(tokens))
+            read = sequence.images.filled(tokens, features) if features else tokens
         self.rows.append(
             Row(
-                tokens, start, sequence.blocks, max(0, num_logits),
+                read, start, sequence.blocks, max(0, num_logits),
                 sequence.adapter, state, features, sequence.uses_long_rope, rope_positions,
             )
         )  # fmt: skip

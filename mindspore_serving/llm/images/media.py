@@ -62,12 +62,13 @@ class MediaReader:
                     raise InvalidField(source.field, text)
         check_counts(sources, self.config)
         deadline = time.monotonic() + _SHARE * self.config.preparation_timeout
-        return (self._read(source, deadline) for source in sources)
+        is_alone = len(sources) == 1
+        return (self._read(source, deadline, is_alone=is_alone) for source in sources)
 
-    def _read(self, source: MediaSource, deadline: float) -> list[Part]:
+    def _read(self, source: MediaSource, deadline: float, *, is_alone: bool) -> list[Part]:
         if source.kind == IMAGE:
             assert self.images is not None
-            return [ImageMark(self.images.read_image(source))]
+            return [ImageMark(self.images.read_image(source, is_alone=is_alone))]
         try:
             file = load_file(source.url, self.config.max_file_bytes, self.config)
             if source.kind == VIDEO:

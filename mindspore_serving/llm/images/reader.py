@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,11 +25,13 @@ from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.loading import check_counts, load_file
 from mindspore_serving.llm.images.messages import MediaSource
-from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import check_tokens
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
+Options: TypeAlias = Mapping[str, Any] | None
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -72,6 +74,8 @@ class ImageReader:
         StartError: a library is missing, or the processor is missing or broken.
     """
 
+    _mark_of_shared = b""  # in the hash of an image that is not alone, if others change its vectors
+
     def __init__(self, directory: Path, config: EngineConfig) -> None:
         self._config = config
         self._processor = open_processor(directory)
@@ -82,35 +86,38 @@ class ImageReader:
         Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
         """
         check_counts(sources, self._config)
-        return [self.read_image(source) for source in sources]
+        return [self.read_image(source, is_alone=len(sources) == 1) for source in sources]
 
-    def read_image(self, source: MediaSource) -> PreparedImage:
+    def read_image(self, source: MediaSource, *, is_alone: bool) -> PreparedImage:
         """Fetch, decode and prepare an image.  Raises InvalidField."""
         try:
             data = load_file(source.url, self._config.max_image_bytes, self._config)
             image = decode_file(data, self._config)
-            return self.prepare(image, digest_of(data))
+            return self.prepare(image, digest_of(data), is_alone=is_alone)
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None
 
     def prepare(
-        self, image: Any, digest: bytes, options: Mapping[str, Any] | None = None
+        self, image: Any, digest: bytes, options: Options = None, *, is_alone: bool = False
     ) -> PreparedImage:
         """Prepare a decoded image; `options` are arguments of its processor, None: the usual ones.
 
-        Raises InvalidInputs.
+        Several images of a request may be prepared otherwise than one that `is_alone`.  Raises
+        InvalidInputs.
         """
         try:
-            processed = self._process(image, options)
+            processed = self._process(image, options, is_alone=is_alone)
             text = self._write(processed)
         except MemoryError:  # a very thin image is enlarged beyond the memory
             raise
         except Exception as error:  # the library has no errors of its own
             raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
         inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
+        if not is_alone:
+            digest += self._mark_of_shared
         return PreparedImage(digest, text, self._count(text), inputs)
 
-    def _process(self, image: Any, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
         processed: Mapping[str, Any] = self._processor(
             [image], return_tensors="np", **(options or {})
         )
@@ -145,7 +152,8 @@ class PromptImageReader(ImageReader):
     ) -> None:
         super().__init__(directory, config)
         self.prompt_format = prompt_format
-        self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
+        self.token = names[1 if prompt_format.is_framed else 0]  # templates write it for an image
+        self._mark_of_shared = b"shared" if prompt_format.process_shared else b""
         self._names = names
         trained = flattened(find_config(directory)).get("max_position_embeddings")
         self._max_tokens = config.max_model_len or trained or MAX_INT
@@ -170,10 +178,13 @@ class PromptImageReader(ImageReader):
         texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _process(self, image: Any, options: Mapping[str, Any] | None) -> Mapping[str, Any]:
-        if merge_size := self.prompt_format.merge_size:
+    def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
+        prompt_format = self.prompt_format
+        if merge_size := prompt_format.merge_size:
             check_tokens(self._processor, image.size, merge_size, self._max_tokens)
-        return super()._process(image, options or self.prompt_format.options)
+        if prompt_format.process_shared and not is_alone:
+            return prompt_format.process_shared(self._processor, image)
+        return super()._process(image, options or prompt_format.options, is_alone=is_alone)
 
     def _write(self, processed: Mapping[str, Any]) -> str:
         prompt_format = self.prompt_format
@@ -207,6 +218,9 @@ def open_reader(
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
             raise StartError(f"config.json names image token {token_id}, which the tokenizer lacks")
+    for word in prompt_format.words:
+        if tokenizer.token_id(word) is None:
+            raise StartError(f"the tokenizer has no token {word!r}, which prompts with images have")
     return PromptImageReader(directory, prompt_format, names, config)
 
 

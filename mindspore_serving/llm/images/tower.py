@@ -227,4 +227,8 @@ def _without_language(config: Any) -> Any:
     text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
     if getattr(text, "layer_types", None):
         text.layer_types = []
+    if getattr(text, "hidden_size_per_layer_input", None):  # Gemma 4's table, of all its tokens
+        text.hidden_size_per_layer_input = 0
+    if getattr(config, "audio_config", None) is not None:
+        config.audio_config = None
     return config

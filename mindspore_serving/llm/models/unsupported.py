@@ -18,6 +18,7 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"GLMModel", "it is the first GLM; ChatGLMModel and GlmForCausalLM are later ones"),
     (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",
      "it has an encoder and a decoder"),
+    (r"InternVLChat", "it needs its own code, unlike its checkpoint for transformers (-hf)"),
     (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",
      "it is for images or audio"),
     (r"PanguProMoEV2", "its attention has keys that belong to no token (sinks)"),

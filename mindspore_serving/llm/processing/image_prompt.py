@@ -93,8 +93,6 @@ def to_prompt_images(
         parts = rope_positions(len(prompt.ids), positions, grids)
     computed = prompt.computed or tower.compute(prompt.images)
     return PromptImages(
-        positions,
-        computed,
-        is_bidirectional=prompt_format.is_bidirectional,
-        rope_positions=parts,
-    )
+        positions, computed, is_bidirectional=prompt_format.is_bidirectional,
+        fill_id=prompt_format.fill_id, rope_positions=parts,
+    )  # fmt: skip
