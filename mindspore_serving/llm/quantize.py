@@ -2,17 +2,18 @@
 
     python -m mindspore_serving.llm.quantize SOURCE TARGET int8|int4|float16
 
-int8 has one scale per output, int4 one per 32, 64 or 128 inputs; embeddings, norms, biases and the
-routers of experts stay as they are.  With a text to calibrate with, inputs of matrices are scaled
-before (`calibration`).  float16 is for processors without bfloat16, which widen it faster; of
-bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to multiples of 2**-24.
-Needs only numpy, a tensor at a time; a runtime only to calibrate.
+int8 has one scale per output, int4 one per 32, 64 or 128 inputs; embeddings, norms, biases, the
+routers of experts and the vision tower stay as they are.  With a text to calibrate with, inputs of
+matrices are scaled before (`calibration`).  float16 is for processors without bfloat16, which widen
+it faster; of bfloat16 it keeps every bit, but for numbers below 2**-17, which it rounds to
+multiples of 2**-24.  Needs only numpy, a tensor at a time; a runtime only to calibrate.
 """
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from mindspore_serving.llm.checkpoint.conversion import (
     run_command,
     write_other_files,
 )
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES
 from mindspore_serving.llm.checkpoint.packing import GROUP, Packed, is_router, pack, unpack
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
@@ -108,7 +110,8 @@ def quantize(
         config = {**checkpoint.config, **dict.fromkeys(names or ["torch_dtype"], mode)}
     tensors = _Tensors(checkpoint, mode, rounding, calibration)
     with new_directory(target) as directory:
-        write_safetensors(directory, tensors.of(plan), {"format": OURS})
+        written = chain(tensors.of(plan), _of_tower(source, spec))
+        write_safetensors(directory, written, {"format": OURS})
         write_other_files(source, directory, config)
     return calibration
 
@@ -173,6 +176,16 @@ class _Tensors:
         yield f"{name}.scale", StoredTensor("F16", scales.shape, scales)
         if zeros is not None:
             yield f"{name}.zero", StoredTensor("U8", zeros.shape, zeros)
+
+
+def _of_tower(source: Path, spec: ModelSpec) -> Iterator[tuple[str, StoredTensor]]:
+    """Iterate over the tensors that compute the vectors of images, which are not rounded."""
+    if not spec.architecture.takes_images:
+        return
+    checkpoint = Checkpoint.open(source)
+    for name in checkpoint.names():
+        if IMAGES.has(name, checkpoint.shape(name)):
+            yield name, StoredTensor(*checkpoint.raw(name))
 
 
 def _packed(mode: str, rounding: Rounding, matrix: Floats) -> Packed:

@@ -15,13 +15,15 @@ from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import rope_positions
 from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
-from tests.llm import seeing
+from tests.llm import lora_files, seeing
 from tests.llm.torch_graph import Capture
 
 torch = pytest.importorskip("torch")
@@ -144,9 +146,12 @@ def test_a_very_thin_image_is_refused(directories) -> None:
         ImagePrompt(reader, seeing.chat(seeing.image(5, 900, 3)))
 
 
-def test_files_of_the_first_releases_are_read(directories, references, tmp_path: Path) -> None:
-    """With the settings of the text model at the top, and sections of the kind mrope."""
-    path = copy(directories["qwen2-vl"], tmp_path / "model")
+def flattened(source: Path, target: Path) -> Path:
+    """The files as in the first releases.
+
+    The settings of the text model are at the top, and sections are of the kind mrope.
+    """
+    path = copy(source, target)
     config = json.loads((path / "config.json").read_text())
     text = config.pop("text_config")
     rope = text.pop("rope_parameters")
@@ -154,9 +159,43 @@ def test_files_of_the_first_releases_are_read(directories, references, tmp_path:
     vision = {**config["vision_config"], "model_type": "qwen2_vl"}
     config = {**text, **config, "rope_theta": rope["rope_theta"], "rope_scaling": scaling}
     (path / "config.json").write_text(json.dumps({**config, "vision_config": vision}))
-    with LLM(path, "torch", **SMALL) as llm:
+    return path
+
+
+def test_files_of_the_first_releases_are_read(directories, references, tmp_path: Path) -> None:
+    with LLM(flattened(directories["qwen2-vl"], tmp_path / "model"), "torch", **SMALL) as llm:
         ((ids, tokens),) = answers(llm, CHAT)
     assert tokens == expected(references["qwen2-vl"], ids)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch", "native"])
+def test_an_adapter_changes_the_text_part(runtime, directories, tmp_path: Path) -> None:
+    model = flattened(directories["qwen2-vl"], tmp_path / "model")
+    tensors = lora_files.adapter(model, ("self_attn.q_proj", "mlp.down_proj"), seed=3)
+    adapter = lora_files.write(tmp_path / "adapter", tensors)
+    merged = seeing.Reference(lora_files.merged(model, tensors, tmp_path / "merged"), "qwen2-vl")
+    with LLM(model, runtime, **SMALL, adapters={"a": str(adapter)}) as llm:
+        (answer,) = llm.chat(seeing.chat(*CHAT), GREEDY, use_tqdm=False, adapter="a")
+    ids, tokens = answer.prompt_token_ids, list(answer.outputs[0].token_ids)
+    assert tokens == expected(merged, ids)
+    assert tokens != expected(seeing.Reference(model, "qwen2-vl"), ids)
+
+
+@pytest.mark.parametrize("mode", ["int8", "float16"])
+def test_a_quantised_model_keeps_its_tower(mode, directories, tmp_path: Path) -> None:
+    source, target = directories["qwen2-vl"], tmp_path / mode
+    quantize(source, target, mode)
+    config = EngineConfig()
+    reader = open_reader(source, Tokenizer.open(source), config)
+    images = ImagePrompt(reader, seeing.chat(FIRST)).of(seeing.chat(FIRST))
+    ((_, before),), ((_, after),) = (
+        Tower.open(each, config).compute(images) for each in (source, target)
+    )
+    assert before.tolist() == after.tolist()
+    with LLM(target, "torch", **SMALL) as llm:
+        ((ids, tokens),) = answers(llm, CHAT)
+    assert seeing.IMAGE in ids
+    assert len(tokens) == COUNT
 
 
 def test_files_with_the_later_names_of_tensors_are_read(
