@@ -19,6 +19,7 @@ from mindspore_serving.core.reading_messages import (
     Scored,
     TokenizerDescribed,
 )
+from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
@@ -114,6 +115,22 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
 
 
+class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="prefill"):
+    """Request of a worker that decodes to one that computes prompts.
+
+    The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
+    called `name`, but for the `num_cached` first ones.
+    """
+
+    prompt: list[int]
+    path: str
+    name: str
+    num_cached: int = 0
+    cache_salt: str = ""
+    priority: int = 0
+    tenant: str = ""
+
+
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
     """Request for the tokens of a text, or of a conversation in the chat template.
 
@@ -136,7 +153,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 LLMRequest: TypeAlias = (
-    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe
+    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe | Prefill
 )
 
 METHODS: dict[str, type[Any]] = {
@@ -147,6 +164,7 @@ METHODS: dict[str, type[Any]] = {
     "@score": Score,
     "@tokenizer": DescribeTokenizer,
     "@transcribe": Transcribe,
+    PREFILL_METHOD: Prefill,
 }
 
 
@@ -293,8 +311,22 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
     text: str
 
 
+class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Number of blocks of a `Prefill` that have been written, in all.
+
+    `num_cached` of them were in the worker's cache before.  `seconds` have passed since it got the
+    request; a block takes it `block_seconds` to compute, 0 if that is not known.
+    """
+
+    count: int
+    num_cached: int = 0
+    seconds: float = 0.0
+    block_seconds: float = 0.0
+
+
 Event: TypeAlias = (
     Started
+    | BlocksWritten
     | PromptScored
     | Chunk
     | Finished

@@ -291,6 +291,16 @@ class WorkerOptions:
         at_most=1024,
         page="backends.md#precision",
     )
+    roles: Mapping[str, int] | None = workers(
+        None,
+        "workers of a language model that compute prompts, and that decode: prefill=1,decode=2",
+        details="A prompt goes to a worker that decodes, which lets another compute it where that "
+        "is faster for its streams, by measured costs",
+        default_text="all do both",
+        metavar="ROLES",
+        page="roles.md",
+        is_common=False,
+    )
     resources: Mapping[str, int] | None = workers(
         None,
         "shared resources that a worker needs to run, as npu0=1",

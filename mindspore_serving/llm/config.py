@@ -170,10 +170,9 @@ class EngineConfig:
         16 << 30, "maximum number of bytes there, blocks of other models included", at_least=1
     )
     prefix_cache_store_seconds: float = _option(
-        86400.0,
-        "seconds after its last use in which a block is kept there; 0: no limit",
+        86400.0, "seconds after its last use in which a block is kept there; 0: no limit",
         at_least=0,
-    )
+    )  # fmt: skip
     prefix_cache_store_timeout: float = _option(
         1.0, "seconds without an answer of the store, after which a prompt is computed", over=0.0
     )
@@ -184,6 +183,10 @@ class EngineConfig:
     prefix_cache_store_key: str = _option(
         "", "file of a secret that all servers of the store share: blocks of others are not read"
     )
+    handoff_tokens: int | None = _option(
+        None, "with the option roles: tokens, not cached, from which on a worker with the role "
+        "prefill computes a prompt; None: by measured costs", at_least=1, runtimes=_STORING,
+    )  # fmt: skip
     pinned_prompts: str | Sequence[Any] = _option(
         (),
         "prefixes of prompts that are computed at the start and stay in the cache: a YAML file, or "

@@ -185,6 +185,19 @@ class OpenedModel:
     def _tool_summary(self) -> str:
         return "; tools in the generic format" if self.tool_format == GENERIC else ""
 
+    def why_no_handoff(self) -> str:
+        """Return why no other worker can compute prompts for the model; "" if one can."""
+        runner = getattr(self.engine, "runner", None)
+        if not self.engine.can_generate:
+            return "the model generates no text"
+        if runner is None or not hasattr(runner, "block_bytes") or self.config.num_ranks > 1:
+            return f"blocks of runtime {self.runtime!r}{_ranks(self.config)} stay in its memory"
+        if runner.num_slots:
+            return "the model has layers with recurrent states, which stay in the worker's memory"
+        if not self.config.enable_prefix_caching:
+            return "enable_prefix_caching is False"
+        return ""
+
     def describe(self) -> str:
         """Describe in a line what was loaded, and the capacity of its cache."""
         runtime = f"{self.runtime}{_ranks(self.config)}"

@@ -11,6 +11,7 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.roles import role_of
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import WorkerCall
 from mindspore_serving.master import active_deployment, liveness, loading, metrics, vllm_metrics
@@ -237,6 +238,7 @@ class Master:
             owns_models=owns_models,
             has_agents=deployment.gang is not None,
         )
+        link.role = role_of(deployment.roles, supervisor.number)
         self._links[link] = supervisor
         supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
@@ -285,7 +287,7 @@ class Master:
         self._watch(liveness.watch(link, deployment, self._on_heartbeat_change))
         async with self.adapters.joining(deployment.name, link, ready.card) as card:
             self._services[link] = self.registry.add_worker(
-                deployment, ready.version, ready.methods, link, card=card
+                deployment, ready.version, ready.methods, link, card=card, role=link.role
             )
             self.answers.join(self._services[link], files)
         share_memory(self._services)
@@ -301,6 +303,9 @@ class Master:
 
     def on_call(self, link: Link, call: WorkerCall) -> None:
         self.dispatcher.on_call(link, call, self._services.get(link))
+
+    def on_dropped_call(self, link: Link, call_id: int) -> None:
+        self.dispatcher.on_dropped_call(link, call_id)
 
     def on_leaving(self, link: Link) -> None:
         """Handle a worker that is to end: it gets no new parts, and exits when all are answered."""

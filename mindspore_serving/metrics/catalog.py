@@ -211,6 +211,22 @@ ENGINES = (
             ("written_bytes", "Bytes of blocks of the prefix cache written to {}."),
         )
     ),
+    *(
+        _counter(f"llm_handoff_{name}", meaning, *SERVABLE)
+        for name, meaning in (
+            (
+                "prompts",
+                "Prompts that a worker with the role prefill computed for one with decode.",
+            ),
+            ("failures", "Prompts that workers with prefill were asked for and did not compute."),
+            ("local_prompts", "Prompts that workers with the role decode computed themselves."),
+            ("prefills", "Prompts that workers with the role prefill were asked to compute."),
+            ("tokens", "Tokens whose keys and values were moved from prefill to decode."),
+            ("read_bytes", "Bytes of blocks that workers with the role decode have read."),
+            ("written_bytes", "Bytes of blocks that workers with the role prefill have written."),
+            ("seconds", "Seconds for which prompts waited for their blocks, in all."),
+        )
+    ),
     _counter(
         "llm_preemptions",
         "Preemptions of sequences, which are then computed again.",

@@ -100,6 +100,29 @@ def test_a_wrong_argument_is_a_runtime_error(directory, kwargs, text):
     assert text in str(caught.value)
 
 
+def test_roles_set_the_number_of_workers(directory):
+    made = ServableStartConfig(directory, "add", roles={"prefill": 1, "decode": 2})
+    assert (made.num_parallel_workers, made.roles) == (3, {"prefill": 1, "decode": 2})
+    made = ServableStartConfig(directory, "add", (0, 1), roles={"prefill": 1, "decode": 1})
+    assert (made.device_ids, made.num_parallel_workers) == ((0, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_workers": 2}, "'max_workers' is set, expected none with 'roles'"),
+        ({"node_labels": {"zone": "a"}}, "'node_labels' is set, expected none with 'roles'"),
+        ({"rank_machines": 2}, "'rank_machines' is 2, expected 1 with 'roles'"),
+        ({"num_parallel_workers": 2}, "'roles' has 3 workers, but 'num_parallel_workers' 2"),
+        ({"device_ids": (0, 1)}, "'roles' has 3 workers, but 'device_ids' 2"),
+        ({"roles": {"decode": 2}}, "'roles' is {'decode': 2}, expected numbers of workers"),
+    ],
+)
+def test_workers_that_can_have_no_role_are_refused(directory, options, text):
+    with pytest.raises(RuntimeError, match=text):
+        ServableStartConfig(directory, "add", **{"roles": {"prefill": 1, "decode": 2}, **options})
+
+
 @pytest.mark.parametrize("name", ["device_ids", "dec_key", "servable_directory", "other"])
 def test_a_config_is_read_only(directory, name):
     with pytest.raises(AttributeError):

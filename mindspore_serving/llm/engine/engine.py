@@ -18,6 +18,7 @@ from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
 from mindspore_serving.llm.engine.embedding import Embedder
+from mindspore_serving.llm.engine.handoff import Exports, Imports
 from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
 from mindspore_serving.llm.engine.pooler import Pooler
 from mindspore_serving.llm.engine.prompt_images import PromptImages
@@ -30,7 +31,7 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost
+from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost, StoringRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -82,6 +83,8 @@ class Engine:
         )
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
+        self.imports = Imports(cast(StoringRunner, runner), self.pool)
+        self.exports = Exports(cast(StoringRunner, runner), self.pool)
         self.memory = CacheBudget(runner, self.pool)
         self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests whose first step was the last step
@@ -122,8 +125,13 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """True if a step would do anything."""
-        has_ends = bool(self._aborted or self.adapters.leaving)
+        has_ends = bool(self._aborted or self.adapters.leaving or self.imports.has_work)
         return has_ends or self._scheduler.has_work or self.embedder.has_work
+
+    @property
+    def num_running(self) -> int:
+        """Number of sequences that steps compute."""
+        return len(self._scheduler.running)
 
     def add(
         self,
@@ -176,6 +184,7 @@ class Engine:
             self._aborted.append((request_id, completion.end(FinishReason.ABORT)))
         self._aborted += self._table.end_pending(request, FinishReason.ABORT)
         request.open.clear()
+        self.exports.end(request_id)
         return True
 
     def step(self) -> Outputs:
@@ -189,6 +198,8 @@ class Engine:
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
+        if self.imports.has_work:
+            outputs += self.imports.deliver(self)
         outputs += self.embedder.step()
         began = self._clock()
         self._scheduler.num_reserved = self.embedder.num_lacking
@@ -251,6 +262,8 @@ class Engine:
             num_accepted_tokens=self._speculation.num_accepted,
             num_forced_tokens=self._speculation.num_forced,
             **cache.stored.counts(),
+            **self.imports.counts(),
+            **self.exports.counts(),
         )
 
     def keep_blocks(self, stored: StoredBlocks) -> None:
@@ -317,7 +330,8 @@ class Engine:
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
-        return [self._output(completion, generated) for completion, generated in written]
+        exported = self.exports.collect(self.cache.stored.cost.seconds)
+        return exported + [self._output(completion, generated) for completion, generated in written]
 
     def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():
@@ -351,6 +365,7 @@ class Engine:
 
     def _close(self, completion: CompletionState) -> None:
         self._speculation.end(completion.sequence.scope, completion.output_ids)
+        self.exports.end(completion.request.request_id)
         sequence = self._table.remove(completion)
         if sequence is not None:
             self._scheduler.finish(sequence)

@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     LLMRequest,
+    Prefill,
     Refused,
     RequestRefused,
     Tokenize,
@@ -119,7 +120,7 @@ def is_small(request: LLMRequest) -> bool:
 
     Token ids that need no text cost nothing, so any number of them is small.
     """
-    if isinstance(request, DescribeTokenizer | Transcribe):
+    if isinstance(request, DescribeTokenizer | Transcribe | Prefill):
         return True
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL
