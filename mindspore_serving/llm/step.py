@@ -64,7 +64,7 @@ class Row:
     models with state slots; without it a text that is computed at once leaves none.  `features` are
     only for a runner of a model that takes images.  With `uses_long_rope` the sequence is longer
     than the runner's `rope_switch`, or its prompt will be; its keys in the cache must have been
-    computed so as well.
+    computed so as well.  The first `num_encoded` tokens of the sequence are for an encoder.
     """
 
     tokens: Sequence[int]
@@ -75,6 +75,7 @@ class Row:
     state: StateSlots | None = None
     features: Features | None = None
     uses_long_rope: bool = False
+    num_encoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,17 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class EncodingRunner(Runner, Protocol):
+    """A runner of a model with an encoder, which reads prompts, and a decoder, which answers.
+
+    `answer_start` are the first tokens of the decoder, which belong to no answer.
+    """
+
+    max_prompt_len: int
+    max_answer_len: int
+    answer_start: tuple[int, ...]
 
 
 class HiddenRunner(Runner, Protocol):
