@@ -6,18 +6,24 @@ many cells for each sequence; masks say which of them are there.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
-from openvino.op import Parameter
 
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.descriptions.families.seq2seq import RELATIVE, SINUSOIDAL
 from mindspore_serving.llm.models.seq2seq import BIAS, HEAD, TABLE, Seq2SeqSpec
 from mindspore_serving.llm.runtimes.openvino.heads import rms
-from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, swish
+from mindspore_serving.llm.runtimes.openvino.nodes import (
+    Node,
+    built,
+    f32,
+    i32,
+    i64,
+    parameter,
+    swish,
+)
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
@@ -74,7 +80,7 @@ class Seq2SeqGraphs:
                 outputs[f"{part}.{layer}"] = opset.convert(node, self._kind.get_type_name())
         inputs = [ids, shown, *([seen] if is_relative else [])]
         self._biases = {}
-        return _model(outputs, inputs, "encoder")
+        return built(outputs, inputs, "encoder")
 
     def decoder(self) -> ov.Model:
         """Return the graph from tokens to `logits` of some `rows`, and new keys and values."""
@@ -105,7 +111,7 @@ class Seq2SeqGraphs:
         flat = opset.gather(opset.reshape(x, i64(-1, spec.width), False), rows, i32(0))
         outputs["logits"] = self._logits(self._last_norm(flat, "decoder"))
         self._biases = {}
-        return _model(outputs, inputs, "decoder")
+        return built(outputs, inputs, "decoder")
 
     def _tokens(self) -> tuple[Node, Node]:
         ids = parameter("ids", ov.Type.i32, (-1, -1))
@@ -225,18 +231,3 @@ class Seq2SeqGraphs:
             bias += self._checkpoint.f32(BIAS).reshape(-1)
         bias[list(spec.never)] = -np.inf
         return opset.add(logits, opset.constant(bias)) if bias.any() else logits
-
-
-def parameter(name: str, kind: Any, shape: Sequence[int]) -> Node:
-    """Return an input of a graph; -1 is a size that varies."""
-    node = Parameter(kind, ov.PartialShape(list(shape)))
-    node.output(0).get_tensor().set_names({name})
-    node.set_friendly_name(name)
-    return node
-
-
-def _model(outputs: dict[str, Node], inputs: list[Node], name: str) -> ov.Model:
-    results = [opset.result(node) for node in outputs.values()]
-    for result, label in zip(results, outputs, strict=True):
-        result.output(0).get_tensor().set_names({label})
-    return ov.Model(results, inputs, name)
