@@ -31,6 +31,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     quantization: str
     max_model_len: int
+    max_prompt_len: int = 0  # of an encoder that reads the prompts; 0: there is none
     vocab_size: int
     can_generate: bool
     can_embed: bool = False
@@ -71,6 +72,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     num_ranks: int = 1  # processes of a worker that share the model
     summary: str = ""  # a line for people: dtype, cache and other choices
     memory: str = ""  # the same: how much memory the cache may take, why, and how to change it
+
+    @property
+    def longest_prompt(self) -> int:
+        """Maximum number of tokens of a prompt, with room for one of the answer."""
+        return min(self.max_prompt_len or self.max_model_len, self.max_model_len - 1)
 
     @property
     def defaults(self) -> dict[str, int | float]:

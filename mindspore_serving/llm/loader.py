@@ -5,7 +5,7 @@ Used by the offline interface and by the workers of a server alike.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -46,12 +46,14 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.models.dual import find_dual
+from mindspore_serving.llm.models.seq2seq import is_seq2seq
 from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
+from mindspore_serving.llm.runtimes import open_seq2seq
 from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.runtimes.pages import map_large_allocations, trim
-from mindspore_serving.llm.step import StoringRunner
+from mindspore_serving.llm.step import Runner, StoringRunner
 from mindspore_serving.llm.storage.stores import open_levels
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
 
@@ -83,6 +85,7 @@ class OpenedModel:
             dtype=config.dtype,
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
+            max_prompt_len=getattr(engine, "max_prompt_len", 0),
             vocab_size=engine.vocab_size,
             can_generate=engine.can_generate and not self.is_body,
             embedding_size=engine.embedding_size,
@@ -369,13 +372,14 @@ def _open_engine(
         return EncoderEngine(towers)
     if is_encoder(fields):
         return EncoderEngine(Encoder.open(directory, config, runtime))
+    if is_seq2seq(fields):
+        runner = open_seq2seq(directory, runtime, config)
+        tokenizer = _tokenizer_for(runner, read)
+        config = replace(config, enable_prefix_caching=False, num_speculative_tokens=0)
+        return Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer))
     early = None if config.draft is None else read()["tokenizer"]
     runner, draft = open_runners(directory, runtime, config, early)
-    try:
-        tokenizer = read()["tokenizer"]
-    except BaseException:
-        runner.close()
-        raise
+    tokenizer = _tokenizer_for(runner, read)
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
         engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
@@ -387,3 +391,13 @@ def _open_engine(
         engine.close()
         raise
     return engine
+
+
+def _tokenizer_for(runner: Runner, read: Callable[[], Texts]) -> Tokenizer | None:
+    """Return the tokenizer; close `runner` if it cannot be read."""
+    try:
+        tokenizer: Tokenizer | None = read()["tokenizer"]
+    except BaseException:
+        runner.close()
+        raise
+    return tokenizer

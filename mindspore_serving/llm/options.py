@@ -31,6 +31,13 @@ OF_SPEECH = (
     "device", "dtype", "kv_cache_memory", OF_SPEECH_ALONE, "max_num_seqs", "max_num_waiting",
     "num_threads", "quantization",
 )  # fmt: skip
+# Options that text models with an encoder and a decoder do not have.
+NOT_SEQ2SEQ = (
+    "adapters", "max_loras", "draft", "mtp", "num_speculative_tokens", "pinned_prompts",
+    "prefix_cache_dir", "prefix_cache_store", "tensor_parallel", "pipeline_parallel",
+    "expert_parallel", "stage_layers", "embeddings", "ranking", "deterministic", "memory",
+    "kv_cache_dtype",
+)  # fmt: skip
 
 
 def make_config(options: Mapping[str, Any]) -> EngineConfig:
@@ -139,6 +146,12 @@ def check_speech(config: EngineConfig) -> None:
         accepted = ", ".join(OF_SPEECH)
         raise StartError(f"models of speech have no option {name}, expected any of {accepted}")
     _check_values(config, OPENVINO)
+
+
+def check_seq2seq(config: EngineConfig) -> None:
+    """Raise StartError for an option that models with an encoder and a decoder do not have."""
+    for name in (n for n in NOT_SEQ2SEQ if config.is_set(n) and getattr(config, n) != 0):
+        raise StartError(f"{name} is an option of decoders; this model has an encoder as well")
 
 
 def _missing(config: EngineConfig, target: str) -> list[str]:

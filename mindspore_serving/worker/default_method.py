@@ -10,6 +10,7 @@ from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS
+from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
@@ -42,7 +43,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)
-    if not task or name in ARCHITECTURES or _is_reader_body(config, spec):
+    if not task or name in (*ARCHITECTURES, *SEQ2SEQ) or _is_reader_body(config, spec):
         add_generate(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime

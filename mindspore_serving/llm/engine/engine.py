@@ -22,7 +22,7 @@ from mindspore_serving.llm.engine.handoff import Exports, Imports
 from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
 from mindspore_serving.llm.engine.pooler import Pooler
 from mindspore_serving.llm.engine.prompt_images import PromptImages
-from mindspore_serving.llm.engine.request import ModelLimits, make_request
+from mindspore_serving.llm.engine.request import Encoding, ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
@@ -52,7 +52,8 @@ class Engine:
         eos_ids: the model's end tokens.
         clock: returns seconds.
 
-    `max_model_len` is the maximum number of tokens of a prompt and its answer together.
+    `max_model_len` is the maximum number of tokens of a prompt and its answer together,
+    `max_prompt_len` of a prompt that an encoder reads; 0 without one.
     `on_compute` is called with the requests that a step is about to compute.
     """
 
@@ -72,15 +73,17 @@ class Engine:
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self.max_model_len = min(longest, config.max_model_len or longest)
-        self.config, self._clock = config, clock
+        self.config, self._clock, encoding = config, clock, Encoding.of(runner)
+        self.max_prompt_len = encoding.max_prompt_len if encoding else 0
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self._speculation = Speculation(config, runner, draft, clock)
         self._table = RequestTable(self._speculation)
         self.adapters = EngineAdapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
-            runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
-        )
+            runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer,
+            encoding,
+        )  # fmt: skip
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
         self.imports = Imports(cast(StoringRunner, runner), self.pool)
@@ -153,8 +156,12 @@ class Engine:
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids), request.priority)
+        tokens, encoding = request.prompt_ids[:], self._limits.encoding
+        if encoding is not None:
+            tokens += encoding.answer_start
         sequence = Sequence(
-            tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
+            tokens=tokens, max_len=len(tokens) + request.max_tokens,
+            num_encoded=0 if encoding is None else len(request.prompt_ids),
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             tenant=request.tenant, adapter=request.adapter, images=images,
             logits_from=-1 if params.prompt_logprobs is None else 0,

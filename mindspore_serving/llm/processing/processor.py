@@ -152,7 +152,7 @@ class Processor:
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "grammar": self.grammar(prompt.answer_format.grammar),
-            "continues": request.messages is None,
+            "continues": request.messages is None and not self._card.max_prompt_len,
         }
         thinking = thinking_limit(prompt, self._card, self._tokenizer)
         if thinking is not None:
@@ -346,11 +346,12 @@ class Processor:
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:
-        limit = self._card.max_model_len
-        if count >= limit:
+        limit, longest = self._card.max_model_len, self._card.longest_prompt
+        if count > longest:
+            with_answer = f"{limit} together with the answer"
             text = (
-                f"the prompt has {count} tokens, the model takes at most {limit} together with the "
-                "answer"
+                f"the prompt has {count} tokens, the model takes at most "
+                f"{with_answer if longest == limit - 1 else longest}"
             )
             raise RequestRefused(Refused("context", text, count, limit))
 
