@@ -20,7 +20,14 @@ from mindspore_serving.core.reading_messages import (
     TokenizerDescribed,
 )
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
+from mindspore_serving.core.speech_messages import (
+    Heard,
+    Speak,
+    SpeechEnded,
+    Spoken,
+    Transcribe,
+    Transcribed,
+)
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # codec of all requests, see `wire`
@@ -136,7 +143,7 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 LLMRequest: TypeAlias = (
-    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe
+    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe | Speak
 )
 
 METHODS: dict[str, type[Any]] = {
@@ -147,6 +154,7 @@ METHODS: dict[str, type[Any]] = {
     "@score": Score,
     "@tokenizer": DescribeTokenizer,
     "@transcribe": Transcribe,
+    "@speak": Speak,
 }
 
 
@@ -306,6 +314,8 @@ Event: TypeAlias = (
     | TokenizerDescribed
     | Heard
     | Transcribed
+    | Spoken
+    | SpeechEnded
 )
 
 
