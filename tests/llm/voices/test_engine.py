@@ -13,7 +13,7 @@ from mindspore_serving.llm.voices.engine import VoiceEngine
 from mindspore_serving.llm.voices.runner import trim
 from tests.llm.sounding import SoundClient
 from tests.llm.voices.tiny import SAMPLES, write_kokoro, write_piper
-from tests.waiting import eventually
+from tests.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.onnx
 
@@ -46,14 +46,16 @@ def client(path):
 
 
 class Gate:
-    """Holds the first sentence until it is opened."""
+    """Holds the first sentence, which has `arrived`, until it is `opened`."""
 
     def __init__(self, engine):
-        self._speak, self.opened = engine._runner.speak, threading.Event()
+        self._speak = engine._runner.speak
+        self.arrived, self.opened = threading.Event(), threading.Event()
         engine._runner.speak = self.speak
 
     def speak(self, *arguments):
-        self.opened.wait()
+        self.arrived.set()
+        self.opened.wait(PATIENCE)
         return self._speak(*arguments)
 
 
@@ -76,7 +78,7 @@ def test_each_sentence_is_sent_with_its_samples(client):
 def test_a_short_text_passes_a_long_text(client):
     gate = Gate(client.engine)
     client.send("a. " * 300)
-    eventually(lambda: client.engine.num_open == 1 and num_queued(client.engine) == 0)
+    eventually(gate.arrived.is_set)
     client.send("b. b.")
     eventually(lambda: num_queued(client.engine) == 1)
     gate.opened.set()
@@ -88,7 +90,7 @@ def test_a_short_text_passes_a_long_text(client):
 def test_a_text_that_is_cancelled_is_spoken_no_further(client):
     gate = Gate(client.engine)
     names = [client.send("a. " * 300) for _ in range(2)]
-    eventually(lambda: num_queued(client.engine) == 1)
+    eventually(lambda: gate.arrived.is_set() and num_queued(client.engine) == 1)
     for name in names:
         client.engine.cancel(name)
     gate.opened.set()
