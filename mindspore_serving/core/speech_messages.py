@@ -104,9 +104,10 @@ SOUND_FORMATS = {  # media types
 
 
 class Spoken(msgspec.Struct, frozen=True, array_like=True, tag=13):
-    """The next bytes of the sound, in the format of the request."""
+    """The next bytes of a sound, in the format of the request, and the number of their phonemes."""
 
     sound: bytes
+    num_phonemes: int = 0
 
 
 class SpeechEnded(msgspec.Struct, frozen=True, array_like=True, tag=14):

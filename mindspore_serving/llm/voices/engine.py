@@ -162,12 +162,12 @@ class VoiceEngine(SoundEngine):
         if text.is_cancelled:
             return
         try:
-            sound = self._speak(text)
+            spoken = self._speak(text)
         except ServingError as error:
             log.error("a sentence could not be spoken: %s", error)
             self._put(text.id, error, True)
             return
-        self._put(text.id, [Spoken(sound)], False)
+        self._put(text.id, [spoken], False)
         if text.pieces:
             with self._changed:
                 self._texts.append(text)  # the others have their turn first
@@ -177,7 +177,7 @@ class VoiceEngine(SoundEngine):
         last: list[Event] = [Spoken(text.encoder.end()), SpeechEnded(seconds, text.num_phonemes)]
         self._put(text.id, last, True)
 
-    def _speak(self, text: _Text) -> bytes:
+    def _speak(self, text: _Text) -> Spoken:
         piece = text.pieces.popleft()
         voice = text.body.voice or self._voices.voices[0]
         samples = self._runner.speak(piece, voice, text.body.speed)
@@ -186,7 +186,7 @@ class VoiceEngine(SoundEngine):
         text.num_samples += len(samples)
         self._num_steps += 1
         self._num_phonemes += len(piece)
-        return text.encoder.add(samples)
+        return Spoken(text.encoder.add(samples), len(piece))
 
 
 def _needs_library(reading: Reading) -> bool:
