@@ -54,6 +54,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
     frozenset({"upstream", "speech"}),
+    frozenset({"voices"}),
 )
 # Layers below that a package does without all the same.
 FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker

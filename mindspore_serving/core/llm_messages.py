@@ -21,7 +21,14 @@ from mindspore_serving.core.reading_messages import (
 )
 from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
+from mindspore_serving.core.speech_messages import (
+    Heard,
+    Speak,
+    SpeechEnded,
+    Spoken,
+    Transcribe,
+    Transcribed,
+)
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # codec of all requests, see `wire`
@@ -153,7 +160,15 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 LLMRequest: TypeAlias = (
-    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe | Prefill
+    Generate
+    | Tokenize
+    | Detokenize
+    | Embed
+    | Score
+    | DescribeTokenizer
+    | Transcribe
+    | Speak
+    | Prefill
 )
 
 METHODS: dict[str, type[Any]] = {
@@ -165,6 +180,7 @@ METHODS: dict[str, type[Any]] = {
     "@tokenizer": DescribeTokenizer,
     "@transcribe": Transcribe,
     PREFILL_METHOD: Prefill,
+    "@speak": Speak,
 }
 
 
@@ -338,6 +354,8 @@ Event: TypeAlias = (
     | TokenizerDescribed
     | Heard
     | Transcribed
+    | Spoken
+    | SpeechEnded
 )
 
 

@@ -36,6 +36,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     can_generate: bool
     can_embed: bool = False
     can_transcribe: bool = False  # writes down speech
+    can_speak: bool = False  # speaks texts
+    voices: tuple[str, ...] = ()  # that speak
     languages: tuple[str, ...] = ()  # of speech, by code
     embedding_size: int
     has_chat_template: bool

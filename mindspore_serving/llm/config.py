@@ -298,6 +298,9 @@ class EngineConfig:
         7200.0, "longest recording in seconds, checked before it is decoded; models of speech",
         over=0.0, at_most=86_400, runtimes=(),
     )  # fmt: skip
+    max_speech_characters: int = _option(
+        4096, "longest text that a voice speaks", at_least=1, at_most=1 << 20, runtimes=(),
+    )  # fmt: skip
     max_image_bytes: int = _option(20 << 20, "maximum size of an image file in bytes", at_least=1)
     max_image_pixels: int = _option(
         32_000_000,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mindspore_serving import file_check
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task_of
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
@@ -27,7 +28,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     language protocols can embed or rank with stays a language model as well.
     """
     directory = Path(spec.path)
-    if is_speech(directory):
+    if is_speech(directory) or file_check.find_voice(directory):
         return  # it has the requests of front ends alone
     config = find_config(directory)
     if find_dual(config) is not None:

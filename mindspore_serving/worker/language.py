@@ -49,10 +49,10 @@ from mindspore_serving.worker.prefill_calls import PrefillCalls
 
 if TYPE_CHECKING:
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
-    from mindspore_serving.llm.speech.engine import SpeechEngine
+    from mindspore_serving.llm.speech.sound_engine import SoundEngine
     from mindspore_serving.llm.upstream.engine import UpstreamModel
 
-AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel", "SpeechEngine"]
+AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel", "SoundEngine"]
 Events: TypeAlias = list[Event] | ServingError
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindspore_serving import file_check
 from mindspore_serving.backends.devices import usable
 from mindspore_serving.core.declaration import LanguageSpec
 from mindspore_serving.core.model_card import UPSTREAM
@@ -42,6 +43,8 @@ def open_language(
 
     if is_speech(spec.path):
         return _open_speech(spec, setup, wake)
+    if file_check.find_voice(spec.path):
+        return _open_voices(spec, setup, wake)
     from mindspore_serving.llm.checkpoint.encrypted import set_key
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import open_model
@@ -108,6 +111,22 @@ def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> 
     options = _with_device(dict(spec.options), setup, runtime, spec.engine)
     try:
         engine = SpeechEngine(spec.path, make_config(options), wake)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
+    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+
+
+def _open_voices(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
+    """Load a model that speaks texts.  Raises StartError."""
+    from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.voices.engine import VoiceEngine
+    from mindspore_serving.worker.language import LanguageService, LanguageStage
+
+    if (spec.engine, spec.runtime) != (OURS, AUTO):
+        problem = f"engine is {spec.engine!r} and runtime {spec.runtime!r}"
+        raise StartError(f"{problem}, but voices have {OURS!r} and {AUTO!r} only")
+    try:
+        engine = VoiceEngine(spec.path, make_config(spec.options), wake)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))

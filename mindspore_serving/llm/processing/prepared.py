@@ -23,7 +23,7 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.core.speech_messages import Transcribe
+from mindspore_serving.core.speech_messages import Speak, Transcribe
 from mindspore_serving.errors import ServingError, from_code, printable
 from mindspore_serving.llm.images.messages import has_media
 from mindspore_serving.llm.images.reader import PreparedImage
@@ -120,7 +120,7 @@ def is_small(request: LLMRequest) -> bool:
 
     Token ids that need no text cost nothing, so any number of them is small.
     """
-    if isinstance(request, DescribeTokenizer | Transcribe | Prefill):
+    if isinstance(request, DescribeTokenizer | Transcribe | Speak | Prefill):
         return True
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL

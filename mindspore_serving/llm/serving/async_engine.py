@@ -30,7 +30,7 @@ from mindspore_serving.core.reading_messages import (
     TokenizerDescribed,
 )
 from mindspore_serving.core.sampling_params import FinishReason
-from mindspore_serving.core.speech_messages import Transcribe
+from mindspore_serving.core.speech_messages import Speak, Transcribe
 from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import InvalidField, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
@@ -264,8 +264,8 @@ class AsyncEngine:
             self._put([(request_id, read.event)])
         elif isinstance(request, Tokenize):
             self._put([(request_id, self._processor.tokenize(request, self._outputs))])
-        elif isinstance(request, Transcribe):
-            raise InvalidField("model", text="this model reads texts, and no speech")
+        elif isinstance(request, Transcribe | Speak):
+            raise InvalidField("model", text="this model reads and writes texts, and no speech")
         elif isinstance(request, DescribeTokenizer):
             self._put([(request_id, TokenizerDescribed(tokenizer_config(self._opened)))])
         elif isinstance(request, Detokenize):

@@ -20,7 +20,7 @@ from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff, patien
 from mindspore_serving.llm.serving.engine_loop import Command, Loop
 from mindspore_serving.llm.serving.generation import GenerationEvents
 from mindspore_serving.llm.storage.block_memory import BlockMemory
-from mindspore_serving.llm.storage.circuit import Circuit
+from mindspore_serving.stores.circuit import Circuit
 
 CACHE_SHARE = 4  # the memory of prompts under way has at most 1/4 of the size of the cache
 
