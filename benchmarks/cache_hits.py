@@ -78,9 +78,10 @@ def store_ratio(directory: str, value: object, count: int) -> tuple[float, float
             ):
                 time.sleep(0.05)
             noop, hit = (times(port, method, values) for method in ("noop", "cached"))
-            assert {answer for _, answer in hit} == {state}
+            assert {header for _, header, _ in hit} == {state}
+            assert [answer for *_, answer in hit] == [answer for *_, answer in noop]
             server.stop()  # writes what is queued
-    return tuple(median(seconds for seconds, _ in rows) for rows in (noop, hit))
+    return tuple(median(seconds for seconds, *_ in rows) for rows in (noop, hit))
 
 
 def differing(value: object, number: int) -> object:
@@ -91,17 +92,18 @@ def differing(value: object, number: int) -> object:
     return {"b64": base64.b64encode(number.to_bytes(4, "big") + data[4:]).decode()}
 
 
-def times(port: int, method: str, values: list[object]) -> list[tuple[float, str | None]]:
-    """Return the seconds of each request, and the header x-cache of its answer."""
+def times(port: int, method: str, values: list[object]) -> list[tuple[float, str | None, bytes]]:
+    """Return the seconds of each request, the header x-cache of its answer, and its body."""
     connection, rows = HTTPConnection("127.0.0.1", port), []
     for value in values:
         body = json.dumps({"instances": [{"x": value}]})
         began = time.perf_counter()
         connection.request("POST", f"/model/toy:{method}", body)
         reply = connection.getresponse()
-        answer = json.loads(reply.read())
-        rows.append((time.perf_counter() - began, reply.headers["x-cache"]))
-        assert answer["instances"][0]["y"] == value
+        answer = reply.read()
+        assert reply.status == 200
+        assert b"instances" in answer
+        rows.append((time.perf_counter() - began, reply.headers["x-cache"], answer))
     connection.close()
     return rows
 
@@ -142,7 +144,7 @@ def main() -> None:
                 rows.append([name, str(count), *typical, f"{ratio:.2f}"])
                 ratios[f"{name}, {count}"] = round(ratio, 3)
         server.stop()
-        pairs = [store_ratio(directory, value, 500) for value in values.values() for _ in range(3)]
+        pairs = [store_ratio(directory, value, 200) for value in values.values() for _ in range(3)]
     print_table(["input", "connections", "no-op", "hit", "hit / no-op"], rows)
     shown = {}
     for index, name in enumerate(values):

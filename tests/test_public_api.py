@@ -29,7 +29,7 @@ SIGNATURES = {
         "allow_loading=False, client_shared_memory=False, front_ends=1, vllm_metrics=False, "
         "lora_directories=(), pull_prefixes=(), state_directory='', "
         "mcp_config='', audit_log='', usage_log='', payload_log='', payload_rate=1.0, "
-        "payload_redact=())"
+        "payload_redact=(), limits_store='')"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (

@@ -77,6 +77,12 @@ SERVER = (
         "could not be written.",
         "log",
     ),
+    _counter(
+        "limits_exchanges",
+        "Exchanges of the counts of limits with the store or the state: ok or failed; and wrong "
+        "counts of other servers.",
+        "result",
+    ),
     _counter("key_refusals", "Requests over a limit of their API key.", "key", "limit"),
     _gauge(
         "certificate_expiry_timestamp_seconds",

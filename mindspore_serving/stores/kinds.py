@@ -2,12 +2,15 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mindspore_serving import extras
 from mindspore_serving.errors import StartError, reason
 from mindspore_serving.stores.base import StoreOptions, ValueStore
 from mindspore_serving.stores.file_store import FileStore, open_directory
+
+if TYPE_CHECKING:
+    from mindspore_serving.stores.shared_counts import SharedCounts
 
 MIN_SECRET = 16  # bytes
 
@@ -58,9 +61,7 @@ def read_secret(option: str, path: str) -> bytes:
 def _open_redis(options: StoreOptions) -> ValueStore:
     from mindspore_serving.stores.redis_store import RedisStore
 
-    store = RedisStore(options)
-    store.check()
-    return store
+    return RedisStore(options)
 
 
 def _open_files(options: StoreOptions) -> ValueStore:
@@ -74,6 +75,21 @@ def _open_objects(options: StoreOptions) -> ValueStore:
     from mindspore_serving.stores.object_store import ObjectStore
 
     return ObjectStore(options)
+
+
+def open_counts(option: str, url: str, timeout: float) -> "SharedCounts":
+    """Open the counts of servers.  Raises StartError, also for a store that cannot count."""
+    if kind_of(url) is not _REDIS:
+        raise StartError(
+            f"{option} is of a store that has no counters; expected a URL of Valkey or Redis, as "
+            "rediss://HOST:6379/0"
+        )
+    try:
+        from mindspore_serving.stores.shared_counts import SharedCounts
+
+        return SharedCounts(option, url, timeout)
+    except ModuleNotFoundError as error:
+        raise StartError(extras.missing(error, option)) from None
 
 
 _REDIS, _OBJECTS = StoreKind(_open_redis), StoreKind(_open_objects, num_readers=8)

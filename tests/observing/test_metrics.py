@@ -45,6 +45,7 @@ _NOT_HERE = {
     "serving_key_requests_total",
     "serving_key_tokens_total",
     "serving_tenant_log_dropped_total",
+    "serving_limits_exchanges_total",
     "serving_sequences",
     "serving_sequences_evicted_total",
     "serving_cache_bytes",
