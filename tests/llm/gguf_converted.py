@@ -76,8 +76,8 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
 PAIRED |= {"baichuan", "granitehybrid", "mistral3"}
-PLUS_ONE = {"gemma", "nemotron"}
-WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
+PLUS_ONE = {"gemma", "gemma3", "nemotron"}
+WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2", "gemma3"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
 PARTS["w3.weight"] = "up_proj.weight"
 _EXPERT = re.compile(r"(.*\.(?:experts|altup\w*projections))\.(\d+)\.(.*)")

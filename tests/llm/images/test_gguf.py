@@ -13,6 +13,7 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.runtimes.default import reason_against
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import seeing, seeing_gguf
 from tests.llm.images.test_tower import counted, expected, prepared
@@ -26,7 +27,9 @@ IMAGES = (seeing.image(1), seeing.image(2, 90, 30))
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory):
     directory = tmp_path_factory.mktemp("sources")
-    return {kind: seeing.build(directory, kind) for kind in seeing_gguf.KINDS}
+    with pytest.MonkeyPatch.context() as patch:  # files have a pattern of six layers
+        patch.setitem(seeing.GEMMA_TEXT, "layer_types", ["sliding_attention"] * 2)
+        return {kind: seeing.build(directory, kind) for kind in seeing_gguf.KINDS}
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +63,10 @@ def test_smaller_matrices_give_nearly_the_same_vectors(matrices, sources, tmp_pa
         assert np.linalg.norm(rows - reference) < 0.02 * np.linalg.norm(reference)
 
 
-def test_a_language_model_with_its_tower_answers_as_transformers(sources, paths):
-    opened = open_model(paths["smolvlm"], "auto", make_config(OPTIONS))
-    reference = seeing.Reference(sources["smolvlm"], "smolvlm")
+@pytest.mark.parametrize("kind", seeing_gguf.KINDS)
+def test_a_language_model_with_its_tower_answers_as_transformers(kind, sources, paths):
+    opened = open_model(paths[kind], "auto", make_config(OPTIONS))
+    reference = seeing.Reference(sources[kind], kind)
     try:
         assert opened.runtime == "openvino"
         processor = Processor(
@@ -85,6 +89,12 @@ def test_towers_are_not_taken_for_models(paths):
     assert find_gguf(directory) == directory / "model.gguf"
     with pytest.raises(StartError, match="is a vision tower: give the path of its language"):
         LLM(directory / "mmproj-model.gguf")
+
+
+def test_the_default_runtime_of_a_model_with_a_tower_takes_images(paths):
+    reason = reason_against(paths["smolvlm"], EngineConfig())
+    assert reason == "the model takes images"
+    assert reason_against(paths["smolvlm"], EngineConfig(max_images=0)) != reason
 
 
 @pytest.mark.parametrize(
