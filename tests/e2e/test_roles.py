@@ -35,6 +35,7 @@ OPTIONS: dict[str, Any] = {
     "dtype": "f32", "num_threads": 1, "kv_cache_memory": 64 << 20, "handoff_tokens": 64,
 }  # fmt: skip
 ROLES = {"prefill": 1, "decode": 2}
+NAME = "talker"  # not that of its directory
 _seeds = itertools.count(100)
 
 
@@ -55,7 +56,12 @@ def calls(directory: Path) -> Iterator[Calls]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backoff, "QUICK", 0.0)
         options = config(
-            directory, "chatty", roles=ROLES, num_parallel_workers=0, llm_options=OPTIONS
+            directory,
+            "chatty",
+            alias=NAME,
+            roles=ROLES,
+            num_parallel_workers=0,
+            llm_options=OPTIONS,
         )
         with serving(directory, options) as opened:
             yield opened
@@ -98,7 +104,7 @@ def pids(calls: Calls, role: str) -> list[int]:
     """The workers of a role, once all are ready."""
 
     def ready() -> list[int]:
-        rows = row_of(calls, "chatty")["workers"]
+        rows = row_of(calls, NAME)["workers"]
         numbers = [row["pid"] for row in rows if row.get("role") == role]
         states = {row["state"] for row in rows}
         return numbers if states == {"ready"} and all(map(is_alive, numbers)) else []
@@ -145,10 +151,10 @@ def willing(calls: Calls) -> Calls:
     pids(calls, "prefill")
 
     def both() -> bool:
-        before = engine_of(calls, "chatty")["num_handoffs"]
+        before = engine_of(calls, NAME)["num_handoffs"]
         for _ in range(ROLES["decode"]):  # they take turns
             ask(calls, prompt(next(_seeds)))
-        return engine_of(calls, "chatty")["num_handoffs"] == before + ROLES["decode"]
+        return engine_of(calls, NAME)["num_handoffs"] == before + ROLES["decode"]
 
     eventually(both)
     return calls
@@ -162,7 +168,7 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
         calls = request.getfixturevalue("calls")
         workers = [*pids(calls, "prefill"), *pids(calls, "decode")]
         eventually(lambda: not any(map(memories, workers)))
-        eventually(lambda: is_idle(calls, "chatty"))
+        eventually(lambda: is_idle(calls, NAME))
 
 
 def test_answers_equal_those_of_a_single_process(calls, alone):
@@ -172,8 +178,8 @@ def test_answers_equal_those_of_a_single_process(calls, alone):
     sampled = {"temperature": 0.9, "top_k": 30, "top_p": 0.9, "min_p": 0.01, "seed": 5, "n": 2}
     tokens = prompt(4)
     assert texts(ask(calls, tokens, **sampled)) == expected(alone, tokens, **sampled)
-    eventually(lambda: engine_of(calls, "chatty")["num_handoffs"] >= 4)
-    engine = engine_of(calls, "chatty")
+    eventually(lambda: engine_of(calls, NAME)["num_handoffs"] >= 4)
+    engine = engine_of(calls, NAME)
     assert engine["num_handoffs_computed"] >= 4
     assert engine["num_handoff_bytes_read"] == engine["num_handoff_bytes_written"]
     assert engine["num_handoff_tokens"] == engine["num_handoffs"] * 672
@@ -190,7 +196,7 @@ def test_a_stream_begins_with_the_usage_of_a_prompt_that_is_not_cached(calls):
 
 def test_metrics_and_servables_tell_the_roles(calls):
     ask(calls, prompt(11))
-    assert row_of(calls, "chatty")["roles"] == ROLES
+    assert row_of(calls, NAME)["roles"] == ROLES
 
     def counted() -> bool:
         text = calls.http_call("GET", "/metrics")[1].decode()
@@ -206,17 +212,17 @@ def test_metrics_and_servables_tell_the_roles(calls):
 
 
 def test_clients_cannot_call_the_method_of_workers(calls):
-    answer = calls.post("chatty", "@prefill", [{"prompt": [1]}])
+    answer = calls.post(NAME, "@prefill", [{"prompt": [1]}])
     assert "error_msg" in answer
 
 
 @pytest.mark.slow
 def test_a_worker_that_decodes_computes_the_prompt_of_a_stopped_worker(willing, alone, pool):
     (prefill,) = pids(willing, "prefill")
-    failed = engine_of(willing, "chatty")["num_handoffs_failed"]
+    failed = engine_of(willing, NAME)["num_handoffs_failed"]
     with stopped(prefill):
         assert texts(ask(willing, prompt(20))) == expected(alone, prompt(20))
-        eventually(lambda: engine_of(willing, "chatty")["num_handoffs_failed"] == failed + 1)
+        eventually(lambda: engine_of(willing, NAME)["num_handoffs_failed"] == failed + 1)
 
 
 @pytest.mark.slow
