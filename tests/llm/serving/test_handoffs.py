@@ -32,6 +32,7 @@ from mindspore_serving.llm.serving import handoffs
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.llm.serving.generation import GenerationEvents
 from mindspore_serving.llm.serving.recording import GenerationRecorder
+from mindspore_serving.llm.storage.circuit import Circuit
 from tests.llm import chatty, lora_files
 from tests.waiting import PATIENCE, eventually
 
@@ -142,7 +143,7 @@ def opened(directory):
 def pair(opened, monkeypatch):
     monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
     opened.caller.fault, opened.caller.dropped = "", []
-    opened.decode.engine.handoffs._circuit.succeed()
+    opened.decode.engine.handoffs._circuit = Circuit()
     return opened
 
 
@@ -242,6 +243,7 @@ def test_salts_are_those_of_the_request(pair):
 @pytest.mark.parametrize("fault", ["lost", "other memory"])
 def test_a_prompt_is_computed_here_if_the_other_worker_fails(pair, fault):
     pair.caller.fault = fault
+    pair.decode.engine.handoffs._circuit = Circuit(lambda: 0.0)  # no pause ends
     request = Generate(prompt=prompt(8 + len(fault)), params=GREEDY)
     failed = pair.stats().num_handoffs_failed
     assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
