@@ -134,11 +134,6 @@ def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") ->
 
     Raises StartError if there are too few, or some that stages cannot compute.
     """
-    if spec.state is not None:
-        raise StartError(
-            f"pipeline_parallel is {size}, but {spec.architecture_name} has layers with a state "
-            "beside keys and values, which stages do not keep; leave it out"
-        )
     if spec.is_connected:
         raise StartError(
             f"pipeline_parallel is {size}, but {spec.architecture_name} has layers that share keys "
@@ -151,14 +146,20 @@ def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") ->
         )
     if not stage_layers:
         layers = Shard(rank, size).of(spec.num_layers)
-        return replace(spec, layers=range(layers.begin, layers.end))
+        return _with_layers(spec, range(layers.begin, layers.end))
     parts = stage_layers.split(":")
     if len(parts) != size or not all(part.isascii() and part.isdecimal() for part in parts):
         raise StartError(
             f"stage_layers is {stage_layers!r}, expected pipeline_parallel={size} numbers, divided "
             "by colons"
         )
-    return replace(spec, layers=divide_layers(spec.num_layers, list(map(int, parts)))[rank])
+    return _with_layers(spec, divide_layers(spec.num_layers, list(map(int, parts)))[rank])
+
+
+def _with_layers(spec: ModelSpec, layers: range) -> ModelSpec:
+    """Return the spec of a stage; it has state slots even if none of its layers has a state."""
+    state = spec.state and replace(spec.state, layers=spec.state.layers.intersection(layers))
+    return replace(spec, layers=layers, state=state)
 
 
 def divide_layers(num_layers: int, numbers: Sequence[int]) -> list[range]:

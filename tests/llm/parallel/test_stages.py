@@ -145,12 +145,6 @@ def test_options_that_openvino_ranks_do_not_support_raise_an_error(llama, option
         LLM(llama, "openvino", dtype="f32", **options)
 
 
-def test_stages_refuse_layers_with_a_state_by_name(built):
-    path = checkpoints.build("lfm2", built)
-    with pytest.raises(StartError, match="Lfm2ForCausalLM has layers with a state"):
-        LLM(path, "torch", pipeline_parallel=2)
-
-
 def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):
     path = checkpoints.build("gemma4", built)
     with pytest.raises(StartError, match="Gemma4ForCausalLM has layers that share keys"):
