@@ -25,6 +25,7 @@ from tests.frontends.page.chatting import (
     open_chat,
     record,
     recorded,
+    reopen,
     settings,
     stored,
     streamed,
@@ -184,7 +185,7 @@ def test_pictures_are_kept_and_in_the_file_of_an_export(browser: Browser, server
     browser.until(f"{ATTACHED} === 1")
     ask(browser, "Which colour?")
     finished(browser)
-    browser.open(f"{server.url}/?again")
+    reopen(browser, server, 1)
     browser.until("document.querySelectorAll('#list .title').length === 1")
     browser.click("#list .title")
     browser.until("document.querySelector('.message.user canvas')")
