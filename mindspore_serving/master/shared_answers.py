@@ -25,6 +25,7 @@ MAGIC = b"MSAN001"
 MAX_STORED = 8 << 20  # bytes of an answer
 MAX_LOOKUPS = 256  # at the same time; further requests are computed
 MAX_QUEUED = 16 << 20  # bytes of answers that are queued for writing
+CLOSE_SECONDS = 2.0  # in which queued answers are written at the end
 MAX_SKEW = 60.0  # seconds by which the clocks of servers may differ
 
 
@@ -169,11 +170,11 @@ class AnswerThreads:
         self._writes.put((level, name, answer, size))
 
     def close(self) -> None:
-        """Write what is queued, for about the timeout, and end.  Not on an event loop."""
+        """Write what is queued, for CLOSE_SECONDS at most, and end.  Not on an event loop."""
         for _ in range(self._readers):
             self._lookups.put(None)
         self._writes.put(None)
-        self._writer.join(max(1.0, self._timeout))
+        self._writer.join(CLOSE_SECONDS)
 
     def _expire(self, lookup: AnswerLookup) -> None:
         if lookup.finish("late"):

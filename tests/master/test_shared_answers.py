@@ -287,10 +287,11 @@ async def test_the_age_of_an_answer_goes_on_in_memory(server):
     assert entry.expires <= time.monotonic() + 1.5
 
 
-async def test_queued_answers_are_written_at_the_end(server):
+async def test_queued_answers_are_written_at_the_end(server, monkeypatch):
     server.client.flushall()
     replica = Replica(server.url)
     await replica.ask()
+    monkeypatch.setattr(shared_answers, "CLOSE_SECONDS", PATIENCE)
     await asyncio.get_running_loop().run_in_executor(None, replica.threads.close)
     assert len(server.client.keys(f"{PREFIX}*")) == 1
     await turn()
