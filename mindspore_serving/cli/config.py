@@ -13,7 +13,9 @@ from mindspore_serving.frontends.state.dialects import redacted
 from mindspore_serving.hub.reference import parse_reference
 
 HIDDEN_KEY = "***"
-URLS = ("state_directory", "usage_log", "cache_store", "limits_store")  # may have passwords
+URLS = (  # may have passwords
+    "state_directory", "usage_log", "cache_store", "limits_store", "prefix_cache_store",
+)  # fmt: skip
 
 
 def run(settings: ConfigSettings) -> int:

@@ -317,3 +317,8 @@ def test_a_url_of_the_state_is_no_path_and_its_password_is_hidden(read):
     shown = config.effective(ConfigSettings(paths=[], state_directory=url))
     assert shown["state"] == "postgresql://db/state"
     assert "secret" not in repr(ConfigSettings(paths=[], state_directory=url))
+
+
+def test_the_password_of_a_store_of_blocks_is_hidden():
+    settings = ConfigSettings(paths=["model"], prefix_cache_store="redis://:secret@store:6379/0")
+    assert config.effective(settings)["prefix_cache_store"] == "redis://store:6379/0"
