@@ -59,14 +59,22 @@ class Reach:
 
     def curl(self, path: str, body: str, source: str = "", headers: Sequence[str] = ()) -> str:
         """Return a POST to `path`, which begins with "/"; the command `source` prints the body."""
+        words = self._curl(path, headers)
+        return _piped(source, [*words, shlex.join(["-d", "@-" if source else body])])
+
+    def upload(self, path: str, **fields: str) -> str:
+        """Return a POST of a form to `path`."""
+        words = (shlex.join(["-F", f"{name}={value}"]) for name, value in fields.items())
+        return " ".join([*self._curl(path), *words])
+
+    def _curl(self, path: str, headers: Sequence[str] = ()) -> list[str]:
         words = [shlex.join(["curl", self.url + path])]
         if self.connect:
             words.append(shlex.join(["--connect-to", self.connect]))
         if self.needs_key:
             words.append(_KEY_HEADER)
         words += [shlex.join(["-H", header]) for header in headers]
-        words += [*self._tls("--cacert", "--"), shlex.join(["-d", "@-" if source else body])]
-        return _piped(source, words)
+        return [*words, *self._tls("--cacert", "--")]
 
     def predict(self, servable: str, method: str, body: str, source: str = "") -> str:
         """Return a call over gRPC; the client reads the key from the environment."""

@@ -136,6 +136,12 @@ def _language_lines(
         yield f"  chat     {reach.client('chat', *options)}"
     for path, body in _requests(name, card):
         yield f"    {reach.curl(path, json.dumps(body, ensure_ascii=False))}"
+    if card["can_transcribe"]:
+        command = reach.upload("/v1/audio/transcriptions", model=name, file="@speech.wav")
+        yield f"    {command}"
+    if card["can_speak"]:
+        body = {"model": name, "input": "Good morning.", "response_format": "wav"}
+        yield f"    {reach.curl('/v1/audio/speech', json.dumps(body))} -o speech.wav"
 
 
 def _requests(name: str, card: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -37,7 +37,8 @@ def ready(settings: ServeSettings, *servables: dict[str, Any], needs_key: bool =
 
 def language_model(name: str = "m", **fields: Any) -> dict[str, Any]:
     """What a server says of a language model, which has no methods."""
-    card = dict.fromkeys(("can_embed", "can_score", "takes_images"), False) | {
+    uses = ("can_embed", "can_score", "can_transcribe", "can_speak", "takes_images")
+    card = dict.fromkeys(uses, False) | {
         "summary": "runtime toy", "can_generate": True, "has_chat_template": True,
         "has_tokenizer": True, "labels": [], "memory": "",
     }  # fmt: skip
@@ -108,6 +109,25 @@ def test_a_language_model_is_asked_by_openais_routes(card, path, field, value) -
     assert json.loads(words[-1])[field] == value
     has_chat = path == "/v1/chat/completions"
     assert ("mindspore-serving chat" in text) == has_chat
+
+
+@pytest.mark.parametrize(
+    ("use", "command"),
+    [
+        (
+            "can_transcribe",
+            "curl http://127.0.0.1:1500/v1/audio/transcriptions -F model=m -F file=@speech.wav",
+        ),
+        (
+            "can_speak",
+            'curl http://127.0.0.1:1500/v1/audio/speech -d \'{"model": "m", "input": '
+            '"Good morning.", "response_format": "wav"}\' -o speech.wav',
+        ),
+    ],
+)
+def test_a_model_of_sound_is_used_with_a_file_of_sound(use: str, command: str) -> None:
+    text = ready(ServeSettings(paths=["."]), language_model(can_generate=False, **{use: True}))
+    assert f"    {command}\n" in text
 
 
 def test_a_model_of_images_is_asked_with_an_image() -> None:
