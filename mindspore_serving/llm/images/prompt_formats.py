@@ -80,7 +80,7 @@ def _gemma3(config: Config) -> ImagePromptFormat | None:
 
 
 def _qwen_vl(config: Config) -> ImagePromptFormat | None:
-    """Return the format of Qwen-VL and GLM-4.1V; None for a text model of the same architecture."""
+    """Return the format of Qwen-VL and GLM-V; None for a text model of the same architecture."""
     if not config.get("vision_config"):
         return None
     size = merge_size_of(_vision(config))
@@ -148,6 +148,7 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Idefics3ForConditionalGeneration": _idefics,
     "SmolVLMForConditionalGeneration": _idefics,
     "Glm4vForConditionalGeneration": _qwen_vl,
+    "Glm4vMoeForConditionalGeneration": _qwen_vl,
     "Qwen2VLForConditionalGeneration": _qwen_vl,
     "Qwen2_5_VLForConditionalGeneration": _qwen_vl,
     "Qwen3VLForConditionalGeneration": _qwen_vl,
