@@ -18,9 +18,9 @@ from examples.smollm2 import INSTALL, find_model
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.opening import open_runner
 from mindspore_serving.llm.step import Row, Step, StoringRunner
-from mindspore_serving.llm.storage.block_files import open_directory
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.stores import open_disk
+from mindspore_serving.stores.file_store import open_directory
 
 TOKENS, ROUNDS, FILES = 512, 5, 6
 

@@ -16,6 +16,7 @@ _DISTRIBUTIONS = {  # by module
     "llama_cpp": "llama-cpp-python",
     "opentelemetry": "opentelemetry-sdk",
     "pil": "pillow",
+    "piper": "piper-tts",
     "sklearn": "scikit-learn",
     "yaml": "pyyaml",
 }

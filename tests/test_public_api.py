@@ -29,7 +29,7 @@ SIGNATURES = {
         "allow_loading=False, client_shared_memory=False, front_ends=1, vllm_metrics=False, "
         "lora_directories=(), pull_prefixes=(), state_directory='', "
         "mcp_config='', audit_log='', usage_log='', payload_log='', payload_rate=1.0, "
-        "payload_redact=())"
+        "payload_redact=(), limits_store='')"
     ),
     f"{SERVER}.stop": "()",
     f"{SERVER}.ServableStartConfig": (
@@ -38,7 +38,8 @@ SIGNATURES = {
         "preferred_batch_size=0, retry=True, restart_policy='always', max_requests=0, "
         "max_queue_seconds=0, priority_levels=0, default_priority=0, "
         "level_queue_ms=None, level_queue_sizes=None, cache_mb=0, cache_seconds=600, "
-        "cache_per_key=False, "
+        "cache_per_key=False, cache_store='', cache_store_key='', cache_store_mb=1024, "
+        "cache_store_timeout=0.1, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
         "llm_options=None, rank_machines=1, cores='', model_threads=0, resources=None, "
         "resource_counts=None, max_workers=0, "

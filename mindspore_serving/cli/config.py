@@ -13,6 +13,7 @@ from mindspore_serving.frontends.state.dialects import redacted
 from mindspore_serving.hub.reference import parse_reference
 
 HIDDEN_KEY = "***"
+URLS = ("state_directory", "usage_log", "cache_store", "limits_store")  # may have passwords
 
 
 def run(settings: ConfigSettings) -> int:
@@ -46,7 +47,7 @@ def shown(row: OptionRow, value: Any) -> Any:
         return None
     if row.name == "api_key":
         return [HIDDEN_KEY for _ in value]
-    if row.name in ("state_directory", "usage_log"):
+    if row.name in URLS:
         value = redacted(value)
     if value and is_path(row, value):
         return _absolute(value)

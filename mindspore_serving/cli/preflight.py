@@ -3,7 +3,7 @@
 import os
 from importlib.util import find_spec
 
-from mindspore_serving import backends, extras
+from mindspore_serving import backends, extras, file_check
 from mindspore_serving.backends import formats
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.errors import InvalidInputs, StartError
@@ -39,7 +39,9 @@ def check_library(
     StartError if the library is missing or ambiguous.
     """
     path = os.path.join(directory, name)
-    if repository.is_language_model(path):
+    if file_check.find_voice(path) and not os.path.isfile(os.path.join(path, CONFIG_FILE)):
+        formats.require("onnx")
+    elif repository.is_language_model(path):
         runtime = _engine(engine) or runtime or AUTO
         for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
             _check(module)

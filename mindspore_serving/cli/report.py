@@ -84,7 +84,9 @@ def _lines(
     for servable in servables:
         yield ""
         name, workers = servable["name"], servable["num_workers"]
-        yield f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
+        roles = ", ".join(f"{count} {role}" for role, count in servable.get("roles", {}).items())
+        text = f"{name}, version {servable['version']}, {workers} worker{'s' * (workers != 1)}"
+        yield f"{text} ({roles})" if roles else text
         if name in reasons:
             yield f"  NOT READY: {reasons[name]}"
         if "model" in servable:

@@ -268,7 +268,7 @@ def _config(
     if settings.max_loaded:
         settings = _unloadable(settings)
     values = {name: getattr(settings, name) for name, row in SERVABLE.items() if row.name_in(SERVE)}
-    workers = settings.num_parallel_workers or settings.max_workers
+    workers = settings.num_parallel_workers or settings.max_workers or settings.roles
     is_bare = _is_bare(*location)
     values |= {
         "device_ids": settings.device_ids or (None if workers else 0),

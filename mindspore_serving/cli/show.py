@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from mindspore_serving import backends, extras
+from mindspore_serving import backends, extras, file_check
 from mindspore_serving.backends import devices, formats
 from mindspore_serving.backends.base import ModelSource
 from mindspore_serving.cli.preflight import check_library
@@ -31,6 +31,7 @@ from mindspore_serving.llm.inspection import (
     summarize_checkpoint,
     summarize_config,
 )
+from mindspore_serving.llm.voices.settings import open_voices
 from mindspore_serving.servable import archive, bare, repository
 from mindspore_serving.servable.discovery import discover
 from mindspore_serving.servable.foreign import formats as foreign
@@ -41,6 +42,7 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _COUNTS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
 LANGUAGE, MODEL_FILE, SERVABLE = "language model", "model file", "servable"
+VOICE = "model that speaks"
 
 Card = dict[str, Any]
 
@@ -82,6 +84,8 @@ def describe(path: str, runtime: str) -> Card:
         }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
+    if file_check.find_voice(location):
+        return card | _voices(location)
     if repository.is_language_model(location):
         return card | _language_model(location, runtime)
     return card | _model_file(location)
@@ -149,6 +153,23 @@ def _language_model(location: str, runtime: str) -> Card:
 
 def _package(library: str) -> str:
     return library.replace("_", "-") if library != "llama_cpp" else "llama-cpp-python"
+
+
+def _voices(location: str) -> Card:
+    """Return the part of a card about a model that speaks texts."""
+    try:
+        voices = open_voices(location)
+    except StartError as error:
+        return {"kind": VOICE, "problem": str(error)}
+    return {
+        "kind": VOICE,
+        "architecture": voices.architecture,
+        "voices": list(voices.voices),
+        "languages": list(voices.languages),
+        "problem": "",
+        "runtime": " ".join(formats.installed("onnx")).strip(),
+        "devices": ["cpu"],
+    }
 
 
 def _model_file(location: str) -> Card:
@@ -271,6 +292,9 @@ def _file_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if card["kind"] == SERVABLE:
         yield "served by", "its own code, which runs in workers only: `serve` shows its methods"
         return
+    for kind in ("voices", "languages"):
+        if card.get(kind):
+            yield kind, ", ".join(card[kind])
     for kind in ("inputs", "outputs"):
         for index, tensor in enumerate(card.get(kind, ())):
             shape = "of any shape" if tensor["shape"] is None else str(tensor["shape"])

@@ -59,7 +59,8 @@ def _upstream_row(row: dict[str, Any]) -> dict[str, Any]:
 
 def _cells(servable: dict[str, Any], row: dict[str, Any]) -> list[str]:
     node = "(here)" if row["node"] == "" else row["node"]
-    columns = (node, row["pid"], row["device"], row["state"], row.get("python") or None)
+    state = ", ".join(filter(None, (row["state"], row.get("role"))))
+    columns = (node, row["pid"], row["device"], state, row.get("python") or None)
     cells = (servable["name"], servable["version"], *columns)
     return ["-" if cell is None else str(cell) for cell in cells]
 

@@ -66,6 +66,7 @@ class Deployment(ServableOptions):
     resource_counts: Mapping[str, int] = field(default_factory=dict)
     level_queue_ms: Mapping[str, int] = field(default_factory=dict)
     level_queue_sizes: Mapping[str, int] = field(default_factory=dict)
+    roles: Mapping[str, int] = field(default_factory=dict)
     states: Mapping[str, str] = field(default_factory=dict)
     traffic: Mapping[str, float] = field(default_factory=dict)
     shadow: Mapping[str, float] = field(default_factory=dict)

@@ -19,8 +19,16 @@ from mindspore_serving.core.reading_messages import (
     Scored,
     TokenizerDescribed,
 )
+from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
+from mindspore_serving.core.speech_messages import (
+    Heard,
+    Speak,
+    SpeechEnded,
+    Spoken,
+    Transcribe,
+    Transcribed,
+)
 from mindspore_serving.errors import InvalidInputs, Overloaded, ServingError, printable
 
 CODEC = "llm"  # codec of all requests, see `wire`
@@ -114,6 +122,22 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
 
 
+class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="prefill"):
+    """Request of a worker that decodes to one that computes prompts.
+
+    The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
+    called `name`, but for the `num_cached` first ones.
+    """
+
+    prompt: list[int]
+    path: str
+    name: str
+    num_cached: int = 0
+    cache_salt: str = ""
+    priority: int = 0
+    tenant: str = ""
+
+
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
     """Request for the tokens of a text, or of a conversation in the chat template.
 
@@ -136,7 +160,15 @@ class Detokenize(msgspec.Struct, frozen=True, kw_only=True, tag="detokenize"):
 
 
 LLMRequest: TypeAlias = (
-    Generate | Tokenize | Detokenize | Embed | Score | DescribeTokenizer | Transcribe
+    Generate
+    | Tokenize
+    | Detokenize
+    | Embed
+    | Score
+    | DescribeTokenizer
+    | Transcribe
+    | Speak
+    | Prefill
 )
 
 METHODS: dict[str, type[Any]] = {
@@ -147,6 +179,8 @@ METHODS: dict[str, type[Any]] = {
     "@score": Score,
     "@tokenizer": DescribeTokenizer,
     "@transcribe": Transcribe,
+    PREFILL_METHOD: Prefill,
+    "@speak": Speak,
 }
 
 
@@ -293,8 +327,22 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
     text: str
 
 
+class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Number of blocks of a `Prefill` that have been written, in all.
+
+    `num_cached` of them were in the worker's cache before.  `seconds` have passed since it got the
+    request; a block takes it `block_seconds` to compute, 0 if that is not known.
+    """
+
+    count: int
+    num_cached: int = 0
+    seconds: float = 0.0
+    block_seconds: float = 0.0
+
+
 Event: TypeAlias = (
     Started
+    | BlocksWritten
     | PromptScored
     | Chunk
     | Finished
@@ -306,6 +354,8 @@ Event: TypeAlias = (
     | TokenizerDescribed
     | Heard
     | Transcribed
+    | Spoken
+    | SpeechEnded
 )
 
 

@@ -31,10 +31,13 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     quantization: str
     max_model_len: int
+    max_prompt_len: int = 0  # of an encoder that reads the prompts; 0: there is none
     vocab_size: int
     can_generate: bool
     can_embed: bool = False
     can_transcribe: bool = False  # writes down speech
+    can_speak: bool = False  # speaks texts
+    voices: tuple[str, ...] = ()  # that speak
     languages: tuple[str, ...] = ()  # of speech, by code
     embedding_size: int
     has_chat_template: bool
@@ -64,12 +67,18 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
     takes_images: bool = False  # prompts may contain images
+    reads_files: bool = False  # messages may contain PDF files and texts
     has_tokenizer: bool = True  # else prompts and completions are token ids
     unmarked_calls: bool = False
     system_message: str = ""  # of conversations that have none
     num_ranks: int = 1  # processes of a worker that share the model
     summary: str = ""  # a line for people: dtype, cache and other choices
     memory: str = ""  # the same: how much memory the cache may take, why, and how to change it
+
+    @property
+    def longest_prompt(self) -> int:
+        """Maximum number of tokens of a prompt, with room for one of the answer."""
+        return min(self.max_prompt_len or self.max_model_len, self.max_model_len - 1)
 
     @property
     def defaults(self) -> dict[str, int | float]:

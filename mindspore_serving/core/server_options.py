@@ -153,6 +153,16 @@ class ServerOptions:
     payload_redact: tuple[str, ...] = _tenants(
         (), "name of a field whose values payload_log does not get", metavar="NAME"
     )
+    limits_store: str = param(
+        "",
+        "URL of a Valkey or Redis server by which servers count the limits of keys together",
+        details="As rediss://HOST:6379/0. Without it, `state_directory` keeps the counts of the "
+        "day, if there is one",
+        group="limits",
+        metavar="URL",
+        is_secret=True,
+        page="tenants.md#several-servers",
+    )
     vllm_metrics: bool = param(
         False,
         "add the metrics of language models under vLLM's names to /metrics",

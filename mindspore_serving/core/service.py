@@ -16,7 +16,7 @@ from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.errors import ServingError, Temporary
 from mindspore_serving.tracing.request_span import RequestSpan
 
-HIT, MISS = "hit", "miss"
+HIT, HIT_STORE, MISS = "hit", "hit-store", "miss"
 tenant_of_task: ContextVar[str] = ContextVar("tenant", default="")
 """Tenant of the request that this task serves; "" without API keys."""
 FindHeader: TypeAlias = Callable[[str], str]
@@ -69,8 +69,9 @@ class Reply:
 
     `faults` is None if every instance succeeded; `failure` is set if the whole request failed. A
     streaming method sends several replies, the last with `is_last`; one without `has_output` only
-    tells that the request was accepted.  `cache` is HIT or MISS if the method has a cache of
-    answers.  `version` is that of the servable if a traffic rule has chosen it, else 0.
+    tells that the request was accepted.  If the method has a cache of answers, `cache` is HIT, MISS
+    or HIT_STORE, of the store that servers share.  `version` is that of the servable if a traffic
+    rule has chosen it, else 0.
     """
 
     instances: Sequence[bytes | memoryview] = ()

@@ -1,7 +1,8 @@
-"""Requests to models that write down speech, and the events that answer them.
+"""Requests to models that write down or speak texts, and the events that answer them.
 
 Messages between a front end and the worker that has the model, like those of `llm_messages`. A
-`Transcribe` is answered by any number of `Heard` and by `Transcribed`, or by `Refused` alone.
+`Transcribe` is answered by any number of `Heard` and by `Transcribed`, a `Speak` by any number of
+`Spoken` and by `SpeechEnded`; each by `Refused` alone otherwise.
 """
 
 import msgspec
@@ -72,3 +73,45 @@ class Transcribed(msgspec.Struct, frozen=True, array_like=True, tag=12):
     seconds: float
     num_prompt_tokens: int
     num_generated_tokens: int
+
+
+class Speak(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="speak"):
+    """Request for the sound of a text.
+
+    Args:
+        text: to speak.
+        voice: one of the model's card; "" for the first.
+        language: code as "en-us", of models whose voices speak several; "" for that of the voice.
+        format: of the sound, a name of SOUND_FORMATS.
+        speed: of the speech, 1 for that of the voice.
+    """
+
+    text: str
+    voice: str = ""
+    language: str = ""
+    format: str = "mp3"
+    speed: float = 1.0
+
+
+SOUND_FORMATS = {  # media types
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
+
+
+class Spoken(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """The next bytes of a sound, in the format of the request, and the number of their phonemes."""
+
+    sound: bytes
+    num_phonemes: int = 0
+
+
+class SpeechEnded(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """End of the sound: its seconds, and the number of phonemes that were spoken."""
+
+    seconds: float
+    num_phonemes: int

@@ -13,6 +13,8 @@ from mindspore_serving.core.value import Value
 
 ZERO_SHOT = "zero-shot-image-classification"
 DETECTION = "zero-shot-object-detection"
+DEPTH, SEGMENTATION = "depth-estimation", "image-segmentation"
+MAPS = (DEPTH, SEGMENTATION)
 OPTIONAL = (
     "text_pair",
     "top_k",
@@ -64,6 +66,8 @@ TASKS = {
     ),
     "image-classification": _task("image top_k", _LABELS),
     DETECTION: _task("image candidate_labels threshold top_k", {"detections": _TEXT}),
+    DEPTH: _task("image", {"depth": ("bytes", ()), "lowest": _NUMBER, "highest": _NUMBER}),
+    SEGMENTATION: _task("image", {"mask": ("bytes", ()), "segments": _TEXT}),
     ZERO_SHOT: _task("image candidate_labels hypothesis_template top_k", _LABELS),
 }
 HEADS = {  # suffix of an architecture's name -> its task
@@ -71,6 +75,8 @@ HEADS = {  # suffix of an architecture's name -> its task
     "ForTokenClassification": "token-classification",
     "ForMaskedLM": "fill-mask",
     "ForImageClassification": "image-classification",
+    "ForDepthEstimation": DEPTH,
+    "ForSemanticSegmentation": SEGMENTATION,
     "Model": "feature-extraction",
 }
 # Architectures with towers for texts and images, whose names end like those of other models.

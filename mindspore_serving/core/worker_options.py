@@ -183,6 +183,43 @@ class WorkerOptions:
         page="servable_config.md#a-cache-of-answers",
         is_common=False,
     )
+    cache_store: str = limits(
+        "",
+        "with `cache_mb`: URL of a store of answers that servers share, as rediss://HOST:6379/0",
+        details="Or valkeys://, file:///DIRECTORY, s3:// and others. Methods that call other "
+        "servables, and servables on other machines, do not use it",
+        metavar="URL",
+        is_secret=True,
+        page="servable_config.md#a-store-of-answers",
+        is_common=False,
+    )
+    cache_store_key: str = limits(
+        "",
+        "file of a secret that all servers of `cache_store` share: answers of others are not read",
+        is_path=True,
+        metavar="FILE",
+        page="servable_config.md#a-store-of-answers",
+        is_common=False,
+    )
+    cache_store_mb: float = limits(
+        1024,
+        "max size of `cache_store`, values of others included",
+        details="A server with an eviction policy has its limit itself",
+        at_least=64,
+        unit="MiB",
+        serve=None,
+        page="servable_config.md#a-store-of-answers",
+        is_common=False,
+    )
+    cache_store_timeout: float = limits(
+        0.1,
+        "max time that a request waits for `cache_store`; then it is computed",
+        over=0,
+        at_most=60,
+        unit="seconds",
+        page="servable_config.md#a-store-of-answers",
+        is_common=False,
+    )
     heartbeat_timeout: float = workers(
         10,
         "time without a heartbeat after which a worker gets no new requests",
@@ -253,6 +290,16 @@ class WorkerOptions:
         at_least=0,
         at_most=1024,
         page="backends.md#precision",
+    )
+    roles: Mapping[str, int] | None = workers(
+        None,
+        "workers of a language model that compute prompts, and that decode: prefill=1,decode=2",
+        details="A prompt goes to a worker that decodes, which lets another compute it where that "
+        "is faster for its streams, by measured costs",
+        default_text="all do both",
+        metavar="ROLES",
+        page="roles.md",
+        is_common=False,
     )
     resources: Mapping[str, int] | None = workers(
         None,

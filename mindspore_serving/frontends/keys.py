@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from mindspore_serving.errors import Forbidden, Unauthorized
-from mindspore_serving.frontends.tenants.limits import LimitLeft, Limits, LimitState
+from mindspore_serving.frontends.tenants.limits import DayUse, LimitLeft, Limits, LimitState
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
 KEY_HEADERS = (b"x-api-key", b"x-goog-api-key")
@@ -103,6 +103,14 @@ class Tenant:
     def charge(self, tokens: float) -> None:
         """Count tokens of a model, times its weight."""
         self._state.charge(self.key.limits, tokens, self._clock())
+
+    def local_use(self, now: float) -> DayUse:
+        """Return what this server has counted since midnight UTC."""
+        return self._state.local_use(now)
+
+    def learn(self, other: DayUse, now: float) -> None:
+        """Count what the key has used on other servers since midnight UTC."""
+        self._state.learn(other, self.key.limits, now)
 
     def allowances(self) -> tuple[LimitLeft, ...]:
         """Return what is left of each limit of the key."""

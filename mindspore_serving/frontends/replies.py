@@ -13,10 +13,11 @@ from mindspore_serving.errors import DeadlineExceeded, Overloaded
 from mindspore_serving.frontends import access, answer_headers
 
 MAX_UNREAD = 8 << 20  # bytes of one stream: more than an answer of 30,000 tokens
+MAX_UNREAD_SOUND = 64 << 20  # the same of sound: 20 minutes without compression
 REPLY_SIZE = 256  # bytes of a reply without instances
 SMALL = 64 << 10  # bytes: the connection itself uses more
 _ENDED = "the stream was ended: its client left"
-_UNREAD = f"{_ENDED} over {MAX_UNREAD >> 20} MiB unread"
+_UNREAD = f"{_ENDED} over %d MiB unread"
 _NO_ROOM = f"{_ENDED} %d bytes unread, and there is no memory for more (max_unsent_memory)"
 
 
@@ -46,9 +47,9 @@ class Replies:
     """Replies to a request that streams.  One coroutine awaits `next` at a time.
 
     With `limits`, a stream without a reply for `stream_idle_timeout` seconds ends with a failure.
-    A reader that leaves more than MAX_UNREAD bytes unread, for example because its client does not
-    read, gets a failure in their place, and the request ends.  With `limits` so does a reader that
-    leaves over SMALL bytes unread while all streams of this process have more than
+    A reader that leaves more than `max_unread` bytes unread, for example because its client does
+    not read, gets a failure in their place, and the request ends.  With `limits` so does a reader
+    that leaves over SMALL bytes unread while all streams of this process have more than
     `max_unsent_memory`.  Replies before the first `next` have no limit: the reader has not begun.
     A reader that stops before the last reply calls `cancel`, which `with` does.
     """
@@ -56,9 +57,14 @@ class Replies:
     num_unread: ClassVar[int] = 0  # bytes, in all streams
 
     def __init__(
-        self, inference: Inference, request: Request, limits: ServerLimits | None = None
+        self,
+        inference: Inference,
+        request: Request,
+        limits: ServerLimits | None = None,
+        max_unread: int = MAX_UNREAD,
     ) -> None:
         self._replies: deque[Reply] = deque()
+        self._max_unread = max_unread
         self._num_unread = 0  # bytes of `_replies`
         self._has_begun = False  # `next` was called
         self._is_over = False
@@ -130,8 +136,8 @@ class Replies:
 
     def _why_ended(self) -> str:
         """Return why the stream ends if its reader leaves too much unread, else ''."""
-        if self._num_unread > MAX_UNREAD:
-            return _UNREAD
+        if self._num_unread > self._max_unread:
+            return _UNREAD % (self._max_unread >> 20)
         limit = self._max_total
         if limit is not None and Replies.num_unread > limit and self._num_unread > SMALL:
             return _NO_ROOM % self._num_unread

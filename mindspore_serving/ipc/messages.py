@@ -231,6 +231,7 @@ class Setup(Message, frozen=True, tag=10):
     states: dict[str, str] = {}  # of a model without servable_config.py
     run_options: dict[str, Any] = {}  # of its models' runtime, in place of those declared
     placement: RankPlacement | None = None  # of ranks on several machines
+    role: str = ""  # of the worker, see `core.roles`
 
 
 class Work(Message, frozen=True, tag=11):
@@ -342,6 +343,12 @@ class WorkerCall(Message, frozen=True, tag=23):
     returns: list[int] = []
 
 
+class DropCall(Message, frozen=True, tag=27):
+    """Call of this worker whose further replies it does not need."""
+
+    id: int
+
+
 class AdaptersSet(Message, frozen=True, tag=26):
     """Reply to `SetAdapters`: the errors of adapters that could not be loaded, by name."""
 
@@ -370,5 +377,13 @@ ToWorker: TypeAlias = (
     Setup | Work | Cancel | CallReply | Exit | LogLevel | SetAdapters | ShareMemory | EndSequences
 )
 ToMaster: TypeAlias = (
-    Hello | WorkerReady | Failed | Done | WorkerCall | Leaving | EngineMetrics | AdaptersSet
+    Hello
+    | WorkerReady
+    | Failed
+    | Done
+    | WorkerCall
+    | DropCall
+    | Leaving
+    | EngineMetrics
+    | AdaptersSet
 )

@@ -30,6 +30,22 @@ class ForkedChild:
     def __init__(self, stream: socket.socket, pidfd: int) -> None:
         self.stream = stream
         self._pidfd = pidfd
+        self._schedstat = ""  # path
+
+    def run_delay(self) -> float:
+        """Return for how many seconds the process could have run, but waited for a processor.
+
+        0.0 if that is not known: the process has ended, or the kernel does not count it.
+        """
+        try:
+            if not self._schedstat:
+                with open(f"/proc/self/fdinfo/{self._pidfd}") as lines:
+                    pid = next(line.split()[1] for line in lines if line.startswith("Pid:"))
+                self._schedstat = f"/proc/{pid}/schedstat"
+            with open(self._schedstat) as numbers:
+                return int(numbers.read().split()[1]) / 1e9
+        except (OSError, StopIteration, IndexError, ValueError):
+            return 0.0
 
     def kill(self) -> None:
         """Kill the process and close its stream, if that was not done before."""

@@ -7,6 +7,9 @@ lower CPU priority: a few slow jobs do not hold up the rest.
     submit --> quick queue --> quick workers --(QUICK_SECONDS over)--> slow queue --> slow worker
        +-------(over LARGE bytes)-----------------------------------------^
 
+The time in which a process could run, but other programs had the processors, does not count: a busy
+machine is no reason to refuse a request (up to MAX_STRETCH times a limit).
+
 A process that was killed, has died or has grown too large is replaced.
 """
 
@@ -31,6 +34,7 @@ from mindspore_serving.process.channel import BlockingChannel
 QUICK_SECONDS = 0.25  # time slice of a job in a quick process
 LARGE = 1 << 20  # bytes; a larger job is queued as slow at once
 MAX_SLOW = 16  # queued slow jobs
+MAX_STRETCH = 4  # maximum time that a job may take, in its limits
 _CANCELLED_SECONDS = 0.1  # grace of a cancelled job: most finish, which saves killing a process
 _SLOW_NICE = 10
 
@@ -50,7 +54,7 @@ class PoolLimits:
 
     Args:
         num_processes: processes for quick jobs; there is one more for slow jobs.
-        seconds: timeout of a job.
+        seconds: timeout of a job, without the time that it waits for a processor.
         memory: bytes that a job may take in addition to what its process has loaded.
         max_waiting: queued jobs.
         max_waiting_bytes: bytes of all queued jobs.
@@ -260,7 +264,9 @@ class _Worker:
 
     def _wait(self, job: PoolJob) -> JobAnswer | None:
         """Send a job and wait for its answer; None on timeout, or soon after it was cancelled."""
-        until = time.monotonic() + self._seconds
+        assert self._child is not None
+        begun, delay = time.monotonic(), self._child.run_delay()
+        until = begun + self._seconds
         try:
             self._channel.send(JobRequest(job.content))
         except BlockingIOError:  # the child did not read it within the timeout of the channel
@@ -272,12 +278,15 @@ class _Worker:
             ready = dict(poll.poll(max(0.0, until - time.monotonic()) * 1000))
             if self._channel.fileno() in ready and (answers := self._channel.receive(wait=False)):
                 return answers[0]
-            if self._pool.is_closed or time.monotonic() >= until:
-                return None
             with suppress(BlockingIOError):
                 os.eventfd_read(self._interrupt)
             if job.is_cancelled:
                 until = min(until, time.monotonic() + _CANCELLED_SECONDS)
+            elif time.monotonic() >= until:
+                seconds = self._seconds + self._child.run_delay() - delay
+                until = begun + min(seconds, MAX_STRETCH * self._seconds)
+            if self._pool.is_closed or time.monotonic() >= until:
+                return None
 
     def _kill(self, reason: str, failure: JobFailure | None) -> JobFailure | None:
         self._drop()

@@ -21,19 +21,21 @@ class Runtime:
     """Functions of a runtime, as "module:function"; modules of `llm.runtimes` begin with a dot.
 
     `opens_encoder` is "" if it has no models that embed and do not generate, `opens_rank` if it
-    cannot compute a part of a model, `opens_head` if no prediction head.  `accepts` has the values
-    of options of which it takes only some, `devices` its names for device types of servables;
-    without one, it computes on CPUs only.  `num_latent` is how often the cache of latent attention
-    has a token's latent vector (on every device, or on the one of `keeps_latent_on`), 0 for the
-    keys and values of every head.  The flags say whether it takes images, whether quantised weights
-    stay integers (on every device, or on the one of `keeps_integers_on`), and whether its ranks are
-    started by another program: such a runtime cannot be chosen by `serve --runtime`.
+    cannot compute a part of a model, `opens_head` if no prediction head, `opens_seq2seq` if no
+    model with an encoder and a decoder. `accepts` has the values of options of which it takes only
+    some, `devices` its names for device types of servables; without one, it computes on CPUs only.
+    `num_latent` is how often the cache of latent attention has a token's latent vector (on every
+    device, or on the one of `keeps_latent_on`), 0 for the keys and values of every head. The flags
+    say whether it takes images, whether quantised weights stay integers (on every device, or on the
+    one of `keeps_integers_on`), and whether its ranks are started by another program: such a
+    runtime cannot be chosen by `serve --runtime`.
     """
 
     opens: str
     opens_encoder: str = ""
     opens_rank: str = ""
     opens_head: str = ""
+    opens_seq2seq: str = ""
     accepts: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
     devices: Mapping[str, str] = field(default_factory=lambda: {"cpu": "cpu"})
     takes_images: bool = False
@@ -57,6 +59,7 @@ RUNTIMES: dict[str, Runtime] = {
         ".openvino.encoder:open_encoder",
         ".openvino.opening:open_rank",
         ".openvino.opening:open_head",
+        ".openvino.seq2seq_runner:open_runner",
         accepts={
             "device": ("auto", "cpu"),
             "block_size": (32,),

@@ -3,55 +3,22 @@
 Imports nothing heavy, so that options are checked before a process starts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from mindspore_serving.core.default_sampling import SERVER_SAMPLING
-from mindspore_serving.core.params import param, rows_of
-from mindspore_serving.core.sampling_params import SAMPLING
+from mindspore_serving.core.params import rows_of
 from mindspore_serving.llm import option_checks
-from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, ENGINES, RUNTIMES, TRANSFORMERS
+from mindspore_serving.llm.catalog import ENGINES, RUNTIMES
+from mindspore_serving.llm.option_rows import option as _option
+from mindspore_serving.llm.option_rows import sampling as _sampling
 
-ENCODERS = "encoders"
-_ALL = (*RUNTIMES, TRANSFORMERS)
 _RANKED = tuple(name for name, row in RUNTIMES.items() if row.opens_rank)
 _STORING = ("openvino", "torch", "native")  # runtimes whose blocks can be stored
 _ADAPTED = ("openvino", "torch", "mindspore", "native")  # runtimes with LoRA adapters
 LOW_MEMORY = "low"  # value of `memory`
 _MAX_DRAFT_TOKENS = 16
-
-T = TypeVar("T")
-
-
-def _option(
-    default: T,
-    meaning: str,
-    *,
-    engines: Collection[str] = (),
-    runtimes: Collection[str] = _ALL,
-    has_encoders: bool = True,
-    **accepted: Any,
-) -> T:
-    """Return a row of the table.
-
-    Beside ours, `engines` take the option as well; of ours the `runtimes` do, and models that only
-    embed if it `has_encoders`.  `accepted` are arguments of `param`.
-    """
-    without = {*ENGINES, *_ALL} - {*engines, *runtimes}
-    if not (has_encoders and {*ENCODER_RUNTIMES, TRANSFORMERS} & {*runtimes}):
-        without.add(ENCODERS)
-    return param(default, meaning, **{**accepted, **dict.fromkeys(without)})
-
-
-def _sampling(name: str, otherwise: str = "", engines: Collection[str] = ENGINES) -> Any:
-    """Return the row for the default of sampling parameter `name`, which has its range."""
-    row = SAMPLING[name]
-    otherwise = otherwise or f"the model's, or else {SERVER_SAMPLING.get(name, row.default):g}"
-    meaning = f"`{name}` of requests that have none; None: {otherwise}"
-    low: dict[str, Any] = {"over" if row.is_open else "at_least": row.low}
-    return _option(None, meaning, engines=engines, has_encoders=False, at_most=row.high, **low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +170,9 @@ class EngineConfig:
         16 << 30, "maximum number of bytes there, blocks of other models included", at_least=1
     )
     prefix_cache_store_seconds: float = _option(
-        86400.0,
-        "seconds after its last use in which a block is kept there; 0: no limit",
+        86400.0, "seconds after its last use in which a block is kept there; 0: no limit",
         at_least=0,
-    )
+    )  # fmt: skip
     prefix_cache_store_timeout: float = _option(
         1.0, "seconds without an answer of the store, after which a prompt is computed", over=0.0
     )
@@ -217,6 +183,10 @@ class EngineConfig:
     prefix_cache_store_key: str = _option(
         "", "file of a secret that all servers of the store share: blocks of others are not read"
     )
+    handoff_tokens: int | None = _option(
+        None, "with the option roles: tokens, not cached, from which on a worker with the role "
+        "prefill computes a prompt; None: by measured costs", at_least=1, runtimes=_STORING,
+    )  # fmt: skip
     pinned_prompts: str | Sequence[Any] = _option(
         (),
         "prefixes of prompts that are computed at the start and stay in the cache: a YAML file, or "
@@ -328,16 +298,41 @@ class EngineConfig:
         7200.0, "longest recording in seconds, checked before it is decoded; models of speech",
         over=0.0, at_most=86_400, runtimes=(),
     )  # fmt: skip
+    max_speech_characters: int = _option(
+        4096, "longest text that a voice speaks", at_least=1, at_most=1 << 20, runtimes=(),
+    )  # fmt: skip
     max_image_bytes: int = _option(20 << 20, "maximum size of an image file in bytes", at_least=1)
     max_image_pixels: int = _option(
         32_000_000,
         "maximum width times height of an image, checked before it is decoded",
         at_least=1,
     )
+    max_videos: int = _option(
+        1, "maximum number of videos of a request to a model that takes images", at_least=0,
+        at_most=16,
+    )  # fmt: skip
+    max_video_frames: int = _option(
+        16, "maximum number of frames that are read of a video, evenly by time", at_least=1,
+        at_most=64,
+    )  # fmt: skip
+    max_video_seconds: float = _option(
+        7200.0, "longest video in seconds, checked before it is decoded", over=0.0, at_most=86_400
+    )
+    max_documents: int = _option(
+        4, "maximum number of PDF files and texts in messages of a request", at_least=0, at_most=64
+    )
+    max_document_pages: int = _option(
+        32, "maximum number of pages of a PDF file, checked before one is read", at_least=1,
+        at_most=10_000,
+    )  # fmt: skip
+    max_file_bytes: int = _option(
+        32 << 20, "maximum size of a video or document in bytes", at_least=1
+    )
     image_hosts: Sequence[str] = _option(
         (),
-        "hosts from which requests may have images fetched over http and https; '*': any host "
-        "with a public address. A private address is fetched only if its host is named here.",
+        "hosts from which requests may have images, videos and documents fetched over http and "
+        "https; '*': any host with a public address. A private address is fetched only if its "
+        "host is named here.",
     )
     generic_tools: bool = _option(
         True,

@@ -21,6 +21,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
     CONFIG,
     GENERATION_CONFIG,
     find_config,
+    read_optional_json,
     read_recommended,
 )
 from mindspore_serving.llm.checkpoint.packing import is_packed
@@ -33,6 +34,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import (
 from mindspore_serving.llm.checkpoint.quantized.parts import FormatName
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.models import (
     ARCHITECTURES,
@@ -42,6 +44,7 @@ from mindspore_serving.llm.models import (
 )
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.models.opening import open_definition
+from mindspore_serving.llm.models.seq2seq import Seq2SeqSpec, is_seq2seq, open_seq2seq, read_spec
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.runtimes.capacity import cache_block_bytes, longest_sequence
 from mindspore_serving.llm.runtimes.default import choose_runtime
@@ -130,6 +133,10 @@ def summarize_config(
             fields["computed"] = "integers kept" if mode else "as stored"
         if has_encoder(config):
             fields["context_length"] = _positions(config)
+        elif is_seq2seq(config):
+            fields |= _seq2seq_sizes(
+                read_spec(config, read_optional_json(directory / GENERATION_CONFIG))
+            )
         elif _task(config) == GENERATION:
             fields |= _sizes(load_definition(config)[0], runtime, has_accelerator=False)
     except ServingError as error:
@@ -144,7 +151,7 @@ def _task(config: dict[str, Any]) -> str:
     task = task_of(str(names[0]))
     if is_encoder(config):
         return EMBEDDING if task in ("", "feature-extraction", "fill-mask") else task
-    return GENERATION if names[0] in ARCHITECTURES or not task else task
+    return GENERATION if names[0] in (*ARCHITECTURES, *SEQ2SEQ) or not task else task
 
 
 def _positions(config: dict[str, Any]) -> int:
@@ -176,7 +183,17 @@ def _limits(
     """
     if has_encoder(config):
         return {"context_length": open_encoder_model(directory, EngineConfig()).max_model_len}
+    if is_seq2seq(config):
+        return _seq2seq_sizes(open_seq2seq(directory)[1])
     return _sizes(open_definition(directory)[1], runtime, has_accelerator=has_accelerator)
+
+
+def _seq2seq_sizes(spec: Seq2SeqSpec) -> dict[str, Any]:
+    """Return the fields that follow from the sizes of an encoder and a decoder, in f32."""
+    return {
+        "context_length": 2 * spec.max_positions,
+        "cache_bytes_per_token": spec.token_bytes,
+    }
 
 
 def _sizes(spec: ModelSpec, runtime: str, *, has_accelerator: bool) -> dict[str, Any]:

@@ -79,6 +79,7 @@ class LLM:
             opened.find_adapter,
             images=opened.images,
             tower=opened.tower,
+            limits=config,
         )
         pin_prompts(opened, self._processor)
         self._default = SamplingParams(**card.defaults)  # type: ignore[arg-type]

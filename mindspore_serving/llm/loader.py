@@ -5,11 +5,12 @@ Used by the offline interface and by the workers of a server alike.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from mindspore_serving import log
 from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
@@ -22,6 +23,7 @@ from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_opti
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.projector import is_projector, why_without_images
 from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
@@ -44,12 +46,14 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.models.dual import find_dual
+from mindspore_serving.llm.models.seq2seq import is_seq2seq
 from mindspore_serving.llm.options import check_engine
 from mindspore_serving.llm.progress import called_while_compiling
+from mindspore_serving.llm.runtimes import open_seq2seq
 from mindspore_serving.llm.runtimes.default import ONLY_COMBINED, choose_runtime, log_default
 from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.runtimes.pages import map_large_allocations, trim
-from mindspore_serving.llm.step import StoringRunner
+from mindspore_serving.llm.step import Runner, StoringRunner
 from mindspore_serving.llm.storage.stores import open_levels
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
 
@@ -81,6 +85,7 @@ class OpenedModel:
             dtype=config.dtype,
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
+            max_prompt_len=getattr(engine, "max_prompt_len", 0),
             vocab_size=engine.vocab_size,
             can_generate=engine.can_generate and not self.is_body,
             embedding_size=engine.embedding_size,
@@ -99,6 +104,7 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.takes_images,
+            reads_files=self.tokenizer is not None,
             has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
             **self._sampling(),
@@ -181,6 +187,19 @@ class OpenedModel:
 
     def _tool_summary(self) -> str:
         return "; tools in the generic format" if self.tool_format == GENERIC else ""
+
+    def why_no_handoff(self) -> str:
+        """Return why no other worker can compute prompts for the model; "" if one can."""
+        runner = getattr(self.engine, "runner", None)
+        if not self.engine.can_generate:
+            return "the model generates no text"
+        if runner is None or not hasattr(runner, "block_bytes") or self.config.num_ranks > 1:
+            return f"blocks of runtime {self.runtime!r}{_ranks(self.config)} stay in its memory"
+        if runner.num_slots:
+            return "the model has layers with recurrent states, which stay in the worker's memory"
+        if not self.config.enable_prefix_caching:
+            return "enable_prefix_caching is False"
+        return ""
 
     def describe(self) -> str:
         """Describe in a line what was loaded, and the capacity of its cache."""
@@ -270,6 +289,11 @@ def _find_directory(path: str | Path) -> Path:
         why = why_no_model(path)
         expected = f"which {why}" if why else "expected a model's directory or a GGUF file"
         raise StartError(f"path is {str(path)!r}, {expected}")
+    if is_gguf(directory) and is_projector(directory):
+        raise StartError(
+            f"{directory} is a vision tower: give the path of its language model, beside which it "
+            "is used"
+        )
     return directory
 
 
@@ -315,10 +339,13 @@ def _open_images(
             f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
         )
     if not takes:
+        why = why_without_images(directory) if is_gguf(directory) and config.max_images else ""
+        if why:
+            log.warning("%s: the model is served without images: %s", directory.name, why)
         return None, None
     try:
         reader = open_reader(directory, read()["tokenizer"], config)
-        return (None, None) if reader is None else (reader, Tower.open(directory, config))
+        return (None, None) if reader is None else (reader, Tower.open(directory, config, runtime))
     except StartError as error:
         raise StartError(f"{error}; {text_only}") from error
 
@@ -345,13 +372,14 @@ def _open_engine(
         return EncoderEngine(towers)
     if is_encoder(fields):
         return EncoderEngine(Encoder.open(directory, config, runtime))
+    if is_seq2seq(fields):
+        runner = open_seq2seq(directory, runtime, config)
+        tokenizer = _tokenizer_for(runner, read)
+        config = replace(config, enable_prefix_caching=False, num_speculative_tokens=0)
+        return Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer))
     early = None if config.draft is None else read()["tokenizer"]
     runner, draft = open_runners(directory, runtime, config, early)
-    try:
-        tokenizer = read()["tokenizer"]
-    except BaseException:
-        runner.close()
-        raise
+    tokenizer = _tokenizer_for(runner, read)
     engine = Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer), draft=draft)
     try:
         engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
@@ -363,3 +391,13 @@ def _open_engine(
         engine.close()
         raise
     return engine
+
+
+def _tokenizer_for(runner: Runner, read: Callable[[], Texts]) -> Tokenizer | None:
+    """Return the tokenizer; close `runner` if it cannot be read."""
+    try:
+        tokenizer: Tokenizer | None = read()["tokenizer"]
+    except BaseException:
+        runner.close()
+        raise
+    return tokenizer

@@ -18,17 +18,26 @@ from mindspore_serving.llm.catalog import (
     RUNTIMES,
     TRANSFORMERS,
 )
-from mindspore_serving.llm.config import ENCODERS, OPTIONS, EngineConfig
+from mindspore_serving.llm.config import OPTIONS, EngineConfig
+from mindspore_serving.llm.option_rows import ENCODERS
 
 # Options of former versions, and what became of them.
 REMOVED = {
     "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
 }
-# Options of models that write down speech, and the one that others lack.
-OF_SPEECH_ALONE = "max_audio_seconds"
+# Options of models that write down speech and of voices, and those that other models lack.
+OF_SPEECH_ALONE, OF_VOICES_ALONE = "max_audio_seconds", "max_speech_characters"
+OF_VOICES = (OF_VOICES_ALONE, "max_num_waiting", "num_threads")
 OF_SPEECH = (
     "device", "dtype", "kv_cache_memory", OF_SPEECH_ALONE, "max_num_seqs", "max_num_waiting",
     "num_threads", "quantization",
+)  # fmt: skip
+# Options that text models with an encoder and a decoder do not have.
+NOT_SEQ2SEQ = (
+    "adapters", "max_loras", "draft", "mtp", "num_speculative_tokens", "pinned_prompts",
+    "prefix_cache_dir", "prefix_cache_store", "tensor_parallel", "pipeline_parallel",
+    "expert_parallel", "stage_layers", "embeddings", "ranking", "deterministic", "memory",
+    "kv_cache_dtype",
 )  # fmt: skip
 
 
@@ -134,10 +143,25 @@ def check_encoder(config: EngineConfig) -> None:
 
 def check_speech(config: EngineConfig) -> None:
     """Raise StartError for an option that models of speech do not have."""
-    for name in (name for name in OPTIONS if config.is_set(name) and name not in OF_SPEECH):
-        accepted = ", ".join(OF_SPEECH)
-        raise StartError(f"models of speech have no option {name}, expected any of {accepted}")
+    _check_known(config, "models of speech", OF_SPEECH)
     _check_values(config, OPENVINO)
+
+
+def check_seq2seq(config: EngineConfig) -> None:
+    """Raise StartError for an option that models with an encoder and a decoder do not have."""
+    for name in (n for n in NOT_SEQ2SEQ if config.is_set(n) and getattr(config, n) != 0):
+        raise StartError(f"{name} is an option of decoders; this model has an encoder as well")
+
+
+def check_voices(config: EngineConfig) -> None:
+    """Raise StartError for an option that voices do not have."""
+    _check_known(config, "voices", OF_VOICES)
+
+
+def _check_known(config: EngineConfig, models: str, known: Collection[str]) -> None:
+    for name in (name for name in OPTIONS if config.is_set(name) and name not in known):
+        accepted = ", ".join(known)
+        raise StartError(f"{models} have no option {name}, expected any of {accepted}")
 
 
 def _missing(config: EngineConfig, target: str) -> list[str]:

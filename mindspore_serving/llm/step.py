@@ -66,6 +66,7 @@ class Row:
     than the runner's `rope_switch`, or its prompt will be; its keys in the cache must have been
     computed so as well.  `rope_positions` are int32 [tokens, 3]: positions in time, height and
     width, in a prompt with images that have their own; None if all three are those of the tokens.
+    The first `num_encoded` tokens of the sequence are for an encoder.
     """
 
     tokens: Sequence[int]
@@ -77,6 +78,7 @@ class Row:
     features: Features | None = None
     uses_long_rope: bool = False
     rope_positions: Tokens | None = None
+    num_encoded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +175,17 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class EncodingRunner(Runner, Protocol):
+    """A runner of a model with an encoder, which reads prompts, and a decoder, which answers.
+
+    `answer_start` are the first tokens of the decoder, which belong to no answer.
+    """
+
+    max_prompt_len: int
+    max_answer_len: int
+    answer_start: tuple[int, ...]
 
 
 class HiddenRunner(Runner, Protocol):

@@ -30,9 +30,13 @@ class CachedAnswer:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Counts of requests: those that joined waited for the computation of an equal one."""
+    """Counts of requests: those that joined waited for the computation of an equal one.
+
+    A `hit` is of the memory, a `hit_store` of the store that servers share.
+    """
 
     hit: int = 0
+    hit_store: int = 0
     miss: int = 0
     joined: int = 0
     skipped: int = 0  # the body is too large, or in memory that the client can change
@@ -85,20 +89,26 @@ class AnswerCache:
         answers.move_to_end(key[1])
         return answer
 
-    def put(self, key: Key, instances: Sequence[bytes | memoryview], now: float) -> None:
-        """Store a copy of an answer, unless it is larger than MAX_SHARE of the cache."""
+    def put(
+        self, key: Key, instances: Sequence[bytes | memoryview], now: float, age: float = 0.0
+    ) -> Sequence[bytes] | None:
+        """Store a copy of an answer that is `age` seconds old, and return it.
+
+        None if it is larger than MAX_SHARE of the cache.
+        """
         size = ENTRY_SIZE + sum(INSTANCE_SIZE + len(instance) for instance in instances)
         self._remove(key)
         if size > MAX_SHARE * self._max_bytes:
-            return
+            return None
         while self.num_bytes + size > self._max_bytes:
             self._evict()
         tenant, digest = key
         copies = tuple(map(bytes, instances))
         answers = self._answers.setdefault(tenant, OrderedDict())
-        answers[digest] = CachedAnswer(copies, size, now + self._max_seconds)
+        answers[digest] = CachedAnswer(copies, size, now + self._max_seconds - age)
         self._sizes[tenant] = self._sizes.get(tenant, 0) + size
         self.num_bytes += size
+        return copies
 
     def _evict(self) -> None:
         tenant = max(self._sizes, key=self._sizes.__getitem__)

@@ -4,22 +4,26 @@ A request whose answer is cached waits in no queue and counts in no limit.  Of e
 flight, the first is dispatched, without its deadline, and the others join it: each has its own
 deadline and can be cancelled, and the computation is cancelled with the last of them.  If the
 computation fails, all that wait for it get its error, and nothing is stored.
+
+If servers share answers, an answer that is not in memory is first looked up in their store.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 
 from mindspore_serving import log
-from mindspore_serving.core.service import HIT, MISS, Reply, Request, tenant_of_task
+from mindspore_serving.core.service import HIT, HIT_STORE, MISS, Reply, Request, tenant_of_task
 from mindspore_serving.errors import Code, DeadlineExceeded, Overloaded, ServingError
 from mindspore_serving.ipc.messages import to_fault
 from mindspore_serving.master.answer_cache import AnswerCache, Key
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.registry import Method
 from mindspore_serving.master.request import PendingRequest
+from mindspore_serving.master.shared_answers import AnswerLookup, StoredAnswer
 from mindspore_serving.tracing.request_span import current as current_span
 from mindspore_serving.tracing.span import CACHE
 
@@ -87,14 +91,16 @@ class CachingInference:
         cache.miss_ns += took
         try:
             if computation is None:
-                computation = self._begin(request, call, cache, key)
-                cache.counts.miss += 1
+                computation = Computation(self._dispatcher, request, call.method, cache, key)
+                computation.on_end = lambda: self._running.pop((cache, key))
+                computation.begin()
+                self._running[cache, key] = computation
             else:
                 self._dispatcher.shares.take(call.method.share)
                 cache.counts.joined += 1
         except Overloaded as error:
-            self._dispatcher.is_refusing = True
             self._loop.call_soon(partial(call.answer, Reply(failure=error), is_counted=False))
+            self._dispatcher.is_refusing = True
             return call
         computation.calls[call] = None
         call.computation = computation
@@ -104,47 +110,83 @@ class CachingInference:
             ).cancel
         return call
 
-    def _begin(
-        self, request: Request, call: "CachedCall", cache: AnswerCache, key: Key
-    ) -> "Computation":
-        """Dispatch the request.  Raises Overloaded if it would be answered too late."""
+
+class Computation:
+    """Answer to all equal requests in flight, its `calls`: looked up in a store, or computed.
+
+    A request that is dispatched is counted in metrics and limits, as one of the calls, by the
+    dispatcher; the others are counted here, and all calls while the answer is looked up.
+    """
+
+    def __init__(
+        self, dispatcher: Dispatcher, request: Request, method: Method, cache: AnswerCache, key: Key
+    ) -> None:
+        self.calls: dict[CachedCall, None] = {}  # in the order of their arrival
+        self.on_end: Callable[[], object]
+        self._dispatcher = dispatcher
+        self._request: Request | None = request  # until it is dispatched
+        self._method = method
+        self._cache, self._key = cache, key
+        self._pending: PendingRequest | None = None
+        self._is_dispatched = False
+        self._lookup: AnswerLookup | None = None
+        self._began = time.monotonic()
+        self._context = copy_context()  # of the task that submits the request
+        self._span = current_span.get()
+
+    def begin(self) -> None:
+        """Look the answer up, or dispatch.  Raises Overloaded if it would be answered too late."""
+        if self._method.shared_answers is not None:
+            self._lookup = self._method.shared_answers.get(self._key, self._on_stored)
+        if self._lookup is None:
+            self._dispatch()
+
+    def _dispatch(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
         error = self._dispatcher.refusal(
             request.servable, request.version, request.method, request.timeout
         )
         if error is not None:
             raise error
+        self._cache.counts.miss += 1
+        self._is_dispatched = True
+        self._pending = self._dispatcher.submit(replace(request, timeout=None), self._on_reply)
 
-        def on_reply(reply: Reply) -> None:
-            if reply.is_last:
-                del self._running[cache, key]
-                if reply.failure is None and reply.faults is None:
-                    now = time.monotonic()
-                    cache.put(key, reply.instances, now)
-                    cache.miss_ns += int((time.monotonic() - now) * 1e9)
-                computation.end(reply)
+    def _on_stored(self, answer: StoredAnswer | None) -> None:
+        self._lookup = None
+        took = int((time.monotonic() - self._began) * 1e9)
+        if answer is None:
+            self._cache.miss_ns += took
+            try:
+                self._context.run(self._dispatch)
+            except Overloaded as error:
+                self._dispatcher.is_refusing = True
+                self.end(Reply(failure=error))
+            return
+        if self._request is not None and (span := self._request.span or self._span) is not None:
+            span.attributes[CACHE] = HIT_STORE
+        age = max(0.0, time.time() - answer.created)
+        self._cache.counts.hit_store += 1
+        self._cache.hit_ns += took
+        self._cache.put(self._key, answer.instances, time.monotonic(), age)
+        self.end(Reply(answer.instances, cache=HIT_STORE))
 
-        computation = Computation(self._dispatcher, call.method)
-        computation.pending = self._dispatcher.submit(replace(request, timeout=None), on_reply)
-        computation.on_cancelled = lambda: self._running.pop((cache, key))
-        self._running[cache, key] = computation
-        return computation
-
-
-class Computation:
-    """Request that is dispatched for all equal ones in flight, its `calls`.
-
-    The dispatcher counts it in metrics and limits as one of the calls; the others are counted here.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, method: Method) -> None:
-        self.calls: dict[CachedCall, None] = {}  # in the order of their arrival
-        self.pending: PendingRequest
-        self.on_cancelled: Callable[[], object]
-        self._dispatcher = dispatcher
-        self._method = method
+    def _on_reply(self, reply: Reply) -> None:
+        if not reply.is_last:
+            return
+        if reply.failure is None and reply.faults is None:
+            now = time.monotonic()
+            copies = self._cache.put(self._key, reply.instances, now)
+            if copies is not None and self._method.shared_answers is not None:
+                self._method.shared_answers.put(self._key, copies)
+            self._cache.miss_ns += int((time.monotonic() - now) * 1e9)
+        self.end(reply)
 
     def end(self, reply: Reply) -> None:
         """Answer all calls."""
+        self.on_end()
+        self._pending = self._request = None  # which refer to this and to the body
         calls, self.calls = list(self.calls), {}
         for index, call in enumerate(calls):
             call.computation = None
@@ -153,8 +195,8 @@ class Computation:
                 failure = to_fault(failure).to_error()
             if index:
                 self._dispatcher.shares.release(self._method.share)
-            answer = Reply(reply.instances, reply.faults, failure, cache=MISS)
-            call.answer(answer, is_counted=index > 0)
+            answer = Reply(reply.instances, reply.faults, failure, cache=reply.cache or MISS)
+            call.answer(answer, is_counted=index > 0 or not self._is_dispatched)
 
     def leave(self, call: "CachedCall", error: ServingError | None = None) -> None:
         """Remove a call that was cancelled, or failed with `error`; the last one cancels all."""
@@ -165,14 +207,21 @@ class Computation:
             call.finish(Code.CANCELLED if error is None else error.code)
             if error is not None:
                 call.reply(Reply(failure=error))
-        elif error is not None:
-            self.pending.fail(error)
-        else:
-            self.calls = {}
-            call.computation = None
-            call.finish(Code.CANCELLED, is_counted=False)
-            self.on_cancelled()
-            self.pending.cancel()
+            return
+        if self._lookup is not None:
+            self._lookup.cancel()
+        if error is not None:
+            if self._pending is not None:
+                self._pending.fail(error)
+            else:
+                self.end(Reply(failure=error))
+            return
+        self.calls = {}
+        call.computation = None
+        call.finish(Code.CANCELLED, is_counted=self._pending is None)
+        self.on_end()
+        if self._pending is not None:
+            self._pending.cancel()
 
 
 class CachedCall:

@@ -161,6 +161,11 @@ class Dispatcher:
         else:
             self._call(link, message, caller, answer)
 
+    def on_dropped_call(self, link: Link, call_id: int) -> None:
+        """End a call of a worker, which needs no reply to it."""
+        for call in self._nested.made_by(link, call_id):
+            call.cancel()
+
     def _call_next(self, link: Link, chain: ChainedCall, caller: ServableService | None) -> None:
         """Make the next call of a chain, or answer the worker after the last one."""
 
@@ -215,7 +220,8 @@ class Dispatcher:
                 callers.append((request, owner))
         if not callers:
             raise DeadlineExceeded(_UNWANTED)
-        self._nested.begin(call, method, link, callers, waits=message.waits)
+        part_id = message.part.id
+        self._nested.begin(call, method, link, callers, waits=message.waits, call_id=part_id)
         deadlines = [request.deadline for request, _ in callers]
         if None not in deadlines:
             deadline = max(cast("list[float]", deadlines))

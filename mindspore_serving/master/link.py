@@ -20,6 +20,7 @@ from mindspore_serving.ipc.messages import (
     CallReply,
     Cancel,
     Done,
+    DropCall,
     EndSequences,
     EngineMetrics,
     LogLevel,
@@ -55,6 +56,8 @@ class LinkOwner(Protocol):
 
     def on_call(self, link: "Link", call: WorkerCall) -> None: ...
 
+    def on_dropped_call(self, link: "Link", call_id: int) -> None: ...
+
     def on_leaving(self, link: "Link") -> None: ...
 
     def on_lost(self, link: "Link") -> None: ...
@@ -83,6 +86,7 @@ class Link:
         self.parts: dict[int, PendingPart] = {}
         self.engine_metrics = EngineMetrics({})  # of its language model, as last reported
         self.agents: list[AgentAddress] = []  # of a distributed servable
+        self.role = ""  # see `core.roles`
         self.is_ready = False
         self.is_silent = False  # its heartbeats have stopped
         self.end_reason = ""  # why the master killed its process
@@ -243,6 +247,8 @@ class Link:
             self._on_done(message)
         elif isinstance(message, WorkerCall):
             self._owner.on_call(self, self._with_views(message))
+        elif isinstance(message, DropCall):
+            self._owner.on_dropped_call(self, message.id)
         elif isinstance(message, Leaving):
             self._owner.on_leaving(self)
         elif isinstance(message, EngineMetrics):

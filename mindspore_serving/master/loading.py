@@ -10,6 +10,7 @@ from mindspore_serving.cluster.base import Needs, WorkerLocation
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.placement import RankPlacement
+from mindspore_serving.core.roles import role_of
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
 from mindspore_serving.master.link import Link
@@ -56,8 +57,11 @@ def needs_of(
         deployment.device_type,
         device_id,
         deployment.node_labels,
-        # Agents connect to an address of this machine, and interpreters are paths on it.
-        is_local=bool(deployment.gang or deployment.python or deployment.environment),
+        # Agents connect to an address of this machine, interpreters are paths on it, and workers
+        # with roles share memory of it.
+        is_local=bool(
+            deployment.gang or deployment.python or deployment.environment or deployment.roles
+        ),
         placement_timeout=patience,
         python=deployment.python,
         environment=deployment.environment,
@@ -124,4 +128,5 @@ def setup_of(
         dict(deployment.states),
         deployment.run_options,
         placement,
+        role_of(deployment.roles, number),
     )

@@ -11,11 +11,13 @@ from mindspore_serving import log
 from mindspore_serving.cluster.base import Launcher
 from mindspore_serving.core.default_sampling import describe_sampling
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.roles import role_of
 from mindspore_serving.errors import ServableUnavailable, ServingError, StartError
 from mindspore_serving.ipc.messages import WorkerCall
 from mindspore_serving.master import active_deployment, liveness, loading, metrics, vllm_metrics
 from mindspore_serving.master.active_deployment import ActiveDeployment
 from mindspore_serving.master.adapters import ServedAdapters
+from mindspore_serving.master.answer_stores import AnswerStores
 from mindspore_serving.master.budget import LoadBudget
 from mindspore_serving.master.dispatcher import Dispatcher
 from mindspore_serving.master.link import Link
@@ -46,6 +48,7 @@ class Master:
         self._services: dict[Link, ServableService] = {}
         self._links: dict[Link, WorkerSupervisor] = {}
         self.budget = LoadBudget()
+        self.answers = AnswerStores()
         self.control = Overview(self.registry, self._deployed)
         self.registry.find_reason = self.control.find_reason
         self.traces: TraceOptions | None = None  # of the user's code in workers
@@ -76,6 +79,7 @@ class Master:
         Unless `is_strict`, deployments that cannot start are dropped, as long as there are others,
         and returned with the reasons.
         """
+        await self.answers.open(deployments)
         new = [self._new(deployment) for deployment in deployments]
         for deployment in deployments:
             self.registry.set_route(deployment)
@@ -95,6 +99,7 @@ class Master:
         replaces one of the same version must have a higher generation.  Raises StartError; then
         `old` continues, and nothing of `new` is left.
         """
+        await self.answers.open(new)
         starting = [self._new(deployment) for deployment in new]
         leaving = [active for active in self._deployed if active.deployment in old]
         hidden = [active for active in starting if any(map(active.is_same_version, leaving))]
@@ -167,6 +172,7 @@ class Master:
         await asyncio.gather(*(active.stop(grace) for active in self._deployed + self._hidden))
         if loading_links:
             await asyncio.wait([link.closed for link in loading_links], timeout=grace)
+        await self.answers.close()
 
     def _new(self, deployment: Deployment) -> ActiveDeployment:
         return ActiveDeployment(
@@ -232,6 +238,7 @@ class Master:
             owns_models=owns_models,
             has_agents=deployment.gang is not None,
         )
+        link.role = role_of(deployment.roles, supervisor.number)
         self._links[link] = supervisor
         supervisor.first_link = supervisor.first_link or link
         self._watch(_close_after(link))
@@ -266,6 +273,7 @@ class Master:
         setup = loading.setup_of(
             deployment, device_id, models, self.traces, number=number, placement=link.placement
         )
+        files = await self.answers.look(deployment)
         try:
             ready = await loading.load(link, setup)
         except ServingError as error:
@@ -279,8 +287,9 @@ class Master:
         self._watch(liveness.watch(link, deployment, self._on_heartbeat_change))
         async with self.adapters.joining(deployment.name, link, ready.card) as card:
             self._services[link] = self.registry.add_worker(
-                deployment, ready.version, ready.methods, link, card=card
+                deployment, ready.version, ready.methods, link, card=card, role=link.role
             )
+            self.answers.join(self._services[link], files)
         share_memory(self._services)
         if ready.card is not None:
             log.info("%s", ready.card.summary)
@@ -294,6 +303,9 @@ class Master:
 
     def on_call(self, link: Link, call: WorkerCall) -> None:
         self.dispatcher.on_call(link, call, self._services.get(link))
+
+    def on_dropped_call(self, link: Link, call_id: int) -> None:
+        self.dispatcher.on_dropped_call(link, call_id)
 
     def on_leaving(self, link: Link) -> None:
         """Handle a worker that is to end: it gets no new parts, and exits when all are answered."""

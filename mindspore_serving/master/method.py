@@ -14,6 +14,7 @@ from mindspore_serving.master.admission import AdmissionControl
 from mindspore_serving.master.answer_cache import AnswerCache
 from mindspore_serving.master.link import Link
 from mindspore_serving.master.request import PendingPart, PendingRequest, split_parts
+from mindspore_serving.master.shared_answers import AnswerLevel
 from mindspore_serving.master.shares import Share
 from mindspore_serving.metrics.series import Series
 from mindspore_serving.tracing.span import METHOD, SERVABLE, VERSION, Attributes
@@ -56,6 +57,7 @@ class ServedMethod:
         self.withheld: list[Link] = []  # that cannot for now
         self.capacity = EngineCapacity()
         self.cache: AnswerCache | None = None
+        self.shared_answers: AnswerLevel | None = None  # behind the cache
 
     def admit(self, timeout: float | None, now: float, tenant: str = "") -> None:
         """Raise Overloaded if a request would be answered too late."""

@@ -54,6 +54,13 @@ _COUNTERS = {
         for level in ("disk", "store")
         for metric, name in _LEVEL_COUNTERS.items()
     },
+    "serving_llm_handoff_prompts_total": "num_handoffs",
+    "serving_llm_handoff_failures_total": "num_handoffs_failed",
+    "serving_llm_handoff_local_prompts_total": "num_handoffs_local",
+    "serving_llm_handoff_prefills_total": "num_handoffs_computed",
+    "serving_llm_handoff_tokens_total": "num_handoff_tokens",
+    "serving_llm_handoff_read_bytes_total": "num_handoff_bytes_read",
+    "serving_llm_handoff_written_bytes_total": "num_handoff_bytes_written",
     "serving_llm_cache_released_bytes_total": "num_cache_bytes_released",
     "serving_llm_preemptions_total": "num_preemptions",
     "serving_llm_speculated_tokens_total": "num_draft_tokens",
@@ -78,6 +85,9 @@ def add_services(page: Page, services: Iterable[ServableService]) -> None:
                 _add_sequences(page, method)
             if method.cache is not None:
                 _add_cache(page, method.series.labels, method.cache)
+            if method.shared_answers is not None:
+                for result, count in asdict(method.shared_answers.counts).items():
+                    page.add("serving_cache_store_total", count, *method.series.labels, result)
         totals = service.totals.counts()
         _add_workers(page, service, totals)
         if service.card is not None:
@@ -144,6 +154,8 @@ def _add_engines(page: Page, service: ServableService, totals: WorkerCounts) -> 
         page.add("serving_llm_adapter_loaded", 1, *labels, adapter)
     for metric, name in _COUNTERS.items():
         page.add(metric, totals.engine[name], *labels)
+    seconds = totals.engine["num_handoff_microseconds"] / 1e6
+    page.add("serving_llm_handoff_seconds_total", seconds, *labels)
     page.add(STEPS, totals.histogram(STEPS), *labels)
     for metric, name in _GAUGES.items():
         page.add(metric, present.get(name, 0), *labels)

@@ -27,6 +27,7 @@ class _Call:
     callers: Sequence[Caller]
     target: Version
     waits: bool
+    id: int
 
 
 class NestedCalls:
@@ -49,6 +50,7 @@ class NestedCalls:
         callers: Sequence[Caller],
         *,
         waits: bool = False,
+        call_id: int = 0,
     ) -> None:
         """Add the call `request` of `method`, made by the worker of `link`, which may wait for it.
 
@@ -63,7 +65,7 @@ class NestedCalls:
         if waits or self._num_waiting:
             for _, its_method in callers:
                 self._check_waits(_version_of(its_method), target, waits=waits)
-        call = _Call(link, callers, target, waits)
+        call = _Call(link, callers, target, waits, call_id)
         self._calls[request] = call
         for edge in _edges(call):
             self._edges[edge] = self._edges.get(edge, 0) + 1
@@ -110,9 +112,13 @@ class NestedCalls:
             call for call in calls if all(caller.is_done for caller, _ in self._calls[call].callers)
         ]
 
-    def made_by(self, link: Link) -> list[PendingRequest]:
-        """Return the calls that a worker has made."""
-        return [request for request, call in self._calls.items() if call.link is link]
+    def made_by(self, link: Link, call_id: int | None = None) -> list[PendingRequest]:
+        """Return the calls that a worker has made, or only that with an id."""
+        return [
+            request
+            for request, call in self._calls.items()
+            if call.link is link and call_id in (None, call.id)
+        ]
 
     def _path(self, caller: Caller, method: ServedMethod) -> list[ServedMethod]:
         """Return the methods from `method` to that of `caller`; none if it is not called by it."""

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
+from mindspore_serving.core.roles import runs_method
 from mindspore_serving.core.sequences import SequenceStep
 from mindspore_serving.core.signature import ServableSignature
 from mindspore_serving.core.traffic import rule_of
@@ -17,6 +18,7 @@ from mindspore_serving.master.link import Link
 from mindspore_serving.master.routes import TrafficRoute
 from mindspore_serving.master.streamed import StreamedMethod
 from mindspore_serving.master.totals import ServiceTotals
+from mindspore_serving.servable.contents import ReadFiles
 
 Method: TypeAlias = BatchedMethod | StreamedMethod
 _SHOWN = 8  # names in an error
@@ -35,6 +37,7 @@ class ServableService:
     retry_after: float | None = None  # seconds, with `reason`
     card: ModelCard | None = None  # of its language model
     has_handover: bool = False  # its sequences continue here, though it is not current
+    files: ReadFiles | None = None  # that its workers have loaded, if answers are shared
     totals: ServiceTotals = field(default_factory=ServiceTotals)
 
     @property
@@ -78,10 +81,11 @@ class Registry:
         worker: Link,
         *,
         card: ModelCard | None = None,
+        role: str = "",
     ) -> ServableService:
         """Add a worker that has loaded `version` and can run the methods in `reports`.
 
-        `card` describes its language model.
+        `card` describes its language model.  With a `role` it gets requests to some methods only.
         """
         service = self._service(deployment, version)
         service.card = card or service.card
@@ -93,7 +97,8 @@ class Registry:
                 method = self._new_method(deployment, version, report)
                 service.methods[report.name] = method
                 self.has_caches |= method.cache is not None
-            service.methods[report.name].add_worker(worker)
+            if not role or runs_method(role, report.name):
+                service.methods[report.name].add_worker(worker)
         _set_capacity(service)
         return service
 
@@ -168,9 +173,9 @@ class Registry:
         """Remove a worker that has died or is leaving."""
         if worker in service.workers:
             service.workers.remove(worker)
-            _set_capacity(service)
         for method in service.methods.values():
             method.remove_worker(worker)
+        _set_capacity(service)
 
     def find(self, servable: str, version: int, method: str) -> Method:
         """Return the method for a request, which may have to wait for a worker.
@@ -241,7 +246,7 @@ class Registry:
 def _set_capacity(service: ServableService) -> None:
     if service.card is not None:
         for method in service.methods.values():
-            method.set_capacity(service.card, len(service.workers))
+            method.set_capacity(service.card, len(method.workers) + len(method.withheld))
 
 
 def _label(servable: str, version: int, method: str) -> str:

@@ -41,8 +41,17 @@ def describe(service: ServableService) -> dict[str, Any]:
             for name, report in service.public.items()
         },
         "num_workers": len(service.workers),
+        **({"roles": _roles(service)} if service.deployment.roles else {}),
         **(_described(service.card) if service.card else {}),
     }
+
+
+def _roles(service: ServableService) -> dict[str, int]:
+    """Return the number of workers of each role."""
+    counts = dict.fromkeys(service.deployment.roles, 0)
+    for link in service.workers:
+        counts[link.role] += 1
+    return counts
 
 
 def _batch(signature: signatures.InstanceSignature) -> dict[str, Any]:
@@ -104,6 +113,7 @@ def worker(supervisor: WorkerSupervisor) -> dict[str, Any]:
         "pid": link.process.pid,
         "device": link.location.device_id,
         "state": supervisor.condition,
+        **({"role": link.role} if link.role else {}),
         **({"python": link.python} if link.python else {}),
         **({"runtimes": decision} if decision else {}),
         **(
@@ -153,7 +163,7 @@ def counts(method: Method) -> MethodCounts:
         series.waits.count,
         int(series.waits.total * 1e9),
         int(series.worker_seconds * 1e9),
-        cache.counts.hit,
+        cache.counts.hit + cache.counts.hit_store,
         cache.hit_ns,
         cache.counts.miss + cache.counts.joined,
         cache.miss_ns,

@@ -77,6 +77,12 @@ SERVER = (
         "could not be written.",
         "log",
     ),
+    _counter(
+        "limits_exchanges",
+        "Exchanges of the counts of limits with the store or the state: ok or failed; and wrong "
+        "counts of other servers.",
+        "result",
+    ),
     _counter("key_refusals", "Requests over a limit of their API key.", "key", "limit"),
     _gauge(
         "certificate_expiry_timestamp_seconds",
@@ -118,8 +124,16 @@ METHODS = (
     ),
     _counter(
         "cache_requests",
-        "Requests to methods with a cache of answers: hit, miss, joined (answered with an equal "
+        "Requests to methods with a cache of answers: hit, hit_store (in the store that servers "
+        "share), miss, joined (answered with an equal "
         "request in flight) or skipped (too large, or in shared memory of the client).",
+        *METHOD,
+        "result",
+    ),
+    _counter(
+        "cache_store",
+        "What the store of shared answers did: hit, miss, late (no answer in time), failed, wrong "
+        "(damaged or forged), skipped (it failed before, or is busy), written or unwritten.",
         *METHOD,
         "result",
     ),
@@ -201,6 +215,22 @@ ENGINES = (
             ("errors", "Failed reads and writes of blocks in {}, and blocks that were wrong."),
             ("read_bytes", "Bytes of blocks of the prefix cache read from {}."),
             ("written_bytes", "Bytes of blocks of the prefix cache written to {}."),
+        )
+    ),
+    *(
+        _counter(f"llm_handoff_{name}", meaning, *SERVABLE)
+        for name, meaning in (
+            (
+                "prompts",
+                "Prompts that a worker with the role prefill computed for one with decode.",
+            ),
+            ("failures", "Prompts that workers with prefill were asked for and did not compute."),
+            ("local_prompts", "Prompts that workers with the role decode computed themselves."),
+            ("prefills", "Prompts that workers with the role prefill were asked to compute."),
+            ("tokens", "Tokens whose keys and values were moved from prefill to decode."),
+            ("read_bytes", "Bytes of blocks that workers with the role decode have read."),
+            ("written_bytes", "Bytes of blocks that workers with the role prefill have written."),
+            ("seconds", "Seconds for which prompts waited for their blocks, in all."),
         )
     ),
     _counter(

@@ -28,8 +28,8 @@ def declare_hf_model(
 ) -> HFModel:
     """Declare a Hugging Face model in servable_config.py; every worker that has models loads it.
 
-    As a stage it takes the first inputs of its task, any number of them, and returns the first
-    outputs.  An input that is missing or "" has its default:
+    As a stage it takes the first inputs of its task and returns the first outputs, any number of
+    each.  An input that is missing or "" has its default:
 
         model = register.declare_hf_model("sst2", truncate=True)
 
@@ -45,14 +45,15 @@ def declare_hf_model(
     | feature-extraction | text, pooling, truncate | embedding |
     | fill-mask | text, top_k, truncate | text, tokens, scores |
     | image-classification | image, top_k | label, score, labels, scores |
+    | depth-estimation | image | depth, lowest, highest |
+    | image-segmentation | image | mask, segments |
     | zero-shot-image-classification | image, candidate_labels, hypothesis_template, top_k | same |
     | zero-shot-object-detection | image, candidate_labels, threshold, top_k | detections |
 
     If it is the only model and no method is registered, there is `predict` with all of these.
 
     Args:
-        path: the model's directory; relative to the servable's directory; or its name, as
-            "hf://ORG/NAME".
+        path: the model's directory, relative to the servable's; or its name, as "hf://ORG/NAME".
         task: None is the task of the architecture in config.json.  "feature-extraction" is possible
             with any head, which is then not computed.
         runtime: "openvino" or "torch" for texts of the BERT family, "transformers" for all; "" is

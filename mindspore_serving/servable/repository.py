@@ -123,12 +123,14 @@ def is_language_model(path: str) -> bool:
 
     It is a GGUF file, or a directory with a config.json that names an architecture, or with a
     model.bin of Whisper, or without config.json and with a GGUF file or Mistral's params.json, or a
-    file of another server that describes one.
+    file of another server that describes one, or a voice.
     """
     if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     if os.path.isfile(path):
-        return path.endswith(GGUF)
+        return path.endswith(GGUF) or bool(file_check.find_voice(path))
+    if file_check.find_voice(path):
+        return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     config = os.path.join(path, MODEL_CONFIG)
     if os.path.isdir(path) and not os.path.isfile(config):
         names = os.listdir(path)

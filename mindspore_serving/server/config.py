@@ -13,6 +13,7 @@ from mindspore_serving.core.core_sets import parse_core_sets
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.network import parse_spec
 from mindspore_serving.core.params import documented
+from mindspore_serving.core.roles import check_roles
 from mindspore_serving.core.servable_options import SERVABLE, ServableOptions
 from mindspore_serving.core.traffic import check_traffic
 from mindspore_serving.errors import InvalidInputs
@@ -97,9 +98,9 @@ class ServableStartConfig(ServableOptions):
             checked["python"] = _absolute(self.python)
         if self.environment:
             checked["environment"] = _absolute(self.environment)
+        checked["cache_store_key"] = _checked_store_key(checked)
         self._check_scaling(devices)
-        if not devices and not self.max_workers:
-            checked["num_parallel_workers"] = self.num_parallel_workers or 1
+        checked["num_parallel_workers"] = self._num_workers(checked["roles"], len(devices))
         for option, value in checked.items():
             object.__setattr__(self, option, value)
 
@@ -121,6 +122,34 @@ class ServableStartConfig(ServableOptions):
                 f"Parameter 'max_workers' is {self.max_workers}, expected at most one for each of "
                 f"{len(devices)} 'device_ids'"
             )
+
+    def _num_workers(self, roles: Mapping[str, int], num_devices: int) -> int:
+        """Return `num_parallel_workers`, or its default.
+
+        Raises InvalidInputs unless there is a worker for each of `roles`.
+        """
+        check_roles(roles)
+        if not roles:
+            is_counted = num_devices or self.max_workers or self.num_parallel_workers
+            return self.num_parallel_workers if is_counted else 1
+        for option in ("max_workers", "node_labels"):
+            if getattr(self, option):
+                raise InvalidInputs(
+                    f"Parameter '{option}' is set, expected none with 'roles': the workers are a "
+                    "fixed number on the server's machine, whose memory they share"
+                )
+        if self.rank_machines > 1:
+            raise InvalidInputs(
+                f"Parameter 'rank_machines' is {self.rank_machines}, expected 1 with 'roles'"
+            )
+        count, set_number = sum(roles.values()), num_devices or self.num_parallel_workers
+        if set_number not in (0, count):
+            name = "device_ids" if num_devices else "num_parallel_workers"
+            raise InvalidInputs(
+                f"Parameter 'roles' has {count} workers, but '{name}' {set_number}: leave that "
+                "out, or set as many"
+            )
+        return self.num_parallel_workers if num_devices else count
 
 
 def _completed(
@@ -168,6 +197,22 @@ def _checked_weights(values: Mapping[str, Any], name: str, directory: str) -> st
                 "net.py:Net, or set 'network' to the class of a Python file"
             )
     return ""
+
+
+def _checked_store_key(values: Mapping[str, Any]) -> str:
+    """Return the absolute path of the secret of the store of answers; "" if there is none.
+
+    Raises InvalidInputs for a store without a cache, or that is no URL.
+    """
+    store = values["cache_store"]
+    if store and not store.partition("://")[2]:
+        raise InvalidInputs(
+            "Parameter 'cache_store' is no URL, expected one as rediss://HOST:6379/0, "
+            "file:///DIRECTORY or s3://BUCKET/PREFIX"
+        )
+    if store and not values["cache_mb"]:
+        raise InvalidInputs("Parameter 'cache_store' is set, which needs 'cache_mb'")
+    return _absolute(values["cache_store_key"]) if values["cache_store_key"] else ""
 
 
 def _check_levels(values: Mapping[str, Any]) -> None:

@@ -14,10 +14,12 @@ from mindspore_serving.llm.catalog import AUTO, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import (
     OF_SPEECH_ALONE,
+    OF_VOICES_ALONE,
     check_engine,
     check_names,
     check_runtime,
     check_speech,
+    check_voices,
     make_config,
 )
 from mindspore_serving.llm.upstream.options import read_model_options, read_options
@@ -84,5 +86,7 @@ def _check(options: Mapping[str, Any]) -> None:
     check_engine(config, engine, theirs)
     if config.is_set(OF_SPEECH_ALONE):
         check_speech(config)
+    elif config.is_set(OF_VOICES_ALONE):
+        check_voices(config)
     elif engine == OURS:
         check_runtime(config, options.get("runtime", AUTO), (*RUNTIMES, TRANSFORMERS))

@@ -54,6 +54,7 @@ from mindspore_serving.server.adapter_control import MasterAdapterControl
 from mindspore_serving.server.client_models import MasterClientModels
 from mindspore_serving.server.front_ends import FrontEndOptions
 from mindspore_serving.server.grpc_services import make_grpc_methods
+from mindspore_serving.server.limit_counts import LimitCounts
 from mindspore_serving.server.machines import Machines
 from mindspore_serving.server.model_control import ClientModelControl
 from mindspore_serving.server.processes.forwarded_rpc import RpcApp
@@ -103,6 +104,7 @@ class Serving:
         self._routed = TrafficInference(CachingInference(master.dispatcher), master.dispatcher)
         self._metered = MeteredInference(self._routed, self.renewal.tenants, self._is_language)
         self._logs = TenantLogs(self._metered)
+        self._limits = LimitCounts(self.renewal.tenants)
         self._inference: Inference = self._metered
         if log.has_requests():
             self._inference = RequestLog(self._inference)
@@ -233,6 +235,7 @@ class Serving:
         inference, keys = self._inference, self.renewal.keys(options)
         origins = OriginPolicy(where.host, options.allowed_hosts, options.allow_origins)
         v2, router = await self.open_routes(options)
+        await self._limits.open(options, self.store)
         app = guarded(router, keys, origins)
         if self._metered.audit is not None:
             app = AuditedApp(app, self._metered.audit)
@@ -344,6 +347,7 @@ class Serving:
         if self._mcp is not None:
             await self._mcp.close()
             self._mcp = None
+        await self._limits.close()
         if self.store is not None:
             await self.store.close()
             self.store = self.batches = None
@@ -381,10 +385,8 @@ class Serving:
         page.add("serving_build_info", 1, __version__)
         for (protocol, code), count in self._responses.counts.items():
             page.add("serving_responses_total", count, protocol, str(code))
-        self._metered.add_metrics(page)
-        self._logs.add_metrics(page)
-        self.renewal.add_metrics(page)
-        self.repository.add_metrics(page)
+        for part in (self._metered, self._logs, self._limits, self.renewal, self.repository):
+            part.add_metrics(page)
         self._master.add_metrics(page, has_vllm=has_vllm)
         mounted.add_metrics(page)
         return page

@@ -181,6 +181,7 @@ def start_restful_server(
     payload_log: str = "",
     payload_rate: float = 1.0,
     payload_redact: Sequence[str] = (),
+    limits_store: str = "",
 ) -> None:
     """Start the HTTP server: all REST protocols, those of language models, and a page at `/`.
 

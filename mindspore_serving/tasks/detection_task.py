@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from mindspore_serving.backends.source import error_text
 from mindspore_serving.core.tasks import DETECTION, TaskOptions
 from mindspore_serving.core.value import Value
-from mindspore_serving.errors import ServingError, StageFailed
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.reader import open_processor, process_image
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
-from mindspore_serving.tasks.images import decode_image
+from mindspore_serving.tasks.images import answer_each, decode_image, size_of_image
 from mindspore_serving.tasks.options import named_inputs, read_int, read_number, read_text
-from mindspore_serving.tasks.transformers_model import open_model
+from mindspore_serving.tasks.transformers_model import apply_model, open_model
 from mindspore_serving.tasks.zero_shot_task import Outcome, encode_text, read_labels
 
 THRESHOLD = 0.1  # default score of a box
@@ -34,13 +32,7 @@ class DetectionTask:
 
     def run(self, rows: Sequence[Sequence[Value]]) -> list[Outcome]:
         """Return one outcome for each row of inputs, in order; an error fails its row alone."""
-        outcomes: list[Outcome] = []
-        for row in rows:
-            try:
-                outcomes.append(self._detect(row))
-            except ServingError as error:
-                outcomes.append(error)
-        return outcomes
+        return answer_each(rows, self._detect)
 
     def close(self) -> None:
         self._model = self._processor = None
@@ -54,29 +46,19 @@ class DetectionTask:
         threshold = read_number(inputs, "threshold", THRESHOLD, 1.0)
         top_k = read_int(inputs, "top_k", self._options.top_k)
         image = decode_image(inputs.get("image"), self._options)
-        is_array = isinstance(image, np.ndarray)
-        size_of_image = image.shape[:2] if is_array else (image.height, image.width)
         outputs = self._compute(process_image(self._processor, image), tokens)
         (boxes,) = self._processor.post_process_object_detection(
-            outputs, threshold=threshold, target_sizes=[size_of_image]
+            outputs, threshold=threshold, target_sizes=[size_of_image(image)]
         )
         return (_to_json(boxes, labels, top_k),)
 
     def _compute(self, image: dict[str, Any], tokens: Sequence[Sequence[int]]) -> Any:
-        import torch
-
         shape = (len(tokens), max(map(len, tokens)))
         ids, mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for row, label in enumerate(tokens):
             ids[row, : len(label)], mask[row, : len(label)] = label, 1
         inputs = {**image, "input_ids": ids, "attention_mask": mask}
-        try:
-            with torch.inference_mode():
-                device = self._model.device
-                tensors = {name: torch.tensor(x, device=device) for name, x in inputs.items()}
-                return self._model(**tensors)
-        except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            raise StageFailed(f"a pass of the model failed: {error_text(error)}") from error
+        return apply_model(self._model, inputs)
 
 
 def _to_json(boxes: Any, labels: Sequence[str], top_k: int) -> str:

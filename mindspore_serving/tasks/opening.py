@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from mindspore_serving import log
 from mindspore_serving.core.tasks import (
     DETECTION,
+    MAPS,
     TASKS,
     ZERO_SHOT,
     TaskOptions,
@@ -63,18 +64,10 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
         options, engine_config = split_options(spec.options)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
-    if spec.task == "image-classification":
-        from mindspore_serving.tasks.image_task import ImageTask
-
+    if spec.task in ("image-classification", DETECTION, *MAPS):
         if spec.runtime not in ("", TRANSFORMERS):
             raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
-        return ImageTask.open(directory, options, engine_config)
-    if spec.task == DETECTION:
-        from mindspore_serving.tasks.detection_task import DetectionTask
-
-        if spec.runtime not in ("", TRANSFORMERS):
-            raise StartError(f"runtime is {spec.runtime!r}, expected {TRANSFORMERS} for images")
-        return DetectionTask(directory, options, engine_config)
+        return _open_of_images(directory, spec.task, options, engine_config)
     if spec.task == ZERO_SHOT:
         return _open_zero_shot(directory, spec.runtime, options, engine_config, runner)
     tokenizer = Tokenizer.open(directory)
@@ -85,6 +78,22 @@ def open_task(spec: TaskSpec, runner: EncoderRunner | None = None) -> OpenTask:
         model.close()
         raise
     return TextTask(spec.task, model, tokenizer, builder, options=options, config=engine_config)
+
+
+def _open_of_images(
+    directory: Path, task: str, options: TaskOptions, config: EngineConfig
+) -> OpenTask:
+    if task == DETECTION:
+        from mindspore_serving.tasks.detection_task import DetectionTask
+
+        return DetectionTask(directory, options, config)
+    if task in MAPS:
+        from mindspore_serving.tasks.map_task import MapTask
+
+        return MapTask(directory, task, options, config)
+    from mindspore_serving.tasks.image_task import ImageTask
+
+    return ImageTask.open(directory, options, config)
 
 
 def _open_zero_shot(

@@ -13,7 +13,7 @@ import numpy as np
 
 from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
-from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.errors import ServingError, StageFailed, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
 from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling, recommended_max_length
@@ -29,6 +29,8 @@ CLASSES = {
     "fill-mask": "AutoModelForMaskedLM",
     "feature-extraction": "AutoModel",
     "image-classification": "AutoModelForImageClassification",
+    "depth-estimation": "AutoModelForDepthEstimation",
+    "image-segmentation": "AutoModelForSemanticSegmentation",
     "zero-shot-object-detection": "AutoModelForZeroShotObjectDetection",
 }
 DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
@@ -78,18 +80,22 @@ def import_libraries() -> tuple[Any, Any]:
 
 
 def compute(model: Any, inputs: Mapping[str, Any], output: str) -> Vectors:
-    """Run one pass and return its output `output` as float32.  Raises ServingError."""
+    """Run one pass and return its output `output` as float32.  Raises StageFailed."""
+    array: Vectors = apply_model(model, inputs)[output].float().cpu().numpy()
+    return array
+
+
+def apply_model(model: Any, inputs: Mapping[str, Any]) -> Any:
+    """Run one pass and return the library's outputs.  Raises StageFailed."""
     import torch
 
     try:
         with torch.inference_mode():
-            outputs = model(
+            return model(
                 **{name: torch.as_tensor(x, device=model.device) for name, x in inputs.items()}
             )
-            array: Vectors = outputs[output].float().cpu().numpy()
     except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-        raise ServingError(f"a pass of the model failed: {error_text(error)}") from error
-    return array
+        raise StageFailed(f"a pass of the model failed: {error_text(error)}") from error
 
 
 def _check(fields: Mapping[str, Any], config: EngineConfig) -> None:

@@ -5,11 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from mindspore_serving import file_check
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task_of
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS
+from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
 from mindspore_serving.llm.engine.labels import count_labels
 from mindspore_serving.llm.models import ARCHITECTURES, is_classifier_config, is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
@@ -26,7 +28,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     language protocols can embed or rank with stays a language model as well.
     """
     directory = Path(spec.path)
-    if is_speech(directory):
+    if is_speech(directory) or file_check.find_voice(directory):
         return  # it has the requests of front ends alone
     config = find_config(directory)
     if find_dual(config) is not None:
@@ -42,7 +44,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
     task = task_of(name)
-    if not task or name in ARCHITECTURES or _is_reader_body(config, spec):
+    if not task or name in (*ARCHITECTURES, *SEQ2SEQ) or _is_reader_body(config, spec):
         add_generate(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, Union, cast
 
 import msgspec
 import numpy as np
@@ -32,6 +32,7 @@ from mindspore_serving.errors import (
 from mindspore_serving.ipc.arena import Arena, NoArena
 from mindspore_serving.ipc.messages import (
     AdaptersSet,
+    CallReply,
     EngineMetrics,
     PartReply,
     SetAdapters,
@@ -44,13 +45,14 @@ from mindspore_serving.worker.generation_trace import GenerationTrace
 from mindspore_serving.worker.job import Job, JobQueue
 from mindspore_serving.worker.language_replies import EncodedReply, encode, has_output
 from mindspore_serving.worker.part_trace import PartTrace
+from mindspore_serving.worker.prefill_calls import PrefillCalls
 
 if TYPE_CHECKING:
     from mindspore_serving.llm.serving.async_engine import AsyncEngine
-    from mindspore_serving.llm.speech.engine import SpeechEngine
+    from mindspore_serving.llm.speech.sound_engine import SoundEngine
     from mindspore_serving.llm.upstream.engine import UpstreamModel
 
-AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel", "SpeechEngine"]
+AnyEngine: TypeAlias = Union["AsyncEngine", "UpstreamModel", "SoundEngine"]
 Events: TypeAlias = list[Event] | ServingError
 _LIMITS = LanguageLimits()
 _CANCELLED = "the request was cancelled"
@@ -176,10 +178,24 @@ class LanguageService:
         self.stage = stage
         self._open: dict[int, EngineRequest] = {}  # by id of the part
         self._replies: list[EncodedReply] = []
+        self._calls: PrefillCalls | None = None  # of a worker that decodes
 
     @property
     def has_work(self) -> bool:
         return self.engine.num_open > 0
+
+    def hand_off(self, calls: PrefillCalls) -> None:
+        """Let other workers compute prompts for this one, which decodes."""
+        self._calls = calls
+        cast("AsyncEngine", self.engine).hand_off(calls)
+
+    def on_prefill(self, message: CallReply) -> None:
+        """Take a reply of a worker that computes a prompt."""
+        assert self._calls is not None
+        handoffs = cast("AsyncEngine", self.engine).handoffs
+        assert handoffs is not None
+        reply, events = message.reply, self._calls.read(message)
+        handoffs.on_reply(reply.id, events, is_last=reply.is_last)
 
     def stats(self) -> dict[str, int]:
         """Return the newest statistics of the engine; empty before its first step."""

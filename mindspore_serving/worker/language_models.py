@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mindspore_serving import file_check
 from mindspore_serving.backends.devices import usable
 from mindspore_serving.core.declaration import LanguageSpec
 from mindspore_serving.core.model_card import UPSTREAM
@@ -18,6 +19,7 @@ from mindspore_serving.llm.options import find_device
 from mindspore_serving.worker.loaded_servable import LoadedServable
 
 if TYPE_CHECKING:
+    from mindspore_serving.llm.loader import OpenedModel
     from mindspore_serving.llm.upstream.engine import UpstreamModel
     from mindspore_serving.worker.language import LanguageService
 
@@ -33,8 +35,7 @@ def open_language(
     """Load the servable's language model and start its engine.  Raises StartError."""
     from mindspore_serving.worker.language import LanguageService, LanguageStage
 
-    if setup.placement is not None and spec.engine != OURS:
-        raise StartError(f"rank_machines is set, which engine {spec.engine!r} does not support")
+    _check_engine(spec, setup)
     if spec.engine == UPSTREAM:
         upstream = _open_upstream(spec, wake)
         return LanguageService(upstream, LanguageStage(upstream, spec.params, setup.name))
@@ -42,6 +43,8 @@ def open_language(
 
     if is_speech(spec.path):
         return _open_speech(spec, setup, wake)
+    if file_check.find_voice(spec.path):
+        return _open_voices(spec, setup, wake)
     from mindspore_serving.llm.checkpoint.encrypted import set_key
     from mindspore_serving.llm.checkpoint.model_files import find_config
     from mindspore_serving.llm.loader import open_model
@@ -74,12 +77,29 @@ def open_language(
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
+    _check_role(opened, setup.role)
     engine = AsyncEngine(opened, wake, steps)
     return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
 
 
+def _check_engine(spec: LanguageSpec, setup: Setup) -> None:
+    """Raise StartError if the engine does not support where the worker runs, or its role."""
+    for option, value in (("rank_machines", setup.placement), ("roles", setup.role)):
+        if value and spec.engine != OURS:
+            raise StartError(f"{option} is set, which engine {spec.engine!r} does not support")
+
+
+def _check_role(opened: "OpenedModel", role: str) -> None:
+    """Close the model and raise StartError if workers cannot compute prompts for each other."""
+    if role and (problem := opened.why_no_handoff()):
+        opened.engine.close()
+        raise StartError(f"roles is set, but {problem}: leave it out")
+
+
 def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
     """Load a model that writes down speech.  Raises StartError."""
+    if setup.role:
+        raise StartError("roles is set, but the model writes down speech: leave it out")
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.speech.engine import SpeechEngine
     from mindspore_serving.worker.language import LanguageService, LanguageStage
@@ -91,6 +111,22 @@ def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> 
     options = _with_device(dict(spec.options), setup, runtime, spec.engine)
     try:
         engine = SpeechEngine(spec.path, make_config(options), wake)
+    except InvalidInputs as error:
+        raise StartError(str(error)) from error
+    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+
+
+def _open_voices(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
+    """Load a model that speaks texts.  Raises StartError."""
+    from mindspore_serving.llm.options import make_config
+    from mindspore_serving.llm.voices.engine import VoiceEngine
+    from mindspore_serving.worker.language import LanguageService, LanguageStage
+
+    if (spec.engine, spec.runtime) != (OURS, AUTO):
+        problem = f"engine is {spec.engine!r} and runtime {spec.runtime!r}"
+        raise StartError(f"{problem}, but voices have {OURS!r} and {AUTO!r} only")
+    try:
+        engine = VoiceEngine(spec.path, make_config(spec.options), wake)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
     return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))

@@ -12,6 +12,7 @@ from mindspore_serving.backends import run as model_run
 from mindspore_serving.backends.base import LoadedModel
 from mindspore_serving.core.declaration import Declaration
 from mindspore_serving.core.llm_messages import METHODS
+from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.core.tasks import TASKS
 from mindspore_serving.core.value import Value
 from mindspore_serving.ipc.messages import AgentAddress, MethodReport, ModelReport
@@ -37,6 +38,7 @@ class LoadedServable:
     language: "LanguageService | None" = None
     tasks: "dict[str, OpenTask]" = field(default_factory=dict)  # by path
     agents: list[AgentAddress] = field(default_factory=list)  # of a distributed servable
+    role: str = ""  # see `core.roles`
 
     def method_reports(self) -> list[MethodReport]:
         reports = []
@@ -64,6 +66,7 @@ class LoadedServable:
             reports += [
                 MethodReport(name, [], [], 1, retry=True, is_only_models=True, streams=True)
                 for name in METHODS
+                if self.role or name != PREFILL_METHOD
             ]
         return reports
 

@@ -63,7 +63,7 @@ def load(
         os.environ["SERVING_DEVICE_ID"] = str(setup.device_id)
     declaration, version = _declare(setup)
     servable = LoadedServable(declaration, version, setup.device_type)
-    servable.models = dict(setup.models)
+    servable.models, servable.role = dict(setup.models), setup.role
     if setup.owns_models:
         _load_models(servable, setup)
     if declaration.distributed is not None and setup.gang is not None:
@@ -135,6 +135,8 @@ def _check_start(declaration: Declaration, setup: Setup) -> None:
             f"servable '{name}' is declared as distributed servable: start it with "
             "distributed.start_servable"
         )
+    if setup.role and declaration.language is None:
+        raise StartError(f"roles is set, but servable '{name}' is no language model: leave it out")
     if setup.run_options and not declaration.models:
         names = " and ".join(_RUN_OPTIONS[name] for name in setup.run_options)
         raise StartError(

@@ -36,6 +36,7 @@ from mindspore_serving.worker.decoding import decode
 from mindspore_serving.worker.executor import Executor
 from mindspore_serving.worker.job import PreparedMethod, RunningPart
 from mindspore_serving.worker.part_trace import PartTrace
+from mindspore_serving.worker.prefill_calls import is_prefill
 from mindspore_serving.worker.remote import RemoteCaller
 
 if TYPE_CHECKING:
@@ -213,6 +214,9 @@ class LanguageLoop(StageLoop):
             return
         if isinstance(message, ShareMemory):
             self._language.engine.share_memory(message.count)
+            return
+        if isinstance(message, CallReply) and is_prefill(message):
+            self._language.on_prefill(message)
             return
         if self._stage_source is not None and not isinstance(message, Work):
             self._stage_source.put(message)

@@ -10,6 +10,7 @@ import msgspec
 
 from mindspore_serving import extras, loading, log
 from mindspore_serving.core.graph import StageKind
+from mindspore_serving.core.roles import DECODE
 from mindspore_serving.errors import ServingError, printable
 from mindspore_serving.ipc.arena import Arena, ArenaView, NoArena
 from mindspore_serving.ipc.messages import Setup, WorkerReady
@@ -24,6 +25,7 @@ from mindspore_serving.worker.loaded_servable import LoadedServable
 from mindspore_serving.worker.loading import load
 from mindspore_serving.worker.loop import LanguageLoop, StageLoop
 from mindspore_serving.worker.pinning import pin
+from mindspore_serving.worker.prefill_calls import PrefillCalls
 from mindspore_serving.worker.remote import RemoteCaller
 
 _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
@@ -111,6 +113,8 @@ class Worker:
             self._connection.send(Failed(printable(str(error)) or repr(error)))
             return None
         self._remote.version = servable.version
+        if servable.language is not None and setup.role == DECODE:
+            servable.language.hand_off(PrefillCalls(self._connection, self._remote))
         card = None if servable.language is None else servable.language.engine.card
         methods = servable.method_reports()
         if servable.language is not None:  # an upstream may be away: then this is no ready worker

@@ -10,6 +10,7 @@ import pytest
 from mindspore_serving.cli import main
 from tests.cli.conftest import WORDS, write_onnx
 from tests.e2e.harness import ROOT
+from tests.llm.voices.tiny import write_piper
 
 TINY = ROOT / "examples/tiny_llm/model"
 
@@ -147,6 +148,16 @@ def test_an_encoder_embeds(capsys, tmp_path) -> None:
     assert (shown["task"], shown["problem"]) == ("embedding", "")
     assert (shown["context_length"], shown["cache_bytes_per_token"]) == (16, 0)
     assert shown["num_parameters"] == (20 + 16 + 2 + 2) * 8 + 6 * (64 + 8) + 2 * 16
+
+
+@pytest.mark.onnx
+def test_a_voice_has_its_speakers(capsys, tmp_path) -> None:
+    file = write_piper(tmp_path, num_speakers=2, speaker_id_map={"ann": 0, "bob": 1})
+    shown = card(capsys, file)
+    assert (shown["kind"], shown["voices"]) == ("model that speaks", ["ann", "bob"])
+    assert "served by     onnxruntime" in printed(capsys, tmp_path)
+    file.with_name("tiny.onnx.json").write_text('{"phoneme_id_map": {}}')
+    assert "NOT SERVED    tiny.onnx.json is wrong" in printed(capsys, file)
 
 
 def test_an_onnx_file_has_the_tensors_of_its_graph(capsys, tmp_path) -> None:

@@ -84,7 +84,7 @@ def test_prompts_of_tgi_have_images_in_markdown(calls, answer):
     ("url", "says"),
     [
         ("data:image/png;base64,!!", "prompt is no valid base64"),
-        ("https://images.example/cat.png", "this server fetches no images"),
+        ("https://images.example/cat.png", "this server fetches no files"),
     ],
 )
 def test_an_image_of_tgi_that_cannot_be_used_is_refused(calls, url, says):
@@ -148,7 +148,7 @@ def test_models_list_their_input_modalities(calls):
         (seeing.chat(IMAGE), "chatty", "the model reads no images"),
         (with_url("data:;base64,@"), "smolvlm", "no valid base64"),
         (with_url("data:;base64,aGk="), "smolvlm", "is no JPEG, PNG"),
-        (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches no images"),
+        (with_url("http://127.0.0.1/a.png"), "smolvlm", "this server fetches no files"),
         (seeing.chat(IMAGE, IMAGE, IMAGE), "smolvlm", "3 images, expected at most 2"),
         (seeing.chat(IMAGE, "<image>"), "smolvlm", "the placeholder of an image"),
     ],

@@ -11,9 +11,9 @@ pytest.importorskip("zstandard")
 
 from tests.cli.commands import SERVING, Command
 from tests.llm import chatty
-from tests.llm.storage import key_value_server
-from tests.llm.storage.key_value_server import KeyValueServer
 from tests.ports import free_port
+from tests.stores import key_value_server
+from tests.stores.key_value_server import KeyValueServer
 from tests.waiting import eventually
 
 PROMPT = "the sea and the sky " * 60

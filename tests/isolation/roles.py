@@ -3,12 +3,27 @@
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from mindspore_serving.isolation.fork_server import Role, answer_jobs, run
 
 MODULE = "tests.isolation.roles"
 kept: list[bytes] = []
+
+
+def burn(seconds: bytes) -> None:
+    """Take that much time of a processor."""
+    while time.process_time() < float(seconds):
+        pass
+
+
+ORDERS: dict[bytes, Callable[[bytes], object]] = {
+    b"sleep": lambda seconds: time.sleep(float(seconds)),
+    b"burn": burn,
+    b"take": lambda size: bytearray(int(size)),
+    b"keep": lambda size: kept.append(b"x" * int(size)),
+    b"die": lambda number: os.kill(os.getpid(), int(number)),
+}
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
@@ -17,16 +32,10 @@ def load(setup: bytes) -> Mapping[str, Role]:
         raise ValueError("the setup is broken")
 
     def answer(job: bytes) -> bytes:
-        what, _, rest = job.partition(b" ")
-        if what == b"sleep":
-            time.sleep(float(rest))
-        elif what == b"take":
-            bytearray(int(rest))
-        elif what == b"keep":
-            kept.append(b"x" * int(rest))
-        elif what == b"die":
-            os.kill(os.getpid(), int(rest))
-        return b"%b %d" % (setup, os.getpid()) if what == b"who" else rest
+        order, _, rest = job.partition(b" ")
+        if order in ORDERS:
+            ORDERS[order](rest)
+        return b"%b %d" % (setup, os.getpid()) if order == b"who" else rest
 
     def work(stream: socket.socket) -> None:
         answer_jobs(stream, answer)

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -85,6 +87,24 @@ def test_a_job_that_takes_too_long_fails_and_the_next_is_done():
 def test_a_job_that_is_only_slow_is_done_aside(jobs):
     assert jobs.do(b"sleep 0.5") == b"0.5"
     assert jobs.pool.num_killed["slow"] == 1
+
+
+def test_the_time_of_other_programs_on_its_processor_is_no_time_of_a_job():
+    limits = replace(LIMITS, quick_seconds=1.0)
+    with closing(Jobs(limits)) as jobs:
+        processor = {min(os.sched_getaffinity(0))}
+        os.sched_setaffinity(jobs.pid(), processor)
+        burning = "while True: pass"
+        others = [subprocess.Popen([sys.executable, "-c", burning]) for _ in range(3)]
+        try:
+            for other in others:
+                os.sched_setaffinity(other.pid, processor)
+            assert jobs.do(b"burn 0.5") == b"0.5"  # a quarter of a processor: 2 seconds
+        finally:
+            for other in others:
+                other.kill()
+                other.wait()
+        assert jobs.pool.num_killed["slow"] == 0
 
 
 @pytest.mark.parametrize("job", [b"take 200000000", b"die 9", b"die 11"])

@@ -76,24 +76,28 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 PAIRED = {"llama", "granite", "granitemoe", "smollm3", "arcee", "olmo", "internlm2"}
 PAIRED |= {"baichuan", "granitehybrid", "mistral3"}
-PLUS_ONE = {"gemma", "nemotron"}
-WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2"}
+PLUS_ONE = {"gemma", "gemma3", "nemotron"}
+WINDOWED = {"gpt-oss", "exaone4", "cohere2", "olmo2", "gemma3"}
 PARTS = {"w1.weight": "gate_proj.weight", "w2.weight": "down_proj.weight"}
 PARTS["w3.weight"] = "up_proj.weight"
 _EXPERT = re.compile(r"(.*\.(?:experts|altup\w*projections))\.(\d+)\.(.*)")
 
 
 def write_converted(
-    directory: Path, architecture: str, path: Path, *, kind: str = "F32", is_rounded: bool = False
-) -> Path:
+    directory: Path, architecture: str, path: Path, *, kind: str = "F32", is_rounded: bool = False,
+    vocabulary: Config | None = None, template: str = "",
+) -> Path:  # fmt: skip
     """The checkpoint in `directory` as the file `path` of llama.cpp's `architecture`, matrices of
-    type `kind`; with `is_rounded` floats that are as large."""
+    type `kind`; with `is_rounded` floats that are as large.  `vocabulary` is as the arguments of
+    `add_vocabulary`, by default of tokens that no text has; `template` is that of chats."""
     config = json.loads((directory / "config.json").read_text())
     config.setdefault("rope_parameters", {})
     writer = GGUFWriter(path, architecture)
     _write_keys(writer, architecture, config)
     tokens = ["t", "2", *(f"t{index}" for index in range(2, config["vocab_size"]))]
-    add_vocabulary(writer, tokens, merges=["t 2"], pre="gpt-2")
+    add_vocabulary(writer, **(vocabulary or {"tokens": tokens, "merges": ["t 2"], "pre": "gpt-2"}))
+    if template:
+        writer.add_chat_template(template)
     found = get_tensor_name_map(
         ARCHITECTURES[architecture], config.get("num_hidden_layers") or config.get("n_layer") or 8
     )

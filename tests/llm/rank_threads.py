@@ -1,7 +1,7 @@
 """Ranks of one model as threads of this process: fast to start, the same exchanges."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +44,8 @@ class Ranks:
         self.block_size, self.num_blocks = first.block_size, first.num_blocks
         self.vocab_size, self.max_model_len = first.vocab_size, first.max_model_len
         self.adapters, self.hidden_size = first.adapters, first.hidden_size
+        self.num_slots, self.rope_switch = first.num_slots, first.rope_switch
+        self.cache_memory = first.cache_memory
         self._num_steps = 0
 
     def run(self, step: Step) -> Logits:
@@ -51,6 +53,10 @@ class Ranks:
 
     def embed(self, step: Step) -> Vectors:
         return self._all(step, "embed")
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        for runner, thread in zip(self.runners, self._threads, strict=True):
+            thread.submit(runner.release_blocks, blocks).result()
 
     def close(self) -> None:
         for runner, thread in zip(self.runners, self._threads, strict=True):

@@ -3,6 +3,7 @@ transformers; and what transformers computes with them.
 """
 
 import base64
+import inspect
 import io
 import json
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tests.llm.architectures import DELTA_RULE, GROUPED
 
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
-MARKS += ["<start_of_image>", "<end_of_image>"]
+MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
 IMAGE = 3  # the token that stands for a vector
 TEMPLATE = (  # knows parts alone, as those of such models do
@@ -47,6 +48,8 @@ VISION = {
 CLIP = {**VISION, "model_type": "clip_vision_model", "projection_dim": 32}
 SIGLIP = {**VISION, "model_type": "siglip_vision_model"}
 SEES_WHOLE = "gemma3-siglip"  # tokens of an image see one another
+SEES_BY_WINDOW = "gemma4-large-images"  # they do in layers with a window
+BIDIRECTIONAL = (SEES_WHOLE, SEES_BY_WINDOW)
 GEMMA_TEXT = {
     "head_dim": 16,
     "tie_word_embeddings": False,  # lest every token be followed by itself
@@ -89,38 +92,41 @@ GLM4V = {
     },
     "tie_word_embeddings": False,
 }  # fmt: skip
-# name -> (class, text model, what its config has beside, beginning of its image processor's class)
-KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
-    "llava": ("Llava", "llama", LLAVA, "CLIP"),
-    "llava-qwen2": ("Llava", "qwen2", LLAVA, "CLIP"),
-    "llava-siglip": (
-        "Llava", "mistral",
-        {**LLAVA, "vision_config": SIGLIP, "vision_feature_select_strategy": "full"}, "Siglip",
-    ),
-    SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
-    "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
-    "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
-    "qwen2-vl": ("Qwen2VL", "qwen2_vl_text", QWEN2_VL, "Qwen2VL"),
-    "qwen2.5-vl": ("Qwen2_5_VL", "qwen2_5_vl_text", QWEN2_5_VL, "Qwen2VL"),
-    "qwen3-vl": ("Qwen3VL", "qwen3_vl_text", QWEN3_VL, "Qwen2VL"),
-    "qwen3-vl-moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", QWEN3_VL, "Qwen2VL"),
-    "qwen3.5": ("Qwen3_5", "qwen3_5_text", QWEN3_5, "Qwen2VL"),
-    "glm4v": ("Glm4v", "glm4v_text", GLM4V, "Glm4v"),
-    "glm4v-moe": ("Glm4vMoe", "glm4v_moe_text", GLM4V, "Glm4v"),
+RESOLUTIONS = [[32, 32], [32, 64], [64, 32], [64, 64], [32, 128], [64, 96]]
+NEXT = {**LLAVA, "image_grid_pinpoints": RESOLUTIONS}
+ONEVISION = {
+    "vision_config": SIGLIP, "image_grid_pinpoints": RESOLUTIONS,
+    "vision_aspect_ratio": "anyres_max_3",  # less than the vectors of 6 tiles
 }  # fmt: skip
-SIZES: dict[str, dict[str, Any]] = {
-    "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
-    "Siglip": {"size": {"height": 32, "width": 32}},
-    "Gemma3": {"size": {"height": 32, "width": 32}},
-    "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
-    "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
-    "Qwen2VL": {"size": {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}, "patch_size": 8},
-    "Glm4v": {"size": {"shortest_edge": 2048, "longest_edge": 2 * 64 * 64}, "patch_size": 8},
-}
-# Their images have tokens, and positions in height and width, by their size.
-BY_SIZE = tuple(kind for kind, row in KINDS.items() if row[3] in ("Qwen2VL", "Glm4v"))
-MORE_TEXT: dict[str, dict[str, Any]] = {
+INTERNVL = {
+    "vision_config": {**VISION, "model_type": "internvl_vision", "image_size": [32, 32],
+                      "patch_size": [8, 8]},
+    "tie_word_embeddings": False,
+}  # fmt: skip
+PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 64}
+ROWS_OF_PATCHES = {
+    "vision_config": PIXTRAL, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
+}  # fmt: skip
+GEMMA4_TEXT = {
+    "head_dim": 16, "global_head_dim": 32, "sliding_window": 96, "tie_word_embeddings": False,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+LAYER_INPUTS = {
+    "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 294, "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2,
+}  # fmt: skip
+GEMMA4 = {
+    "vision_config": {**VISION, "model_type": "gemma4_vision", "head_dim": 8, "patch_size": 4,
+                      "num_key_value_heads": 4, "pooling_kernel_size": 2,
+                      "position_embedding_size": 64},
+    "boi_token_id": 6, "eoi_token_id": 7, "tie_word_embeddings": False,
+}  # fmt: skip
+# Kind -> what its text model has beside.
+TEXTS: dict[str, dict[str, Any]] = {
     SEES_WHOLE: GEMMA_TEXT,
+    "gemma4-images": {**GEMMA4_TEXT, **LAYER_INPUTS},
+    SEES_BY_WINDOW: {**GEMMA4_TEXT, "hidden_size_per_layer_input": 0,
+                     "use_bidirectional_attention": "vision"},
     "qwen2-vl": {"rope_parameters": MROPE},
     "qwen2.5-vl": {"rope_parameters": MROPE},
     "qwen3-vl": {"rope_parameters": MROPE, "head_dim": 16},
@@ -137,6 +143,68 @@ MORE_TEXT: dict[str, dict[str, Any]] = {
         **GROUPED, "rope_parameters": GLM_ROPE, "attention_bias": True, "initializer_range": 0.1,
     },
 }  # fmt: skip
+MERGED = {"vision_config": PIXTRAL, "spatial_merge_size": 2, "tie_word_embeddings": False}
+# name -> (class, text model, what its config has beside, beginning of its image processor's class)
+KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "llava": ("Llava", "llama", LLAVA, "CLIP"),
+    "llava-qwen2": ("Llava", "qwen2", LLAVA, "CLIP"),
+    "llava-siglip": (
+        "Llava", "mistral",
+        {**LLAVA, "vision_config": SIGLIP, "vision_feature_select_strategy": "full"}, "Siglip",
+    ),
+    SEES_WHOLE: ("Gemma3", "gemma3_text", GEMMA, "Gemma3"),
+    "gemma4-images": ("Gemma4", "gemma4_text", GEMMA4, "Gemma4"),
+    SEES_BY_WINDOW: ("Gemma4", "gemma4_text", GEMMA4, "Gemma4"),
+    "smolvlm": ("SmolVLM", "llama", TILED, "SmolVLM"),
+    "idefics3": ("Idefics3", "llama", TILED, "Idefics3"),
+    "qwen2-vl": ("Qwen2VL", "qwen2_vl_text", QWEN2_VL, "Qwen2VL"),
+    "qwen2.5-vl": ("Qwen2_5_VL", "qwen2_5_vl_text", QWEN2_5_VL, "Qwen2VL"),
+    "qwen3-vl": ("Qwen3VL", "qwen3_vl_text", QWEN3_VL, "Qwen2VL"),
+    "qwen3-vl-moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", QWEN3_VL, "Qwen2VL"),
+    "qwen3.5": ("Qwen3_5", "qwen3_5_text", QWEN3_5, "Qwen2VL"),
+    "glm4v": ("Glm4v", "glm4v_text", GLM4V, "Glm4v"),
+    "glm4v-moe": ("Glm4vMoe", "glm4v_moe_text", GLM4V, "Glm4v"),
+    "llava-next": ("LlavaNext", "mistral", NEXT, "LlavaNext"),
+    "llava-onevision": ("LlavaOnevision", "qwen2", ONEVISION, "LlavaOnevision"),
+    "internvl": ("InternVL", "qwen2", INTERNVL, "GotOcr2"),
+    "internvl-qwen3": (
+        "InternVL", "qwen3", {**INTERNVL, "tie_word_embeddings": True}, "GotOcr2",
+    ),
+    "pixtral": ("Llava", "mistral", ROWS_OF_PATCHES, "Pixtral"),
+    "mistral3-images": ("Mistral3", "mistral", MERGED, "Pixtral"),
+    "ministral3-images": ("Mistral3", "ministral3", MERGED, "Pixtral"),
+}  # fmt: skip
+SIZES: dict[str, dict[str, Any]] = {
+    "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
+    "Siglip": {"size": {"height": 32, "width": 32}},
+    "Gemma3": {"size": {"height": 32, "width": 32}},
+    "Gemma4": {"patch_size": 4, "max_soft_tokens": 70, "pooling_kernel_size": 2},
+    "SmolVLM": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    "Idefics3": {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}},
+    "Qwen2VL": {"size": {"shortest_edge": 32 * 32, "longest_edge": 64 * 64}, "patch_size": 8},
+    "Glm4v": {"size": {"shortest_edge": 2048, "longest_edge": 2 * 64 * 64}, "patch_size": 8},
+    "LlavaNext": {
+        "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32},
+        "image_grid_pinpoints": RESOLUTIONS,
+    },
+    "LlavaOnevision": {
+        "size": {"height": 32, "width": 32}, "image_grid_pinpoints": RESOLUTIONS,
+    },
+    "GotOcr2": {"size": {"height": 32, "width": 32}, "max_patches": 6},
+    "Pixtral": {"size": {"longest_edge": 64}},
+}  # fmt: skip
+# What the processor of a family passes on to its image processor.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "internvl": {"crop_to_patches": True},
+    "internvl-qwen3": {"crop_to_patches": True},
+    "pixtral": {"patch_size": 8},
+    "mistral3-images": {"patch_size": 16},
+    "ministral3-images": {"patch_size": 16},
+}
+# Input of the model that says which tokens are of images.
+MARKS_OF_IMAGES = {SEES_WHOLE: "token_type_ids", SEES_BY_WINDOW: "mm_token_type_ids"}
+# Their images have tokens, and positions in height and width, by their size.
+BY_SIZE = tuple(kind for kind, row in KINDS.items() if row[3] in ("Qwen2VL", "Glm4v"))
 
 
 def build(directory: Path, kind: str, name: str = "") -> Path:
@@ -145,7 +213,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     target.mkdir(parents=True)
     size = _write_tokenizer(target, _mark(kind))
     prefix, text_model, more, _ = KINDS[kind]
-    text = {**TEXT, **MORE_TEXT.get(kind, {}), "model_type": text_model, "vocab_size": size}
+    text = {**TEXT, **TEXTS.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
         text_config=text, image_token_id=IMAGE, **more
     )
@@ -155,9 +223,12 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
         if kind == SEES_WHOLE:  # tokens differ by what is before them, not by the last one alone
             model.get_input_embeddings().weight.data *= 0.1
             model.lm_head.weight.data *= 4
+            projection = model.model.multi_modal_projector.mm_input_projection_weight
+            projection.data.normal_(0.0, 0.2)  # the library begins with zeros
             for name, weight in model.named_parameters():
                 if name.endswith(("q_norm.weight", "k_norm.weight")):
                     weight.data += 1
+    model.get_output_embeddings().weight.data[IMAGE] = 0  # answers have no images
     model.save_pretrained(target)
     processor(kind).save_pretrained(target)
     return target
@@ -223,7 +294,10 @@ class Reference:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._processor = processor(kind)
-        self._sees_whole, self._is_by_size = kind == SEES_WHOLE, kind in BY_SIZE
+        self._is_by_size = kind in BY_SIZE
+        self._options = OPTIONS.get(kind, {})
+        self._is_nested = kind == "llava-onevision"  # else several images are cut as one is
+        self._marks = MARKS_OF_IMAGES.get(kind)
         self._model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
         ).eval()
@@ -246,11 +320,12 @@ class Reference:
         tokens = torch.tensor([list(ids)])
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         if images:
-            made = self._processor(list(images), return_tensors="pt")
-            names = ("pixel", "image_grid")
-            inputs |= {name: x for name, x in made.items() if name.startswith(names)}
+            batch = [list(images)] if self._is_nested else list(images)
+            prepared = self._processor(batch, return_tensors="pt", **self._options)
+            accepted = inspect.signature(self._model.forward).parameters
+            inputs |= {name: x for name, x in prepared.items() if name in accepted}
         if self._is_by_size:
             inputs["mm_token_type_ids"] = (tokens == IMAGE).int()
-        if self._sees_whole:
-            inputs["token_type_ids"] = (tokens == IMAGE).long()
+        if self._marks:
+            inputs[self._marks] = (tokens == IMAGE).long()
         return inputs

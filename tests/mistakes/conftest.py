@@ -6,6 +6,7 @@ import pytest
 
 from tests.e2e.harness import Calls, config, serving, write_servable
 from tests.llm import chatty
+from tests.llm.voices.tiny import write_piper
 from tests.tasks import checkpoints
 
 LANGUAGE = {"dtype": "f32", "kv_cache_memory": 8 << 20}
@@ -70,11 +71,13 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     write_servable(place, "counter", COUNTER)
     chatty.build(place, context=128)
     checkpoints.build(place / "embedder", "bert", "Model")
+    write_piper(place, "voice")
     models = (
         config(place, "toy"),
         config(place, "counter"),
         config(place, "chatty", llm_options=LANGUAGE),
         config(place, "embedder"),
+        config(place, "voice.onnx"),
     )
     with serving(place, *models, limit=1) as served:
         yield served

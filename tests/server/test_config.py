@@ -1,3 +1,4 @@
+import os
 import sys
 
 import pytest
@@ -97,6 +98,29 @@ def test_a_wrong_argument_is_a_runtime_error(directory, kwargs, text):
     with pytest.raises(RuntimeError) as caught:
         ServableStartConfig(**{"servable_directory": directory, "servable_name": "add", **kwargs})
     assert text in str(caught.value)
+
+
+def test_roles_set_the_number_of_workers(directory):
+    made = ServableStartConfig(directory, "add", roles={"prefill": 1, "decode": 2})
+    assert (made.num_parallel_workers, made.roles) == (3, {"prefill": 1, "decode": 2})
+    made = ServableStartConfig(directory, "add", (0, 1), roles={"prefill": 1, "decode": 1})
+    assert (made.device_ids, made.num_parallel_workers) == ((0, 1), 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_workers": 2}, "'max_workers' is set, expected none with 'roles'"),
+        ({"node_labels": {"zone": "a"}}, "'node_labels' is set, expected none with 'roles'"),
+        ({"rank_machines": 2}, "'rank_machines' is 2, expected 1 with 'roles'"),
+        ({"num_parallel_workers": 2}, "'roles' has 3 workers, but 'num_parallel_workers' 2"),
+        ({"device_ids": (0, 1)}, "'roles' has 3 workers, but 'device_ids' 2"),
+        ({"roles": {"decode": 2}}, "'roles' is {'decode': 2}, expected numbers of workers"),
+    ],
+)
+def test_workers_that_can_have_no_role_are_refused(directory, options, text):
+    with pytest.raises(RuntimeError, match=text):
+        ServableStartConfig(directory, "add", **{"roles": {"prefill": 1, "decode": 2}, **options})
 
 
 @pytest.mark.parametrize("name", ["device_ids", "dec_key", "servable_directory", "other"])
@@ -360,3 +384,22 @@ def test_options_of_a_modelfile_are_below_those_of_the_script(tmp_path):
 def test_levels_and_cores_that_do_not_exist_are_refused(directory, options):
     with pytest.raises(RuntimeError, match="expected"):
         ServableStartConfig(directory, "add", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_store": "redis://127.0.0.1"}, "needs 'cache_mb'"),
+        ({"cache_store": "directory", "cache_mb": 1}, "is no URL, expected one as rediss://"),
+    ],
+)
+def test_a_store_of_answers_needs_a_cache_and_a_url(directory, options, message):
+    with pytest.raises(RuntimeError, match=message):
+        ServableStartConfig(directory, "add", **options)
+
+
+def test_the_store_of_answers_is_a_secret_and_its_key_a_path(directory):
+    options = {"cache_mb": 1, "cache_store_key": "key", "cache_store": "redis://user:pass@host"}
+    config = ServableStartConfig(directory, "add", **options)
+    assert os.path.isabs(config.cache_store_key)
+    assert "pass" not in repr(config)

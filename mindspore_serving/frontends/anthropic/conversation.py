@@ -1,4 +1,4 @@
-"""ChatTurnss of content blocks as messages of a chat, and their ignored fields.
+"""Conversations of content blocks as messages of a chat, and their ignored fields.
 
 The blocks of a message may become several messages, and consecutive messages of a role become one.
 """
@@ -14,6 +14,8 @@ from mindspore_serving.frontends.chat.messages import (
     CalledFunction,
     ChatMessage,
     ContentPart,
+    FilePart,
+    PlacedPart,
     ToolCall,
 )
 from mindspore_serving.frontends.chat.opaque import is_signed
@@ -24,17 +26,19 @@ from mindspore_serving.mcp.names import tool_name
 
 _ACCEPTED = {  # by role
     "system": ("text",),
-    "user": ("text", "image", "tool_result"),
+    "user": ("text", "image", "document", "tool_result"),
     "assistant": (
         *("text", "thinking", "redacted_thinking", "tool_use"),
         *("mcp_tool_use", "mcp_tool_result"),
     ),
 }
 _MCP = ("mcp_tool_use", "mcp_tool_result")
-_MEDIA = ("image", "document", "search_result")
+_RESULT = ("text", "image", "document")
+_MEDIA = {"image": "images", "document": "documents", "search_result": "search results"}
 _REQUIRED = {  # by type
     "text": ["text"],
     "image": ["source"],
+    "document": ["source"],
     "thinking": ["thinking"],
     "tool_result": ["tool_use_id"],
     "tool_use": ["id", "name", "input"],
@@ -56,9 +60,7 @@ def to_messages(body: CountRequest, card: ModelCard) -> list[ChatMessage]:
         if not content:
             raise InvalidField(path, "is [], expected a text or at least one block")
         for index, block in enumerate(content):
-            if block.type == "image" and not card.takes_images:
-                _refuse(f"{path}[{index}]", block, ("text",), f"of {role}")
-            _add(conversation, role, f"{path}[{index}]", block)
+            _add(conversation, role, f"{path}[{index}]", block, card)
     if conversation.awaits_result:
         raise InvalidField("messages", "ends with a tool_use, expected its tool_result after it")
     return conversation.to_messages()
@@ -123,14 +125,14 @@ def _flatten(content: str | Sequence[Block] | Block | None) -> Iterator[Block]:
         yield from _flatten(block.content)
 
 
-def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
+def _add(conversation: ChatTurns, role: str, path: str, block: Block, card: ModelCard) -> None:
     if role == "assistant" and _is_of_server(block):
         return
-    _check(path, block, _ACCEPTED[role], f"of {role}")
+    _check(path, block, _ACCEPTED[role], f"a message of {role}")
     if block.type == "text":
         conversation.turn_of(role).add_text(block.text)
-    elif block.type == "image":
-        conversation.turn_of(role).texts.append(_image_part(f"{path}.source", block))
+    elif block.type in _MEDIA:
+        conversation.turn_of(role).texts.extend(_media(path, block, card, f"a message of {role}"))
     elif block.type == "thinking":
         if _is_ours(block):
             conversation.turn_of(role).reasoning.append(block.thinking or "")
@@ -142,37 +144,70 @@ def _add(conversation: ChatTurns, role: str, path: str, block: Block) -> None:
         called = CalledFunction(name, block.input)
         conversation.turn_of(role).calls.append(ToolCall(called, block.id, "function"))
     elif block.type in ("tool_result", "mcp_tool_result"):
-        text = _text(f"{path}.content", block.content)
-        conversation.add_result(block.tool_use_id, f"Error: {text}" if block.is_error else text)
+        parts = _parts_of(f"{path}.content", block.content, card, "a tool's result")
+        if block.is_error:
+            is_text = bool(parts) and parts[0].type == "text"
+            first = parts.pop(0).text if is_text else ""
+            parts.insert(0, ContentPart("text", f"Error: {first}"))
+        conversation.add_result(block.tool_use_id, parts)
 
 
-def _text(path: str, content: str | list[Block] | Block | None) -> str:
-    """Return the text of a tool's result."""
+def _parts_of(
+    path: str, content: str | list[Block] | Block | None, card: ModelCard, where: str
+) -> list[ContentPart]:
+    """Return the parts of a content that has texts, images and documents alone."""
     if isinstance(content, Block):
         content = [content]
     if not isinstance(content, list):
-        return content or ""
+        return [ContentPart("text", content or "")]
+    parts: list[ContentPart] = []
     for index, block in enumerate(content):
-        _check(f"{path}[{index}]", block, ("text",), "of a tool's result")
-    return "\n".join([block.text or "" for block in content])
+        _check(f"{path}[{index}]", block, _RESULT, where)
+        if block.type == "text":
+            parts.append(ContentPart("text", block.text))
+        else:
+            parts += _media(f"{path}[{index}]", block, card, where)
+    return parts
 
 
-def _image_part(path: str, block: Block) -> ContentPart:
-    source = block.source
+def _media(path: str, block: Block, card: ModelCard, where: str) -> list[ContentPart]:
+    """Return the parts of an image or a document."""
+    if not (card.takes_images if block.type == "image" else card.reads_files):
+        _refuse(path, block, ("text",), where)
+    source, field = block.source, f"{path}.source"
     assert source is not None
-    if source.type == "base64" and source.data:
-        return ContentPart(
-            "image_url", image_url=f"data:{source.media_type or ''};base64,{source.data}"
-        )
-    if source.type == "url" and source.url:
-        return ContentPart("image_url", image_url=source.url)
-    raise InvalidField(path, "has no image, expected type base64 with data, or type url with url")
+    name, url = ("data", source.data) if source.type == "base64" else ("url", source.url)
+    if source.type == "base64" and url:
+        url = f"data:{source.media_type or ''};base64,{url}"
+    elif source.type != "url":
+        url = None
+    if block.type == "image":
+        if not url:
+            raise InvalidField(
+                field, "has no image, expected type base64 with data, or type url with url"
+            )
+        return [PlacedPart("image_url", image_url=url, field=f"{field}.{name}")]
+    if url:
+        key = "file_data" if name == "data" else "file_url"
+        file = FilePart(filename=block.title, **{key: url})
+        parts: list[ContentPart] = [PlacedPart("file", file=file, field=f"{field}.{name}")]
+        return [*_texts(block.context), *parts]
+    if source.type == "text" and source.data is not None:
+        return _texts(block.title, block.context, source.data)
+    if source.type == "content" and source.content is not None:
+        inner = _parts_of(f"{field}.content", source.content, card, "a document")
+        return [*_texts(block.title, block.context), *inner]
+    accepted = "expected type base64 or text with data, url with url, or content with content"
+    raise InvalidField(field, f"has no document, {accepted}")
+
+
+def _texts(*texts: str | None) -> list[ContentPart]:
+    return [ContentPart("text", text) for text in texts if text]
 
 
 def _refuse(path: str, block: Block, accepted: Sequence[str], where: str) -> None:
-    why = ": the model reads no images or documents" if block.type in _MEDIA else ""
-    expected = f"{' or '.join(accepted)} in a message {where}"
-    raise unexpected(f"{path}.type", block.type, f"{expected}{why}")
+    why = f": the model reads no {_MEDIA[block.type]}" if block.type in _MEDIA else ""
+    raise unexpected(f"{path}.type", block.type, f"{' or '.join(accepted)} in {where}{why}")
 
 
 def _check(path: str, block: Block, accepted: Sequence[str], where: str) -> None:

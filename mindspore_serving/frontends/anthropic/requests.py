@@ -11,12 +11,14 @@ Object = dict[str, Any]
 
 
 class AnthropicSource(msgspec.Struct):
-    """Source of an image: base64 in `data`, or a `url`."""
+    """Source of an image or a document: base64 in `data`, a `url`, a text or blocks."""
 
     type: str
     media_type: str | None = None
     data: str | None = None
     url: str | None = None
+    content: "str | list[Block] | None" = None
+    file_id: str | None = None
 
 
 class Block(msgspec.Struct):
@@ -34,6 +36,8 @@ class Block(msgspec.Struct):
     content: "str | list[Block] | Block | None" = None
     is_error: bool | None = None
     source: AnthropicSource | None = None
+    title: str | None = None
+    context: str | None = None
     cache_control: Any = None
 
 

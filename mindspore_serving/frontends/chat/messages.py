@@ -1,7 +1,7 @@
 """Messages of a chat in the form that a model's chat template takes.
 
-Contents become text, or parts if there are images among them; arguments of calls become objects,
-and roles those that templates know.
+Contents become text, or parts if there are images or files among them; arguments of calls become
+objects, and roles those that templates know.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,11 @@ from mindspore_serving.frontends.decoding import check_free
 _ROLES = {"developer": "system", "function": "tool"}  # roles that few templates know
 _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
-_IMAGE_PARTS = frozenset({"image_url", "input_image"})
+_URL_PARTS = {  # by type: the field of the URL, and type, of models' messages
+    "image_url": "image_url", "input_image": "image_url",
+    "video_url": "video_url", "input_video": "video_url",
+}  # fmt: skip
+_FILE_PARTS = frozenset({"file", "input_file"})
 
 
 class ImageUrl(msgspec.Struct):
@@ -27,13 +31,37 @@ class ImageUrl(msgspec.Struct):
     detail: str | None = None
 
 
+class FilePart(msgspec.Struct):
+    """A PDF or a text: a data URI or base64 in `file_data`, or a URL that the operator allows."""
+
+    file_data: str | None = None
+    filename: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+
+
 class ContentPart(msgspec.Struct):
-    """Part of a message: text, a refusal or an image."""
+    """Part of a message: text, a refusal, an image, a video or a file.
+
+    A part of type `file` has the file's fields in `file`, one of type `input_file` by itself.
+    """
 
     type: str
     text: str | None = None
     refusal: str | None = None
     image_url: str | ImageUrl | None = None
+    video_url: str | ImageUrl | None = None
+    file: FilePart | None = None
+    file_data: str | None = None
+    filename: str | None = None
+    file_url: str | None = None
+    file_id: str | None = None
+
+
+class PlacedPart(ContentPart):
+    """Part that another protocol has in the field `field`."""
+
+    field: str = ""
 
 
 class CalledFunction(msgspec.Struct):
@@ -85,7 +113,7 @@ def to_template(messages: Sequence[ChatMessage], card: ModelCard) -> list[dict[s
     converted = []
     for index, message in enumerate(messages):
         path = f"messages[{index}]"
-        content = _content(path, message, takes_images=card.takes_images)
+        content = _content(path, message, card)
         converted.append({"content": content, **_convert(path, message, names)})
     return converted
 
@@ -117,7 +145,7 @@ def _calls(message: ChatMessage) -> list[ToolCall]:
     return calls
 
 
-def _content(path: str, message: ChatMessage, *, takes_images: bool) -> str | list[dict[str, Any]]:
+def _content(path: str, message: ChatMessage, card: ModelCard) -> str | list[dict[str, Any]]:
     """Return the content, "" in place of null."""
     content = message.content
     if isinstance(content, str):
@@ -127,30 +155,69 @@ def _content(path: str, message: ChatMessage, *, takes_images: bool) -> str | li
             accepted = f"expected text for the role {message.role}"
             raise InvalidField(f"{path}.content", f"is null, {accepted}")
         return message.refusal or ""
-    parts = [
-        _part(f"{path}.content[{index}]", part, takes_images=takes_images)
-        for index, part in enumerate(content)
-    ]
-    if any(part["type"] == "image_url" for part in parts):
+    parts = [_part(f"{path}.content[{index}]", part, card) for index, part in enumerate(content)]
+    if any(part["type"] != "text" for part in parts):
         return parts
     return "\n".join([part["text"] for part in parts])
 
 
-def _part(path: str, part: ContentPart, *, takes_images: bool) -> dict[str, Any]:
-    if part.type in _IMAGE_PARTS and takes_images:
-        url = part.image_url.url if isinstance(part.image_url, ImageUrl) else part.image_url
-        if not url:
-            raise InvalidField(f"{path}.image_url", "is missing")
-        return {"type": "image_url", "image_url": {"url": url}}
+def _part(path: str, part: ContentPart, card: ModelCard) -> dict[str, Any]:
+    if part.type in _URL_PARTS and card.takes_images:
+        return _url_part(path, part)
+    if part.type in _FILE_PARTS and card.reads_files:
+        return _file_part(path, part)
     if part.type not in _TEXT_PARTS:
-        accepted, not_read = ("text or image_url", "") if takes_images else ("text", "images, ")
-        problem = f"expected {accepted}: the model reads no {not_read}audio or files"
+        accepted = ["text", *(["image_url", "video_url"] if card.takes_images else [])]
+        accepted += ["file"] if card.reads_files else []
+        not_read = [*([] if card.takes_images else ["images"]), "audio"]
+        not_read += [] if card.reads_files else ["files"]
+        problem = f"expected {_or(accepted)}: the model reads no {_or(not_read)}"
         raise InvalidField(f"{path}.type", f"is {show(part.type)}, {problem}")
     name = "refusal" if part.type == "refusal" else "text"
     text = part.refusal if name == "refusal" else part.text
     if text is None:
         raise InvalidField(f"{path}.{name}", "is missing")
     return {"type": "text", "text": text}
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
+
+
+def _url_part(path: str, part: ContentPart) -> dict[str, Any]:
+    name = _URL_PARTS[part.type]
+    value = part.image_url if name == "image_url" else part.video_url
+    url = value.url if isinstance(value, ImageUrl) else value
+    if part.file_id and not url:
+        raise _stored(f"{path}.file_id", name)
+    if not url:
+        raise InvalidField(f"{path}.{name}", "is missing")
+    return {"type": name, name: {"url": url}, **_field_of(part)}
+
+
+def _file_part(path: str, part: ContentPart) -> dict[str, Any]:
+    is_flat = part.type == "input_file"
+    file: ContentPart | FilePart = part if is_flat or part.file is None else part.file
+    if file is not part:
+        path = f"{path}.file"
+    names = [name for name in ("file_data", "file_url") if getattr(file, name)]
+    if file.file_id and not names:
+        raise _stored(f"{path}.file_id", "file_data")
+    if not names:
+        raise InvalidField(f"{path}.file_data", "is missing, expected a data URI")
+    content = {names[0]: getattr(file, names[0])}
+    if file.filename:
+        content["filename"] = file.filename
+    return {"type": "file", "file": content, "field": f"{path}.{names[0]}", **_field_of(part)}
+
+
+def _field_of(part: ContentPart) -> dict[str, str]:
+    return {"field": part.field} if isinstance(part, PlacedPart) else {}
+
+
+def _stored(field: str, name: str) -> InvalidField:
+    problem = f"names a stored file, which models do not read: send {name} with a data URI"
+    return InvalidField(field, problem)
 
 
 def _call(path: str, call: ToolCall) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.prefixes import prompt_texts
 from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.core.service import Control, Inference, Request, tenant_of_task
-from mindspore_serving.core.speech_messages import Transcribe
+from mindspore_serving.core.speech_messages import Speak, Transcribe
 from mindspore_serving.errors import (
     InvalidField,
     InvalidInputs,
@@ -42,7 +42,7 @@ from mindspore_serving.errors import (
 )
 from mindspore_serving.frontends import access
 from mindspore_serving.frontends.health import still_loading
-from mindspore_serving.frontends.replies import Replies
+from mindspore_serving.frontends.replies import MAX_UNREAD, MAX_UNREAD_SOUND, Replies
 from mindspore_serving.frontends.request_options import RequestOptions
 
 DEFAULT_MAX_N = 16
@@ -52,14 +52,14 @@ ANY_MODEL = frozenset({"", "default", "dummy", "tgi"})
 
 Answer = TypeVar("Answer")
 Item = TypeVar("Item")
-Purpose: TypeAlias = Literal["generate", "embed", "score", "rank", "transcribe"]
+Purpose: TypeAlias = Literal["generate", "embed", "score", "rank", "transcribe", "speak"]
 
 
 class Generation:
     """The events of one `Generate`: await `begin`, then iterate.
 
     Leaving it early needs `cancel`, which frees the request's resources; `with` does that.
-    `limits` are passed to `Replies`.
+    `limits` and `max_unread` are passed to `Replies`.
     """
 
     def __init__(
@@ -67,9 +67,10 @@ class Generation:
         inference: Inference,
         request: Request,
         limits: ServerLimits | None = None,
+        max_unread: int = MAX_UNREAD,
     ) -> None:
         self._events: deque[Event] = deque()
-        self._replies = Replies(inference, request, limits)
+        self._replies = Replies(inference, request, limits, max_unread)
 
     async def begin(self) -> Started:
         """Return the first event.
@@ -213,6 +214,8 @@ class ServedModel:
             return card.can_generate
         if purpose == "transcribe":
             return card.can_transcribe
+        if purpose == "speak":
+            return card.can_speak
         can_read = card.can_embed if purpose == "embed" else card.can_score
         return can_read and not self.adapter and (purpose != "rank" or len(card.labels) == 1)
 
@@ -237,6 +240,11 @@ class ServedModel:
         """Start the text of a recording, whose events `next` returns."""
         limits = self.rules.limits if is_stream else None
         return Generation(self.inference, self._wrap(request, options), limits)
+
+    def speak(self, request: Speak, options: RequestOptions) -> Generation:
+        """Start the sound of a text, whose events `next` returns."""
+        wrapped = self._wrap(request, options)
+        return Generation(self.inference, wrapped, self.rules.limits, MAX_UNREAD_SOUND)
 
     async def call(
         self, request: LLMRequest, expected: type[Answer], options: RequestOptions
@@ -357,7 +365,8 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
     """
     model = models.find(name)
     if not model.card.can_generate:
-        reads = "writes down speech" if model.card.can_transcribe else "embeds texts"
+        kinds = {"writes down speech": model.card.can_transcribe, "speaks": model.card.can_speak}
+        reads = next((does for does, can in kinds.items() if can), "embeds texts")
         text = f"model {model.name!r} {reads} and cannot generate"
         raise InvalidField("model", text=text)
     return model

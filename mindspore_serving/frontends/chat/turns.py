@@ -45,9 +45,11 @@ class ChatTurns:
             self._turns.append(Turn(role))
         return self._turns[-1]
 
-    def add_result(self, call_id: str | None, text: str, name: str | None = None) -> None:
+    def add_result(
+        self, call_id: str | None, parts: list[ContentPart], name: str | None = None
+    ) -> None:
         """Append the result of a tool."""
-        self._turns.append(Turn("tool", [ContentPart("text", text)], call_id=call_id, name=name))
+        self._turns.append(Turn("tool", parts, call_id=call_id, name=name))
 
     @property
     def awaits_result(self) -> bool:

@@ -13,6 +13,8 @@ from mindspore_serving.frontends.chat.messages import (
     CalledFunction,
     ChatMessage,
     ContentPart,
+    FilePart,
+    PlacedPart,
     ToolCall,
 )
 from mindspore_serving.frontends.chat.turns import ChatTurns
@@ -22,6 +24,7 @@ from mindspore_serving.frontends.gemini.requests import (
     GeminiContent,
     GeminiFunctionResponse,
     GeminiPart,
+    GeminiResultPart,
     GenerateContentRequest,
 )
 
@@ -47,7 +50,7 @@ class _Reader:
         elif part.functionResponse is not None:
             self._add_result(f"{path}.functionResponse", part.functionResponse)
         elif part.inlineData is not None or part.fileData is not None:
-            self.conversation.turn_of(role).texts.append(self._image(path, part))
+            self.conversation.turn_of(role).texts.append(self._media(path, part))
         elif part.thought and role == "assistant":
             self.conversation.turn_of(role).reasoning.append(part.text or "")
         elif part.text:
@@ -69,21 +72,37 @@ class _Reader:
         call = (result.name, result.id) if result.id else next(known, None)
         if call is not None and call in self._unanswered:
             self._unanswered.remove(call)
-        text = _text_of(result.response or {})
-        self.conversation.add_result(call[1] if call else None, text, result.name)
+        parts = [ContentPart("text", _text_of(result.response or {}))]
+        parts += [
+            self._media(f"{path}.parts[{index}]", part)
+            for index, part in enumerate(result.parts or ())
+        ]
+        self.conversation.add_result(call[1] if call else None, parts, result.name)
 
-    def _image(self, path: str, part: GeminiPart) -> ContentPart:
+    def _media(self, path: str, part: GeminiPart | GeminiResultPart) -> ContentPart:
+        """Return an image, a video or a document, by its MIME type; without one it is an image."""
         name, blob, file = _MEDIA[part.inlineData is None], part.inlineData, part.fileData
-        if not self._card.takes_images:
-            raise InvalidField(f"{path}.{name}", "is not supported: the model reads no images")
-        kind = blob.mimeType if blob is not None else file.mimeType if file is not None else ""
-        if kind and not kind.startswith("image/"):
-            raise unexpected(f"{path}.{name}.mimeType", kind, "that of an image")
         if blob is not None:
+            kind, field = blob.mimeType, f"{path}.{name}.data"
             url = f"data:{kind};base64,{blob.data.translate(_URL_SAFE)}"
+        elif file is not None:
+            kind, field, url = file.mimeType, f"{path}.{name}.fileUri", file.fileUri
         else:
-            url = file.fileUri if file is not None else ""
-        return ContentPart("image_url", image_url=url)
+            raise InvalidField(path, "has no inlineData and no fileData")
+        top = kind.partition("/")[0] or "image"
+        is_document = kind == "application/pdf" or top == "text"
+        if not (self._card.reads_files if is_document else self._card.takes_images):
+            what = "documents" if is_document else "images"
+            raise InvalidField(f"{path}.{name}", f"is not supported: the model reads no {what}")
+        if is_document:
+            return PlacedPart("file", file=FilePart(file_url=url), field=field)
+        if top == "video":
+            return PlacedPart("video_url", video_url=url, field=field)
+        if top != "image":
+            raise unexpected(
+                f"{path}.{name}.mimeType", kind, "that of an image, video, PDF or text"
+            )
+        return PlacedPart("image_url", image_url=url, field=field)
 
 
 def to_messages(body: GenerateContentRequest, card: ModelCard) -> list[ChatMessage]:
@@ -128,8 +147,6 @@ def _find_unread(body: GenerateContentRequest) -> Iterator[tuple[str, str]]:
         for name in _NOT_SEEN:
             if getattr(part, name) is not None:
                 yield f"{path}.{name}", name
-        if part.functionResponse is not None and part.functionResponse.parts:
-            yield f"{path}.functionResponse.parts", "functionResponse.parts"
 
 
 def _parts(contents: Sequence[GeminiContent]) -> Iterator[tuple[str, str, GeminiPart]]:

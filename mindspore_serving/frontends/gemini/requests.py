@@ -11,14 +11,14 @@ Object = dict[str, Any]
 
 
 class GeminiBlob(msgspec.Struct):
-    """Bytes of an image, in base64."""
+    """Bytes of an image, a video, a PDF or a text, in base64."""
 
     mimeType: str
     data: str
 
 
 class GeminiFile(msgspec.Struct):
-    """URL of an image."""
+    """URL of such a file."""
 
     fileUri: str
     mimeType: str = ""
@@ -32,13 +32,20 @@ class GeminiFunctionCall(msgspec.Struct):
     id: str | None = None
 
 
+class GeminiResultPart(msgspec.Struct):
+    """File in the result of a function."""
+
+    inlineData: GeminiBlob | None = None
+    fileData: GeminiFile | None = None
+
+
 class GeminiFunctionResponse(msgspec.Struct):
     """Result of a function: `output` or `error` of `response`, else all of it."""
 
     name: str
     response: Object | None = None
     id: str | None = None
-    parts: Any = None
+    parts: list[GeminiResultPart] | None = None
 
 
 class GeminiPart(msgspec.Struct):

@@ -127,7 +127,7 @@ def truncate(body: Any, card: ModelCard) -> int | None:
     """Keep the end of a raw prompt that is too long, if true; it is refused by default."""
     if body.truncate and not body.raw and card.has_chat_template:
         raise InvalidField("truncate", "is true, expected false: only raw prompts are truncated")
-    return card.max_model_len - 1 if body.truncate else None
+    return card.longest_prompt if body.truncate else None
 
 
 _BOTH = (template_options, grammar, logprobs)

@@ -7,7 +7,7 @@ import msgspec
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.chat.fields import Int
-from mindspore_serving.frontends.chat.messages import ChatMessage, ContentPart, ToolCall
+from mindspore_serving.frontends.chat.messages import ChatMessage, ContentPart, PlacedPart, ToolCall
 from mindspore_serving.frontends.chat.tools import Tool
 from mindspore_serving.frontends.ollama.fields import NO_IMAGES, Options
 
@@ -142,7 +142,10 @@ def to_content(field: str, text: str, images: list[Any] | None, card: ModelCard)
         raise InvalidField(field, NO_IMAGES)
     if not all(isinstance(image, str) for image in images):
         raise InvalidField(field, "is invalid, expected a list of images in base64")
-    parts = [ContentPart("image_url", image_url=f"data:;base64,{image}") for image in images]
+    parts = [
+        PlacedPart("image_url", image_url=f"data:;base64,{image}", field=f"{field}[{index}]")
+        for index, image in enumerate(images)
+    ]
     return [*parts, ContentPart("text", text)]
 
 

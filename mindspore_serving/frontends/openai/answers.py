@@ -180,11 +180,11 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     """A model, or a LoRA adapter.
 
     Extensions of OpenAI's schema: `max_model_len` (tokens of prompt and answer together), `root`
-    (the directory of an adapter), `parent` (the model it belongs to) and `input_modalities`
-    ("text", "image").  Of models that generate: `default_sampling`, the sampling parameters of
-    requests that leave them out, `sampling_source` ("model", "server" or "operator"),
-    `default_max_tokens` (null: no limit but the context's) and `suggested_max_tokens`, a limit for
-    chats of people.
+    (the directory of an adapter), `parent` (the model it belongs to), `input_modalities` ("text",
+    "image", "audio") and `output_modalities` ("audio").  Of models that generate:
+    `default_sampling`, the sampling parameters of requests that leave them out, `sampling_source`
+    ("model", "server" or "operator"), `default_max_tokens` (null: no limit but the context's) and
+    `suggested_max_tokens`, a limit for chats of people.
     """
 
     id: str
@@ -195,6 +195,7 @@ class OpenAIModel(msgspec.Struct, kw_only=True):
     root: str
     parent: str | None
     input_modalities: list[str] | UnsetType = UNSET
+    output_modalities: list[str] | UnsetType = UNSET
     default_sampling: dict[str, int | float] | UnsetType = UNSET
     sampling_source: str | UnsetType = UNSET
     default_max_tokens: int | None | UnsetType = UNSET

@@ -27,6 +27,7 @@ def to_model(model: ServedModel) -> OpenAIModel:
         root=_root(model),
         parent=model.servable if model.adapter else None,
         input_modalities=_modalities(model.card),
+        output_modalities=["audio"] if model.card.can_speak else UNSET,
         **_defaults(model.card),
     )
 

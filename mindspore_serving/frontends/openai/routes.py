@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from mindspore_serving.core.speech_messages import SOUND_FORMATS
 from mindspore_serving.frontends.chat.errors import Error, to_response
 from mindspore_serving.frontends.chat.tools import find_unread as find_unread_tools
 from mindspore_serving.frontends.forms import FORM
@@ -15,6 +16,7 @@ from mindspore_serving.frontends.openai import (
     requests,
     responses,
     scores,
+    speech,
     state_routes,
     stored_responses,
     tokens,
@@ -54,6 +56,7 @@ PROTOCOL = HttpProtocol(
 _HELLO = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
 _RESPONSE = {"model": MODEL, "input": "Hello", "max_output_tokens": 8}
 _STORED = f"{BASE}/{{name}}"
+_SOUND = {"type": "string", "format": "binary"}
 _RATES = "Score how well texts fit a query, with a reranker"
 _LABELS = "Classify texts"
 
@@ -201,6 +204,31 @@ def _hearing() -> tuple[HttpRoute, ...]:
     )
 
 
+def _speaking() -> tuple[HttpRoute, ...]:
+    sounds = dict.fromkeys(SOUND_FORMATS.values(), _SOUND)
+    return (
+        _post(
+            speech.SPEECH,
+            speech.speak,
+            "Speak a text; with `stream_format` sse, as events",
+            {**sounds, EVENTS: EVENT},
+            body=Body(
+                speech.SpeakRequest,
+                {speech.SpeakRequest: speech.FIELDS},
+                {"model": MODEL, "input": "Hello", "response_format": "wav"},
+            ),
+        ),
+        _route(
+            "GET",
+            speech.VOICES,
+            speech.list_voices,
+            "List the voices of a model that speaks",
+            {JSON: speech.VoiceList},
+            query=("model",),
+        ),
+    )
+
+
 def _about_models() -> tuple[HttpRoute, ...]:
     return (
         _route(
@@ -272,6 +300,7 @@ ROUTES = (
     *_stored(),
     *_reading(),
     *_hearing(),
+    *_speaking(),
     *_about_models(),
     *_about_tokens(),
     *state_routes.rows(_route),

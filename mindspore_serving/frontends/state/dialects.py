@@ -68,7 +68,7 @@ def is_url(where: str) -> bool:
 
 def redacted(where: str) -> str:
     """Return `where` without the password and the options of a URL."""
-    if not is_url(where):
+    if "://" not in where:
         return where
     scheme, _, rest = where.partition("://")
     return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"

@@ -3,6 +3,8 @@
 Decisions only: `now`, in seconds since 1970, is an argument.  Tokens are known when an answer has
 ended, so a request is admitted while some are left, and its tokens may put the tenant into debt,
 which later requests wait for.
+
+Servers that count together tell each other what each has counted on a day (`local_use`, `learn`).
 """
 
 from collections import Counter
@@ -31,6 +33,11 @@ class Limits:
     tokens_per_minute: int | None = None
     tokens_per_day: int | None = None
 
+    @property
+    def are_over_time(self) -> bool:
+        """True if there are limits besides that of requests in flight."""
+        return bool(self.requests_per_minute or self.tokens_per_minute or self.tokens_per_day)
+
     def __bool__(self) -> bool:
         return any(limit is not None for limit in map(self.__getattribute__, self.__slots__))
 
@@ -43,6 +50,14 @@ class LimitLeft:
     limit: int
     remaining: int
     reset: float
+
+
+@dataclass(frozen=True, slots=True)
+class DayUse:
+    """Use of a tenant since midnight UTC: requests, and tokens times their weights."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
 
 
 class LimitReached(Overloaded):
@@ -94,7 +109,10 @@ class LimitState:
     _requests: Bucket = field(default_factory=Bucket)
     _tokens: Bucket = field(default_factory=Bucket)
     _day: int = 0
+    _requests_of_day: float = 0.0  # here
     _tokens_of_day: float = 0.0
+    _other: DayUse | None = None  # on all other servers; None if that is not known
+    _is_joined: bool = False  # whether it was known at any time
 
     def admit(self, limits: Limits, now: float) -> None:
         """Count a request, until `num_running` is decreased.  Raises LimitReached."""
@@ -110,12 +128,14 @@ class LimitState:
                 wait = (1 - level) * 60 / per_minute
                 raise self._reached("requests_per_minute", text, wait, limits, now)
             self._requests.spend(1, per_minute, now)
+        self._begin_day(now)
+        self._requests_of_day += 1
         self.num_running += 1
 
     def check_tokens(self, limits: Limits, now: float) -> None:
         """Raise LimitReached if no tokens are left to a request."""
         per_minute, per_day = limits.tokens_per_minute, limits.tokens_per_day
-        if per_day is not None and self._used_of_day(now) >= per_day:
+        if per_day is not None and self._used(now) >= per_day:
             text = f"may use {per_day} tokens per day (UTC)"
             raise self._reached("tokens_per_day", text, DAY - now % DAY, limits, now)
         if per_minute is not None:
@@ -127,9 +147,30 @@ class LimitState:
 
     def charge(self, limits: Limits, tokens: float, now: float) -> None:
         """Count tokens of an answer, times the weight of its model."""
-        self._tokens_of_day = self._used_of_day(now) + tokens
+        self._begin_day(now)
+        self._tokens_of_day += tokens
         if limits.tokens_per_minute is not None:
             self._tokens.spend(tokens, limits.tokens_per_minute, now)
+
+    def local_use(self, now: float) -> DayUse:
+        """Return what was counted here on this day."""
+        self._begin_day(now)
+        return DayUse(self._requests_of_day, self._tokens_of_day)
+
+    def learn(self, other: DayUse, limits: Limits, now: float) -> None:
+        """Count what was used on all other servers on this day.
+
+        What was used there since the last call is taken out of the buckets of a minute.
+        """
+        self._begin_day(now)
+        known = self._other or DayUse()
+        if self._is_joined:
+            new = max(0.0, other.requests - known.requests), max(0.0, other.tokens - known.tokens)
+            per_minute = limits.requests_per_minute, limits.tokens_per_minute
+            for bucket, amount, limit in zip(self._buckets, new, per_minute, strict=True):
+                if limit is not None:
+                    bucket.spend(amount, limit, now)
+        self._other, self._is_joined = other, True
 
     def allowances(self, limits: Limits, now: float) -> tuple[LimitLeft, ...]:
         """Return what is left of each limit over time."""
@@ -137,22 +178,29 @@ class LimitState:
 
     def _allowances(self, limits: Limits, now: float) -> Iterator[LimitLeft]:
         per_minute = limits.requests_per_minute, limits.tokens_per_minute
-        buckets = zip(
-            ("requests", "tokens"), (self._requests, self._tokens), per_minute, strict=True
-        )
+        buckets = zip(("requests", "tokens"), self._buckets, per_minute, strict=True)
         for kind, bucket, limit in buckets:
             if limit is not None:
                 level = bucket.level(limit, now)
                 yield LimitLeft(kind, limit, max(0, int(level)), (limit - level) * 60 / limit)
         if limits.tokens_per_day is not None:
-            left = max(0, int(limits.tokens_per_day - self._used_of_day(now)))
+            left = max(0, int(limits.tokens_per_day - self._used(now)))
             yield LimitLeft("tokens-day", limits.tokens_per_day, left, DAY - now % DAY)
 
-    def _used_of_day(self, now: float) -> float:
+    @property
+    def _buckets(self) -> tuple[Bucket, Bucket]:
+        return self._requests, self._tokens
+
+    def _used(self, now: float) -> float:
+        """Return the tokens of this day, of all servers."""
+        self._begin_day(now)
+        return self._tokens_of_day + (self._other.tokens if self._other else 0.0)
+
+    def _begin_day(self, now: float) -> None:
         day = int(now // DAY)
         if day != self._day:
-            self._day, self._tokens_of_day = day, 0.0
-        return self._tokens_of_day
+            self._day, self._requests_of_day, self._tokens_of_day = day, 0.0, 0.0
+            self._other = None
 
     def _reached(
         self, limit: str, text: str, wait: float | None, limits: Limits, now: float

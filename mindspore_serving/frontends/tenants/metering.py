@@ -10,6 +10,7 @@ from mindspore_serving import log
 from mindspore_serving.core.llm_messages import CODEC, Chunk, Finished, Started, decode_events
 from mindspore_serving.core.reading_messages import Embedded, Scored
 from mindspore_serving.core.service import Call, Inference, Reply, Request, tenant_of_task
+from mindspore_serving.core.speech_messages import Spoken, Transcribed
 from mindspore_serving.errors import Cancelled, Code, NotFound, ServingError, Temporary
 from mindspore_serving.frontends.keys import Tenant, TenantTable
 from mindspore_serving.frontends.tenants.audit import AuditLog
@@ -154,9 +155,11 @@ class MeteredCall:
                 usage.num_prompt_tokens = event.num_prompt_tokens
             elif isinstance(event, Chunk):
                 usage.num_generated_tokens += len(event.token_ids)
-            elif isinstance(event, Finished):
+            elif isinstance(event, Finished | Transcribed):
                 usage.num_prompt_tokens = event.num_prompt_tokens
                 usage.num_generated_tokens = event.num_generated_tokens
+            elif isinstance(event, Spoken):  # a client that leaves has used them
+                usage.num_prompt_tokens += event.num_phonemes
             elif isinstance(event, Embedded | Scored):
                 usage.num_prompt_tokens = sum(event.num_prompt_tokens)
 

@@ -45,7 +45,7 @@ async def show_info(served: TgiService, _: Request) -> Response:
             max_concurrent_requests=limits.max_concurrent_requests,
             max_best_of=limits.max_best_of,
             max_stop_sequences=limits.max_stop_sequences,
-            max_input_tokens=card.max_model_len - 1,
+            max_input_tokens=card.longest_prompt,
             max_total_tokens=card.max_model_len,
             validation_workers=PREPARE_THREADS,
             max_client_batch_size=limits.max_client_batch_size,

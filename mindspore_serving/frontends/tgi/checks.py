@@ -78,7 +78,7 @@ def check(
     _check_extent(parameters, limits)
     if not inputs:
         raise invalid("`inputs` cannot be empty")
-    max_input, truncate = model.card.max_model_len - 1, parameters.truncate
+    max_input, truncate = model.card.longest_prompt, parameters.truncate
     if truncate is not None and not 0 < truncate <= max_input:
         raise invalid(
             f"`truncate` must be strictly positive and less than {max_input}. Given: {truncate}"

@@ -48,9 +48,30 @@ def with_tools(
 
 
 def _join(messages: Sequence[Message]) -> Message:
-    """Join the texts of several messages to one."""
-    text = "\n\n".join(filter(None, [_text(message.get("content")) for message in messages]))
-    return {**messages[0], "content": text}
+    """Join the contents of several messages to one."""
+    contents = [message.get("content") for message in messages]
+    return {**messages[0], "content": _joined([c for c in contents if c], "\n\n")}
+
+
+def _joined(contents: Sequence[Any], between: str) -> Any:
+    """Join contents to a text; to parts if there are images among them."""
+    if not any(map(_has_images, contents)):
+        return between.join(filter(None, map(_text, contents)))
+    parts: list[Any] = []
+    for content in contents:
+        parts += [_part(between)] if parts and between else []
+        parts += content if _has_images(content) else [_part(_text(content))]
+    return parts
+
+
+def _has_images(content: Any) -> bool:
+    return isinstance(content, list) and any(
+        isinstance(part, Mapping) and part.get("type") == "image" for part in content
+    )
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
 
 
 def _describe(tools: Tools) -> str:
@@ -99,10 +120,11 @@ def _as_texts(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         is_result = isinstance(message, Mapping) and message.get("role") == "tool"
         if is_result:
-            text = f"<tool_response>\n{_text(message.get('content'))}\n</tool_response>"
+            content = message.get("content") or ""
+            result = _joined(["<tool_response>\n", content, "\n</tool_response>"], "")
             if was_result:
-                text = f"{converted.pop()['content']}\n{text}"
-            converted.append({"role": "user", "content": text})
+                result = _joined([converted.pop()["content"], result], "\n")
+            converted.append({"role": "user", "content": result})
         else:
             converted.append(_with_calls(message))
         was_result = is_result

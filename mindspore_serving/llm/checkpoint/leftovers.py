@@ -30,12 +30,13 @@ class Leftover:
 
 
 IMAGES = Leftover(
-    r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector|embed_vision"
-    r"|audio_tower|embed_audio)\..*",
+    r"(model\.)?((vision_tower|vision_model|visual|multi_modal_projector|connector"
+    r"|embed_vision)\..*|image_newline)",
     "of images or sounds",
 )
 LEFTOVERS = (
     IMAGES,
+    Leftover(r"(model\.)?(audio_tower|embed_audio)\..*", IMAGES.reason),
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",

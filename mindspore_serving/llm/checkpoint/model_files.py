@@ -90,11 +90,14 @@ def read_eos_ids(directory: Path) -> tuple[int, ...]:
 def read_recommended(directory: Path) -> dict[str, Any]:
     """Read the fields of SamplingParams that generation_config.json recommends.
 
-    `do_sample` is ignored: writers of the file leave it out and mean true. A value out of range is
-    ignored with a warning. Raises StartError if the file is broken.
+    `do_sample` is ignored: writers of the file leave it out and mean true; but of a model with an
+    encoder they mean the likeliest text. A value out of range is ignored with a warning. Raises
+    StartError if the file is broken.
     """
     path = directory / GENERATION_CONFIG
-    config, recommended = read_optional_json(path), {}
+    config, recommended = read_optional_json(path), dict[str, Any]()
+    if find_config(directory).get("is_encoder_decoder") and not config.get("do_sample"):
+        return {"temperature": 0.0}
     for name in RECOMMENDED:
         value = config.get(name)
         if value is None:

@@ -30,7 +30,7 @@ from mindspore_serving.llm.checkpoint.mindformers.names import (
 from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights, read_adapter
 from mindspore_serving.llm.checkpoint.mindformers.slices import find_ranks, read_slices
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
-from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, packed_tensor, unpack
+from mindspore_serving.llm.checkpoint.packing import Packed, is_packed, pack, packed_tensor, unpack
 from mindspore_serving.llm.checkpoint.quantized.methods import (
     merge_quantized,
     read_config,
@@ -159,6 +159,10 @@ class Checkpoint:
         """Return how the format of a matrix rounds its inputs, "" if it does not."""
         stored = self.stored(name)
         return stored.inputs if isinstance(stored, QuantizedTensor) else ""
+
+    def rounded(self, name: str, bits: int) -> Packed:
+        """Return a matrix of floats, rounded to integers of so many bits."""
+        return pack(self.f32(name), bits)
 
     def packed(self, name: str) -> Packed | None:
         """Return the integers and scales of a quantised tensor.

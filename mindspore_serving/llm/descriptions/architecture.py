@@ -136,6 +136,7 @@ class Architecture:
         has_bidirectional_images: tokens of an image attend to each other in both directions.
         image_axes: how rotary frequencies are divided among time, height and width, where tokens
             of images have positions in all three: SECTIONS or INTERLEAVED; "" for none.
+        bidirectional_windows: they do in layers with a window alone.
     """
 
     names: Names = Names()
@@ -174,6 +175,7 @@ class Architecture:
     takes_images: bool = False
     has_bidirectional_images: bool = False
     image_axes: str = ""
+    bidirectional_windows: bool = False
 
     @property
     def settings(self) -> frozenset[str]:

@@ -82,8 +82,9 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "_pad_token_id", "scale_factor", "vision_feature_layer",
         "vision_feature_select_strategy", "mm_tokens_per_image",
         "multimodal_projector_bias", "projector_hidden_act", "image_seq_length",
-        "spatial_merge_size", "vision_soft_tokens_per_image", "audio_soft_tokens_per_image",
-        "audio_token_id", "video_token_id", "vision_token_id",
+        "spatial_merge_size", "image_grid_pinpoints", "vision_aspect_ratio", "downsample_ratio",
+        "use_image_newline_parameter", "video_token_index", "vision_soft_tokens_per_image",
+        "audio_soft_tokens_per_image", "audio_token_id", "video_token_id", "vision_token_id",
         *(f"{part}_{side}_token_id" for part in ("image", "video", "vision")
         for side in ("start", "end")),
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",
@@ -146,8 +147,10 @@ class TrackedSettings(dict[str, Any]):
 
 def flattened(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return `config` (config.json) with the text part of a multimodal model merged into it."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, dict) else dict(config)
+    text, tied = config.get("text_config"), "tie_word_embeddings"
+    if not isinstance(text, dict):
+        return dict(config)
+    return {**config, **text, **({tied: True} if config.get(tied) is True else {})}
 
 
 def settings_of(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -43,7 +43,7 @@ class CompletionState:
         self._checker = request.begin_text(index)
         self._row = SampleRow(
             params=request.params,
-            prompt_ids=request.prompt_ids,
+            prompt_ids=request.context_ids,
             output_ids=self.output_ids,
             end_ids=request.end_ids,
             position=0,

@@ -18,10 +18,11 @@ from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.cache_budget import CacheBudget
 from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
 from mindspore_serving.llm.engine.embedding import Embedder
+from mindspore_serving.llm.engine.handoff import Exports, Imports
 from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
 from mindspore_serving.llm.engine.pooler import Pooler
 from mindspore_serving.llm.engine.prompt_images import PromptImages
-from mindspore_serving.llm.engine.request import ModelLimits, make_request
+from mindspore_serving.llm.engine.request import Encoding, ModelLimits, make_request
 from mindspore_serving.llm.engine.request_table import RequestTable
 from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
@@ -30,7 +31,7 @@ from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost
+from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost, StoringRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -51,7 +52,8 @@ class Engine:
         eos_ids: the model's end tokens.
         clock: returns seconds.
 
-    `max_model_len` is the maximum number of tokens of a prompt and its answer together.
+    `max_model_len` is the maximum number of tokens of a prompt and its answer together,
+    `max_prompt_len` of a prompt that an encoder reads; 0 without one.
     `on_compute` is called with the requests that a step is about to compute.
     """
 
@@ -71,17 +73,21 @@ class Engine:
     ) -> None:
         longest = min(runner.max_model_len, runner.num_blocks * runner.block_size)
         self.max_model_len = min(longest, config.max_model_len or longest)
-        self.config, self._clock = config, clock
+        self.config, self._clock, encoding = config, clock, Encoding.of(runner)
+        self.max_prompt_len = encoding.max_prompt_len if encoding else 0
         self.runner, self.vocab_size = runner, runner.vocab_size
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self._speculation = Speculation(config, runner, draft, clock)
         self._table = RequestTable(self._speculation)
         self.adapters = EngineAdapters(runner, config, self._table.has_adapter)
         self._limits = ModelLimits(
-            runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer
-        )
+            runner.vocab_size, self.max_model_len, self.adapters, tuple(eos_ids), tokenizer,
+            encoding,
+        )  # fmt: skip
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
+        self.imports = Imports(cast(StoringRunner, runner), self.pool)
+        self.exports = Exports(cast(StoringRunner, runner), self.pool)
         self.memory = CacheBudget(runner, self.pool)
         self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests whose first step was the last step
@@ -122,8 +128,13 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """True if a step would do anything."""
-        has_ends = bool(self._aborted or self.adapters.leaving)
+        has_ends = bool(self._aborted or self.adapters.leaving or self.imports.has_work)
         return has_ends or self._scheduler.has_work or self.embedder.has_work
+
+    @property
+    def num_running(self) -> int:
+        """Number of sequences that steps compute."""
+        return len(self._scheduler.running)
 
     def add(
         self,
@@ -145,8 +156,12 @@ class Engine:
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids), request.priority)
+        tokens, encoding = request.prompt_ids[:], self._limits.encoding
+        if encoding is not None:
+            tokens += encoding.answer_start
         sequence = Sequence(
-            tokens=request.prompt_ids[:], max_len=len(request.prompt_ids) + request.max_tokens,
+            tokens=tokens, max_len=len(tokens) + request.max_tokens,
+            num_encoded=0 if encoding is None else len(request.prompt_ids),
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             tenant=request.tenant, adapter=request.adapter, images=images,
             logits_from=-1 if params.prompt_logprobs is None else 0,
@@ -176,6 +191,7 @@ class Engine:
             self._aborted.append((request_id, completion.end(FinishReason.ABORT)))
         self._aborted += self._table.end_pending(request, FinishReason.ABORT)
         request.open.clear()
+        self.exports.end(request_id)
         return True
 
     def step(self) -> Outputs:
@@ -189,6 +205,8 @@ class Engine:
         outputs, self._aborted = self._aborted, []
         for request_id, _ in outputs:
             self._table.remove_request(request_id)
+        if self.imports.has_work:
+            outputs += self.imports.deliver(self)
         outputs += self.embedder.step()
         began = self._clock()
         self._scheduler.num_reserved = self.embedder.num_lacking
@@ -251,6 +269,8 @@ class Engine:
             num_accepted_tokens=self._speculation.num_accepted,
             num_forced_tokens=self._speculation.num_forced,
             **cache.stored.counts(),
+            **self.imports.counts(),
+            **self.exports.counts(),
         )
 
     def keep_blocks(self, stored: StoredBlocks) -> None:
@@ -317,7 +337,8 @@ class Engine:
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
-        return [self._output(completion, generated) for completion, generated in written]
+        exported = self.exports.collect(self.cache.stored.cost.seconds)
+        return exported + [self._output(completion, generated) for completion, generated in written]
 
     def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():
@@ -351,6 +372,7 @@ class Engine:
 
     def _close(self, completion: CompletionState) -> None:
         self._speculation.end(completion.sequence.scope, completion.output_ids)
+        self.exports.end(completion.request.request_id)
         sequence = self._table.remove(completion)
         if sequence is not None:
             self._scheduler.finish(sequence)

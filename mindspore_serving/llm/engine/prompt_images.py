@@ -22,14 +22,16 @@ class PromptImages:
         is_bidirectional: as in `Features`.
         rope_positions: int32 [tokens of the prompt, 3], as in `Row`; those of later tokens follow
             the largest of them.  None where they are those of the tokens.
+        fill_id: the token that the model reads at `positions`; None for that of the prompt.
     """
 
     def __init__(
         self, positions: Sequence[int], images: Sequence[tuple[bytes, Vectors]],
-        *, is_bidirectional: bool = False, rope_positions: Tokens | None = None,
+        *, is_bidirectional: bool = False, fill_id: int | None = None,
+        rope_positions: Tokens | None = None,
     ) -> None:  # fmt: skip
         self._positions = np.asarray(positions, np.int64)
-        self._is_bidirectional = is_bidirectional
+        self._is_bidirectional, self._fill_id = is_bidirectional, fill_id
         self._rope_positions = rope_positions
         self._digests = [digest for digest, _ in images]
         self._vectors = [vectors for _, vectors in images]
@@ -57,6 +59,15 @@ class PromptImages:
         after = np.arange(max(start, len(prompt)), max(end, len(prompt)), dtype=np.int32)
         parts = (prompt[start:end], np.repeat(after[:, None] + offset, 3, axis=1))
         return np.concatenate(parts, dtype=np.int32)
+
+    def filled(self, tokens: list[int], features: Features) -> list[int]:
+        """Return the tokens that the model reads, of `tokens` with the vectors `features`."""
+        if self._fill_id is None:
+            return tokens
+        array = np.array(tokens)
+        array[features.positions] = self._fill_id
+        read: list[int] = array.tolist()
+        return read
 
     def end_of_piece(self, start: int, end: int) -> int:
         """Return where a chunk of the prompt ends that begins at `start` and has room up to `end`.

@@ -4,6 +4,7 @@ import operator
 import secrets
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from typing import cast
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
@@ -11,11 +12,29 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.thinking import ThinkingLimit
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
 from mindspore_serving.llm.sampling.edits import check_ids
+from mindspore_serving.llm.step import EncodingRunner, Runner
 from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 _GOLDEN = 0x9E3779B97F4A7C15  # the increment of splitmix64
 _MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Limits and first tokens of a model whose prompts an encoder reads; see `EncodingRunner`."""
+
+    max_prompt_len: int
+    max_answer_len: int
+    answer_start: tuple[int, ...]
+
+    @classmethod
+    def of(cls, runner: Runner) -> "Encoding | None":
+        """Return those of `runner`; None if it has no encoder."""
+        if not getattr(runner, "answer_start", ()):
+            return None
+        encoding = cast(EncodingRunner, runner)
+        return cls(encoding.max_prompt_len, encoding.max_answer_len, encoding.answer_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +46,18 @@ class ModelLimits:
     adapters: Collection[int]
     eos_ids: tuple[int, ...]
     tokenizer: Tokenizer | None
+    encoding: Encoding | None = None
+
+    @property
+    def max_prompt_len(self) -> int:
+        """Maximum number of tokens of a prompt, with room for one of an answer."""
+        longest = self.max_model_len - 1
+        return longest if self.encoding is None else min(longest, self.encoding.max_prompt_len)
+
+    def room(self, num_tokens: int) -> int:
+        """Return how many tokens an answer to a prompt of `num_tokens` may have."""
+        room = self.max_model_len - num_tokens
+        return room if self.encoding is None else min(room, self.encoding.max_answer_len)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,11 +81,17 @@ class GenerationRequest:
     continues: bool = False
     open: set[int] = field(init=False)  # indices of the completions that are not finished
     num_to_fork: int = field(init=False)  # completions that begin when the prompt is computed
+    encoding: Encoding | None = None  # of a model with an encoder
     num_scored: int = 0  # tokens of the prompt whose log-probabilities were returned
 
     def __post_init__(self) -> None:
         self.open = set(range(self.params.n))
         self.num_to_fork = self.params.n - 1
+
+    @property
+    def context_ids(self) -> list[int]:
+        """Tokens that answers continue and penalties count; an encoder's prompt is not."""
+        return self.prompt_ids if self.encoding is None else []
 
     @property
     def needs_scores(self) -> bool:
@@ -122,13 +159,13 @@ def make_request(
     if not isinstance(params, SamplingParams):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     prompt = check_generation_prompt(prompt_ids, limits)
-    check_ids(params, limits.vocab_size)
+    _check_params(params, limits)
     _check_scope(priority, cache_salt, adapter, limits)
     if grammar is not None:
         _check_grammar(grammar, limits)
     if bad_words_ids is None:
         bad_words_ids = _bad_words_ids(params, limits.tokenizer)
-    room = limits.max_model_len - len(prompt)
+    room = limits.room(len(prompt))
     return GenerationRequest(
         request_id=request_id,
         params=params,
@@ -145,6 +182,7 @@ def make_request(
         grammar=grammar,
         thinking=thinking,
         continues=continues,
+        encoding=limits.encoding,
     )
 
 
@@ -154,6 +192,14 @@ def to_token_ids(prompt: Iterable[int]) -> list[int]:
         return [operator.index(token) for token in prompt]
     except TypeError as error:
         raise InvalidInputs(f"the prompt is not a list of token ids: {error}") from None
+
+
+def _check_params(params: SamplingParams, limits: ModelLimits) -> None:
+    check_ids(params, limits.vocab_size)
+    if limits.encoding is not None and params.prompt_logprobs is not None:
+        raise InvalidField(
+            "prompt_logprobs", "is set, expected none: an encoder reads the prompts of this model"
+        )
 
 
 def _check_scope(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:
@@ -185,7 +231,9 @@ def check_generation_prompt(prompt_ids: Iterable[int], limits: ModelLimits) -> l
     """Check a prompt as `check_prompt` does, with room for one token of an answer."""
     limit = limits.max_model_len
     reason = f": prompt and answer together have at most {limit} (max_model_len)"
-    return check_prompt(prompt_ids, limits.vocab_size, limit - 1, reason)
+    if limits.max_prompt_len < limit - 1:
+        reason = " of the encoder"
+    return check_prompt(prompt_ids, limits.vocab_size, limits.max_prompt_len, reason)
 
 
 def check_prompt(

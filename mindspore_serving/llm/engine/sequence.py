@@ -47,6 +47,7 @@ class Sequence:
     num_charged: int = 0  # tokens that its tenant was charged for, see `FairTurns`
     adapter: int = 0
     uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
+    num_encoded: int = 0  # leading tokens, those of the prompt, that an encoder reads
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
     images: PromptImages | None = None
     num_computed: int = 0
@@ -131,6 +132,7 @@ class Sequence:
             adapter=self.adapter,
             uses_long_rope=self.uses_long_rope,
             num_cached=self.num_cached,
+            num_encoded=self.num_encoded,
             images=self.images,
             hashes=self.hashes[:],
         )
@@ -187,14 +189,17 @@ class StepPlan:
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.logits_from)
         state = self.assign(sequence, len(tokens))
+        read = tokens
         features = rope_positions = None
         if sequence.images is not None:
             features = sequence.images.between(start, start + len(tokens))
             rope_positions = sequence.images.rope_positions(start, start + len(tokens))
+            read = sequence.images.filled(tokens, features) if features else tokens
         self.rows.append(
             Row(
-                tokens, start, sequence.blocks, max(0, num_logits),
+                read, start, sequence.blocks, max(0, num_logits),
                 sequence.adapter, state, features, sequence.uses_long_rope, rope_positions,
+                sequence.num_encoded,
             )
         )  # fmt: skip
         self.sequences.append(sequence)

@@ -36,6 +36,14 @@ class EngineStats:
     num_store_errors: int = 0
     num_store_bytes_read: int = 0
     num_store_bytes_written: int = 0
+    num_handoffs: int = 0  # prompts that another worker has computed for this one
+    num_handoffs_failed: int = 0  # that it was asked for, and has not, or in part
+    num_handoffs_local: int = 0  # that this worker, which decodes, has computed
+    num_handoffs_computed: int = 0  # that this worker was asked to compute for another
+    num_handoff_tokens: int = 0  # tokens whose blocks came from another worker
+    num_handoff_bytes_read: int = 0
+    num_handoff_bytes_written: int = 0
+    num_handoff_microseconds: int = 0  # that prompts have waited for their blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads, Results
-from mindspore_serving.llm.storage.circuit import Circuit
+from mindspore_serving.stores.circuit import Circuit
 
 READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copies as many at most
 WRITE_AHEAD = 2 << 20  # bytes that are copied for a shared store between two steps
@@ -55,18 +55,23 @@ class _Reading:
 
 
 class NoStoredBlocks:
-    """Null object for engines that keep blocks in memory alone."""
+    """Null object for engines that keep blocks in memory alone; it only measures their cost."""
 
     reading: Mapping[bytes, object] = MappingProxyType({})
+
+    def __init__(self) -> None:
+        self.cost = BlockCost()
 
     def counts(self) -> dict[str, int]:
         return {}
 
-    def add(self, sequence: Sequence, digests: list[bytes]) -> None: ...
+    def add(self, sequence: Sequence, digests: list[bytes]) -> None:
+        self.cost.add(len(digests), time.monotonic())
 
     def look_up(self, sequence: Sequence) -> None: ...
 
-    def deliver(self) -> None: ...
+    def deliver(self) -> None:
+        self.cost.begin(time.monotonic())
 
     def wait(self) -> None: ...
 
@@ -126,7 +131,7 @@ class StoredBlocks:
         self._states = {level: _LevelState(threads(level, self._results)) for level in levels}
         self._queue: deque[_Reading] = deque()
         self._max_in_flight = max(2, READ_AHEAD // runner.block_bytes)  # blocks
-        self._cost = BlockCost()
+        self.cost = BlockCost()
         pool.on_evict = self._save_evicted
 
     def counts(self) -> dict[str, int]:
@@ -146,7 +151,7 @@ class StoredBlocks:
 
         Blocks of adapters are not kept: another process may give their numbers to other adapters.
         """
-        self._cost.add(len(digests), time.monotonic())
+        self.cost.add(len(digests), time.monotonic())
         for digest in () if sequence.adapter else digests:
             for state in self._states.values():
                 if digest not in state.saved:
@@ -169,7 +174,7 @@ class StoredBlocks:
 
     def deliver(self) -> None:
         """Move blocks that were read into the cache, at most as many as do not hold up a step."""
-        self._cost.begin(time.monotonic())
+        self.cost.begin(time.monotonic())
         self._await_probes()
         for _ in range(self._max_in_flight):
             try:
@@ -354,8 +359,8 @@ class StoredBlocks:
                     self._end(reading)
         for reading in {id(reading): reading for reading in self.reading.values()}.values():
             seconds = time.monotonic() - reading.began
-            worth = SLOWNESS + reading.num_delivered * self._cost.seconds
-            if not reading.probe or not self._cost.seconds or seconds <= worth:
+            worth = SLOWNESS + reading.num_delivered * self.cost.seconds
+            if not reading.probe or not self.cost.seconds or seconds <= worth:
                 continue
             log.info(
                 "%d blocks of the prefix cache took %.3g s, longer than computing them: computing "

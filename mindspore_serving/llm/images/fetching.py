@@ -1,4 +1,4 @@
-"""Fetching of images from other servers, for the hosts that the operator allows.
+"""Fetching of files from other servers, for the hosts that the operator allows.
 
 A host name is resolved once, and the address is checked and then connected to, so a name cannot be
 rebound to a private address in between; each redirect is checked alike. The whole fetch, with name
@@ -39,7 +39,7 @@ class FetchLimits:
 def fetch(url: str, limits: FetchLimits) -> bytes:
     """Fetch the file at an http or https URL.
 
-    Raises InvalidInputs, whose message follows the image's name: a host that is not allowed, no
+    Raises InvalidInputs, whose message follows the file's name: a host that is not allowed, no
     reply, too many bytes or redirects.
     """
     deadline = time.monotonic() + limits.seconds
@@ -61,7 +61,7 @@ def _checked(url: str, hosts: Sequence[str]) -> SplitResult:
         raise InvalidInputs("is no http or https URL")
     if not hosts:
         raise InvalidInputs(
-            "is a URL, but this server fetches no images: send the image as a data URI"
+            "is a URL, but this server fetches no files: send the file as a data URI"
         )
     if host not in _lower(hosts) and ANY_HOST not in hosts:
         raise InvalidInputs(
@@ -84,7 +84,7 @@ def _request(parts: SplitResult, limits: FetchLimits, deadline: float) -> bytes 
             connection = HTTPConnection(host, parts.port or _PORTS[parts.scheme])
             connection.sock = stream
             path = f"{parts.path or '/'}{'?' + parts.query if parts.query else ''}"
-            connection.request("GET", path, headers={"Accept": "image/*"})
+            connection.request("GET", path, headers={"Accept": "*/*"})
             response = connection.getresponse()
             location = response.headers.get("Location")
             if response.status in _REDIRECTS and location:

@@ -4,6 +4,7 @@ A grid has an image's number of tokens in time, height and width. Knows no token
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -11,9 +12,25 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.images.prompt_format import (
+    Config,
+    ImagePromptFormat,
+    Processed,
+    image_token_id,
+    vision_of,
+)
 
 Grid = tuple[int, int, int]
 GRID = "image_grid_thw"  # output of the image processors: patches in time, height and width
+
+
+def qwen_vl(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Qwen-VL and GLM-V; None for a text model of the same architecture."""
+    if not config.get("vision_config"):
+        return None
+    size = merge_size_of(vision_of(config))
+    write = partial(_write_grid, size)
+    return ImagePromptFormat(image_token_id(config), 0, write, {}, merge_size=size)
 
 
 def merge_size_of(vision: Mapping[str, Any]) -> int:
@@ -33,7 +50,7 @@ def grid_of(patches: Sequence[int], merge_size: int) -> Grid:
     return time, height // merge_size, width // merge_size
 
 
-def in_grid(merge_size: int, names: Sequence[str], count: int, processed: Mapping[str, Any]) -> str:
+def _write_grid(merge_size: int, names: Sequence[str], count: int, processed: Processed) -> str:
     """Write an image: a placeholder for each token of its grid."""
     return names[0] * prod(grid_of(processed[GRID][0], merge_size))
 

@@ -3,12 +3,12 @@
 Their vectors are computed elsewhere (`tower`). Threads may share a reader.
 """
 
-import base64
-import binascii
+import json
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,18 +17,21 @@ import numpy.typing as npt
 from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
-from mindspore_serving.llm.checkpoint.model_files import find_config
+from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
+from mindspore_serving.llm.checkpoint.model_files import find_config, read_json
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.descriptions.config_types import MAX_INT
 from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
-from mindspore_serving.llm.images.fetching import FetchLimits, fetch
-from mindspore_serving.llm.images.messages import ImageSource
-from mindspore_serving.llm.images.prompt_formats import ImagePromptFormat, find_prompt_format
+from mindspore_serving.llm.images.loading import check_counts, load_file
+from mindspore_serving.llm.images.messages import MediaSource
+from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import check_tokens
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
+Options: TypeAlias = Mapping[str, Any] | None
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 
 
@@ -71,44 +74,53 @@ class ImageReader:
         StartError: a library is missing, or the processor is missing or broken.
     """
 
+    _mark_of_shared = b""  # in the hash of an image that is not alone, if others change its vectors
+
     def __init__(self, directory: Path, config: EngineConfig) -> None:
         self._config = config
         self._processor = open_processor(directory)
 
-    def read(self, sources: Sequence[ImageSource]) -> list[PreparedImage]:
+    def read(self, sources: Sequence[MediaSource]) -> list[PreparedImage]:
         """Fetch, decode and prepare images.
 
         Raises InvalidField, naming the image: too many, not allowed, too large, or broken.
         """
-        max_images = self._config.max_images
-        if len(sources) > max_images:
-            accepted = f"at most {max_images}" if max_images else "none: max_images is 0"
-            field, _, inside = sources[0].field.partition("[")
-            has = "have" if inside else "has"
-            raise InvalidField(field, f"{has} {len(sources)} images, expected {accepted}")
-        return [self._read(source) for source in sources]
+        check_counts(sources, self._config)
+        return [self.read_image(source, is_alone=len(sources) == 1) for source in sources]
 
-    def _read(self, source: ImageSource) -> PreparedImage:
+    def read_image(self, source: MediaSource, *, is_alone: bool) -> PreparedImage:
+        """Fetch, decode and prepare an image.  Raises InvalidField."""
         try:
-            data = _load(source.url, self._config)
+            data = load_file(source.url, self._config.max_image_bytes, self._config)
             image = decode_file(data, self._config)
-            return self._prepare(image, blake2b(data, digest_size=16).digest())
+            return self.prepare(image, digest_of(data), is_alone=is_alone)
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None
 
-    def _prepare(self, image: Any, digest: bytes) -> PreparedImage:
+    def prepare(
+        self, image: Any, digest: bytes, options: Options = None, *, is_alone: bool = False
+    ) -> PreparedImage:
+        """Prepare a decoded image; `options` are arguments of its processor, None: the usual ones.
+
+        Several images of a request may be prepared otherwise than one that `is_alone`.  Raises
+        InvalidInputs.
+        """
         try:
-            processed = self._process(image)
+            processed = self._process(image, options, is_alone=is_alone)
             text = self._write(processed)
         except MemoryError:  # a very thin image is enlarged beyond the memory
             raise
         except Exception as error:  # the library has no errors of its own
             raise InvalidInputs(f"cannot be prepared: {error_text(error)}") from error
         inputs = {n: MessageArray.of(x) for n, x in processed.items() if isinstance(x, np.ndarray)}
+        if not is_alone:
+            digest += self._mark_of_shared
         return PreparedImage(digest, text, self._count(text), inputs)
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
-        processed: Mapping[str, Any] = self._processor([image], return_tensors="np")
+    def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
+        processed: Mapping[str, Any] = self._processor(
+            [image], return_tensors="np", **(options or {})
+        )
         return processed
 
     def _write(self, processed: Mapping[str, Any]) -> str:
@@ -140,7 +152,8 @@ class PromptImageReader(ImageReader):
     ) -> None:
         super().__init__(directory, config)
         self.prompt_format = prompt_format
-        self.token = names[1 if prompt_format.frame else 0]  # templates write it for an image
+        self.token = names[1 if prompt_format.is_framed else 0]  # templates write it for an image
+        self._mark_of_shared = b"shared" if prompt_format.process_shared else b""
         self._names = names
         trained = flattened(find_config(directory)).get("max_position_embeddings")
         self._max_tokens = config.max_model_len or trained or MAX_INT
@@ -155,17 +168,23 @@ class PromptImageReader(ImageReader):
             raise InvalidField(
                 "messages",
                 f"have {len(images)} images and {len(pieces) - 1} times {self.token!r}, the "
-                "placeholder of an image: leave it out of texts",
+                "placeholder of an image: "
+                + (
+                    "leave it out of texts"
+                    if len(pieces) > len(images)
+                    else "the chat template shows none in such a message, send them as the user"
+                ),
             )
         texts = [image.text for image in images]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
-    def _process(self, image: Any) -> Mapping[str, Any]:
-        merge_size, options = self.prompt_format.merge_size, self.prompt_format.options
-        if merge_size:
+    def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
+        prompt_format = self.prompt_format
+        if merge_size := prompt_format.merge_size:
             check_tokens(self._processor, image.size, merge_size, self._max_tokens)
-        processed: Mapping[str, Any] = self._processor([image], return_tensors="np", **options)
-        return processed
+        if prompt_format.process_shared and not is_alone:
+            return prompt_format.process_shared(self._processor, image)
+        return super()._process(image, options or prompt_format.options, is_alone=is_alone)
 
     def _write(self, processed: Mapping[str, Any]) -> str:
         prompt_format = self.prompt_format
@@ -173,6 +192,11 @@ class PromptImageReader(ImageReader):
 
     def _count(self, text: str) -> int:
         return text.count(self._names[0])
+
+
+def digest_of(*contents: bytes) -> bytes:
+    """Return the name of an image: a hash of its file, and of its place in it."""
+    return blake2b(b"".join(contents), digest_size=16).digest()
 
 
 def open_reader(
@@ -194,11 +218,19 @@ def open_reader(
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
             raise StartError(f"config.json names image token {token_id}, which the tokenizer lacks")
+    for word in prompt_format.words:
+        if tokenizer.token_id(word) is None:
+            raise StartError(f"the tokenizer has no token {word!r}, which prompts with images have")
     return PromptImageReader(directory, prompt_format, names, config)
 
 
 def open_processor(directory: Path) -> Any:
     """Open the image processor of the model in `directory`.  Raises StartError."""
+    if is_gguf(directory):
+        with TemporaryDirectory() as files:
+            content = json.dumps(read_json(directory / PROCESSORS[0]))
+            (Path(files) / PROCESSORS[0]).write_text(content)
+            return open_processor(Path(files))
     if not has_processor(directory):
         raise StartError(f"{directory} has no {PROCESSORS[0]}, which says how images are resized")
     try:
@@ -233,24 +265,6 @@ def process_image(processor: Any, image: Any) -> dict[str, "npt.NDArray[Any]"]:
 def has_processor(directory: Path) -> bool:
     """Return whether the directory has the configuration of an image processor."""
     return any((directory / name).is_file() for name in PROCESSORS)
-
-
-def _load(url: str, config: EngineConfig) -> bytes:
-    """Return the file at `url`, decoded or fetched.  Raises InvalidInputs."""
-    if url[:5].lower() != "data:":
-        seconds = config.preparation_timeout
-        return fetch(url, FetchLimits(config.image_hosts, config.max_image_bytes, seconds))
-    head, comma, content = url.partition(",")
-    if not comma or not head.lower().endswith(";base64"):
-        raise InvalidInputs('is no base64 data URI, expected "data:image/png;base64,..."')
-    if len(content) * 3 // 4 > config.max_image_bytes + 2:
-        raise InvalidInputs(
-            f"has {len(content) * 3 // 4:,} bytes, expected at most {config.max_image_bytes:,}"
-        )
-    try:
-        return base64.b64decode(content, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidInputs(f"is no valid base64: {error}") from None
 
 
 def to_arrays(image: PreparedImage) -> Mapping[str, "npt.NDArray[Any]"]:

@@ -30,7 +30,8 @@ class AttentionSpec:
 
     `window` 0 is none; `alibi` are slopes per head or None; `sinks` names a tensor [num_heads] of
     one more score per head, which takes its share of the softmax and has no value; `latent` are the
-    sizes of latent attention, whose heads have `head_dim` features once they are expanded.
+    sizes of latent attention, whose heads have `head_dim` features once they are expanded.  With
+    `is_causal`, no token attends to later ones, not even one of an image to others of that image.
     """
 
     num_heads: int
@@ -42,6 +43,7 @@ class AttentionSpec:
     alibi: tuple[float, ...] | None = None
     sinks: str = ""
     latent: Latent | None = None
+    is_causal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

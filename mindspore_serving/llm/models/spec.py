@@ -174,6 +174,7 @@ class ModelSpec:
             alibi=alibi,
             sinks=f"{names.layers}.{layer}.{names.sinks}" if names.sinks else "",
             latent=self.latent,
+            is_causal=self.architecture.bidirectional_windows and not self.windows[layer],
         )
 
 

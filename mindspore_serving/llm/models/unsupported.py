@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection
 from difflib import get_close_matches
 
+from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
+
 _STATE = "whose state is not supported"
 # Pattern of the beginning of a name -> reason; the first match counts.
 REASONS: tuple[tuple[str, str], ...] = (
@@ -17,7 +19,8 @@ REASONS: tuple[tuple[str, str], ...] = (
     (r"(RecurrentGemma|Rwkv|xLSTM)", f"it has recurrent layers, {_STATE}"),
     (r"GLMModel", "it is the first GLM; ChatGLMModel and GlmForCausalLM are later ones"),
     (r"(T5|MT5|UMT5|Bart|MBart|Pegasus|Marian|BigBird|Led|LongT5|ProphetNet|M2M|Whisper|Blenderbot)",
-     "it has an encoder and a decoder"),
+     f"it has an encoder and a decoder; of such models {', '.join(SEQ2SEQ)} generate"),
+    (r"InternVLChat", "it needs its own code, unlike its checkpoint for transformers (-hf)"),
     (r".*(VL|Vision|Llava|Image|Audio|Omni|Janus|Florence|Idefics|SmolVLM|Pixtral)",
      "it is for images or audio"),
     (r"PanguProMoEV2", "its attention has keys that belong to no token (sinks)"),

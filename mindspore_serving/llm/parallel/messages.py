@@ -6,7 +6,7 @@ Those that all roles have are in `process.vocabulary`.
 from typing import Any, TypeAlias
 
 from mindspore_serving.core.placement import RankPlacement
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.step import Row, StateSlots, Step
 from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, Ready
 
 
@@ -31,21 +31,20 @@ class Connect(Message, frozen=True, tag=17):
 class Compute(Message, frozen=True, tag=11):
     """A step to compute, for logits or for vectors.
 
-    A row is (tokens, start, blocks, num_logits, adapter, uses_long_rope).  With `best` rank 0 reads
-    as many of the best logits of each row, not all.
+    A row is (tokens, start, blocks, num_logits, adapter, state, uses_long_rope).  With `best`
+    rank 0 reads as many of the best logits of each row, not all.
     """
 
     number: int
-    rows: list[tuple[list[int], int, list[int], int, int, bool]]
+    rows: list[tuple[list[int], int, list[int], int, int, StateSlots | None, bool]]
     copies: list[tuple[int, int]]
     embeds: bool
     best: int = 0
 
     def step(self) -> Step:
         """Return the step."""
-        return Step(
-            tuple(Row(*row[:-1], uses_long_rope=row[-1]) for row in self.rows), tuple(self.copies)
-        )
+        rows = tuple(Row(*row[:-1], uses_long_rope=row[-1]) for row in self.rows)
+        return Step(rows, tuple(self.copies))
 
 
 class AgentReady(Ready, frozen=True, tag=12):
@@ -89,7 +88,10 @@ FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRef
 def compute(number: int, step: Step, *, embeds: bool = False, best: int = 0) -> Compute:
     """Return the message for `step`."""
     rows = [
-        (list(r.tokens), r.start, list(r.blocks), r.num_logits, r.adapter, r.uses_long_rope)
-        for r in step.rows
-    ]
+        (
+            list(row.tokens), row.start, list(row.blocks), row.num_logits, row.adapter,
+            row.state, row.uses_long_rope,
+        )
+        for row in step.rows
+    ]  # fmt: skip
     return Compute(number, rows, list(step.copies), embeds, best)

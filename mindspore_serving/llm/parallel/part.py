@@ -136,11 +136,6 @@ def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") ->
 
     Raises StartError if there are too few, or some that stages cannot compute.
     """
-    if spec.state is not None:
-        raise StartError(
-            f"pipeline_parallel is {size}, but {spec.architecture_name} has layers with a state "
-            "beside keys and values, which stages do not keep; leave it out"
-        )
     if spec.is_connected:
         raise StartError(
             f"pipeline_parallel is {size}, but {spec.architecture_name} has layers that share keys "
@@ -153,14 +148,20 @@ def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") ->
         )
     if not stage_layers:
         layers = Shard(rank, size).of(spec.num_layers)
-        return replace(spec, layers=range(layers.begin, layers.end))
+        return _with_layers(spec, range(layers.begin, layers.end))
     parts = stage_layers.split(":")
     if len(parts) != size or not all(part.isascii() and part.isdecimal() for part in parts):
         raise StartError(
             f"stage_layers is {stage_layers!r}, expected pipeline_parallel={size} numbers, divided "
             "by colons"
         )
-    return replace(spec, layers=divide_layers(spec.num_layers, list(map(int, parts)))[rank])
+    return _with_layers(spec, divide_layers(spec.num_layers, list(map(int, parts)))[rank])
+
+
+def _with_layers(spec: ModelSpec, layers: range) -> ModelSpec:
+    """Return the spec of a stage; it has state slots even if none of its layers has a state."""
+    state = spec.state and replace(spec.state, layers=spec.state.layers.intersection(layers))
+    return replace(spec, layers=layers, state=state)
 
 
 def divide_layers(num_layers: int, numbers: Sequence[int]) -> list[range]:
@@ -178,19 +179,14 @@ def rank_options(
     """Return the options of one rank, from those of all together.
 
     Ranks that share every layer compute at the same time and share the threads, `num_threads` if
-    the option is not set; stages follow each other, and each has all threads.  With
-    `takes_adapters` stages have their layers of adapters that are there at the start.  Raises
+    the option is not set; stages follow each other, and each has all threads.  Ranks of a runtime
+    that `takes_adapters` have their part of adapters that are there at the start.  Raises
     StartError for options that no rank supports.
     """
     if config.max_loras or (config.has_adapters and not takes_adapters):
         raise StartError(
             f"{parallel_text(config)}, but LoRA adapters are not loaded by ranks while they run: "
             "leave max_loras out, or merge the adapter into the checkpoint"
-        )
-    if config.has_adapters and config.tensor_parallel > 1:
-        raise StartError(
-            f"{parallel_text(config)}, but LoRA adapters are not cut over ranks: leave adapters "
-            "out, merge the adapter into the checkpoint, or use only pipeline_parallel"
         )
     memory = config.kv_cache_memory and config.kv_cache_memory // config.num_ranks
     threads = config.num_threads

@@ -181,13 +181,20 @@ class ShardedCheckpoint(Checkpoint):
         stored = self.stored(name)
         if stored.dtype in FLOATS or is_packed(stored.dtype):
             return super().shape(name)
-        cut = self._cut(name, stored.shape)
+        cut = self.cut_of(name, stored.shape)
         return stored.shape if cut is None else cut.shape_of(stored.shape)
+
+    def rounded(self, name: str, bits: int) -> Packed:
+        """Return this rank's part of the whole matrix, rounded: scales are of whole rows of it."""
+        cut = self.cut_of(name, self.stored(name).shape)
+        if cut is None or cut.axis == 0:
+            return super().rounded(name, bits)
+        return _columns_of(Checkpoint.of(self).rounded(name, bits), cut.ranges[0], name)
 
     def packed(self, name: str) -> Packed | None:
         """Return the integers of this rank's part.  Raises StartError if it would split a group."""
         whole = super().packed(name)
-        cut = None if whole is None else self._cut(name, whole.shape)
+        cut = None if whole is None else self.cut_of(name, whole.shape)
         if whole is None or cut is None:
             return whole
         if cut.axis == 0:
@@ -197,7 +204,7 @@ class ShardedCheckpoint(Checkpoint):
     def input_rounding(self, name: str) -> StaticInputs | str:
         """Return the rounding of this rank's inputs; the bias behind a sum is that of rank 0."""
         whole = super().input_rounding(name)
-        cut = self._cut(name, whole.values.shape) if isinstance(whole, StaticInputs) else None
+        cut = self.cut_of(name, whole.values.shape) if isinstance(whole, StaticInputs) else None
         if not isinstance(whole, StaticInputs) or cut is None:
             return whole
         if cut.axis == 0:
@@ -207,7 +214,7 @@ class ShardedCheckpoint(Checkpoint):
     def _part(self, name: str, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if self._is_bias_of_sum(name):
             return bits if self._shard.rank == 0 else np.zeros_like(bits)
-        cut = self._cut(name, bits.shape)
+        cut = self.cut_of(name, bits.shape)
         return bits if cut is None else cut.part_of(bits)
 
     def _module(self, name: str) -> str:
@@ -216,8 +223,8 @@ class ShardedCheckpoint(Checkpoint):
     def _is_bias_of_sum(self, name: str) -> bool:
         return self._module(name) in self._inputs and not name.endswith(".weight")
 
-    def _cut(self, name: str, shape: tuple[int, ...]) -> Cut | None:
-        """Return the cut of a tensor, None if the rank has all of it."""
+    def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
+        """Return the cut of a tensor of that whole shape, None if the rank has all of it."""
         if name.rpartition(".")[0] in (self._names.embedding, self._names.head):
             count = self._spec.vocab_size
             return _rows(name, shape, [self._shard.of(count)], count)

@@ -59,7 +59,7 @@ class ProcessorSetup(msgspec.Struct, frozen=True):
 
     directory: str
     card: ModelCard
-    config: dict[str, Any]  # fields of `EngineConfig` that limit images
+    config: dict[str, Any]  # fields of `EngineConfig` that limit files
 
 
 def load(setup: bytes) -> Mapping[str, Role]:
@@ -68,13 +68,15 @@ def load(setup: bytes) -> Mapping[str, Role]:
     directory = Path(decoded.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    images = None
+    images, limits = None, EngineConfig(**decoded.config)
     if decoded.card.takes_images:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing
         # Image processors do not need PyTorch, whose import takes seconds and 400 MB.
         sys.modules["torch"] = None  # type: ignore[assignment]
-        images = open_reader(directory, tokenizer, EngineConfig(**decoded.config))
-    processor = Processor(tokenizer, template, decoded.card, is_trusted=False, images=images)
+        images = open_reader(directory, tokenizer, limits)
+    processor = Processor(
+        tokenizer, template, decoded.card, is_trusted=False, images=images, limits=limits
+    )
     try:
         processor.warm()
     except ServingError as error:  # the same for each request with a grammar

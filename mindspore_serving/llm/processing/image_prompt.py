@@ -1,14 +1,22 @@
 """Images of one request, in the text of its prompt and in its tokens."""
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
-from mindspore_serving.llm.images.messages import MARKDOWN, Message, find_images, to_marks
+from mindspore_serving.llm.images.media import ImageMark, MediaReader
+from mindspore_serving.llm.images.messages import (
+    MARKDOWN,
+    Message,
+    find_media,
+    parts_of,
+    replace_media,
+)
 from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
+from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
 Messages: TypeAlias = Sequence[Message]
 
@@ -16,68 +24,75 @@ Messages: TypeAlias = Sequence[Message]
 class ImagePrompt:
     """Images of `messages`, or of the text `markdown`, read by `reader`.
 
-    `reader` is None for a model that takes no images.  Raises InvalidField naming an image that
-    cannot be used.
+    `messages` are those of the request, with texts and marks in place of images, videos and
+    documents.  Raises InvalidField naming a file that cannot be used.
     """
 
-    def __init__(
-        self, reader: PromptImageReader | None, messages: Messages | None, markdown: str = ""
-    ) -> None:
-        sources = find_images(messages or (), markdown)
-        if sources and reader is None:
-            raise InvalidField(sources[0].field, "is an image, but the model reads no images")
-        self._reader, self._markdown = reader, markdown
-        self._read: dict[str, PreparedImage] = {}
-        if sources and reader is not None:
-            images = reader.read(sources)
-            pairs = zip(sources, images, strict=True)
-            self._read = {source.url: image for source, image in pairs}
+    def __init__(self, reader: MediaReader, messages: Messages | None, markdown: str = "") -> None:
+        sources = find_media(messages or (), markdown)
+        replacements = reader.read(sources)
+        self._reader = reader.images
+        self._links: dict[str, ImageMark] = {}
+        if markdown:
+            self._links = {
+                source.url: mark
+                for source, (mark,) in zip(sources, replacements, strict=True)
+                if isinstance(mark, ImageMark)
+            }
+        self._markdown = markdown
+        self.messages = None if messages is None else replace_media(messages, replacements)
+        self._has_images = bool(self.of(self.messages))
 
     @property
     def token(self) -> str:
         """Text that stands for an image; "" if there are none."""
-        return self._reader.token if self._reader is not None and self._read else ""
-
-    def marked(self, messages: Messages) -> list[dict[str, Any]]:
-        """Return the messages with marks for images, as a chat template takes them."""
-        return [dict(message) for message in to_marks(messages)]
+        return self._reader.token if self._reader is not None and self._has_images else ""
 
     def of(self, messages: Messages | None) -> list[PreparedImage]:
         """Return the images of some of the messages, in order; or of the text."""
-        return [self._read[source.url] for source in find_images(messages or (), self._markdown)]
+        links = [self._links[match[1]] for match in MARKDOWN.finditer(self._markdown)]
+        parts = parts_of(messages or ())
+        return [mark.image for mark in (*links, *parts) if isinstance(mark, ImageMark)]
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
-        if not self._read:
+        if not self._links:
             return text
-        return MARKDOWN.sub(lambda match: self._read[match[1]].text, text)
+        return MARKDOWN.sub(lambda match: self._links[match[1]].image.text, text)
 
     def expand(self, text: str, messages: Messages) -> str:
         """Return the text of some of the messages with the texts of its images."""
-        if self._reader is None or not self._read:
+        if self._reader is None or not self._has_images:
             return text
         return self._reader.expand(text, self.of(messages))
 
 
 def to_prompt_images(
-    reader: PromptImageReader, tower: Tower, ids: Sequence[int], images: Sequence[PreparedImage]
+    reader: PromptImageReader, tower: Tower, prompt: PreparedPrompt
 ) -> PromptImages:
-    """Return `images` as the engine takes them, at their positions in the prompt `ids`.
+    """Return the images of `prompt` as the engine takes them, computed if they are not yet.
 
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
     positions = [
-        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
+        index
+        for index, token_id in enumerate(prompt.ids)
+        if token_id == reader.prompt_format.token_id
     ]
-    count = sum(image.count for image in images)
+    count = sum(image.count for image in prompt.images)
     if len(positions) != count:
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {count} for its images"
         )
     prompt_format, parts = reader.prompt_format, None
     if prompt_format.merge_size:
-        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
-        parts = rope_positions(len(ids), positions, grids)
-    vectors, is_bidirectional = tower.compute(images), prompt_format.is_bidirectional
-    return PromptImages(positions, vectors, is_bidirectional=is_bidirectional, rope_positions=parts)
+        grids = [
+            grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in prompt.images
+        ]
+        parts = rope_positions(len(prompt.ids), positions, grids)
+    computed = prompt.computed or tower.compute(prompt.images)
+    return PromptImages(
+        positions, computed, is_bidirectional=prompt_format.is_bidirectional,
+        fill_id=prompt_format.fill_id, rope_positions=parts,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     LLMRequest,
+    Prefill,
     Refused,
     RequestRefused,
     Tokenize,
@@ -22,9 +23,9 @@ from mindspore_serving.core.llm_messages import (
 )
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.core.speech_messages import Transcribe
+from mindspore_serving.core.speech_messages import Speak, Transcribe
 from mindspore_serving.errors import ServingError, from_code, printable
-from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.messages import has_media
 from mindspore_serving.llm.images.reader import PreparedImage
 from mindspore_serving.llm.processing.answer_format import AnswerFormat
 
@@ -43,6 +44,7 @@ class PreparedPrompt(msgspec.Struct, frozen=True, array_like=True, tag=1):
     answer_format: AnswerFormat
     bad_words_ids: list[list[int]] | None  # None without a tokenizer
     images: list[PreparedImage] = []
+    computed: Any = None  # by the tower, in the worker
 
 
 class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -118,7 +120,7 @@ def is_small(request: LLMRequest) -> bool:
 
     Token ids that need no text cost nothing, so any number of them is small.
     """
-    if isinstance(request, DescribeTokenizer | Transcribe):
+    if isinstance(request, DescribeTokenizer | Transcribe | Speak | Prefill):
         return True
     if isinstance(request, Detokenize):
         return len(request.token_ids) <= SMALL
@@ -142,15 +144,12 @@ def is_small(request: LLMRequest) -> bool:
 
 
 def has_images(request: LLMRequest) -> bool:
-    """Return whether there are images in its messages or its text, or to embed.
-
-    Raises InvalidField for an image without a URL.
-    """
+    """Return whether there are files in its messages, images in its text, or images to embed."""
     if isinstance(request, Embed):
         return bool(request.images)
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
-    return bool(find_images(messages or (), markdown))
+    return has_media(messages or (), markdown)
 
 
 def _room(room: int, value: Any) -> int:

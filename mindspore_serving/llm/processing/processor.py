@@ -24,8 +24,10 @@ from mindspore_serving.core.llm_messages import (
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
-from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import (
@@ -88,7 +90,7 @@ class Processor:
 
     `find_adapter` returns the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
     grammars may be written by anybody: see `GrammarCompiler`.  `images` reads the images of
-    requests, and `tower` computes them, where requests are completed.
+    requests, and `tower` computes them, where requests are completed.  `limits` are those of files.
     """
 
     def __init__(
@@ -101,9 +103,11 @@ class Processor:
         is_trusted: bool = True,
         images: ImageReader | None = None,
         tower: Tower | None = None,
+        limits: EngineConfig | None = None,
     ) -> None:
         self.adapter = find_adapter
         self._images = images if isinstance(images, PromptImageReader) else None
+        self._media = MediaReader(self._images, limits or EngineConfig())
         self._tower = tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
@@ -148,7 +152,7 @@ class Processor:
             "tenant": request.tenant,
             "cache_salt": request.cache_salt,
             "grammar": self.grammar(prompt.answer_format.grammar),
-            "continues": request.messages is None,
+            "continues": request.messages is None and not self._card.max_prompt_len,
         }
         thinking = thinking_limit(prompt, self._card, self._tokenizer)
         if thinking is not None:
@@ -157,7 +161,7 @@ class Processor:
             reader, tower = self._images, self._tower
             assert reader is not None
             assert tower is not None
-            options["images"] = to_prompt_images(reader, tower, prompt.ids, prompt.images)
+            options["images"] = to_prompt_images(reader, tower, prompt)
         room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
@@ -169,6 +173,18 @@ class Processor:
             options,
             is_capped=(prompt.params.max_tokens or 0) > room,
         )
+
+    def see(self, prompts: Sequence[PreparedPrompt]) -> list[PreparedPrompt | ServingError]:
+        """Compute the images of several requests together.
+
+        Returns each prompt with what was computed, or why its images cannot be.
+        """
+        assert self._tower is not None
+        computed = self._tower.compute_all([prompt.images for prompt in prompts])
+        return [
+            result if isinstance(result, ServingError) else structs.replace(prompt, computed=result)
+            for prompt, result in zip(prompts, computed, strict=True)
+        ]
 
     def is_quick(self, request: LLMRequest) -> bool:
         """Return whether `request` is read at once, and its grammar is known.
@@ -191,7 +207,9 @@ class Processor:
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         """Return the tokens of a text or a conversation, with their offsets in it."""
         tools = None if request.tool_choice.mode == "none" else request.tools
-        text, add_special = self._text(request, tools, self._read_images(request))
+        images = self._read_images(request)
+        request = structs.replace(request, messages=images.messages)
+        text, add_special = self._text(request, tools, images)
         check_extent(text, self._card)
         ids, offsets = self._with_tokenizer().encode_with_offsets(text, add_special)
         return Tokenized(text, outputs.prompt(ids), tuple(offsets))
@@ -246,6 +264,7 @@ class Processor:
         """Return the prompt as text, if it is one, as tokens that fit the model, and its images."""
         text = None
         images = self._read_images(request)
+        request = structs.replace(request, messages=images.messages)
         if request.suffix is not None:
             text = self._check_infill(request)
             ids = self._infill(request, text, request.suffix)
@@ -293,7 +312,7 @@ class Processor:
 
     def _read_images(self, request: Generate | Tokenize) -> ImagePrompt:
         markdown = request.markdown if isinstance(request, Generate) else ""
-        return ImagePrompt(self._images, request.messages, markdown)
+        return ImagePrompt(self._media, request.messages, markdown)
 
     def _fits(
         self,
@@ -323,17 +342,16 @@ class Processor:
             return images.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
             raise InvalidInputs("the request has both a prompt and messages, expected one of them")
-        messages = request.messages
-        request = structs.replace(request, messages=images.marked(messages))
-        text = images.expand(self._chat.text(request, tools, images.token), messages)
+        text = images.expand(self._chat.text(request, tools, images.token), request.messages)
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:
-        limit = self._card.max_model_len
-        if count >= limit:
+        limit, longest = self._card.max_model_len, self._card.longest_prompt
+        if count > longest:
+            with_answer = f"{limit} together with the answer"
             text = (
-                f"the prompt has {count} tokens, the model takes at most {limit} together with the "
-                "answer"
+                f"the prompt has {count} tokens, the model takes at most "
+                f"{with_answer if longest == limit - 1 else longest}"
             )
             raise RequestRefused(Refused("context", text, count, limit))
 

@@ -8,7 +8,7 @@ from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score, Side
 from mindspore_serving.errors import InvalidField, InvalidInputs
-from mindspore_serving.llm.images.messages import ImageSource
+from mindspore_serving.llm.images.messages import MediaSource
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.processing.prepared import PreparedTexts
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
@@ -80,7 +80,7 @@ class TextReader:
             return {}
         if self._images is None:
             raise InvalidField(request.images[0].field, "is an image, but the model reads none")
-        sources = [ImageSource(image.field, image.url) for image in request.images]
+        sources = [MediaSource(image.field, image.url) for image in request.images]
         read = self._images.read(sources)
         return {image.index: each for image, each in zip(request.images, read, strict=True)}
 

@@ -66,6 +66,14 @@ def open_encoder(directory: str | Path, runtime: str, config: EngineConfig) -> E
     return opener(directory, config)
 
 
+def open_seq2seq(directory: str | Path, runtime: str, config: EngineConfig) -> Runner:
+    """Open the encoder and the decoder in `directory` in `runtime`.  Raises as `open_runner`."""
+    able = {name: row for name, row in RUNTIMES.items() if row.opens_seq2seq}
+    check_runtime(config, runtime, able, " for a model with an encoder and a decoder")
+    opener: Open = _import(runtime, RUNTIMES[runtime].opens_seq2seq)
+    return opener(directory, config)
+
+
 def _import(runtime: str, path: str) -> Any:
     module, _, function = path.partition(":")
     try:

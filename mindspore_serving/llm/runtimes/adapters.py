@@ -4,16 +4,18 @@ A `WeightUse` is a use of a weight: a table from which rows are gathered, or a m
 by.  If a model's head is its embedding, both have the same name.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.lora import Adapter, LowRank, Matrix, read_adapter
+from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.shards import Cut, ShardedCheckpoint
 
 TABLE, MATRIX = "table", "matrix"
 NORMALISED = ("BaichuanForCausalLM",)  # architectures whose head is rescaled when it is loaded
@@ -28,17 +30,23 @@ class BaseModel:
     """Base model of adapters.
 
     `shapes` are those of the weights that can be adapted, [out, in], or [vocabulary, features] of a
-    table; `read` returns a tensor in float32.
+    table.  A rank has its part of each, and so has its `checkpoint`.
     """
 
     spec: ModelSpec
     shapes: Mapping[WeightUse, tuple[int, ...]]
-    read: Callable[[str], Matrix]
+    checkpoint: Checkpoint
 
     @property
     def head(self) -> str:
         """Name of the head's own tensor, also if the embedding is used in its place."""
         return f"{self.spec.architecture.names.head}.weight"
+
+    def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
+        """Return the cut of a matrix of that whole shape, None if all of it is here."""
+        if not isinstance(self.checkpoint, ShardedCheckpoint):
+            return None
+        return self.checkpoint.cut_of(name, shape)
 
 
 def read_changes(config: EngineConfig, base: BaseModel | None) -> dict[int, Changes]:
@@ -65,16 +73,20 @@ def match_adapter(adapter: Adapter, base: BaseModel, where: str) -> Changes:
         if _is_elsewhere(name, base, where):
             continue
         use = _find(name, base, where)
-        _check_shape(use, name, (change.up.shape[0], change.down.shape[1]), base, where)
-        changes[use] = change
+        shape = change.up.shape[0], change.down.shape[1]
+        cut = base.cut_of(use[1], shape)
+        _check_shape(use, name, shape if cut is None else cut.shape_of(shape), base, where)
+        changes[use] = change if cut is None else _part_of(change, cut)
     for name, matrix in adapter.replaced.items():
         if _is_elsewhere(name, base, where):
             continue
         use = _find(name, base, where)
         if use[1].endswith(LINEAR):
             matrix = matrix.T
+        cut = base.cut_of(use[1], matrix.shape)
+        matrix = matrix if cut is None else cut.part_of(matrix)
         _check_shape(use, name, matrix.shape, base, where)
-        difference = matrix - base.read(use[1])
+        difference = matrix - base.checkpoint.f32(use[1])
         if difference.any():  # PEFT writes embeddings even if they are unchanged
             changes[use] = _joined(_of_full_rank(difference), changes.get(use))
     return changes
@@ -135,6 +147,13 @@ def _check_shape(
             f"{where} changes {name!r} as {list(shape)}, but it is {list(expected)} here: it is an "
             "adapter of another model"
         )
+
+
+def _part_of(change: LowRank, cut: Cut) -> LowRank:
+    """Return a rank's part: of the outputs, or of the inputs, over which the ranks' results add."""
+    if cut.axis == 0:
+        return replace(change, up=cut.part_of(change.up))
+    return replace(change, down=cut.part_of(change.down))
 
 
 def _of_full_rank(difference: Matrix) -> LowRank:

@@ -77,7 +77,7 @@ def runner_limits(
     longest = longest_sequence(config, spec)
     budget = _budget(config, _needs(config, spec, block_bytes, longest), memory, num_ranks)
     size, slot_bytes = budget.size, spec.state.slot_bytes if spec.state else 0
-    num_slots = _num_slots(config, size, slot_bytes) if slot_bytes else 0
+    num_slots = 0 if spec.state is None else _num_slots(config, size, slot_bytes)
     size -= num_slots * slot_bytes
     max_blocks = config.max_num_seqs * -(-longest // config.block_size)
     num_blocks = size // block_bytes if block_bytes else max_blocks
@@ -160,11 +160,13 @@ def _budget(
 
 
 def _num_slots(config: EngineConfig, memory: int, slot_bytes: int) -> int:
-    """Return the number of state slots in a share of `memory`.
+    """Return the number of state slots in a share of `memory`; those of a stage may have 0 bytes.
 
     Raises StartError if there are not enough for one sequence.
     """
     max_slots = SLOTS_PER_SEQUENCE * config.max_num_seqs + 1
+    if not slot_bytes:
+        return max_slots
     count = min(max_slots, int(memory * SHARE_OF_SLOTS) // slot_bytes)
     if count < MIN_SLOTS:
         raise StartError(

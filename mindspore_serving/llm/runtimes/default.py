@@ -12,6 +12,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import AUTO, COMBINED, OPENVINO, RUNTIMES
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
+from mindspore_serving.llm.checkpoint.gguf.projector import find_projector
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS, EngineConfig
 from mindspore_serving.llm.models.dual import find_dual
@@ -61,6 +62,10 @@ def _no_gguf(directory: Path, config: EngineConfig) -> str:
     return "" if is_gguf(directory) else "the model is no GGUF file"
 
 
+def _images(directory: Path, config: EngineConfig) -> str:
+    return "the model takes images" if config.max_images and find_projector(directory) else ""
+
+
 def _option(directory: Path, config: EngineConfig) -> str:
     try:
         check_runtime(config, COMBINED)
@@ -106,5 +111,5 @@ def _instructions(directory: Path, config: EngineConfig) -> str:
 
 
 REASONS: tuple[Callable[[Path, EngineConfig], str], ...] = (
-    _no_gguf, _option, _exact, _draft, _library, _floats, _blocks, _instructions,
+    _no_gguf, _images, _option, _exact, _draft, _library, _floats, _blocks, _instructions,
 )  # fmt: skip

@@ -31,10 +31,13 @@ class RunnerLimits:
     def agreed(self, minimum: Callable[[int], int]) -> "RunnerLimits":
         """Return the limits that every rank can hold, by `minimum` of their numbers."""
         num_blocks, longest = minimum(self.num_blocks), minimum(self.max_model_len)
-        memory = self.memory
-        if memory.kept_blocks is not None:
-            memory = replace(memory, kept_blocks=minimum(memory.kept_blocks))
-        return replace(self, num_blocks=num_blocks, max_model_len=longest, memory=memory)
+        num_slots = minimum(self.num_slots)
+        kept = self.memory.kept_blocks  # None also of a stage without keys and values
+        kept = minimum(self.num_blocks if kept is None else kept)
+        memory = replace(self.memory, kept_blocks=kept)
+        return replace(
+            self, num_blocks=num_blocks, max_model_len=longest, num_slots=num_slots, memory=memory
+        )
 
 
 @dataclass(frozen=True, slots=True)

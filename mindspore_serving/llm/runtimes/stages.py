@@ -13,6 +13,7 @@ stage, gets the logits.
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
-from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, Step, Vectors
+from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, StateSlots, Step, Vectors
 
 MIN_MICRO_BATCH = 64  # tokens, unless the step has fewer
 MAX_MICRO_BATCH = 128  # tokens
@@ -60,11 +61,12 @@ class StageRunner(LimitedRunner):
                 stage.num_blocks,
                 stage.vocab_size,
                 stage.max_model_len,
+                num_slots=stage.num_slots,
                 adapters=stage.adapters,
                 memory=stage.cache_memory,
             )  # fmt: skip
         )
-        self.hidden_size = stage.hidden_size
+        self.hidden_size, self.rope_switch = stage.hidden_size, stage.rope_switch
         self._stage, self._width = stage, stage.width
         stages = grid.stages
         self._ring, self._size = Ring(stages), stages.size
@@ -161,8 +163,26 @@ def micro_batches(step: Step, size: int) -> Iterator[Step]:
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
     """Split a row after `count` tokens; the second part may be empty."""
     tokens, rest = row.tokens[:count], row.tokens[count:]
+    if not rest:
+        return row, replace(row, tokens=())
     after = min(row.num_logits, len(rest))
+    first, second = (None, None) if row.state is None else _cut_state(row.state, count)
     return (
-        Row(tokens, row.start, row.blocks, row.num_logits - after, row.adapter),
-        Row(rest, row.start + len(tokens), row.blocks, after, row.adapter),
+        replace(row, tokens=tokens, num_logits=row.num_logits - after, state=first),
+        replace(row, tokens=rest, start=row.start + count, num_logits=after, state=second),
     )
+
+
+def _cut_state(state: StateSlots, count: int) -> tuple[StateSlots, StateSlots]:
+    """Split the slots of a row after `count` tokens.
+
+    Until the state to keep is computed, its slot holds the one between the parts.
+    """
+    if 0 < state.kept < count:
+        return state, StateSlots(state.write, state.write)
+    if not state.kept:
+        return StateSlots(state.read, state.write), StateSlots(state.write, state.write)
+    rest = replace(state, read=state.snapshot, kept=state.kept - count)
+    if not rest.kept:
+        rest = StateSlots(state.snapshot, state.write)
+    return StateSlots(state.read, state.snapshot), rest

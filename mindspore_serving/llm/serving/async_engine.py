@@ -19,6 +19,7 @@ from mindspore_serving.core.llm_messages import (
     Event,
     Generate,
     LLMRequest,
+    Prefill,
     Tokenize,
     to_refused,
 )
@@ -29,7 +30,7 @@ from mindspore_serving.core.reading_messages import (
     TokenizerDescribed,
 )
 from mindspore_serving.core.sampling_params import FinishReason
-from mindspore_serving.core.speech_messages import Transcribe
+from mindspore_serving.core.speech_messages import Speak, Transcribe
 from mindspore_serving.core.upstream_report import UpstreamReport
 from mindspore_serving.errors import InvalidField, ServingError
 from mindspore_serving.llm.engine.stats import EngineStats
@@ -48,7 +49,9 @@ from mindspore_serving.llm.serving.engine_loop import (
     LoopRunner,
 )
 from mindspore_serving.llm.serving.generation import GenerationEvents, ReadingEvents
+from mindspore_serving.llm.serving.handoffs import HandoffPlanned, Handoffs, Overdue, PrefillCaller
 from mindspore_serving.llm.serving.memory_monitor import MemoryMonitor
+from mindspore_serving.llm.serving.prefilling import PrefillEvents
 from mindspore_serving.llm.serving.preparation import Preparation, Prepared
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.task_loop import TaskLoop
@@ -132,6 +135,7 @@ class AsyncEngine:
             is_trusted=False,
             images=opened.images,
             tower=opened.tower,
+            limits=opened.config,
         )
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" atomic
@@ -155,6 +159,11 @@ class AsyncEngine:
         if self._runner is not None and hasattr(self._runner, "call_when_decided"):
             self._runner.call_when_decided(wake)
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
+        self.handoffs: Handoffs | None = None  # of a worker that decodes
+
+    def hand_off(self, caller: PrefillCaller) -> None:
+        """Let other workers compute prompts, which `caller` calls."""
+        self.handoffs = Handoffs(self._loop, caller, self._open, self._put)
 
     @property
     def decision(self) -> str:
@@ -184,6 +193,8 @@ class AsyncEngine:
             answer = GenerationEvents(request_id, request, self._outputs, self._recorder, timeline)
         elif isinstance(request, Embed | Score):
             answer = ReadingEvents(request_id, request, self.card)
+        elif isinstance(request, Prefill):
+            answer = PrefillEvents(request_id, request)
         self._open[request_id] = _OpenRequest(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
@@ -227,7 +238,9 @@ class AsyncEngine:
         while outbox:
             part_id, output = outbox.popleft()
             request_id = part_id.partition("/")[0]
-            if request_id in self._open:
+            if isinstance(output, HandoffPlanned | Overdue):
+                self._hand_off(request_id, output)
+            elif request_id in self._open:
                 collected.setdefault(request_id, []).append((part_id, output))
         for request_id, outputs in collected.items():
             self._deliver(request_id, outputs)
@@ -239,6 +252,8 @@ class AsyncEngine:
         self._preparation.close()
         if self._monitor is not None:
             self._monitor.close()
+        if self.handoffs is not None:
+            self.handoffs.close()
         self._loop.close()
         self.adapters.close()
 
@@ -249,8 +264,8 @@ class AsyncEngine:
             self._put([(request_id, read.event)])
         elif isinstance(request, Tokenize):
             self._put([(request_id, self._processor.tokenize(request, self._outputs))])
-        elif isinstance(request, Transcribe):
-            raise InvalidField("model", text="this model reads texts, and no speech")
+        elif isinstance(request, Transcribe | Speak):
+            raise InvalidField("model", text="this model reads and writes texts, and no speech")
         elif isinstance(request, DescribeTokenizer):
             self._put([(request_id, TokenizerDescribed(tokenizer_config(self._opened)))])
         elif isinstance(request, Detokenize):
@@ -260,7 +275,10 @@ class AsyncEngine:
             with self._lock:
                 if request_id in self._open:
                     for part_id, command in commands:
-                        self._loop.post(part_id, command)
+                        if self.handoffs is not None and isinstance(request, Generate):
+                            self.handoffs.begin(part_id, request, answer, command)
+                        else:
+                            self._loop.post(part_id, command)
 
     def _fail(self, request_id: str, error: ServingError) -> None:
         self._put([(request_id, error)])
@@ -281,6 +299,8 @@ class AsyncEngine:
             entry = self._open.pop(request_id, None)
         self._preparation.cancel(request_id)
         answer = None if entry is None else entry.answer
+        if self.handoffs is not None:
+            self.handoffs.cancel(request_id)
         if answer is not None:
             for part_id in answer.request_ids:
                 self._loop.post(part_id, _aborting(part_id))
@@ -291,6 +311,13 @@ class AsyncEngine:
         self._wake()
 
     # --- on the thread that collects ----------------------------------------------------------
+
+    def _hand_off(self, request_id: str, output: HandoffPlanned | Overdue) -> None:
+        assert self.handoffs is not None
+        if isinstance(output, Overdue):
+            self.handoffs.on_overdue(request_id)
+        elif (entry := self._open.get(request_id)) is not None:
+            self.handoffs.start(request_id, entry.item_id, entry.log_id)
 
     def _deliver(self, request_id: str, outputs: list[tuple[str, Any]]) -> None:
         entry = self._open.get(request_id)

@@ -55,6 +55,8 @@ class GenerationEvents:
         self._parsers: dict[int, AnswerParser] = {}
         self._timeline = timeline or Timeline()
         self._timing = Timing(recorder, self._timeline)
+        self.prompt: Sequence[int] = ()  # if another worker may compute it
+        self.num_computed = 0  # tokens of it that another worker has computed
 
     @property
     def is_done(self) -> bool:
@@ -76,6 +78,8 @@ class GenerationEvents:
         if prepared.answer_format.is_parsed:
             self._format = prepared.answer_format
         ids, request_id = prepared.prompt_ids, self.request_ids[0]
+        if not prepared.adapter and not prepared.options.get("images"):
+            self.prompt = ids if prepared.params.prompt_logprobs is None else ()
         prompt = self._outputs.prompt(ids) if request.has_prompt_tokens else None
 
         def add(engine: LanguageEngine) -> Any:
@@ -101,7 +105,8 @@ class GenerationEvents:
             return [PromptScored(self._outputs.tokens(output.token_ids, output.logprobs))]
         self._timing.add(output.index, len(output.token_ids), output.finish_reason)
         line.num_generated_tokens += len(output.token_ids)
-        line.num_cached_tokens = max(line.num_cached_tokens, output.num_cached_tokens)
+        num_cached = output.num_cached_tokens - self.num_computed
+        line.num_cached_tokens = max(line.num_cached_tokens, num_cached)
         if output.finish_reason is not None:
             self.num_open -= 1
             line.finish_reasons.append(output.finish_reason.value)

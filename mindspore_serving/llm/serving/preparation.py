@@ -1,14 +1,16 @@
 """Preparation of requests: small ones on two threads, other ones in processes that can be killed.
 
 What a child returns is completed on a third thread; on a fourth if it has images, which are
-computed there, and on a fifth if it is large, as its grammar may take a second to build: other
-requests do not wait for these.
+computed there, those of waiting requests together; and on a fifth if it is large, as its grammar
+may take a second to build: other requests do not wait for these.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from contextvars import Context, copy_context
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,12 +38,29 @@ from mindspore_serving.llm.processing.processor import Processor
 THREADS = 2
 WARM_AFTER = 1.0  # seconds: both take as long and the memory of a second tokenizer
 _LARGE_ANSWER = 64 * 1024  # bytes of what a child returns: its grammar, or many tokens
-IMAGE_OPTIONS = (
+BATCH_BYTES = 16 << 20  # of requests whose images are computed together
+FILE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
+    "max_videos", "max_video_seconds", "max_video_frames", "max_documents", "max_document_pages",
+    "max_file_bytes",
 )  # fmt: skip
 
 Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None
 OnPrepared = Callable[[Prepared], None]
+
+
+@dataclass(slots=True)
+class _Unseen:
+    """A request with images that were read and are not computed yet."""
+
+    request_id: str
+    take: OnPrepared
+    answer: bytes | JobFailure
+    context: Context  # of its log lines
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.answer) if isinstance(self.answer, bytes) else 0
 
 
 class Preparation:
@@ -67,6 +86,7 @@ class Preparation:
         self._completing_thread = ThreadPoolExecutor(1, "complete")  # builds grammars
         self._image_thread = ThreadPoolExecutor(1, "see")  # computes images
         self._large_thread = ThreadPoolExecutor(1, "large")  # builds large grammars
+        self._unseen: deque[_Unseen] = deque()
         self._lock = threading.Lock()
         self._jobs: dict[str, PoolJob | None] = {}
         self._pool: Pool | None = None
@@ -75,7 +95,7 @@ class Preparation:
             limits = PoolLimits(
                 seconds=opened.config.preparation_timeout, memory=opened.config.preparation_memory
             )
-            config = {name: getattr(opened.config, name) for name in IMAGE_OPTIONS}
+            config = {name: getattr(opened.config, name) for name in FILE_OPTIONS}
             setup = msgspec.msgpack.encode(
                 child.ProcessorSetup(str(opened.directory.absolute()), card, config)
             )
@@ -133,10 +153,13 @@ class Preparation:
         context = copy_context()
 
         def done(answer: bytes | JobFailure) -> None:
+            if has_images(request):
+                self._unseen.append(_Unseen(request_id, take, answer, context))
+                self._image_thread.submit(self._see)
+                return
             end = partial(self._end, request_id, take, answer)
             is_large = isinstance(answer, bytes) and len(answer) > _LARGE_ANSWER
-            plain = self._large_thread if is_large else self._completing_thread
-            threads = self._image_thread if has_images(request) else plain
+            threads = self._large_thread if is_large else self._completing_thread
             threads.submit(context.run, self._guarded, request_id, end)
 
         job = encode_job(request, log.request_id.get())
@@ -151,10 +174,52 @@ class Preparation:
             self._pool = self._open_pool()
         return self._pool
 
+    def _see(self) -> None:
+        """Compute the images of the first requests that wait for this, and complete these."""
+        batch: list[tuple[_Unseen, PreparedPrompt]] = []
+        for request in self._take_unseen():
+            self._run(request, partial(self._read_unseen, request, batch))
+        if not batch:
+            return
+        try:
+            results = self._processor.see([prompt for _, prompt in batch])
+        except Exception:
+            log.error("computing images", exc_info=True)
+            results = [ServingError("the images could not be computed; see the log")] * len(batch)
+        for (request, _), seen in zip(batch, results, strict=True):
+            if isinstance(seen, ServingError):
+                self._run(request, partial(_raise, seen))
+            else:
+                self._run(request, partial(self._finish, request.request_id, request.take, seen))
+
+    def _take_unseen(self) -> list[_Unseen]:
+        """Return the first requests in the queue, of `BATCH_BYTES` together, or the first alone."""
+        requests, size = list[_Unseen](), 0
+        while self._unseen and (not requests or size + self._unseen[0].num_bytes <= BATCH_BYTES):
+            requests.append(self._unseen.popleft())
+            size += requests[-1].num_bytes
+        return requests
+
+    def _read_unseen(self, request: _Unseen, batch: list[tuple[_Unseen, PreparedPrompt]]) -> None:
+        """Add a request to `batch`, unless it was cancelled, or finish it if it has no images."""
+        if request.request_id not in self._jobs:
+            return
+        read = self._decode(request.answer)
+        if isinstance(read, PreparedPrompt) and read.images:
+            batch.append((request, read))
+        else:
+            self._finish(request.request_id, request.take, read)
+
+    def _run(self, request: _Unseen, work: Callable[[], None]) -> None:
+        request.context.run(self._guarded, request.request_id, work)
+
     def _end(self, request_id: str, take: OnPrepared, answer: bytes | JobFailure) -> None:
+        self._finish(request_id, take, self._decode(answer))
+
+    def _decode(self, answer: bytes | JobFailure) -> Prepared:
         if isinstance(answer, JobFailure):
             raise self._to_error(answer)
-        self._finish(request_id, take, decode_result(answer))
+        return decode_result(answer)
 
     def _finish(self, request_id: str, take: OnPrepared, read: Prepared) -> None:
         with self._lock:
@@ -187,3 +252,7 @@ class Preparation:
         }
         error: ServingError = kinds.get(failure, InvalidInputs)(text)
         return error
+
+
+def _raise(error: ServingError) -> None:
+    raise error

@@ -5,39 +5,30 @@ processes; one thread cuts the recordings into pieces and writes their texts, th
 together, a piece of each request in turn.
 """
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import Event, LLMRequest, to_refused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
-from mindspore_serving.core.upstream_report import UpstreamReport
-from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded, ServingError
+from mindspore_serving.errors import InvalidField, Overloaded, ServingError
 from mindspore_serving.isolation.children import ForkServer
 from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.options import check_speech
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
-from mindspore_serving.llm.serving.no_adapters import NoAdapters
-from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.speech import child
 from mindspore_serving.llm.speech.batch import SpeechBatch
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner, row_bytes
 from mindspore_serving.llm.speech.settings import ARCHITECTURE, SpeechModel, open_speech_model
-
-Sink = Callable[[list[Event] | ServingError, bool], None]
+from mindspore_serving.llm.speech.sound_engine import SoundEngine, to_error
 
 MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly faster
 MAX_WAITING = 64  # recordings by default
@@ -49,19 +40,8 @@ _DECODING_MEMORY = 512 << 20  # for a file, beside its samples
 _SAMPLE_BYTES = 16_000 * 24  # a second of sound while it is decoded
 
 
-@dataclass(slots=True)
-class _Entry:
-    """Request whose text is not complete."""
-
-    body: Transcribe
-    sink: Sink
-    log_id: str
-    job: PoolJob | None = None
-    request: SpeechRequest | None = None
-
-
-class SpeechEngine:
-    """Owner of a model of speech, with the interface of `AsyncEngine`.
+class SpeechEngine(SoundEngine):
+    """Owner of a model of speech.
 
     Args:
         directory: of the model.
@@ -72,26 +52,18 @@ class SpeechEngine:
         StartError: an option does not apply, or a file is missing, broken or contradicts another.
     """
 
-    unready = decision = ""
-    upstreams: tuple[UpstreamReport, ...] = ()
+    kind, does = Transcribe, "writes down speech"
 
     def __init__(self, directory: str, config: EngineConfig, wake: Callable[[], None]) -> None:
+        super().__init__(wake)
         check_speech(config)
         self._model = open_speech_model(directory)
         self._runner = SpeechRunner(self._model, config, _num_rows(self._model, config))
         self._batch = SpeechBatch(self._runner, self._model)
-        self._config, self._wake = config, wake
+        self._config = config
         self.card = _card(Path(directory), self._model, self._runner, config)
-        self.adapters = NoAdapters("models of speech take no adapters")
-        self._recorder = GenerationRecorder()
-        self._ids = count(1)
-        self._open: dict[str, _Entry] = {}
-        self._outbox: deque[tuple[str, list[Event] | ServingError, bool]] = deque()
-        self._changed = threading.Condition()
         self._waiting: deque[SpeechRequest] = deque()  # with pieces that have not begun
         self._running: dict[str, SpeechRequest] = {}
-        self._is_closing = False
-        self._problem: BaseException | None = None
         setup = msgspec.msgpack.encode(child.SoundSetup(config.max_audio_seconds))
         memory = _DECODING_MEMORY + int(config.max_audio_seconds * _SAMPLE_BYTES)
         limits = PoolLimits(
@@ -103,13 +75,7 @@ class SpeechEngine:
             max_slow=config.max_num_waiting or MAX_WAITING,
         )
         self._pool = Pool(ForkServer(child.MODULE, lambda: setup), child.DECODE, limits)
-        self._thread = threading.Thread(target=self._run, name="speech", daemon=True)
-        self._thread.start()
-
-    @property
-    def num_open(self) -> int:
-        """Number of requests whose text is not complete."""
-        return len(self._open)
+        self._start()
 
     @property
     def stats(self) -> EngineStats:
@@ -125,76 +91,11 @@ class SpeechEngine:
             num_generated_tokens=batch.num_generated,
         )
 
-    def accept(
-        self,
-        request: LLMRequest,
-        sink: Sink,
-        item_id: int = 0,
-        log_id: str = "",
-        timeline: Timeline | None = None,
-    ) -> str:
-        """Start a request as `AsyncEngine.accept` does."""
-        request_id = str(next(self._ids))
-        if not isinstance(request, Transcribe):
-            verb = type(request).__name__.lower()
-            error = InvalidField("model", text=f"this model writes down speech and cannot {verb}")
-            self._open[request_id] = _Entry(Transcribe(file=b""), sink, log_id)
-            self._put(request_id, error, True)
-            return request_id
-        entry = _Entry(request, sink, log_id)
-        self._open[request_id] = entry
-        try:
-            self._check(request)
-            entry.job = self._pool.submit(request.file, lambda a: self._take_sound(request_id, a))
-        except ServingError as error:
-            self._put(request_id, error, True)
-        return request_id
+    def _submit(self, request_id: str, request: Transcribe) -> PoolJob:
+        self._check(request)
+        return self._pool.submit(request.file, lambda answer: self._take_sound(request_id, answer))
 
-    def cancel(self, request_id: str) -> None:
-        """Cancel a request; may be called by any thread."""
-        entry = self._open.pop(request_id, None)
-        if entry is None:
-            return
-        self._recorder.answers[FinishReason.ABORT.value] += 1
-        if entry.job is not None:
-            self._pool.cancel(entry.job)
-        with self._changed:
-            if entry.request is not None:
-                entry.request.is_cancelled = True
-            self._changed.notify()
-
-    def counts(self) -> tuple[dict[str, int], dict[str, tuple[float, list[int]]]]:
-        """Return the counters as `AsyncEngine.counts` does."""
-        return dict(self._recorder.answers), self._recorder.counts()
-
-    def share_memory(self, count: int) -> None:
-        """Do nothing: the tables have a fixed size."""
-
-    def encoder_runner(self) -> NoReturn:
-        """Raise InvalidInputs: this encoder reads sound."""
-        raise InvalidInputs("this encoder reads sound, not texts")
-
-    def collect(self) -> None:
-        """Deliver events as `AsyncEngine.collect` does."""
-        while self._outbox:
-            request_id, outcome, is_last = self._outbox.popleft()
-            entry = self._open.get(request_id)
-            if entry is None:
-                continue  # it was cancelled
-            if is_last:
-                self._open.pop(request_id, None)
-            refused = to_refused(outcome) if isinstance(outcome, ServingError) else None
-            entry.sink(outcome if refused is None else [refused], is_last)
-        if self._problem is not None:
-            raise RuntimeError(f"the thread of speech failed: {self._problem!r}")
-
-    def close(self) -> None:
-        """End the threads and free the model."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify()
-        self._pool.close()
-        self._thread.join()
+    def _free(self) -> None:
         self._runner.close()
 
     def _check(self, request: Transcribe) -> None:
@@ -210,10 +111,6 @@ class SpeechEngine:
         if request.translates and not languages:
             raise InvalidField("model", text="this model knows English alone: it cannot translate")
 
-    def _put(self, request_id: str, outcome: list[Event] | ServingError, is_last: bool) -> None:
-        self._outbox.append((request_id, outcome, is_last))
-        self._wake()
-
     # --- on a thread of the pool --------------------------------------------------------------
 
     def _take_sound(self, request_id: str, answer: bytes | JobFailure) -> None:
@@ -222,10 +119,11 @@ class SpeechEngine:
             return
         try:
             if isinstance(answer, JobFailure):
-                raise _to_error(answer)
+                raise to_error(answer, "decoding the file")
             samples = child.decode_answer(answer)
-            entry.body = msgspec.structs.replace(entry.body, file=b"")
-            request = SpeechRequest(request_id, entry.body, samples, self._model)
+            body = msgspec.structs.replace(entry.body, file=b"")
+            request = SpeechRequest(request_id, body, samples, self._model)
+            entry.body = body  # frees the file
             entry.request = request
             with self._changed:
                 held = sum(other.num_bytes for other in self._running.values())
@@ -240,15 +138,6 @@ class SpeechEngine:
             entry.request.is_cancelled = True  # it was cancelled meanwhile
 
     # --- on the thread that computes ----------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while self._wait():
-                self._turn()
-        except BaseException as error:
-            self._problem = error
-            log.error("the thread of speech failed", exc_info=True)
-            self._wake()
 
     def _wait(self) -> bool:
         """Wait for work; return whether there is some, False at the end."""
@@ -321,13 +210,6 @@ class SpeechEngine:
             self._waiting.clear()
         for request_id in failed:
             self._put(request_id, error, True)
-
-
-def _to_error(failure: JobFailure) -> ServingError:
-    text = f"decoding the file {failure.value}"
-    if failure is JobFailure.CROWDED:
-        return Overloaded(text)
-    return ServingError(text) if failure is JobFailure.LOST else InvalidInputs(text)
 
 
 def _num_rows(model: SpeechModel, config: EngineConfig) -> int:

@@ -6,14 +6,12 @@ with as many cells for each sequence; `mask` says which of them are there.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
-from openvino.op import Parameter
 
-from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, built, f32, i32, i64, parameter
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.speech.settings import SpeechSizes
 
@@ -32,7 +30,7 @@ class SpeechGraphs:
     def encoder(self) -> ov.Model:
         """Return the graph from `features`, [1, bins, 2 * frames], to cross keys and values."""
         sizes = self._sizes
-        features = _parameter("features", ov.Type.f32, (1, sizes.num_bins, 2 * sizes.num_frames))
+        features = parameter("features", ov.Type.f32, (1, sizes.num_bins, 2 * sizes.num_frames))
         x = self._convolution(features, "model.encoder.conv1", 1)
         x = opset.transpose(self._convolution(x, "model.encoder.conv2", 2), np.array([0, 2, 1]))
         x = opset.add(x, self._rows("model.encoder.embed_positions.weight"))
@@ -50,7 +48,7 @@ class SpeechGraphs:
             for part, name in (("cross_key", "k"), ("cross_value", "v")):
                 node = self._heads(x, f"{stem}.{name}_proj", sizes.decoder_heads)
                 outputs[f"{part}.{layer}"] = opset.convert(node, self._kind.get_type_name())
-        return _model(outputs, [features], "encoder")
+        return built(outputs, [features], "encoder")
 
     def decoder(self, aligned: Sequence[tuple[int, int]] = ()) -> ov.Model:
         """Return the graph from tokens to `logits` of some `rows`, and new keys and values.
@@ -59,9 +57,9 @@ class SpeechGraphs:
         [B, heads, tokens, frames]; it then has no earlier tokens.
         """
         sizes, width = self._sizes, self._sizes.width // self._sizes.decoder_heads
-        ids, positions = (_parameter(n, ov.Type.i32, (-1, -1)) for n in ("ids", "positions"))
-        rows = _parameter("rows", ov.Type.i32, (-1,))
-        mask = _parameter("mask", ov.Type.f32, (-1, 1, -1, -1))
+        ids, positions = (parameter(n, ov.Type.i32, (-1, -1)) for n in ("ids", "positions"))
+        rows = parameter("rows", ov.Type.i32, (-1,))
+        mask = parameter("mask", ov.Type.f32, (-1, 1, -1, -1))
         inputs = [ids, positions, mask, *([] if aligned else [rows])]
         table = self._weights.table("model.decoder.embed_tokens.weight")
         x = opset.multiply(_gathered(table, ids), f32(sizes.scale))
@@ -75,7 +73,7 @@ class SpeechGraphs:
             caches = {}
             for part in PARTS[2:] if aligned else PARTS:
                 shape = (-1, sizes.decoder_heads, lengths[part.partition("_")[0]], width)
-                caches[part] = _parameter(f"{part}.{layer}", self._kind, shape)
+                caches[part] = parameter(f"{part}.{layer}", self._kind, shape)
             inputs += caches.values()
             y = self._norm(x, f"{stem}.self_attn_layer_norm")
             heads = sizes.decoder_heads
@@ -98,11 +96,11 @@ class SpeechGraphs:
             x = opset.add(x, self._attended(q, k, v, None, f"{stem}.encoder_attn"))
             x = self._feed_forward(x, stem)
         if aligned:
-            return _model({"weights": opset.concat(followed, 1)}, inputs, "alignment")
+            return built({"weights": opset.concat(followed, 1)}, inputs, "alignment")
         flat = opset.reshape(x, i64(-1, sizes.width), False)
         x = self._norm(opset.gather(flat, rows, i32(0)), "model.decoder.layer_norm")
         logits = self._weights.product(x, "model.decoder.embed_tokens.weight")
-        return _model({"logits": logits, **outputs}, inputs, "decoder")
+        return built({"logits": logits, **outputs}, inputs, "decoder")
 
     def _convolution(self, x: Node, name: str, stride: int) -> Node:
         kernel = self._weights.vector(f"{name}.weight")
@@ -150,17 +148,3 @@ def _attention_of(q: Node, k: Node, heads: Sequence[int], width: int) -> Node:
 
 def _gathered(table: Node, ids: Node) -> Node:
     return opset.convert(opset.gather(table, ids, i32(0)), "f32")
-
-
-def _parameter(name: str, kind: Any, shape: Sequence[int]) -> Node:
-    parameter = Parameter(kind, ov.PartialShape(list(shape)))
-    parameter.output(0).get_tensor().set_names({name})
-    parameter.set_friendly_name(name)
-    return parameter
-
-
-def _model(outputs: dict[str, Node], inputs: list[Node], name: str) -> ov.Model:
-    results = [opset.result(node) for node in outputs.values()]
-    for result, label in zip(results, outputs, strict=True):
-        result.output(0).get_tensor().set_names({label})
-    return ov.Model(results, inputs, name)

@@ -134,16 +134,18 @@ def _to_floats(data: npt.NDArray[np.uint8], form: _Form) -> npt.NDArray[np.float
     return integers.astype(np.float32) / np.float32(2.0 ** (bits - 1))
 
 
-def resample(values: npt.NDArray[np.float32], rate: int) -> npt.NDArray[np.float32]:
-    """Return samples at 16 kHz of those at `rate`, by a windowed sinc."""
-    if rate == RATE or not len(values):
+def resample(
+    values: npt.NDArray[np.float32], rate: int, target: int = RATE
+) -> npt.NDArray[np.float32]:
+    """Return samples at `target` of those at `rate`, by a windowed sinc."""
+    if rate == target or not len(values):
         return values
-    common = gcd(rate, RATE)
-    up, down = RATE // common, rate // common
-    half = int(np.ceil(_TAPS * max(1.0, rate / RATE)))
+    common = gcd(rate, target)
+    up, down = target // common, rate // common
+    half = int(np.ceil(_TAPS * max(1.0, rate / target)))
     padded = np.pad(values, (half, half + 1))
     offsets = np.arange(-half + 1, half + 1)
-    taps = _filter(offsets - np.arange(up)[:, None] / up, half, min(1.0, RATE / rate))
+    taps = _filter(offsets - np.arange(up)[:, None] / up, half, min(1.0, target / rate))
     outputs = np.empty(-(-len(values) * up // down), np.float32)
     for begin in range(0, len(outputs), _CHUNK):
         numbers = np.arange(begin, min(begin + _CHUNK, len(outputs)), dtype=np.int64) * down

@@ -5,46 +5,15 @@ Failures of the store are misses.  Knows no thread and no engine.
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from mindspore_serving import log
 from mindspore_serving.llm.storage.block_values import BlockValues
-from mindspore_serving.llm.storage.circuit import Circuit
+from mindspore_serving.stores.base import ValueStore
+from mindspore_serving.stores.circuit import Circuit
 
 _LATENCY_RATE = 0.2  # part of a new measurement in the mean
-
-
-class BlockStore(Protocol):
-    """Values by name, outside of this process.  Raises `errors`, and ends each call in time."""
-
-    errors: tuple[type[Exception], ...]
-
-    def get(self, name: str, max_bytes: int) -> bytes | bytearray | None:
-        """Return a value, its first `max_bytes` at most, and mark it as used; None without it."""
-        ...
-
-    def has(self, name: str) -> bool:
-        """Return whether there is a value."""
-        ...
-
-    def touch(self, name: str, at: int | None = None) -> None:
-        """Mark a value as used, where that is possible."""
-        ...
-
-    def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
-        """Write a value; it is there as a whole or not at all."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Remove a value, if it is there."""
-        ...
-
-    def close(self) -> None:
-        """Close the connections."""
-        ...
 
 
 @dataclass(slots=True)
@@ -73,7 +42,7 @@ class BlockLevel:
     def __init__(
         self,
         name: str,
-        store: BlockStore,
+        store: ValueStore,
         values: BlockValues,
         *,
         max_blocks: int,

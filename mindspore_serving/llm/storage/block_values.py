@@ -1,19 +1,15 @@
-"""Blocks as the values of a store: their names, their checks, and their compression.
+"""Blocks as the values of a store: their seals, and their compression.
 
-    value:  magic | method | name | check | the block, or the block compressed by zstd
-            7       1        16     16
-
-The check is a hash of everything else, keyed by the secret of the store if there is one.  Nothing
-is decompressed before the check, and never to more bytes than a block has.
+The tag tells whether a block is compressed by zstd.  Nothing is decompressed before the check of
+its seal, and never to more bytes than a block has.
 """
 
 from collections.abc import Callable
-from hashlib import blake2b
 from time import perf_counter
 
-_MAGIC, _PLAIN, _ZSTD = b"MSKV002", b"\0", b"\1"
-_DIGEST_SIZE = 16
-HEAD_BYTES = len(_MAGIC) + 1 + 2 * _DIGEST_SIZE
+from mindspore_serving.stores.sealing import HEAD_BYTES, PLAIN, Seal
+
+_MAGIC, _ZSTD = b"MSKV002", b"\1"
 COMPRESSIONS = ("auto", "none", "zstd")
 _LEVEL = 1  # of zstd: higher ones make keys and values hardly smaller
 _TRIALS = 64  # blocks from one measurement of the compression to the next
@@ -88,37 +84,27 @@ class BlockValues:
         secret: bytes = b"",
         compression: Compression | None = None,
     ) -> None:
-        self._key = blake2b(secret).digest() if secret else b""
-        self._model = blake2b(model, digest_size=_DIGEST_SIZE, key=self._key).digest()
+        self.seal = Seal(_MAGIC, model, secret)
         self._block_bytes = block_bytes
         self.max_bytes = HEAD_BYTES + block_bytes
         self.compression = compression or Compression()
 
     def name(self, digest: bytes) -> str:
         """Return the name of the block with the hash `digest`, 32 hexadecimal digits."""
-        return blake2b(self._model + digest, digest_size=_DIGEST_SIZE, key=self._key).hexdigest()
+        return self.seal.name(digest)
 
     def pack(self, name: str, block: memoryview) -> tuple[bytes, bytes | memoryview]:
         """Return the head of the value and the rest of it."""
         data = self.compression.compress(block)
-        head = _MAGIC + (_PLAIN if data is None else _ZSTD) + bytes.fromhex(name)
-        content = block if data is None else data
-        return head + self._check(head, content), content
+        content, tag = (block, PLAIN) if data is None else (data, _ZSTD)
+        return self.seal.head(name, content, tag), content
 
     def unpack(self, name: str, value: bytes | bytearray) -> memoryview | None:
         """Return the block in a value; None if the value is damaged, forged or of another name."""
-        view = memoryview(value)
-        head, content = view[: HEAD_BYTES - _DIGEST_SIZE], view[HEAD_BYTES:]
-        method = bytes(head[len(_MAGIC) : len(_MAGIC) + 1])
-        if head != _MAGIC + method + bytes.fromhex(name):
+        opened = self.seal.open(name, value)
+        if opened is None:
             return None
-        if view[len(head) : HEAD_BYTES] != self._check(head, content):
-            return None
-        if method == _ZSTD:
+        tag, content = opened
+        if tag == _ZSTD:
             return _decompressed(content, self._block_bytes)
-        return content if method == _PLAIN and len(content) == self._block_bytes else None
-
-    def _check(self, head: bytes | memoryview, content: bytes | memoryview) -> bytes:
-        check = blake2b(head, digest_size=_DIGEST_SIZE, key=self._key)
-        check.update(content)
-        return check.digest()
+        return content if tag == PLAIN and len(content) == self._block_bytes else None

@@ -1,46 +1,24 @@
-"""Fingerprints of checkpoints, by the contents of their files.
+"""Fingerprints of checkpoints, by the contents of their files."""
 
-Each file is read once: a directory remembers its hash as long as its size and times do not change.
-"""
-
-import json
-import os
-import re
-from contextlib import suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import mkstemp
-from typing import Any
 
-from mindspore_serving import log
 from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
 from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration
 from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights
-from mindspore_serving.llm.storage.block_files import UNFINISHED, remove_if_abandoned
+from mindspore_serving.stores.file_hashes import DIGEST_SIZE, FileHashes
 
 # Only files that a model is made from: others may change without changing the model.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json", ".yaml")
 SLICES = ("rank_*/*", "*strategy/*")  # of ranks, in directories of their own
-REMEMBERED = "checkpoints.json"
-_UNFINISHED = re.compile(rf"checkpoints\.(\w{{8}}{re.escape(UNFINISHED)}|[0-9]+)")
-_CHUNK = 8 << 20
-_DIGEST_SIZE = 16
 
 
 def fingerprint(checkpoint: Path, directory: Path) -> bytes:
     """Hash the files of `checkpoint`, a directory or a file; `directory` remembers the hashes."""
-    known, hashes = _known(directory / REMEMBERED), {}
-    digest = blake2b(digest_size=_DIGEST_SIZE)
+    hashes, digest = FileHashes(directory), blake2b(digest_size=DIGEST_SIZE)
     for path in _files(checkpoint):
-        status = path.stat()
-        # ctime cannot be set back by a user, mtime can.
-        times = [status.st_dev, status.st_ino, status.st_size]
-        times += [status.st_mtime_ns, status.st_ctime_ns]
-        file_hash = _remembered(known.get(str(path)), times) or _hash(path)
-        hashes[str(path)] = {"status": times, "hash": file_hash}
-        digest.update(f"{path.name}\0{file_hash}\0".encode())
-    _remember(directory / REMEMBERED, known | hashes)
+        digest.update(f"{path.name}\0{hashes.hash_of(path)}\0".encode())
+    hashes.save()
     return digest.digest()
 
 
@@ -62,54 +40,3 @@ def _files_in(path: Path) -> list[Path]:
         for file in (*path.iterdir(), *slices)
         if file.suffix in SUFFIXES and file.is_file()
     )
-
-
-def _remembered(entry: Any, times: list[int]) -> str:
-    """Return the hash in `entry` if the file has not changed since, else ""."""
-    is_same = isinstance(entry, dict) and entry.get("status") == times
-    return str(entry.get("hash", "")) if is_same else ""
-
-
-def _hash(path: Path) -> str:
-    digest = blake2b(digest_size=_DIGEST_SIZE)
-    with open(path, "rb", 0) as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _known(path: Path) -> dict[str, Any]:
-    try:
-        entries = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
-
-
-def _remember(path: Path, entries: dict[str, Any]) -> None:
-    """Write the hashes of the checkpoints that still exist.
-
-    A failure is only logged: the next start then hashes the files again.
-    """
-    kept = {name: entry for name, entry in entries.items() if os.path.exists(name)}
-    unfinished = ""
-    try:
-        _remove_leftovers(path.parent)
-        number, unfinished = mkstemp(UNFINISHED, f"{path.stem}.", path.parent)
-        with open(number, "w") as file:
-            flock(number, LOCK_EX | LOCK_NB)  # held until the file is closed or this process ends
-            json.dump(kept, file)
-            file.flush()
-            os.replace(unfinished, path)
-    except OSError as error:
-        log.warning("%s cannot be written: %s", path, error)
-        with suppress(OSError):
-            os.unlink(unfinished)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Remove unfinished files of killed processes; older versions named them by process id."""
-    for path in directory.iterdir():
-        if _UNFINISHED.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-            with suppress(FileNotFoundError):  # another process has just removed it
-                remove_if_abandoned(path)

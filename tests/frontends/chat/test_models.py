@@ -93,10 +93,11 @@ async def test_leaving_cancels_once_and_never_after_the_end():
     assert inference.num_cancelled == 1
 
 
-async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit():
-    replies = await replies_of_a_reader(inference := Inference())
+@pytest.mark.parametrize("limit", [MAX_UNREAD, 2 * MAX_UNREAD])
+async def test_a_reader_that_is_busy_elsewhere_loses_the_stream_at_the_limit(limit):
+    replies = await replies_of_a_reader(inference := Inference(), limit)
     size = 1 << 20
-    for _ in range(MAX_UNREAD // size):
+    for _ in range(limit // size):
         inference.say(Reply([bytes(size)], is_last=False))
     assert inference.num_cancelled == 0
     inference.say(Reply([b"over it"], is_last=False))
@@ -122,9 +123,9 @@ async def test_replies_before_the_first_read_are_kept():
         assert (await replies.next()).failure is None
 
 
-async def replies_of_a_reader(inference):
+async def replies_of_a_reader(inference, limit=MAX_UNREAD):
     """Replies of which the first was read."""
-    replies = Replies(inference, REQUEST)
+    replies = Replies(inference, REQUEST, max_unread=limit)
     inference.say(Reply([], is_last=False))
     assert (await replies.next()).failure is None
     return replies

@@ -36,6 +36,8 @@ _OPTIONS = (
     "--disable-extensions",
     "--disable-breakpad",
     "--mute-audio",
+    "--use-fake-device-for-media-stream",  # a camera, which the page may use unasked
+    "--use-fake-ui-for-media-stream",
     "--hide-scrollbars",
     # One renderer for all pages: to start and end a process for each costs as much as half a page.
     "--renderer-process-limit=1",

@@ -124,15 +124,33 @@ def recorded(page: Browser) -> str:
 
 
 def stored(page: Browser) -> list[dict]:
-    """The messages of the conversation as the browser keeps it."""
-    found = page.evaluate(
+    """Return the messages of the latest conversation that the browser has stored."""
+    latest = max(_stored_conversations(page), key=lambda conversation: conversation["changed"])
+    return list(latest["lanes"][0]["messages"])
+
+
+def reopen(page: Browser, server: Talking, num_answers: int) -> None:
+    """Open the page again, once that many conversations are stored with an answer at their end.
+
+    A browser drops what it has not stored yet when it leaves a page.
+    """
+
+    def are_stored() -> bool:
+        ends = [each["lanes"][0]["messages"][-1] for each in _stored_conversations(page)]
+        return [end["role"] for end in ends if end["content"]] == ["assistant"] * num_answers
+
+    eventually(are_stored, what=f"{num_answers} stored conversations")
+    page.open(f"{server.url}/?again")
+
+
+def _stored_conversations(page: Browser) -> list[dict]:
+    conversations: list[dict] = page.evaluate(
         "new Promise((done) => { const open = indexedDB.open('mindspore-serving');"
         "open.onsuccess = () => { const all = open.result.transaction('conversations')"
         ".objectStore('conversations').getAll();"
         "all.onsuccess = () => { open.result.close(); done(all.result); }; }; })"
     )
-    messages = max(found, key=lambda one: one["changed"])["lanes"][0]["messages"]
-    return list(messages)
+    return conversations
 
 
 def row(server: Talking) -> dict:

@@ -14,6 +14,7 @@ from tests.frontends.page.chatting import (
     ended,
     finished,
     open_settings,
+    reopen,
     settings,
     stored,
     streamed,
@@ -221,7 +222,7 @@ def test_conversations_are_kept_found_named_and_deleted(fresh: Browser, server: 
     answers(fresh, "about snow")
     ask(fresh, "second question")
     finished(fresh)
-    fresh.open(f"{server.url}/?again")
+    reopen(fresh, server, 2)
     fresh.until("document.querySelectorAll('#list .title').length === 2")
     fresh.click("#search")
     fresh.type("rain")

@@ -25,6 +25,7 @@ from tests.frontends.page.chatting import (
     open_chat,
     record,
     recorded,
+    reopen,
     settings,
     stored,
     streamed,
@@ -35,6 +36,10 @@ from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
+KINDS = {
+    "png": "image/png", "tiff": "image/tiff", "mp4": "video/mp4", "wmv": "video/x-ms-wmv",
+    "pdf": "application/pdf",
+}  # fmt: skip
 ATTACHED = "document.querySelectorAll('#attached li').length"
 FAILURE = "document.querySelector('.failure').innerText"
 
@@ -79,7 +84,7 @@ def say_red(browser: Browser) -> None:
 
 def give(page: Browser, how: str, name: str = "red.png", body: str = RED, more: int = 0) -> None:
     """A file, with so many bytes behind it: "chosen", "dropped" or "pasted"."""
-    kind = {"png": "image/png", "tiff": "image/tiff"}.get(name.split(".")[1], "text/plain")
+    kind = KINDS.get(name.split(".")[1], "text/plain")
     act = {
         "chosen": "const one = document.getElementById('pictures'); one.files = data.files;"
         "one.dispatchEvent(new Event('change'));",
@@ -133,6 +138,8 @@ def test_an_image_alone_is_a_message_unless_removed(seeing: Browser) -> None:
         ("notes.txt", RED, 0, "notes.txt is not a text in UTF-8, a PDF or an image."),
         ("photo.tiff", RED, 0, "photo.tiff cannot be sent: images may be"),
         ("broken.png", "AAAA", 0, "broken.png cannot be read as an image."),
+        ("film.mp4", RED, 24_000_000, "film.mp4 has 24.0 MB; it may have at most 24 MB."),
+        ("film.wmv", RED, 0, "film.wmv cannot be sent: videos may be MP4"),
     ],
 )
 def test_why_a_file_is_not_taken_is_on_the_screen(
@@ -143,6 +150,61 @@ def test_why_a_file_is_not_taken_is_on_the_screen(
     assert seeing.evaluate(ATTACHED) == 0
     give(seeing, "dropped")
     seeing.until(f"{ATTACHED} === 1 && {FAILURE} === ''")
+
+
+@pytest.mark.parametrize(("how", "name"), [("dropped", "film.mp4"), ("chosen", "paper.pdf")])
+def test_a_video_or_a_pdf_is_sent_to_a_model_with_images(
+    seeing: Browser, how: str, name: str
+) -> None:
+    body = base64.b64encode(b"%PDF-1.4 and more").decode()
+    give(seeing, how, name, body)
+    seeing.until(f"{ATTACHED} === 1")
+    assert seeing.text("#attached .file").split("\n")[0].startswith(name)
+    ask(seeing, "What happens?")
+    finished(seeing)
+    url = f"data:{KINDS[name.split('.')[1]]};base64,{body}"
+    part = {"type": "video_url", "video_url": {"url": url}}
+    if name.endswith("pdf"):
+        part = {"type": "file", "file": {"filename": name, "file_data": url}}
+    (message,) = bodies(seeing)[-1]["messages"]
+    assert message["content"] == [part, {"type": "text", "text": "What happens?"}]
+    assert name in seeing.text(".message.user .file")
+
+
+SEEN = "document.getElementById('seen')"
+OPENED = "document.getElementById('viewfinder').open"
+
+
+def test_a_picture_of_the_camera_goes_with_the_message(seeing: Browser) -> None:
+    seeing.click("#camera")
+    seeing.until(f"{OPENED} && {SEEN}.videoWidth > 0")
+    seeing.click("#take")
+    seeing.until(f"{ATTACHED} === 1 && !{OPENED} && {SEEN}.srcObject === null")
+    ask(seeing, "Which colour?")
+    finished(seeing)
+    (message,) = bodies(seeing)[-1]["messages"]
+    assert message["content"][0]["image_url"]["url"].startswith("data:image/jpeg;base64,/9j/")
+
+
+def test_a_camera_is_off_when_its_picture_is_closed(seeing: Browser) -> None:
+    seeing.click("#camera")
+    seeing.until(f"{OPENED} && {SEEN}.videoWidth > 0")
+    seeing.evaluate(f"window.tracks = {SEEN}.srcObject.getTracks()")
+    seeing.press("Escape")
+    seeing.until(f"!{OPENED} && window.tracks[0].readyState === 'ended'")
+    assert seeing.evaluate(ATTACHED) == 0
+
+
+def test_the_chooser_of_files_opens_where_there_is_no_camera(seeing: Browser) -> None:
+    seeing.evaluate(
+        "const photo = document.getElementById('photo');"
+        "photo.click = () => { window.chosen = photo.getAttribute('capture') };"
+        "navigator.mediaDevices.getUserMedia = async () => { throw new Error('no camera') }"
+    )
+    seeing.click("#camera")
+    seeing.until("window.chosen === 'environment'")
+    seeing.evaluate("delete navigator.mediaDevices.getUserMedia")
+    assert not seeing.evaluate(OPENED)
 
 
 def test_an_unanswered_image_stays_in_the_input(seeing: Browser) -> None:
@@ -162,6 +224,10 @@ def test_axe_finds_nothing(seeing: Browser) -> None:
     give(seeing, "chosen")
     seeing.until(f"{ATTACHED} === 1")
     check(seeing, "a picture to be sent")
+    seeing.click("#camera")
+    seeing.until(f"{OPENED} && {SEEN}.videoWidth > 0")
+    check(seeing, "the picture that the camera sees")
+    seeing.click("#viewfinder-close")
     ask(seeing, "Which colour?")
     finished(seeing)
     check(seeing, "a picture that was sent")
@@ -184,7 +250,7 @@ def test_pictures_are_kept_and_in_the_file_of_an_export(browser: Browser, server
     browser.until(f"{ATTACHED} === 1")
     ask(browser, "Which colour?")
     finished(browser)
-    browser.open(f"{server.url}/?again")
+    reopen(browser, server, 1)
     browser.until("document.querySelectorAll('#list .title').length === 1")
     browser.click("#list .title")
     browser.until("document.querySelector('.message.user canvas')")
@@ -200,6 +266,7 @@ def test_an_image_for_a_model_that_takes_none_is_refused(page: Browser) -> None:
     give(page, "dropped")
     page.until(f"{FAILURE} === '{MODEL} does not accept images.'")
     assert page.evaluate(ATTACHED) == 0
+    assert page.evaluate("document.getElementById('camera').hidden")
 
 
 @pytest.mark.long  # tests/e2e/test_image_inputs.py sends what the page sends

@@ -10,9 +10,9 @@ from mindspore_serving.llm.engine import stored_blocks
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.runtimes import open_runner
-from mindspore_serving.llm.storage.block_files import open_directory
 from mindspore_serving.llm.storage.block_threads import BlockThreads
 from mindspore_serving.llm.storage.stores import open_disk, open_levels
+from mindspore_serving.stores.file_store import open_directory
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation

@@ -10,7 +10,7 @@ from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.errors import InvalidInputs, Overloaded, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.pooler import PromptText
-from mindspore_serving.llm.images.messages import ImageSource
+from mindspore_serving.llm.images.messages import MediaSource
 from mindspore_serving.llm.images.reader import open_reader, to_arrays
 from mindspore_serving.llm.loader import open_ours
 from mindspore_serving.worker.default_method import add_default_method
@@ -56,7 +56,7 @@ def read(opened):
     reader = open_reader(opened.directory, opened.tokenizer, EngineConfig())
     files = [dual_towers.file_of(picture) for picture in dual_towers.pictures()]
     uris = ["data:image/png;base64," + base64.b64encode(file).decode() for file in files]
-    return reader.read([ImageSource("input", uri) for uri in uris])
+    return reader.read([MediaSource("input", uri) for uri in uris])
 
 
 def run(engine, prompts):

@@ -108,7 +108,7 @@ def test_a_file_of_a_named_host_is_fetched_also_behind_a_redirect(path, site):
 @pytest.mark.parametrize(
     ("path", "hosts", "told"),
     [
-        ("a.png?x=1", (), "is a URL, but this server fetches no images"),
+        ("a.png?x=1", (), "is a URL, but this server fetches no files"),
         ("a.png?x=1", ("example.com",), "is on host '127.0.0.1', which is not among"),
         ("a.png?x=1", ("*",), "whose address is not public"),
         ("to/http://localhost/a.png", ("127.0.0.1",), "is on host 'localhost', which is not"),

@@ -5,6 +5,7 @@ import io
 import zlib
 
 import pytest
+from msgspec import structs
 from PIL import Image
 
 from mindspore_serving.core.llm_messages import Generate, Tokenize
@@ -13,7 +14,8 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.blocks import hash_block
 from mindspore_serving.llm.engine.prompt_images import PromptImages
-from mindspore_serving.llm.images.messages import find_images
+from mindspore_serving.llm.images.media import MediaReader
+from mindspore_serving.llm.images.messages import find_media
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt
@@ -38,10 +40,20 @@ def reader(directory, **options):
     return open_reader(directory, Tokenizer.open(directory), EngineConfig(**options))
 
 
+def media(directory, **options):
+    return MediaReader(reader(directory, **options), EngineConfig(**options))
+
+
 def processor(directory, **options):
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    return Processor(tokenizer, template, CARD, images=reader(directory, **options))
+    return Processor(
+        tokenizer,
+        template,
+        structs.replace(CARD, max_model_len=options.get("max_model_len") or CARD.max_model_len),
+        images=reader(directory, **options),
+        limits=EngineConfig(**options),
+    )
 
 
 def chat(url):
@@ -68,14 +80,14 @@ def header_of(width, height):
         (header_of(8000, 8000), {}, "8000 x 8000 pixels, expected at most 32,000,000"),
         (seeing.uri(ONE), {"max_image_pixels": 1999}, "50 x 40 pixels, expected at most 1,999"),
         (seeing.uri(ONE), {"max_image_bytes": 100}, "bytes, expected at most 100"),
-        ("http://localhost/a.png", {}, "this server fetches no images: send the image as a data"),
+        ("http://localhost/a.png", {}, "this server fetches no files: send the file as a data"),
         ("file:///etc/passwd", {}, "is no http or https URL"),
         ("", {}, "has no url"),
     ],
 )
 def test_invalid_and_too_large_images_are_refused_by_their_field(url, options, told, directory):
     with pytest.raises(InvalidField) as found:
-        ImagePrompt(reader(directory, **options), chat(url))
+        ImagePrompt(media(directory, **options), chat(url))
     assert found.value.field == PLACE
     assert told in str(found.value)
 
@@ -83,12 +95,12 @@ def test_invalid_and_too_large_images_are_refused_by_their_field(url, options, t
 def test_more_images_than_allowed_are_refused_before_any_is_read(directory):
     messages = [{"role": "user", "content": [seeing.part("data:,wrong")] * 3}]
     with pytest.raises(InvalidField, match="messages have 3 images, expected at most 2"):
-        ImagePrompt(reader(directory, max_images=2), messages)
+        ImagePrompt(media(directory, max_images=2), messages)
 
 
 def test_a_model_that_takes_no_images_says_so():
     with pytest.raises(InvalidField, match="is an image, but the model reads no images"):
-        ImagePrompt(None, chat(seeing.uri(ONE)))
+        ImagePrompt(MediaReader(None, EngineConfig()), chat(seeing.uri(ONE)))
 
 
 def test_text_that_stands_for_an_image_is_refused_beside_images(directory):
@@ -121,11 +133,11 @@ def test_tokens_of_a_chat_are_counted_with_its_images(directory):
 
 
 def test_an_image_mark_is_matched_up_to_the_next_mark_only():
-    found = find_images((), "![](data:![](data:image/png;base64,AA)")
+    found = find_media((), "![](data:![](data:image/png;base64,AA)")
     assert [source.url for source in found] == ["data:image/png;base64,AA"]
-    (one,) = find_images((), "![](https://here/a![b]!.png)")
+    (one,) = find_media((), "![](https://here/a![b]!.png)")
     assert one.url == "https://here/a![b]!.png"
-    assert find_images((), "![](data:" * 300_000) == [], "in hours, if each is followed"
+    assert find_media((), "![](data:" * 300_000) == [], "in hours, if each is followed"
 
 
 def test_an_image_for_which_the_memory_is_not_enough_is_not_called_broken(directory, monkeypatch):
@@ -136,13 +148,14 @@ def test_an_image_for_which_the_memory_is_not_enough_is_not_called_broken(direct
 
     monkeypatch.setattr(found, "_processor", grow)
     with pytest.raises(MemoryError):
-        found.read(find_images(chat(seeing.uri(ONE))))
+        found.read(find_media(chat(seeing.uri(ONE))))
 
 
 def test_images_of_small_files_are_recognised_whatever_their_format(directory):
     for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
         url = f"data:;base64,{seeing.encoded(ONE, kind)}"
-        (image,) = ImagePrompt(reader(directory), chat(url)).of(chat(url))
+        prompt = ImagePrompt(media(directory), chat(url))
+        (image,) = prompt.of(prompt.messages)
         assert image.count == 16
 
 
@@ -162,7 +175,7 @@ def test_a_template_of_parts_gets_texts_as_parts():
 
 def test_images_are_found_in_order_with_their_places():
     first, second = chat("data:,a")[0], seeing.chat("text", "more")[0]
-    found = find_images([second, first, {"role": "user", "content": "text"}])
+    found = find_media([second, first, {"role": "user", "content": "text"}])
     assert [(one.field, one.url) for one in found] == [
         ("messages[1].content[0].image_url", "data:,a")
     ]

@@ -254,6 +254,16 @@ def test_a_tensor_that_a_vision_tower_does_not_have_is_refused(tmp_path: Path, k
         Tower.open(path, EngineConfig(device="cpu"))
 
 
+def test_the_audio_tower_is_not_loaded_with_the_vision_tower(tmp_path: Path) -> None:
+    path = seeing.build(tmp_path, "gemma4-images")
+    config = json.loads((path / "config.json").read_text())
+    audio = transformers.Gemma4AudioConfig().to_dict()
+    (path / "config.json").write_text(json.dumps({**config, "audio_config": audio}))
+    changed(path, {"model.audio_tower.stem.weight": torch.ones(4)})
+    assert "model.audio_tower.stem.weight" not in open_definition(path)[0].names()
+    Tower.open(path, EngineConfig(device="cpu"))
+
+
 def test_a_tensor_that_a_dense_module_does_not_have_is_refused(tmp_path: Path) -> None:
     dense = ([[1.0, 2.0]], [0.5], "Identity")
     encoders.describe_modules(tmp_path, {}, normalizes=False, dense=dense)

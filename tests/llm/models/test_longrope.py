@@ -21,6 +21,7 @@ from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.step import Row, Step
 from tests.llm import checkpoints
+from tests.llm.rank_threads import ranks
 from tests.llm.stepping import relative_error, shuffled_tables
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
@@ -98,6 +99,14 @@ def test_rope_table_is_chosen_by_sequence_length(phi, runtime):
     for logits, text in zip(found, (short, long), strict=True):
         assert relative_error(logits, checkpoints.logits(phi, text)) < 1e-4
     runner.close()
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+def test_stages_choose_the_table_as_a_process_does(phi, runtime):
+    prompts = [checkpoints.prompts(1, seed=n, longest=n)[0] for n in (50, 65)]
+    with ranks(phi, 2, runtime, by="pipeline_parallel", **OPTIONS) as runner:
+        tokens, _ = answers(runner, prompts)
+    assert tokens == [generated(phi, prompt, 24) for prompt in prompts]
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)

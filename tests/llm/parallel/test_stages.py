@@ -25,6 +25,7 @@ pytestmark = pytest.mark.torch
 COUNT = 9  # more than a block of torch
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 PIPELINE = "pipeline_parallel"
+TENSOR = "tensor_parallel"
 
 
 @pytest.fixture(scope="module", params=["llama3-tied", "gpt2", "gemma3", "mixtral"])
@@ -53,8 +54,9 @@ def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monke
 
 
 @RUNTIMES
-def test_each_stage_has_its_layers_of_adapters(llama, runtime, tmp_path):
-    tensors = adapter(llama, INNER, seed=3)
+@pytest.mark.parametrize(("modules", "by"), [(INNER, PIPELINE), (INNER, TENSOR), (OUTSIDE, TENSOR)])
+def test_ranks_have_their_parts_of_adapters(llama, runtime, modules, by, tmp_path):
+    tensors = adapter(llama, modules, seed=3)
     path = write(tmp_path / "adapter", tensors)
     prompt = checkpoints.prompts(1)[0][:9]
     rows = tuple(Row(prompt, 0, blocks, 9, number) for blocks, number in (([3], 1), ([1], 0)))
@@ -63,9 +65,9 @@ def test_each_stage_has_its_layers_of_adapters(llama, runtime, tmp_path):
     options = {"kv_cache_dtype": "f32", "adapters": {"a": str(path)}}
     if runtime == "torch":
         options["block_size"] = 32
-    with ranks(llama, 2, runtime, by=PIPELINE, **options) as runner:
-        found = runner.run(Step(rows))
-    for directory, logits in zip(directories, np.split(found, 2), strict=True):
+    with ranks(llama, 2, runtime, by=by, **options) as runner:
+        logits_of_rows = np.split(runner.run(Step(rows)), 2)
+    for directory, logits in zip(directories, logits_of_rows, strict=True):
         expected = open_runner(directory, runtime, config).run(Step((Row(prompt, 0, [1], 9),)))
         np.testing.assert_allclose(logits, expected, rtol=1e-3, atol=1e-3)
 
@@ -136,22 +138,11 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
         ({PIPELINE: 2, "stage_layers": "1:²"}, "stage_layers is '1:²', expected pipeline_parallel"),
         ({PIPELINE: 2, "max_loras": 1}, "pipeline_parallel is 2, but LoRA adapters are not loaded"),
         ({"tensor_parallel": 2, "max_loras": 1}, "tensor_parallel is 2, but LoRA adapters"),
-        (
-            {"tensor_parallel": 2, "adapters": {"a": "/nowhere"}},
-            "tensor_parallel is 2, but LoRA adapters are not cut over ranks",
-        ),
-        ({"tensor_parallel": 2, "quantization": "int8"}, "splits only float matrices"),
     ],
 )
 def test_options_that_openvino_ranks_do_not_support_raise_an_error(llama, options, problem):
     with pytest.raises(StartError, match=problem):
         LLM(llama, "openvino", dtype="f32", **options)
-
-
-def test_stages_refuse_layers_with_a_state_by_name(built):
-    path = checkpoints.build("lfm2", built)
-    with pytest.raises(StartError, match="Lfm2ForCausalLM has layers with a state"):
-        LLM(path, "torch", pipeline_parallel=2)
 
 
 def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):

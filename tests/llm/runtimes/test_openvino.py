@@ -276,6 +276,14 @@ def test_quantised_weights_set_the_group_of_dynamic_quantisation(monkeypatch):
     assert options.properties(0)["ENABLE_CPU_PINNING"] is False
 
 
+def test_integers_with_fewer_inputs_than_a_group_are_multiplied_right(directory):
+    """The model has 64 features; more than four tokens take another kernel of the plugin."""
+    runner = open_runner(directory, "openvino", EngineConfig(**OPTIONS, quantization="int8"))
+    prompt = checkpoints.prompts(1)[0]
+    assert len(prompt) > 4
+    assert relative_error(all_logits(runner, prompt), checkpoints.logits(directory, prompt)) < 0.2
+
+
 def test_bfloat16_matrices_are_multiplied_without_a_float32_copy(tmp_path):
     """The graph of dtype bf16, run in f32 so that any processor can: products alone are rounded."""
     directory = checkpoints.build("llama", tmp_path, dtype="bfloat16")

@@ -1,7 +1,5 @@
 """The engine of speech: many recordings together, those that leave, and those that are refused."""
 
-import threading
-
 import pytest
 
 from mindspore_serving.core.llm_messages import Generate, Refused
@@ -10,6 +8,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.speech.engine import SpeechEngine
 from tests.llm import hearing
+from tests.llm.sounding import SoundClient
 from tests.llm.speech.test_sound import wav
 from tests.waiting import eventually
 
@@ -17,33 +16,12 @@ pytestmark = pytest.mark.torch
 OPTIONS = {"dtype": "f32", "max_num_seqs": 3, "max_num_waiting": 6, "max_audio_seconds": 100}
 
 
-class Client:
-    """What the engine delivers, by the number of a request."""
+class Client(SoundClient):
+    """A client of the model in `directory`."""
 
     def __init__(self, directory, **options):
-        self._woken = threading.Event()
-        self.engine = SpeechEngine(
-            str(directory), EngineConfig(**{**OPTIONS, **options}), self._woken.set
-        )
-        self.events, self.ended = [], []
-
-    def send(self, request):
-        number = len(self.events)
-        self.events.append([])
-
-        def take(events, is_last):
-            self.events[number] += events if isinstance(events, list) else [events]
-            if is_last:
-                self.ended.append(number)
-
-        return self.engine.accept(request, take)
-
-    def wait(self, count):
-        def collected():
-            self.engine.collect()
-            return len(self.ended) >= count
-
-        eventually(collected)
+        config = EngineConfig(**{**OPTIONS, **options})
+        super().__init__(SpeechEngine(str(directory), config, lambda: None))
 
     def text(self, number):
         segments = [row for event in self.events[number][:-1] for row in event.segments]

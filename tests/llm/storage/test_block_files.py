@@ -11,16 +11,16 @@ import pytest
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.storage import fingerprint as fingerprints
-from mindspore_serving.llm.storage.block_files import (
+from mindspore_serving.llm.storage.block_threads import BlockThreads
+from mindspore_serving.llm.storage.fingerprint import fingerprint
+from mindspore_serving.llm.storage.stores import open_disk
+from mindspore_serving.stores import file_hashes
+from mindspore_serving.stores.file_store import (
     SUFFIX,
     UNFINISHED,
     open_directory,
 )
-from mindspore_serving.llm.storage.block_threads import BlockThreads
-from mindspore_serving.llm.storage.block_values import HEAD_BYTES
-from mindspore_serving.llm.storage.fingerprint import fingerprint
-from mindspore_serving.llm.storage.stores import open_disk
+from mindspore_serving.stores.sealing import HEAD_BYTES
 from tests.waiting import PATIENCE, eventually
 
 SIZE = 100
@@ -263,8 +263,8 @@ def test_a_broken_list_of_checkpoints_is_ignored(tmp_path, spoil):
     checkpoint = tmp_path / "model.gguf"
     checkpoint.write_bytes(b"x")
     expected = fingerprint(checkpoint, tmp_path)
-    (tmp_path / fingerprints.REMEMBERED).unlink()
-    spoil(tmp_path / fingerprints.REMEMBERED)
+    (tmp_path / file_hashes.REMEMBERED).unlink()
+    spoil(tmp_path / file_hashes.REMEMBERED)
     assert fingerprint(checkpoint, tmp_path) == expected
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -273,8 +273,8 @@ def test_a_checkpoint_that_has_not_changed_is_not_read_again(tmp_path, monkeypat
     model = tmp_path / "model.gguf"
     model.write_bytes(b"weights")
     first = fingerprint(model, tmp_path)
-    monkeypatch.setattr(fingerprints, "_hash", None)
+    monkeypatch.setattr(file_hashes, "_hash", None)
     assert fingerprint(model, tmp_path) == first
     monkeypatch.undo()
-    (tmp_path / fingerprints.REMEMBERED).write_text("damaged")
+    (tmp_path / file_hashes.REMEMBERED).write_text("damaged")
     assert fingerprint(model, tmp_path) == first

@@ -8,8 +8,8 @@ pytest.importorskip("zstandard")
 
 from mindspore_serving.llm.engine.block_cost import BlockCost
 from mindspore_serving.llm.storage.block_values import Compression
-from mindspore_serving.llm.storage.bounds import StoreBounds
-from mindspore_serving.llm.storage.circuit import FIRST_PAUSE, MAX_PAUSE, Circuit
+from mindspore_serving.stores.bounds import StoreBounds
+from mindspore_serving.stores.circuit import FIRST_PAUSE, MAX_PAUSE, Circuit
 
 
 class Clock:

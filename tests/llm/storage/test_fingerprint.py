@@ -3,13 +3,13 @@
 import fcntl
 import json
 
-from mindspore_serving.llm.storage import fingerprint as fingerprints
 from mindspore_serving.llm.storage.fingerprint import fingerprint
+from mindspore_serving.stores import file_hashes
 
 
 def test_concurrent_writers_of_the_checkpoint_list_share_no_file(tmp_path, monkeypatch):
     warnings = []
-    monkeypatch.setattr(fingerprints.log, "warning", lambda *words: warnings.append(words))
+    monkeypatch.setattr(file_hashes.log, "warning", lambda *words: warnings.append(words))
     one, two = (tmp_path / name for name in ("one.gguf", "two.gguf"))
     for checkpoint in (one, two):
         checkpoint.write_bytes(b"weights")
@@ -18,16 +18,16 @@ def test_concurrent_writers_of_the_checkpoint_list_share_no_file(tmp_path, monke
     write = json.dump
 
     def write_slowly(entries, file):
-        monkeypatch.setattr(fingerprints.json, "dump", write)
+        monkeypatch.setattr(file_hashes.json, "dump", write)
         fingerprint(two, cache)  # of a process or thread that is as far
-        assert (cache / fingerprints.REMEMBERED).is_file()
+        assert (cache / file_hashes.REMEMBERED).is_file()
         write(entries, file)
 
-    monkeypatch.setattr(fingerprints.json, "dump", write_slowly)
+    monkeypatch.setattr(file_hashes.json, "dump", write_slowly)
     fingerprint(one, cache)
     assert warnings == []
-    assert list(json.loads((cache / fingerprints.REMEMBERED).read_text())) == [str(one)]
-    assert [path.name for path in cache.iterdir()] == [fingerprints.REMEMBERED]
+    assert list(json.loads((cache / file_hashes.REMEMBERED).read_text())) == [str(one)]
+    assert [path.name for path in cache.iterdir()] == [file_hashes.REMEMBERED]
 
 
 def test_unfinished_checkpoint_lists_of_killed_processes_are_removed(tmp_path):
@@ -42,5 +42,5 @@ def test_unfinished_checkpoint_lists_of_killed_processes_are_removed(tmp_path):
     with held:
         fcntl.flock(held, fcntl.LOCK_EX)
         fingerprint(checkpoint, cache)
-    kept = {"checkpoints.ijklmnop.unfinished", "checkpoints.other", fingerprints.REMEMBERED}
+    kept = {"checkpoints.ijklmnop.unfinished", "checkpoints.other", file_hashes.REMEMBERED}
     assert {path.name for path in cache.iterdir()} == kept

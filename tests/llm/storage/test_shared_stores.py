@@ -19,19 +19,20 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import stored_blocks
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
-from mindspore_serving.llm.storage import circuit, stores
-from mindspore_serving.llm.storage.block_files import SUFFIX
+from mindspore_serving.llm.storage import stores
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads
-from mindspore_serving.llm.storage.block_values import HEAD_BYTES
-from mindspore_serving.llm.storage.redis_store import PASSWORD, PREFIX
 from mindspore_serving.llm.storage.stores import open_disk
+from mindspore_serving.stores import circuit
+from mindspore_serving.stores.file_store import SUFFIX
+from mindspore_serving.stores.redis_store import PASSWORD, PREFIX
+from mindspore_serving.stores.sealing import HEAD_BYTES
 from tests.e2e.authority import Authority
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
-from tests.llm.storage import key_value_server
-from tests.llm.storage.key_value_server import KeyValueServer
 from tests.llm.storage.test_block_files import block, digest
 from tests.llm.toy_answers import continuation
+from tests.stores import key_value_server
+from tests.stores.key_value_server import KeyValueServer
 from tests.waiting import PATIENCE, eventually
 
 SIZE = 100
@@ -175,10 +176,8 @@ def test_a_value_that_decompresses_to_more_than_a_block_is_refused_before():
     level = open_store("memory://bombs")
     name = level.values.name(digest(1))
     for content in (bytes(1 << 24), bytes(SIZE - 1)):
-        head, _ = level.values.pack(name, block(1))
         bomb = zstandard.ZstdCompressor().compress(content)
-        head = head[:7] + b"\1" + head[8:-16]
-        value = head + level.values._check(head, bomb) + bomb
+        value = level.values.seal.head(name, bomb, b"\1") + bomb
         assert level.values.unpack(name, value) is None
 
 
@@ -278,7 +277,7 @@ def test_wrong_secrets_and_limits_are_start_errors(tmp_path):
 
 def test_missing_library_is_a_start_error_with_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "redis", None)
-    monkeypatch.delitem(sys.modules, "mindspore_serving.llm.storage.redis_store")
+    monkeypatch.delitem(sys.modules, "mindspore_serving.stores.redis_store")
     with pytest.raises(StartError, match="prefix_cache_store needs redis, which is not installed"):
         open_store("redis://127.0.0.1")
 

@@ -13,6 +13,7 @@ export function make(tag, className = "", text = "") {
 // Icons as lines on a grid of 24 by 24.
 const ICONS = {
   auto: "M12 4a8 8 0 1 0 0 16 8 8 0 0 0 0-16M12 4v16M12 8l5-2.5M12 12l8-1M12 16l7.5-1",
+  camera: "M4 8h4l1.5-2.5h5L16 8h4v11H4zM12 10.2a3.2 3.2 0 1 0 0 6.4 3.2 3.2 0 0 0 0-6.4",
   check: "M5 13l4 4L19 7",
   clip: "M20 11l-8.5 8.5a5 5 0 0 1-7-7L13 4a3.3 3.3 0 0 1 4.7 4.7L9.3 17a1.7 1.7 0 0 1-2.4-2.4L14 7.5",
   close: "M6 6l12 12M18 6L6 18",

@@ -13,10 +13,17 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
 from mindspore_serving.llm.checkpoint.gguf.configuration import config_of
 from mindspore_serving.llm.checkpoint.gguf.pieces import firsts, open_gguf
+from mindspore_serving.llm.checkpoint.gguf.projector import (
+    find_projector,
+    is_projector,
+    processor_of,
+    with_images,
+)
 from mindspore_serving.llm.checkpoint.gguf.reader import MAGIC, GgufFile, UnreadArray
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import tokenizer_of, warn_without_rule
 
 SUFFIX = ".gguf"
+CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
 _BLOB = "sha256-"  # with which names of Ollama's files begin, which have no suffix
 TEMPLATE, TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
 # Special token -> its name in keys.
@@ -51,13 +58,13 @@ def find_gguf(path: Path) -> Path | None:
     """Return the GGUF file that `path` means, None if there is none.
 
     That is `path` itself, or the only one in a directory without other weights, or the first of a
-    model in several files. Raises StartError for several models.
+    model in several files; vision towers are not counted. Raises StartError for several models.
     """
     if is_gguf(path):
         return path
     if not path.is_dir() or (path / "config.json").exists():
         return None
-    files = firsts(sorted(path.glob(f"*{SUFFIX}")))
+    files = firsts(sorted(file for file in path.glob(f"*{SUFFIX}") if not is_projector(file)))
     if len(files) > 1:
         names = ", ".join(file.name for file in files)
         raise StartError(f"{path} has several GGUF files ({names}): give the path of a single file")
@@ -84,8 +91,11 @@ def has_file(path: Path) -> bool:
 def read_file(path: Path) -> dict[str, Any]:
     """Build the file `path`.  Raises StartError naming the GGUF file and what is wrong."""
     file = open_gguf(path.parent)
-    if path.name not in BUILT:
-        return config_of(file)
+    projector = find_projector(path.parent) if path.name in (CONFIG, PROCESSOR) else None
+    if path.name == PROCESSOR:
+        return processor_of(projector) if projector else {}
+    if path.name == CONFIG:
+        return with_images(config_of(file), file, projector) if projector else config_of(file)
     content: dict[str, Any] = json.loads(_built(file, path.name))
     if path.name == "generation_config.json":
         content |= _read_parameters(file.path.with_name(PARAMETERS_FILE))
@@ -173,4 +183,4 @@ BUILT: dict[str, Callable[[GgufFile], dict[str, Any]]] = {
     "tokenizer_config.json": _tokenizer_config,
     "tokenizer.json": tokenizer_of,
 }
-FILES = ("config.json", *BUILT)
+FILES = (CONFIG, PROCESSOR, *BUILT)

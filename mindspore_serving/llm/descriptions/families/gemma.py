@@ -88,6 +88,17 @@ def _gemma3_images(architecture: Architecture, config: Config) -> Architecture:
     return replace(architecture, takes_images=True, has_bidirectional_images=True)
 
 
+def _gemma4_images(architecture: Architecture, config: Config) -> Architecture:
+    """Add images, unless the checkpoint is of the text part only."""
+    if not config.get("vision_config"):
+        return architecture
+    sees_whole = config.get("use_bidirectional_attention") == "vision"
+    return replace(
+        architecture, takes_images=True, has_bidirectional_images=sees_whole,
+        bidirectional_windows=sees_whole,
+    )  # fmt: skip
+
+
 def _gemma4(config: Config) -> Config:
     count = size(config, "num_hidden_layers")
     kinds = config.get("layer_types") or [
@@ -218,5 +229,5 @@ ROWS: dict[str, Architecture] = {
     "Gemma3nForCausalLM": GEMMA3N,
     "Gemma3nForConditionalGeneration": GEMMA3N,
     "Gemma4ForCausalLM": GEMMA4,
-    "Gemma4ForConditionalGeneration": GEMMA4,
+    "Gemma4ForConditionalGeneration": replace(GEMMA4, variant=_gemma4_images),
 }

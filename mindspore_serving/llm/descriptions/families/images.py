@@ -23,11 +23,20 @@ _LLAMA_7B = {  # defaults of transformers for text_config
     "num_attention_heads": 32, "rms_norm_eps": 1e-6, "max_position_embeddings": 2048,
     "vocab_size": 32000, "rope_theta": 10000.0,
 }  # fmt: skip
-
-
-_TEXT_MODELS = {  # by model_type
-    "llama": LLAMA, "mistral": MISTRAL, "qwen2": QWEN2,
+_QWEN_7B = {
+    "intermediate_size": 22016, "max_position_embeddings": 32768, "vocab_size": 151936,
+    "num_key_value_heads": 32,
 }  # fmt: skip
+_MISTRAL_7B = {
+    "intermediate_size": 14336, "max_position_embeddings": 131072, "num_key_value_heads": 8,
+}  # fmt: skip
+# By model_type: the description, and the defaults of transformers that differ from _LLAMA_7B.
+_TEXT_MODELS: dict[str, tuple[Architecture, Config]] = {
+    "llama": (LLAMA, {}),
+    "mistral": (MISTRAL, _MISTRAL_7B),
+    "qwen2": (QWEN2, _QWEN_7B),
+    "qwen3": (QWEN3, {**_QWEN_7B, "head_dim": 128}),
+}
 
 
 def _text_model(architecture: Architecture, config: Config) -> Architecture:
@@ -37,8 +46,8 @@ def _text_model(architecture: Architecture, config: Config) -> Architecture:
             f"config.json has a text_config with model_type {kind!r}, expected one of "
             f"{', '.join(_TEXT_MODELS)}"
         )
-    text_model = _TEXT_MODELS[str(kind)]
-    defaults = {**architecture.defaults, **text_model.defaults}
+    text_model, sizes = _TEXT_MODELS[str(kind)]
+    defaults = {**_LLAMA_7B, **sizes, **text_model.defaults, **architecture.defaults}
     return replace(text_model, defaults=defaults, shardable=False, takes_images=True)
 
 
@@ -55,7 +64,7 @@ def _qwen3_vl(config: Config) -> Config:
     return {"image_levels": len(levels)}
 
 
-_LLAVA = Architecture(variant=_text_model, fixed=PLAIN, defaults=_LLAMA_7B)
+_LLAVA = Architecture(variant=_text_model, fixed=PLAIN)
 _QWEN2_VL = replace(
     QWEN2, shardable=False, takes_images=True, image_axes=SECTIONS,
     defaults={**QWEN2.defaults, "max_window_layers": 80, "rope_theta": 1_000_000.0},
@@ -85,7 +94,10 @@ ROWS = {
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
     "Qwen3VLForConditionalGeneration": _QWEN3_VL,
     "Qwen3VLMoeForConditionalGeneration": _QWEN3_VL_MOE,
-    "LlavaForConditionalGeneration": _LLAVA,
     "Idefics3ForConditionalGeneration": _LLAVA,
+    "InternVLForConditionalGeneration": replace(_LLAVA, defaults={"tie_word_embeddings": True}),
+    "LlavaForConditionalGeneration": _LLAVA,
+    "LlavaNextForConditionalGeneration": _LLAVA,
+    "LlavaOnevisionForConditionalGeneration": _LLAVA,
     "SmolVLMForConditionalGeneration": _LLAVA,
 }

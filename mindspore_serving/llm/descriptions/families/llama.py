@@ -64,12 +64,13 @@ INTERNLM2 = Architecture(
 
 
 def _mistral3(architecture: Architecture, config: Config) -> Architecture:
-    """Use Mistral's window unless the text model is a Ministral 3."""
-    return (
-        replace(architecture, defaults=WINDOWED)
-        if config.get("model_type") == "mistral"
-        else architecture
-    )
+    """Use Mistral's window unless the text model is a Ministral 3.
+
+    Adds images, unless the checkpoint is of the text part only.
+    """
+    defaults = WINDOWED if config.get("model_type") == "mistral" else architecture.defaults
+    takes_images = bool(config.get("vision_config"))
+    return replace(architecture, defaults=defaults, takes_images=takes_images)
 
 
 def _baichuan(architecture: Architecture, config: Config) -> Architecture:

@@ -86,7 +86,7 @@ def _adapters(graphs: PhaseGraphs, part: RankPart, config: EngineConfig) -> Devi
         return None
     with _fitting():
         uses = graphs.adapter_uses(config.block_size)
-    adapters = DeviceAdapters(BaseModel(part.spec, uses, part.checkpoint.f32), graphs.dtype)
+    adapters = DeviceAdapters(BaseModel(part.spec, uses, part.checkpoint), graphs.dtype)
     for number, changes in read_changes(config, adapters.base).items():
         adapters.load(number, changes)
     return adapters

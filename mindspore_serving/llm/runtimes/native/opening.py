@@ -50,7 +50,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> NativeRunner:
     limits = runner_limits(config, model.spec, block_bytes, read_main_memory())
     base = None
     if config.has_adapters:
-        base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint.f32)
+        base = BaseModel(model.spec, model.adapters.shapes, model.weights.checkpoint)
     changes = read_changes(config, base)
     runner = NativeRunner(model, limits, kind, config.num_threads, base)
     compute_first(runner, directory)

@@ -42,6 +42,7 @@ def paged_attention(
         )
     from openvino.op import _PagedAttentionExtension  # private: another release may lack it
 
+    types = np.zeros(0, np.int32) if spec.is_causal else step.get(TYPES, np.zeros(0, np.int32))
     alibi = np.asarray(spec.alibi or (), np.float32)
     no_sinks = np.zeros((0, 0, 0, 0), np.float32)
     scores = no_sinks if sinks is None else opset.reshape(sinks, np.array([1, -1, 1, 1]), False)
@@ -56,7 +57,7 @@ def paged_attention(
         np.int32(spec.window),
         alibi,
         step["max_context_len"],
-        *_unused(scores, step.get(TYPES, np.zeros(0, np.int32))),
+        *_unused(scores, types),
     ]
     nodes = [x if hasattr(x, "get_type_name") else opset.constant(x) for x in inputs]
     node = _PagedAttentionExtension([x.output(0) for x in nodes])

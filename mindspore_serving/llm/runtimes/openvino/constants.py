@@ -100,7 +100,8 @@ class Constants:
         groups = packed.shape[1] // packed.group
         is_grouped = groups > 1
         self.is_grouped |= is_grouped
-        group = packed.group if is_grouped else INT8_GROUP
+        # With a group over the number of inputs the plugin computes joined matrices wrongly.
+        group = packed.group if is_grouped else min(INT8_GROUP, packed.shape[1])
         self.group = min(self.group or group, group)
         shape = (*packed.values.shape[:-1], packed.shape[1])
         integers = (*shape[:-1], groups, packed.group) if is_grouped else shape

@@ -1,9 +1,12 @@
-"""Helpers to build graphs: constants, slices, names and widths of nodes."""
+"""Helpers to build graphs: inputs, constants, slices, names and widths of nodes."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+import openvino as ov
 from openvino import opset13 as opset
+from openvino.op import Parameter
 from openvino.utils.node_factory import NodeFactory
 
 from mindspore_serving.errors import StartError
@@ -82,3 +85,19 @@ def widened(x: Node) -> Node:
     y = opset.convert(x, "f32")
     y.get_rt_info()[DECOMPRESSION] = True
     return y
+
+
+def parameter(name: str, kind: Any, shape: Sequence[int]) -> Node:
+    """Build an input of a graph; -1 is a size that varies."""
+    node = Parameter(kind, ov.PartialShape(list(shape)))
+    node.output(0).get_tensor().set_names({name})
+    node.set_friendly_name(name)
+    return node
+
+
+def built(outputs: Mapping[str, Node], inputs: Sequence[Node], name: str) -> ov.Model:
+    """Build the graph from `inputs` to `outputs`, which get their names."""
+    results = [opset.result(node) for node in outputs.values()]
+    for result, label in zip(results, outputs, strict=True):
+        result.output(0).get_tensor().set_names({label})
+    return ov.Model(results, list(inputs), name)

@@ -82,19 +82,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> OpenVI
     """Open the part of the model that this rank of `grid` holds, as `open_runner`."""
     config = rank_options(config, takes_adapters=True)
     part = open_part(directory, config, grid)
-    if part.exchange is not None:
-        _check_floats(part, config)
     return _open(part, config)
-
-
-def _check_floats(part: RankPart, config: EngineConfig) -> None:
-    stored = describe(part.checkpoint.config).text or quantization_of(part.checkpoint.config)
-    if stored or config.quantization:
-        raise StartError(
-            f"tensor_parallel is {config.tensor_parallel}, but the openvino runtime splits only "
-            "float matrices, and these are quantised: use the float checkpoint without "
-            "quantization, or only pipeline_parallel, or the torch runtime, which dequantises them"
-        )
 
 
 def _open(
@@ -116,7 +104,7 @@ def _open(
     _log_dequantised(weights, checkpoint, options)
     _release_file_pages(checkpoint, weights)
     compiled = _compiled(model, weights, options, is_exact=is_exact, overrides=properties or {})
-    base = BaseModel(spec, ops.ports.shapes, checkpoint.f32) if ops.ports else None
+    base = BaseModel(spec, ops.ports.shapes, checkpoint) if ops.ports else None
     changes = read_changes(config, base)
     runner = OpenVINORunner(compiled, part, config, weights, base=base, sums=sums, shared=shared)
     if not plugin_fuses_mlp():
@@ -174,7 +162,7 @@ def _ops_of(
     spec, switches = part.spec, bool(part.spec.rope.switch)
     has_images = spec.architecture.takes_images and config.max_images > 0
     if sums is not None:
-        return OpenVINORankOps(weights, sums, switches=switches)
+        return OpenVINORankOps(weights, sums, adapts=config.has_adapters, switches=switches)
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,

@@ -59,8 +59,10 @@ class Sum(ov.Op):  # type: ignore[misc]
 class OpenVINORankOps(OpenVINOOps):
     """`Ops` of one rank; embedding, head and logits have the rank's rows of the vocabulary."""
 
-    def __init__(self, weights: OpenVINOWeights, sums: RankSums, *, switches: bool = False) -> None:
-        super().__init__(weights, switches=switches)
+    def __init__(
+        self, weights: OpenVINOWeights, sums: RankSums, *, adapts: bool, switches: bool
+    ) -> None:
+        super().__init__(weights, adapts=adapts, switches=switches)
         self._sums = sums
 
     def embedding(self, ids: Node, table: Weight) -> Node:

@@ -20,7 +20,6 @@ from mindspore_serving.llm.checkpoint.packing import (
     integers_of_codes,
     is_router,
     merged,
-    pack,
     requantize_8,
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint, Gather, to_bf16
@@ -217,7 +216,7 @@ class OpenVINOWeights:
         """
         packed = self._checkpoint.packed(name)
         if packed is None and self._bits is not None and not is_router(name):
-            return pack(self._checkpoint.f32(name), self._bits)
+            return self._checkpoint.rounded(name, self._bits)
         if packed is None or is_table or self._is_exact or not packed.is_plain:
             return packed
         return (

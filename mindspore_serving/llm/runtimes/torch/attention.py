@@ -74,7 +74,8 @@ class GatheredGroup:
     visible_ends: torch.Tensor  # [B * num_new], one position past the last visible one
     num_new: int
     longest: int
-    visible: dict[tuple[int, int], torch.Tensor] = field(default_factory=dict)  # by window, heads
+    # By window, heads and whether it is causal.
+    visible: dict[tuple[int, int, bool], torch.Tensor] = field(default_factory=dict)
 
     def distances(self) -> torch.Tensor:
         """Return how far back each key is, [B, num_new, L]; negative for the future and padding."""
@@ -83,16 +84,19 @@ class GatheredGroup:
         queries = torch.arange(self.num_new, device=device) + self.lengths[:, None] - self.num_new
         return queries[:, :, None] - keys
 
-    def mask(self, window: int, num_groups: int) -> torch.Tensor:
+    def mask(self, spec: AttentionSpec) -> torch.Tensor:
         """Return the mask of visible keys, [B, 1, num_groups * num_new, L], for all layers."""
-        mask = self.visible.get((window, num_groups))
+        num_groups = spec.num_heads // spec.num_kv_heads
+        mask = self.visible.get((spec.window, num_groups, spec.is_causal))
         if mask is None:
             keys = torch.arange(self.longest, device=self.lengths.device)
             mask = keys < self.visible_ends.view(-1, self.num_new, 1)
-            if window:
-                mask &= self.distances() < window
+            if spec.is_causal:
+                mask = self.distances() >= 0
+            if spec.window:
+                mask &= self.distances() < spec.window
             mask = mask.repeat(1, num_groups, 1)[:, None]
-            self.visible[window, num_groups] = mask
+            self.visible[spec.window, num_groups, spec.is_causal] = mask
         return mask
 
 
@@ -267,7 +271,7 @@ def _attend(
     batch, rows = group.tables.shape[0], num_groups * group.num_new
     q = q.view(batch, group.num_new, spec.num_kv_heads, num_groups, spec.head_dim)
     q = q.permute(0, 2, 3, 1, 4).reshape(batch, spec.num_kv_heads, rows, spec.head_dim)
-    mask = group.mask(spec.window, num_groups)
+    mask = group.mask(spec)
     if spec.softcap or spec.alibi is not None or sinks is not None:
         out = _attend_unfused(group, q, keys_values, spec, sinks)
     else:
@@ -291,7 +295,7 @@ def _attend_unfused(
         slopes = alibi_slopes(spec.alibi, q.device).view(-1, num_groups, 1, 1)
         bias = slopes * group.distances()[:, None, None]  # [B, kv_heads, groups, num_new, L]
         scores = scores - bias.flatten(2, 3)
-    scores = scores.masked_fill(~group.mask(spec.window, num_groups), -torch.inf)
+    scores = scores.masked_fill(~group.mask(spec), -torch.inf)
     if sinks is not None:
         rows = sinks.float().view(spec.num_kv_heads, num_groups, 1).expand(-1, -1, group.num_new)
         column = rows.flatten(1)[None, :, :, None].expand(len(scores), -1, -1, -1)

@@ -173,7 +173,7 @@ def _load(model: TorchModel, *, has_adapters: bool) -> tuple[set[AttentionSpec],
         return runner.attention_specs, None
     weights = model.weights
     shapes = model.adapters.settle(weights.names())
-    return runner.attention_specs, BaseModel(model.spec, shapes, weights.f32)
+    return runner.attention_specs, BaseModel(model.spec, shapes, weights.checkpoint)
 
 
 def _warm_up(

@@ -282,9 +282,10 @@ class TorchRankOps(TorchOps):
     """`Ops` of one rank; embedding and head have the rank's rows of the vocabulary."""
 
     def __init__(
-        self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, exchange: RankExchange
-    ) -> None:
-        super().__init__(weights, caches, dtype, TorchAdapters())
+        self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, adapters: TorchAdapters,
+        exchange: RankExchange,
+    ) -> None:  # fmt: skip
+        super().__init__(weights, caches, dtype, adapters)
         self._exchange = exchange
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
@@ -304,5 +305,5 @@ class TorchRankOps(TorchOps):
 
         Other ranks return no rows.
         """
-        partial = self.linear(x, head, bias)
+        partial = super().logits(x, head, bias)
         return torch.from_numpy(self._exchange.gather(partial.float().numpy())).to(partial.dtype)

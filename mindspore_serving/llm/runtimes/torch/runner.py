@@ -119,7 +119,7 @@ class TorchModel:
             return FusedOps(self.weights, caches, self.dtype, self.adapters)
         if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
-        return TorchRankOps(self.weights, caches, self.dtype, self.part.exchange)
+        return TorchRankOps(self.weights, caches, self.dtype, self.adapters, self.part.exchange)
 
 
 class TorchRunner(LimitedRunner):

@@ -3,7 +3,6 @@
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
@@ -16,13 +15,13 @@ class TorchWeights:
     """Tensors of a checkpoint on the device, by name; each is converted at its first use."""
 
     def __init__(self, checkpoint: Checkpoint, dtype: torch.dtype, device: str) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._dtype = dtype
         self._device = device
         self._loaded: dict[str, Tensor] = {}
 
     def has(self, name: str) -> bool:
-        return self._checkpoint.has(name)
+        return self.checkpoint.has(name)
 
     def __getitem__(self, name: str) -> Tensor:
         """Return the tensor, always the same object.  Raises StartError naming a missing one."""
@@ -38,16 +37,12 @@ class TorchWeights:
         """Return the names of the tensors that have been used."""
         return {weight: name for name, weight in self._loaded.items()}
 
-    def f32(self, name: str) -> npt.NDArray[np.float32]:
-        """Return the checkpoint's tensor in float32."""
-        return self._checkpoint.f32(name)
-
     def _load(self, name: str) -> Tensor:
-        stored, _, bits = self._checkpoint.raw(name)
+        stored, _, bits = self.checkpoint.raw(name)
         if stored in STORED:
             # A copy: the mapped file is read-only, which a tensor cannot be.
             signed = np.int32 if stored == "F32" else np.int16
             weight = torch.from_numpy(np.array(bits).view(signed)).view(STORED[stored])
         else:
-            weight = torch.from_numpy(np.array(self._checkpoint.f32(name)))
+            weight = torch.from_numpy(np.array(self.checkpoint.f32(name)))
         return weight.to(self._device, self._dtype)

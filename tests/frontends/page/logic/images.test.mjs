@@ -24,6 +24,18 @@ test("pictures are sent as OpenAI's parts, in front of the text", () => {
   assert.deepEqual(alone.content, [part]);
 });
 
+test("videos and PDF files are sent as parts of their kind, and come back from a file", () => {
+  const film = { name: "a.mp4", url: "data:video/mp4;base64,AAAA" };
+  const paper = { name: "b.pdf", url: "data:application/pdf;base64,AAAA" };
+  const [message] = toMessages([{ role: "user", content: "", images: [film, paper] }]);
+  assert.deepEqual(message.content, [
+    { type: "video_url", video_url: { url: film.url } },
+    { type: "file", file: { filename: "b.pdf", file_data: paper.url } },
+  ]);
+  const one = conversation(film, paper);
+  assert.deepEqual(archive.read(archive.write([one])), [one]);
+});
+
 test("a picture that is no longer kept is not sent", () => {
   assert.deepEqual(toMessages([{ role: "user", content: "a", images: [{ name: "x" }] }]), [{ role: "user", content: "a" }]);
 });

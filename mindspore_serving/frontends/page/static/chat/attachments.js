@@ -1,10 +1,12 @@
-// Images and files of the next message: chosen, dropped or pasted, and removed.
+// Images, videos and files of the next message: chosen, dropped, pasted or taken, and removed.
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
-import { readDocument } from "./documents.js";
+import { Camera } from "./camera.js";
+import { isPdfFile, readDocument } from "./documents.js";
 import { showFile } from "./file_view.js";
-import { readImage, showImage } from "./images.js";
+import { readImage, readMedia, showImage } from "./images.js";
+import { PDF_TYPE } from "./kept_images.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -21,6 +23,7 @@ export class Attachments {
       this.#add([...find("pictures").files]);
       find("pictures").value = "";
     });
+    new Camera((file) => this.#add([file]));
     find("text").addEventListener("paste", (event) => this.#take(event, event.clipboardData));
     find("room").addEventListener("dragover", (event) => this.#offer(event));
     find("room").addEventListener("dragleave", () => find("ask").classList.remove("dropping"));
@@ -66,11 +69,14 @@ export class Attachments {
     find("text").focus();
   }
 
-  #read(file) {
-    if (!isImage(file)) return readDocument(file);
+  // A PDF is seen by a model that takes images, and read here for others.
+  async #read(file) {
     const refusal = this.#hooks.refuse();
+    const isVideo = file.type.startsWith("video/");
+    if (!refusal && !isVideo && !isImage(file) && (await isPdfFile(file))) return readMedia(file, PDF_TYPE);
+    if (!isVideo && !isImage(file)) return readDocument(file);
     if (refusal) throw new Error(refusal);
-    return readImage(file);
+    return isVideo ? readMedia(file, file.type) : readImage(file);
   }
 
   #item(one) {

@@ -90,6 +90,7 @@ export class Chat {
   // Offer what the models that answer can do.
   #adapt() {
     this.#settings.models = this.#lanes.map((one) => one.entry);
+    find("camera").hidden = this.#refuse() !== "";
   }
 
   async #send(text, attached) {

@@ -68,9 +68,9 @@ function toContent(given, place) {
 }
 
 function toImage(part, place, at) {
-  const url = part?.image_url?.url;
+  const url = (part?.image_url ?? part?.video_url)?.url ?? part?.file?.file_data;
   if (typeof url !== "string" || !isImageUrl(url)) throw new Error(`${place} has a part that is neither a text nor an image as a data URI`);
-  return { name: `${at + 1}`, url };
+  return { name: part.file?.filename ?? `${at + 1}`, url };
 }
 
 function text(given, place) {

@@ -3,7 +3,7 @@
 // A conversation is {id, title, isNamed, changed, lanes}: a lane for each model that answers, one or
 // two.  A lane is {model, messages}.  A message is {role, content} and, by its role:
 //   system:    first, in conversations from a file; others have the system prompt of the settings
-//   user:      images [{name, url}], files [{name, text}]
+//   user:      images [{name, url}], also videos and PDF files, and files [{name, text}]
 //   assistant: model, reasoning, calls [{id, name, arguments}], tokens [{text, logprob, others}],
 //              mark ("", "stopped" or "length"), error, usage, times {wait, took, pieces}
 //   tool:      callId, name

@@ -8,11 +8,14 @@ const MEGA = 1e6;
 const MAX_PDF_BYTES = 32e6;
 const PDF = "%PDF-";
 
+export async function isPdfFile(file) {
+  return (await file.slice(0, 1024).text()).includes(PDF);
+}
+
 // Return {name, text} of a file.  Throws Error with the reason.
 export async function readDocument(file) {
   const { name, size } = file;
-  const start = await file.slice(0, 1024).text();
-  const isPdf = start.includes(PDF);
+  const isPdf = await isPdfFile(file);
   const most = isPdf ? MAX_PDF_BYTES : MAX_TEXT_BYTES;
   if (size > most) throw new Error(t("file.large", { name, size: (size / MEGA).toFixed(1), most: most / MEGA }));
   const bytes = new Uint8Array(await file.arrayBuffer());

@@ -1,11 +1,12 @@
-// Images of messages: {name, url}, where `url` is a data URI, missing if the image was dropped.
+// Images, videos and PDF files of messages, which models see: {name, url}, where `url` is a data URI,
+// missing if the file was dropped.
 //
 // They are read from files, drawn, and dropped when they exceed the browser's storage.
 
 import { drawn, toBlob } from "../canvas.js";
 import { make } from "../make.js";
 import { t } from "../texts.js";
-import { MOST_BYTES, TYPES } from "./kept_images.js";
+import { MOST_BYTES, MOST_MEDIA_BYTES, PDF_TYPE, TYPES, VIDEO_TYPES } from "./kept_images.js";
 
 const MEGA = 1e6;
 const SHOWN = 480; // pixels a side, at most
@@ -23,10 +24,23 @@ export async function readImage(file) {
   return { name, url: await toUrl(file) };
 }
 
-// Return an element for an image.
+// Return a video, or a PDF whose pages the model sees.  Throws Error with the reason.
+export async function readMedia(file, type) {
+  const { name, size } = file;
+  if (![...VIDEO_TYPES, PDF_TYPE].includes(type)) throw new Error(t("video.type", { name }));
+  if (size > MOST_MEDIA_BYTES) throw new Error(t("file.large", { name, size: (size / MEGA).toFixed(1), most: MOST_MEDIA_BYTES / MEGA }));
+  return { name, url: await toUrl(new Blob([file], { type })) };
+}
+
+// Return an element for an image; for another file its name and size.
 export function showImage({ name, url }) {
   if (!url) return make("p", "note", t("image.gone", { name }));
   const [head, base64] = url.split(",");
+  if (!head.startsWith("data:image/")) {
+    const box = make("p", "file");
+    box.append(make("span", "", name), " ", make("span", "hint", t("file.size", { size: ((base64.length * 0.75) / MEGA).toFixed(1) })));
+    return box;
+  }
   return drawn(toBlob(base64, head.slice("data:".length, head.indexOf(";"))), t("image.of", { name }), SHOWN);
 }
 

@@ -1,11 +1,14 @@
-// Which images a message may have, and which the browser keeps.  Pure.
+// Which images, videos and PDF files a message may have, and which the browser keeps.  Pure.
 
 export const TYPES = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+export const PDF_TYPE = "application/pdf";
+export const VIDEO_TYPES = ["video/mp4", "video/quicktime", "video/webm", "video/x-matroska"];
 export const MOST_BYTES = 8e6; // of a picture's file
+export const MOST_MEDIA_BYTES = 24e6; // of the file of a video or a PDF; servers take 32 MiB
 export const MOST_KEPT = 64e6; // characters of all data URIs that are kept
 
 export function isImageUrl(url) {
-  return TYPES.some((type) => url.startsWith(`data:${type};base64,`)) && /^[^,]*,[A-Za-z0-9+/]*=*$/.test(url);
+  return [...TYPES, ...VIDEO_TYPES, PDF_TYPE].some((type) => url.startsWith(`data:${type};base64,`)) && /^[^,]*,[A-Za-z0-9+/]*=*$/.test(url);
 }
 
 // Drop images over the limit, the oldest first; `conversations` begin with the newest.  Return the

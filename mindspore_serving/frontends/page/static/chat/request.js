@@ -57,7 +57,9 @@ function toMessage({ role, content: words, images = [], files, calls, callId }) 
   return { role, content: content || null, tool_calls: calls.map(toCall) };
 }
 
-function toPart({ url }) {
+function toPart({ name, url }) {
+  if (url.startsWith("data:video/")) return { type: "video_url", video_url: { url } };
+  if (url.startsWith("data:application/pdf;")) return { type: "file", file: { filename: name, file_data: url } };
   return { type: "image_url", image_url: { url } };
 }
 

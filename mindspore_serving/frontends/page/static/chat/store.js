@@ -30,17 +30,18 @@ export class Store {
 
   #do(mode, act) {
     if (!this.#database) return Promise.resolve([]);
-    return asked(act(this.#database.transaction(TABLE, mode).objectStore(TABLE)));
+    const transaction = this.#database.transaction(TABLE, mode);
+    const request = act(transaction.objectStore(TABLE));
+    return new Promise((resolve, reject) => {
+      transaction.oncomplete = () => resolve(request.result);
+      transaction.onabort = () => reject(transaction.error); // also without space, at its end
+    });
   }
 }
 
 function opened() {
   const request = indexedDB.open(NAME, 1);
   request.onupgradeneeded = () => request.result.createObjectStore(TABLE, { keyPath: "id" });
-  return asked(request);
-}
-
-function asked(request) {
   return new Promise((resolve, reject) => {
     request.onsuccess = () => resolve(request.result);
     request.onerror = () => reject(request.error);

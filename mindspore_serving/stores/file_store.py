@@ -1,4 +1,4 @@
-"""Cache blocks as files of one directory, which several processes may share.
+"""Values as files of one directory, which several processes may share.
 
 A file is written under a temporary name and renamed when it is complete.  The least recently used
 files are evicted when the total would exceed the limit.  Files with names of another form are left
@@ -20,7 +20,7 @@ from tempfile import mkstemp
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError, reason
-from mindspore_serving.llm.storage.bounds import StoreBounds
+from mindspore_serving.stores.bounds import StoreBounds
 
 SUFFIX, UNFINISHED = ".block", ".unfinished"
 WRITABLE_BY_OTHER_USERS = 0o022
@@ -31,7 +31,7 @@ def open_directory(path: str | Path, option: str = "prefix_cache_dir") -> Path:
     """Return the directory `path` of an option, created with mode 0700 if it is missing.
 
     Raises StartError if it cannot be created, or if other users may write to it: they could put
-    answers of their choice into the cache.
+    values of their choice into the store.
     """
     directory = Path(path).absolute()
     try:
@@ -50,8 +50,8 @@ def open_directory(path: str | Path, option: str = "prefix_cache_dir") -> Path:
     return directory
 
 
-class BlockFiles:
-    """Store of blocks in `directory`, as returned by `open_directory`.
+class FileStore:
+    """Store of values in `directory`, as returned by `open_directory`.
 
     `put` is called by one thread.
     """
@@ -65,7 +65,7 @@ class BlockFiles:
         return str(self._directory)
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of the block."""
+        """Return whether there is a file of the value."""
         return self._path(name).exists()
 
     def get(self, name: str, max_bytes: int) -> bytearray | None:
@@ -80,13 +80,13 @@ class BlockFiles:
         return content[:count]
 
     def touch(self, name: str, at: int | None = None) -> None:
-        """Mark the block as used now, or at `at` nanoseconds since the epoch."""
+        """Mark the value as used now, or at `at` nanoseconds since the epoch."""
         with suppress(OSError):  # another process has removed it
             path = self._path(name)
             os.utime(path) if at is None else os.utime(path, ns=(at, at))
 
     def put(self, name: str, parts: Sequence[bytes | memoryview]) -> None:
-        """Write a block.  Raises OSError, and then leaves no file of it."""
+        """Write a value.  Raises OSError, and then leaves no file of it."""
         if self._bounds.is_due:
             self._evict()
         number, path = mkstemp(UNFINISHED, name, self._directory)  # with mode 0600
@@ -103,15 +103,15 @@ class BlockFiles:
         self._bounds.budget -= sum(map(len, parts))
 
     def remove(self, name: str) -> None:
-        """Remove a block, if it is there."""
+        """Remove a value, if it is there."""
         _remove(self._path(name))
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
     def _evict(self) -> None:
-        """Evict blocks if the limit is near, and remove unfinished files of killed processes."""
-        blocks = []
+        """Evict values if the limit is near, and remove unfinished files of killed processes."""
+        values = []
         for entry in os.scandir(self._directory):
             if not (_NAMES.fullmatch(entry.name) and entry.is_file(follow_symlinks=False)):
                 continue
@@ -120,8 +120,8 @@ class BlockFiles:
                     remove_if_abandoned(Path(entry.path))
                 else:
                     status = entry.stat(follow_symlinks=False)
-                    blocks.append((status.st_mtime_ns, entry.path, status.st_size))
-        for path in self._bounds.select(blocks, time.time_ns()):
+                    values.append((status.st_mtime_ns, entry.path, status.st_size))
+        for path in self._bounds.select(values, time.time_ns()):
             _remove(Path(path))
 
     def _path(self, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Store of blocks as objects of a bucket, or as files of any other file system of fsspec.
+"""Store of values as objects of a bucket, or as files of any other file system of fsspec.
 
 Amazon's, Google's and Azure's buckets are read by obstore, with the variables and the files that
 models by name are downloaded with.
@@ -15,8 +15,8 @@ from fsspec.core import url_to_fs
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.hub.source import open_source
-from mindspore_serving.llm.storage.block_files import SUFFIX
-from mindspore_serving.llm.storage.bounds import StoreBounds
+from mindspore_serving.stores.base import StoreOptions
+from mindspore_serving.stores.file_store import SUFFIX
 
 BUCKETS = ("s3", "gs", "az")
 _TIMES = ("mtime", "last_modified", "LastModified", "updated", "modified", "created")
@@ -27,9 +27,10 @@ class ObjectStore:
 
     errors: tuple[type[Exception], ...] = (Exception,)  # each file system has its classes
 
-    def __init__(self, url: str, bounds: StoreBounds, *, timeout: float) -> None:
-        self._bounds = bounds
-        self._files, self._root = _open(url, timeout)
+    def __init__(self, options: StoreOptions) -> None:
+        """Open the file system.  Raises StartError if the URL is wrong."""
+        self._bounds = options.bounds
+        self._files, self._root = _open(options)
         self._root = self._root.rstrip("/")
 
     def __str__(self) -> str:
@@ -68,12 +69,12 @@ class ObjectStore:
         self._files.invalidate_cache()
         self._files.makedirs(self._root, exist_ok=True)
         rows = self._files.find(self._root, maxdepth=1, detail=True)
-        blocks = [
+        values = [
             (_time_of(row), path, int(row["size"] or 0))
             for path, row in rows.items()
             if path.endswith(SUFFIX)
         ]
-        for path in self._bounds.select(blocks, time.time_ns()):
+        for path in self._bounds.select(values, time.time_ns()):
             with suppress(FileNotFoundError):  # another process has just removed it
                 self._files.rm_file(path)
 
@@ -81,27 +82,27 @@ class ObjectStore:
         return f"{self._root}/{name}{SUFFIX}"
 
 
-def _open(url: str, timeout: float) -> tuple[Any, str]:
+def _open(options: StoreOptions) -> tuple[Any, str]:
     """Return the file system of a URL, and the path on it.  Raises StartError."""
-    scheme, _, path = url.partition("://")
+    scheme, _, path = options.url.partition("://")
     if scheme in BUCKETS:
         from obstore.fsspec import FsspecStore
 
         arguments = cast(Any, open_source(scheme)).arguments(path.partition("/")[0])
-        wait = f"{max(1, int(timeout * 1000))}ms"
+        wait = f"{max(1, int(options.timeout * 1000))}ms"
         arguments["client_options"] |= {"timeout": wait, "connect_timeout": wait}
         arguments["retry_config"] = {"max_retries": 0}
         return FsspecStore(cast(Any, scheme), skip_instance_cache=True, **arguments), path
     if scheme not in fsspec.available_protocols():
         known = ", ".join(sorted(set(fsspec.available_protocols()) - {"file", "local"}))
         raise StartError(
-            f"prefix_cache_store has the scheme {scheme!r}, expected redis, rediss, file, s3, gs, "
+            f"{options.option} has the scheme {scheme!r}, expected redis, rediss, file, s3, gs, "
             f"az, or another of fsspec: {known}"
         )
     try:
-        files, root = url_to_fs(url)
+        files, root = url_to_fs(options.url)
     except (ImportError, ValueError) as error:
-        raise StartError(f"prefix_cache_store, a file system of fsspec: {error}") from None
+        raise StartError(f"{options.option}, a file system of fsspec: {error}") from None
     return files, root
 
 

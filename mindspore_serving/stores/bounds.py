@@ -1,4 +1,4 @@
-"""Limits of a store of blocks by bytes and by age: when to list its blocks, and which to remove.
+"""Limits of a store by bytes and by age: when to list its values, and which to remove.
 
 Decisions only: knows no store and no clock.
 """
@@ -12,42 +12,42 @@ T = TypeVar("T", bound=Hashable)
 
 
 class StoreBounds:
-    """Limits of all blocks in a store.
+    """Limits of all values in a store.
 
     A listing of a store is slow, so it is rare: `budget` is how many bytes may be written before
     the next.  That is only a share of the free space, as other processes write there too.
 
     Args:
-        max_bytes: of all blocks together, those of other models included.
-        block_bytes: of the largest block that is written.
-        max_seconds: after which a block that was not used is removed; 0: never.
+        max_bytes: of all values together, those of other users included.
+        value_bytes: of the largest value that is written.
+        max_seconds: after which a value that was not used is removed; 0: never.
     """
 
-    def __init__(self, max_bytes: int, block_bytes: int, max_seconds: float = 0.0) -> None:
-        self.max_bytes, self.block_bytes = max_bytes, block_bytes
+    def __init__(self, max_bytes: int, value_bytes: int, max_seconds: float = 0.0) -> None:
+        self.max_bytes, self.value_bytes = max_bytes, value_bytes
         self._max_age = int(max_seconds * 1e9)
         self.budget = 0
 
     @property
     def is_due(self) -> bool:
-        """True if the blocks are to be listed before another is written."""
-        return self.budget < self.block_bytes
+        """True if the values are to be listed before another is written."""
+        return self.budget < self.value_bytes
 
     @property
     def _step(self) -> int:
-        return max(self.block_bytes, self.max_bytes // SHARE**3)
+        return max(self.value_bytes, self.max_bytes // SHARE**3)
 
     def has_room(self, total: int) -> bool:
-        """Set the budget for a store that holds `total` bytes; return whether a block fits."""
+        """Set the budget for a store that holds `total` bytes; return whether a value fits."""
         self.budget = max(self._step, (self.max_bytes - total) // SHARE)
         return total + self._step <= self.max_bytes
 
-    def select(self, blocks: Iterable[tuple[int, T, int]], now: int) -> list[T]:
-        """Return the blocks to remove, the least recently used first, and set the budget.
+    def select(self, values: Iterable[tuple[int, T, int]], now: int) -> list[T]:
+        """Return the values to remove, the least recently used first, and set the budget.
 
-        `blocks` are times of use in nanoseconds, names and sizes; `now` is a time as well.
+        `values` are times of use in nanoseconds, names and sizes; `now` is a time as well.
         """
-        rows = sorted(blocks, key=lambda row: row[0])
+        rows = sorted(values, key=lambda row: row[0])
         total = sum(size for _, _, size in rows)
         target = self.max_bytes
         if not self.has_room(total):

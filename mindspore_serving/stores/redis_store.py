@@ -1,4 +1,4 @@
-"""Store of blocks in a Valkey or Redis server, through redis-py."""
+"""Store of values in a Valkey or Redis server, through redis-py."""
 
 import errno
 import os
@@ -10,10 +10,46 @@ from redis.retry import Retry
 
 from mindspore_serving import log
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.storage.bounds import StoreBounds
+from mindspore_serving.stores.base import StoreOptions
 
 PREFIX = "mindspore-serving:block:"
 PASSWORD = "REDISCLI_AUTH"  # the variable of redis-cli and valkey-cli
+
+
+def connect(option: str, url: str, timeout: float) -> tuple[redis.Redis, str]:
+    """Connect to the server of `option`, and return the client and the name of the server.
+
+    Raises StartError if the URL or the password is wrong, and only logs a server that is gone.
+    """
+    password = os.environ.get(PASSWORD)
+    url = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
+    try:
+        client = redis.Redis.from_url(
+            url,
+            **({} if password is None else {"password": password}),
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            # A server closes connections that are idle, so the first error may mean no more.
+            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
+            health_check_interval=0,
+        )
+    except (TypeError, ValueError):  # whose text may have a part of a password
+        raise StartError(
+            f"{option} is no URL of a server, expected one as rediss://HOST:6379/0, with "
+            "special characters of a password as %XX"
+        ) from None
+    address = client.connection_pool.connection_kwargs
+    name = f"the store {address.get('host', address.get('path'))}:{address.get('port', '')}"
+    try:
+        client.ping()
+    except (redis.AuthenticationError, redis.ResponseError, TypeError, ValueError) as error:
+        raise StartError(
+            f"{option}: {name} refuses the connection: {error}; expected a URL as "
+            f"rediss://USER@HOST:6379/0, and its password in {PASSWORD}"
+        ) from None
+    except (redis.RedisError, OSError) as error:
+        log.warning("%s does not answer, and is not used until it does: %s", name, error)
+    return client, name
 
 
 class RedisStore:
@@ -25,38 +61,14 @@ class RedisStore:
 
     errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
 
-    def __init__(
-        self, url: str, bounds: StoreBounds, *, max_seconds: float, timeout: float
-    ) -> None:
-        self._bounds = bounds
-        self._max_ms = int(max_seconds * 1000)
-        password = os.environ.get(PASSWORD)
-        self._client = redis.Redis.from_url(
-            url,
-            **({} if password is None else {"password": password}),
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
-            # A server closes connections that are idle, so the first error may mean no more.
-            retry=Retry(NoBackoff(), 1, supported_errors=(redis.ConnectionError,)),
-            health_check_interval=0,
-        )
-        options = self._client.connection_pool.connection_kwargs
-        self._name = f"{options.get('host', options.get('path'))}:{options.get('port', '')}"
+    def __init__(self, options: StoreOptions) -> None:
+        """Connect.  Raises StartError if the URL or the password is wrong."""
+        self._option, self._bounds = options.option, options.bounds
+        self._max_ms = int(options.max_seconds * 1000)
+        self._client, self._name = connect(options.option, options.url, options.timeout)
 
     def __str__(self) -> str:
-        return f"the store {self._name}"
-
-    def check(self) -> None:
-        """Connect.  Raises StartError for a wrong password, and only logs a server that is gone."""
-        try:
-            self._client.ping()
-        except (redis.AuthenticationError, redis.ResponseError, TypeError, ValueError) as error:
-            raise StartError(
-                f"prefix_cache_store: {self} refuses the connection: {error}; expected a URL as "
-                f"rediss://USER@HOST:6379/0, and its password in {PASSWORD}"
-            ) from None
-        except self.errors as error:
-            log.warning("%s does not answer, so it has no hits until it does: %s", self, error)
+        return self._name
 
     def get(self, name: str, max_bytes: int) -> bytes | None:
         """Return a value, its first `max_bytes` at most; None without it."""
@@ -99,5 +111,5 @@ class RedisStore:
             raise OSError(
                 errno.ENOSPC,
                 f"the server uses {memory['used_memory']} bytes of the {self._bounds.max_bytes} "
-                "of prefix_cache_store_size, and evicts none (maxmemory-policy)",
+                f"of {self._option}_size, and evicts none (maxmemory-policy)",
             )

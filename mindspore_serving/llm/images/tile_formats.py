@@ -1,0 +1,53 @@
+"""Image prompt formats of families that cut an image into tiles, each with as many vectors."""
+
+from collections.abc import Sequence
+
+from mindspore_serving.llm.images.frame_texts import plain_times, smolvlm_times
+from mindspore_serving.llm.images.prompt_format import (
+    Config,
+    ImagePromptFormat,
+    Processed,
+    image_token_id,
+    side_of,
+    vision_of,
+)
+
+_FAKE, _GLOBAL = "<fake_token_around_image>", "<global-img>"  # of Idefics3 and SmolVLM
+_BEGIN, _END = "<img>", "</img>"  # of InternVL
+
+
+def idefics(config: Config) -> ImagePromptFormat:
+    """Return the format of Idefics3 and SmolVLM."""
+    scale = int(config.get("scale_factor", 2))
+    count = side_of(vision_of(config)) ** 2 // scale**2
+    options = {"return_row_col_info": True}
+    whole = {**options, "do_image_splitting": False}
+    frames = smolvlm_times if config.get("model_type") == "smolvlm" else plain_times
+    return ImagePromptFormat(
+        image_token_id(config), count, _write_rows, options, words=(_FAKE, _GLOBAL),
+        frames=frames, frame_options=whole,
+    )  # fmt: skip
+
+
+def internvl(config: Config) -> ImagePromptFormat:
+    """Return the format of InternVL, whose tiles have no marks between them."""
+    side = int(side_of(vision_of(config)) * float(config.get("downsample_ratio", 0.5)))
+    options = {"crop_to_patches": True}
+    words = (_BEGIN, _END)
+    return ImagePromptFormat(image_token_id(config), side**2, _write_tiles, options, words=words)
+
+
+def _write_rows(names: Sequence[str], count: int, processed: Processed) -> str:
+    """Write the tiles of an image row by row, then the whole image scaled down."""
+    token = names[0]
+    (rows,), (columns,) = processed["rows"][0], processed["cols"][0]
+    tiles = "".join(
+        "".join(f"{_FAKE}<row_{r + 1}_col_{c + 1}>{token * count}" for c in range(columns)) + "\n"
+        for r in range(rows)
+    )
+    between = "\n" if tiles else ""
+    return f"{tiles}{between}{_FAKE}{_GLOBAL}{token * count}{_FAKE}"
+
+
+def _write_tiles(names: Sequence[str], count: int, processed: Processed) -> str:
+    return f"{_BEGIN}{names[0] * count * int(processed['num_patches'][0])}{_END}"

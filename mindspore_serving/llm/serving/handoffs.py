@@ -1,0 +1,296 @@
+"""Prompts of a worker that decodes, which workers that compute prompts compute for it.
+
+begin -> plan (engine's thread): the blocks that are missing, and whether this is worth it
+      -> start (thread that collects): memory for the blocks, and a call of another worker
+      -> on_reply: blocks have been written -> the engine copies them into its cache
+      -> the last block, an error, or none for too long -> the request is added to the engine
+"""
+
+import threading
+import time
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mindspore_serving import log
+from mindspore_serving.core.llm_messages import BlocksWritten, Event, Generate, Prefill
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.engine.handoff import MovingBlocks, reusable_blocks
+from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff, patience
+from mindspore_serving.llm.serving.engine_loop import Command, Loop
+from mindspore_serving.llm.serving.generation import GenerationEvents
+from mindspore_serving.llm.storage.block_memory import BlockMemory
+from mindspore_serving.stores.circuit import Circuit
+
+CACHE_SHARE = 4  # the memory of prompts under way has at most 1/4 of the size of the cache
+
+
+class PrefillCaller(Protocol):
+    """Connection to workers that compute prompts, on the thread that collects."""
+
+    def start(self, request: Prefill, item_id: int, log_id: str) -> int:
+        """Call a worker for the request of an item; return the id of the call."""
+        ...
+
+    def drop(self, call_id: int) -> None:
+        """End a call, whose further replies are not needed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffPlanned:
+    """Output of a plan: another worker is to compute a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """Output of a timer: it is time to look whether blocks still arrive."""
+
+
+@dataclass(slots=True, eq=False)
+class _Handoff:
+    request_id: str
+    request: Generate
+    answer: GenerationEvents
+    command: Command  # adds the request to the engine
+    digests: list[bytes]  # of the blocks that are missing
+    num_before: int  # blocks before them
+    patience: float
+    moving: MovingBlocks | None = None  # once it is started
+    call_id: int = 0
+    began: float = field(default_factory=time.monotonic)
+    last: float = field(default_factory=time.monotonic)  # time of the last block
+    num_arrived: int = 0
+    num_cached: int = 0  # blocks that the other worker did not have to compute
+    seconds: float = 0.0  # that the other worker has had the request
+    timer: threading.Timer | None = None
+
+    @property
+    def num_left(self) -> int:
+        return len(self.digests) - self.num_arrived
+
+
+class Handoffs:
+    """Handoffs of the engine of `loop`.
+
+    Args:
+        caller: connection to the other workers.
+        opened: the ids of requests that are not cancelled.
+        put: passes outputs to the thread that collects; any thread may call it.
+    """
+
+    def __init__(
+        self,
+        loop: Loop[Any],
+        caller: PrefillCaller,
+        opened: Container[str],
+        put: Callable[[list[tuple[str, Any]]], None],
+    ) -> None:
+        self._loop, self._caller, self._opened, self._put = loop, caller, opened, put
+        self._lock = threading.Lock()
+        self._open: dict[str, _Handoff] = {}
+        self._calls: dict[int, _Handoff] = {}
+        self._circuit = Circuit()
+        self._block_size, self._block_bytes = loop.submit(_sizes).result()
+
+    def begin(
+        self, request_id: str, request: Generate, answer: GenerationEvents, command: Command
+    ) -> None:
+        """Add a request to the engine by `command`, maybe once another has computed its prompt."""
+
+        def plan(engine: Any) -> Any:
+            handoff = self._plan(engine, request_id, request, answer, command)
+            with self._lock:
+                if request_id not in self._opened:
+                    return []
+                if handoff is not None:
+                    self._open[request_id] = handoff
+                    return [(request_id, HandoffPlanned())]
+            engine.imports.num_local += 1
+            return command(engine)
+
+        self._loop.post(request_id, plan)
+
+    def start(self, request_id: str, item_id: int, log_id: str) -> None:
+        """Call another worker; if that is impossible, add the request to the engine."""
+        with self._lock:
+            handoff = self._open.get(request_id)
+        if handoff is None:
+            return  # it was cancelled
+        try:
+            memory = BlockMemory.create(len(handoff.digests), self._block_bytes)
+        except OSError as error:
+            log.warning("there is no memory for the blocks of a prompt: %s", error)
+            if self._forget(handoff):
+                self._loop.post(request_id, handoff.command)
+            return
+        request, prompt = handoff.request, handoff.answer.prompt
+        num_tokens = (handoff.num_before + len(handoff.digests)) * self._block_size
+        message = Prefill(
+            prompt=list(prompt[:num_tokens]),
+            path=memory.path,
+            name=memory.name,
+            num_cached=handoff.num_before,
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+            tenant=request.tenant,
+        )
+        with self._lock:
+            if request_id not in self._open:
+                memory.close()
+                return
+            handoff.moving = MovingBlocks(handoff.digests, memory)
+        handoff.call_id = self._caller.start(message, item_id, log_id)
+        with self._lock:
+            if request_id in self._open:
+                self._calls[handoff.call_id] = handoff
+                self._arm(handoff, handoff.patience)
+
+    def on_reply(
+        self, call_id: int, events: Sequence[Event] | ServingError, *, is_last: bool
+    ) -> None:
+        """Take a reply to a call."""
+        with self._lock:
+            handoff = self._calls.get(call_id)
+        if handoff is None:
+            return  # it has ended
+        for event in events if not isinstance(events, ServingError) else ():
+            if isinstance(event, BlocksWritten):
+                self._arrived(handoff, event)
+        if not handoff.num_left:
+            self._end(handoff, "", is_answered=is_last)
+        elif is_last:
+            problem = str(events) if isinstance(events, ServingError) else "it has ended"
+            self._end(handoff, problem, is_answered=True)
+
+    def on_overdue(self, request_id: str) -> None:
+        """Compute a prompt here if no block of it has arrived for too long."""
+        with self._lock:
+            handoff = self._open.get(request_id)
+            if handoff is None:
+                return
+            left = handoff.last + handoff.patience - time.monotonic()
+            if left > 0:
+                self._arm(handoff, left)
+                return
+        self._end(handoff, f"no block in {handoff.patience:.1f} s", is_answered=False)
+
+    def cancel(self, request_id: str) -> None:
+        """Free what a request holds that has ended; the master ends its call.  Any thread."""
+        with self._lock:
+            handoff = self._open.get(request_id)
+        if handoff is not None and self._forget(handoff) and (moving := handoff.moving):
+            self._loop.post("", lambda engine: engine.imports.release(moving))
+
+    def close(self) -> None:
+        """Stop the timers."""
+        with self._lock:
+            handoffs = list(self._open.values())
+        for handoff in handoffs:
+            self._forget(handoff)
+
+    # --- on the engine's thread -----------------------------------------------------------------
+
+    def _plan(
+        self,
+        engine: Any,
+        request_id: str,
+        request: Generate,
+        answer: GenerationEvents,
+        command: Command,
+    ) -> _Handoff | None:
+        """Return what another worker is to compute; None if this one is to."""
+        prompt = answer.prompt
+        if len(prompt) <= engine.block_size or self._circuit.is_open:
+            return None
+        digests = reusable_blocks(engine, prompt, request.cache_salt)
+        num_cached = len(engine.pool.find(digests))
+        missing = digests[num_cached:]
+        imports = engine.imports
+        with self._lock:
+            waiting = list(self._open.values())
+        num_ahead = sum(handoff.num_left for handoff in waiting)
+        num_under_way = sum(len(handoff.digests) for handoff in waiting)
+        limit = min(engine.num_blocks // CACHE_SHARE, engine.pool.num_free - imports.spare)
+        if not missing or len(missing) + num_under_way > limit:
+            return None
+        costs = imports.costs
+        costs.compute = costs.compute or engine.cache.stored.cost.seconds
+        streams = engine.num_running + len(waiting)
+        tokens = engine.config.handoff_tokens
+        if not is_worth_handoff(
+            len(missing),
+            num_streams=streams,
+            num_ahead=num_ahead,
+            costs=costs,
+            min_blocks=None if tokens is None else -(-tokens // engine.block_size),
+        ):
+            return None
+        wait = patience(len(missing), num_ahead, costs)
+        return _Handoff(request_id, request, answer, command, missing, num_cached, wait)
+
+    # --- on the thread that collects --------------------------------------------------------------
+
+    def _arrived(self, handoff: _Handoff, event: BlocksWritten) -> None:
+        moving, count = handoff.moving, min(event.count, len(handoff.digests))
+        handoff.num_arrived = max(handoff.num_arrived, count)
+        handoff.last, handoff.seconds = time.monotonic(), event.seconds
+        handoff.num_cached = event.num_cached
+
+        def arrived(engine: Any) -> None:
+            engine.imports.costs.observe(compute=event.block_seconds)
+            engine.imports.arrived(moving, count)
+
+        self._loop.post("", arrived)
+
+    def _end(self, handoff: _Handoff, problem: str, *, is_answered: bool) -> None:
+        """Add the request to the engine; `problem` says why not all of its blocks have arrived."""
+        if not self._forget(handoff):
+            return
+        if not is_answered:
+            self._caller.drop(handoff.call_id)
+        if not problem:
+            self._circuit.succeed()
+        else:
+            if not self._circuit.is_failing:
+                log.warning(
+                    "a prompt is computed here, as a worker that computes prompts has not: %s",
+                    problem,
+                )
+            self._circuit.fail()
+        moving, seconds = handoff.moving, time.monotonic() - handoff.began
+        num_computed = max(0, handoff.num_arrived - handoff.num_cached)
+        handoff.answer.num_computed = num_computed * self._block_size
+
+        def add(engine: Any) -> Any:
+            imports = engine.imports
+            imports.num_prompts += not problem
+            imports.num_failed += bool(problem)
+            imports.microseconds += int(seconds * 1e6)
+            if not problem:
+                imports.costs.observe(round_trip=max(1e-6, seconds - handoff.seconds))
+            return handoff.command(engine) if handoff.request_id in self._opened else []
+
+        self._loop.post(
+            handoff.request_id,
+            lambda engine: engine.imports.end(moving, handoff.request_id, add),
+        )
+
+    def _forget(self, handoff: _Handoff) -> bool:
+        """Remove a handoff; return whether it was there."""
+        with self._lock:
+            if handoff.timer is not None:
+                handoff.timer.cancel()
+            self._calls.pop(handoff.call_id, None)
+            return self._open.pop(handoff.request_id, None) is not None
+
+    def _arm(self, handoff: _Handoff, seconds: float) -> None:
+        """Start the timer of a handoff.  Called with the lock."""
+        late = [(handoff.request_id, Overdue())]
+        handoff.timer = threading.Timer(seconds, self._put, [late])
+        handoff.timer.daemon = True
+        handoff.timer.start()
+
+
+def _sizes(engine: Any) -> tuple[int, int]:
+    return engine.block_size, engine.runner.block_bytes
