@@ -41,7 +41,7 @@ SIGNATURES = {
         "cache_per_key=False, cache_store='', cache_store_key='', cache_store_mb=1024, "
         "cache_store_timeout=0.1, "
         "heartbeat_timeout=10, stage_timeout=0, step_timeout=300, alias='', "
-        "llm_options=None, rank_machines=1, cores='', model_threads=0, resources=None, "
+        "llm_options=None, rank_machines=1, cores='', model_threads=0, roles=None, resources=None, "
         "resource_counts=None, max_workers=0, "
         "min_workers=1, requests_per_worker=8, "
         "scale_down_delay=60, node_labels=None, allow_pickle=False, backend='', precision='', "

@@ -327,7 +327,7 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
     text: str
 
 
-class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=13):
+class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=15):
     """Number of blocks of a `Prefill` that have been written, in all.
 
     `num_cached` of them were in the worker's cache before.  `seconds` have passed since it got the

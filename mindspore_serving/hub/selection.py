@@ -27,7 +27,7 @@ _MAX_SETTINGS = 200 * 10**6  # bytes; a larger text is data
 _SHOWN = 12  # names in an error
 # Settings, tokenizers, templates and the card, beside the weights.
 _SETTINGS = re.compile(
-    r"[^/]+\.(json|jinja|model|tiktoken|ya?ml|txt)|README\.md|LICEN[CS]E[^/]*"
+    r"[^/]+\.(json|jinja|model|spm|tiktoken|ya?ml|txt)|README\.md|LICEN[CS]E[^/]*"
     r"|(additional_chat_templates|chat_templates)/[^/]+\.jinja|\d+_\w+/(config\.json|vocab\.txt)"
     r"|\d+_\w+/[^/]+\.safetensors",
     re.IGNORECASE,

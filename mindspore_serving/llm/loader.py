@@ -339,8 +339,7 @@ def _open_images(
             f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
         )
     if not takes:
-        why = why_without_images(directory) if is_gguf(directory) and config.max_images else ""
-        if why:
+        if is_gguf(directory) and config.max_images and (why := why_without_images(directory)):
             log.warning("%s: the model is served without images: %s", directory.name, why)
         return None, None
     try:
@@ -373,8 +372,7 @@ def _open_engine(
     if is_encoder(fields):
         return EncoderEngine(Encoder.open(directory, config, runtime))
     if is_seq2seq(fields):
-        runner = open_seq2seq(directory, runtime, config)
-        tokenizer = _tokenizer_for(runner, read)
+        tokenizer = _tokenizer_for(runner := open_seq2seq(directory, runtime, config), read)
         config = replace(config, enable_prefix_caching=False, num_speculative_tokens=0)
         return Engine(runner, tokenizer, config, _eos_ids(directory, tokenizer))
     early = None if config.draft is None else read()["tokenizer"]
@@ -396,8 +394,7 @@ def _open_engine(
 def _tokenizer_for(runner: Runner, read: Callable[[], Texts]) -> Tokenizer | None:
     """Return the tokenizer; close `runner` if it cannot be read."""
     try:
-        tokenizer: Tokenizer | None = read()["tokenizer"]
+        return cast(Tokenizer | None, read()["tokenizer"])
     except BaseException:
         runner.close()
         raise
-    return tokenizer

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from mindspore_serving import log
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.core.service import Reply, Request, tenant_of_task
 from mindspore_serving.errors import (
     DeadlineExceeded,
@@ -193,6 +194,8 @@ class Dispatcher:
             method = _method_of_caller(caller, message) or self.registry.find_routed(
                 message.servable, message.version, part.method
             )
+            if part.method == PREFILL_METHOD and not method.is_served:
+                raise WorkerUnavailable(f"{method.label}: no worker computes prompts now")
             self.shares.count(method.share)
             self._requests[pending] = method
             if message.parents:

@@ -64,7 +64,15 @@ class LoadedServable:
             )
         if self.language is not None:
             reports += [
-                MethodReport(name, [], [], 1, retry=True, is_only_models=True, streams=True)
+                MethodReport(
+                    name,
+                    [],
+                    [],
+                    1,
+                    retry=name != PREFILL_METHOD,  # else the worker that decodes computes it
+                    is_only_models=True,
+                    streams=True,
+                )
                 for name in METHODS
                 if self.role or name != PREFILL_METHOD
             ]

@@ -95,7 +95,7 @@ class Worker:
         self._connection.send(Leaving())
 
     def _load(self, setup: Setup) -> LoadedServable | None:
-        self._remote.servable = setup.servable_name
+        self._remote.servable = setup.name or setup.servable_name
         try:
             setup, steps = self.overrides.apply(setup), Lane(self._status, STEPS)
             pin(setup.cores, setup.number)

@@ -49,6 +49,7 @@ TO_MASTER = [
     m.Done([], [0, 65536]),
     m.WorkerCall("add", 1, ITEM),
     m.WorkerCall("add", 1, ITEM, [3], False, [m.CallStep("add", 0, "sum", [0, 1], 1)], [2]),
+    m.DropCall(2),
     Leaving(),
     m.AdaptersSet(3, {"pirate": m.Fault(2, "no such file")}),
     m.EngineMetrics({"num_running": 3}, {"stop": 2}, {"serving_llm_queue_seconds": (0.5, [1, 2])}),

@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import chatglm, vocabularies
+from mindspore_serving.llm.checkpoint import chatglm, marian, vocabularies
 from mindspore_serving.llm.checkpoint.gguf.tokenizer import (
     NORMAL,
     SPACE,
@@ -161,10 +161,14 @@ def _spaced(file: SentencePieceFile) -> Json:
 def tokenizer_from(directory: Path) -> Json:
     """Convert `directory`/tokenizer.model to tokenizer.json, with the tokens that other files add.
 
-    Without that, a tiktoken file of `vocabularies` is converted. Raises StartError naming the file
-    that is broken or not supported.
+    Marian's files have other names. Without that, a tiktoken file of `vocabularies` is converted.
+    Raises StartError naming the file that is broken or not supported.
     """
     options = read_optional_json(directory / "tokenizer_config.json")
+    if marian.has_files(directory):
+        file = SentencePieceFile(directory / marian.NAME, options)
+        file.metadata = marian.with_ids(file.metadata, directory)
+        return marian.with_decoder(_from_pieces(file, is_legacy=True))
     vocabulary = None if (directory / NAME).is_file() else vocabularies.find(directory)
     if vocabulary is not None:
         listed = chatglm.added_tokens(options)

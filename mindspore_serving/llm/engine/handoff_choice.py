@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 MIN_BLOCKS = 8  # while nothing is known of the costs
 _RATE = 0.2  # part of a new measurement in the mean
-SLACK = 2.0  # seconds that a block may take beyond what all blocks under way are expected to
+SLACK = 3.0  # seconds without a block, beyond PATIENT times those that all under way should take
+PATIENT = 4.0
 UNKNOWN_WAIT = 10.0  # seconds for a block while the costs are not known
 MAX_WAIT = 30.0
 
@@ -64,7 +65,7 @@ def patience(num_blocks: int, num_ahead: int, costs: HandoffCosts) -> float:
     """Return the seconds without a block after which this worker computes the prompt itself."""
     if not costs.compute:
         return UNKNOWN_WAIT
-    return min(MAX_WAIT, SLACK + 2 * costs.compute * (num_blocks + num_ahead))
+    return min(MAX_WAIT, SLACK + PATIENT * costs.compute * (num_blocks + num_ahead))
 
 
 def _mean(mean: float, value: float) -> float:

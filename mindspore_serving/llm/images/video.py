@@ -17,6 +17,7 @@ from mindspore_serving.llm.images.decoding import ImageLimits, check_size
 
 MAX_RATE = 240  # frames per second
 MIN_SPACING = 0.5  # seconds between frames of a short video
+EARLY = 0.25  # of the time between two frames
 _FORMATS = (  # place and bytes, and the decoder's name
     (4, b"ftyp", "mp4"),
     (4, b"moov", "mov"),
@@ -67,6 +68,7 @@ class VideoFile:
         try:
             self._stream = self._checked(self._container)
             self._codec: Any = self._stream.codec_context
+            self._tolerance = 0.0
             self.seconds = self._measure()
         except self._errors as error:
             self._container.close()
@@ -82,9 +84,15 @@ class VideoFile:
         self._container.close()
 
     def frames(self) -> Iterator[tuple[float, Any]]:
-        """Iterate over the times in seconds and the images of frames, evenly by time."""
+        """Iterate over the times in seconds and the images of frames, evenly by time.
+
+        A key frame that is a little early is taken in place of a frame whose predecessors would
+        have to be decoded.
+        """
         count = max(1, min(self._limits.max_video_frames, round(self.seconds / MIN_SPACING)))
-        targets = deque((index + 0.5) * self.seconds / count for index in range(count))
+        spacing = self.seconds / count
+        targets = deque((index + 0.5) * spacing for index in range(count))
+        self._tolerance = EARLY * spacing
         last = -1.0
         try:
             for frame in self._decode(targets):
@@ -191,10 +199,11 @@ class VideoFile:
             self._check_time()
             for frame in codec.decode(packet):
                 check_size(frame.width, frame.height, self._limits)
+                reach = self._time(frame.pts) + (self._tolerance if last is None else 0.0)
                 last = frame
-                if targets and targets[0] <= self._time(frame.pts):
+                if targets and targets[0] <= reach:
                     yield frame
-                    _drop(targets, self._time(frame.pts))
+                    _drop(targets, reach)
         if last is not None and targets and targets[0] < until:
             yield last
             _drop(targets, until)

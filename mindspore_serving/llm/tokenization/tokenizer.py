@@ -15,7 +15,7 @@ import numpy as np
 
 from mindspore_serving import file_check
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint import chatglm, mistral, sentencepiece, vocabularies
+from mindspore_serving.llm.checkpoint import chatglm, marian, mistral, sentencepiece, vocabularies
 from mindspore_serving.llm.checkpoint.built_files import key_of, read_or_build, source_digest
 from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_tokenizer
 from mindspore_serving.llm.checkpoint.model_files import (
@@ -31,7 +31,7 @@ from mindspore_serving.llm.tokenization.decoders import (
 )
 
 TOKENIZER = "tokenizer.json"
-TOKENIZER_FILES = (TOKENIZER, sentencepiece.NAME)
+TOKENIZER_FILES = (TOKENIZER, sentencepiece.NAME, marian.NAME)
 _SPECIAL_NAMES = (
     "bos_token",
     "eos_token",
@@ -262,9 +262,8 @@ def has_tokenizer(directory: Path) -> bool:
     """Return whether the directory has a tokenizer of a known format."""
     path = directory / TOKENIZER
     is_json = path.is_file() or has_file(path) or mistral.has_file(path)
-    return (
-        is_json or (directory / sentencepiece.NAME).is_file() or bool(vocabularies.find(directory))
-    )
+    is_model = (directory / sentencepiece.NAME).is_file() or marian.has_files(directory)
+    return is_json or is_model or bool(vocabularies.find(directory))
 
 
 def _converted(path: Path) -> Config:

@@ -65,6 +65,6 @@ def test_the_first_measurement_is_the_mean_and_the_next_counts_a_fifth():
 
 
 def test_patience_covers_all_blocks_under_way_and_has_a_limit():
-    assert patience(50, 30, COSTS) == pytest.approx(2.0 + 2 * 0.8)
+    assert patience(50, 30, COSTS) == pytest.approx(3.0 + 4 * 0.8)
     assert patience(1_000_000, 0, COSTS) == MAX_WAIT
     assert patience(1, 0, HandoffCosts()) == UNKNOWN_WAIT

@@ -9,6 +9,7 @@ import pytest
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, InvalidInputs
+from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images import video
 from mindspore_serving.llm.images.frame_texts import plain_times, smolvlm_times
@@ -86,8 +87,8 @@ def test_only_packets_before_wanted_frames_are_decoded(clip):
     with VideoFile(clip, EngineConfig(max_video_frames=1), FOREVER) as opened:
         codec = opened._codec = CountingCodec(opened._codec)
         ((at, _),) = opened.frames()
-    assert at == pytest.approx(4.0)
-    assert codec.count <= 30, "of the run of the second key frame, not of all 80 frames"
+    assert at == pytest.approx(3.0), "the key frame before 4.0, within a quarter of 8 s"
+    assert codec.count < 10, "not of all 80 frames"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +170,23 @@ def test_a_video_becomes_frames_with_their_times(tmp_path, kind, clip):
         assert "<row_1" not in first  # frames are not cut into tiles
         assert "<row_1" in prompt.images[2].text
     assert prompt.text.startswith(begin)
+
+
+def test_frames_of_smolvlm_are_computed_as_transformers_computes_them(tmp_path, clip):
+    """Its processor resizes frames as it does images that it does not cut into tiles."""
+    directory = seeing.build(tmp_path, "smolvlm")
+    reference = seeing.Reference(directory, "smolvlm")
+    reference._processor.do_image_splitting = False
+    with VideoFile(clip, EngineConfig(max_video_frames=4), FOREVER) as opened:
+        images = [image for _, image in opened.frames()]
+    message = {"role": "user", "content": [clips.video_part(clip)]}
+    options = {"dtype": "f32", "kv_cache_memory": 8 << 20, "max_video_frames": 4}
+    with LLM(directory, **options) as llm:
+        params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+        (answer,) = llm.chat([message], params, use_tqdm=False)
+    ids = answer.prompt_token_ids
+    assert ids.count(seeing.IMAGE) == 4 * 4, "a frame has 4 vectors"
+    assert list(answer.outputs[0].token_ids) == reference.greedy(ids, images, 8)
 
 
 def test_more_videos_than_allowed_are_refused_by_their_field(tmp_path):

@@ -25,9 +25,15 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import WorkerUnavailable
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
+from mindspore_serving.llm.processing.answer_format import AnswerFormat
+from mindspore_serving.llm.processing.output_processor import OutputProcessor
+from mindspore_serving.llm.processing.processor import PreparedRequest
 from mindspore_serving.llm.serving import handoffs
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
-from tests.llm import chatty
+from mindspore_serving.llm.serving.generation import GenerationEvents
+from mindspore_serving.llm.serving.recording import GenerationRecorder
+from mindspore_serving.llm.storage.circuit import Circuit
+from tests.llm import chatty, lora_files
 from tests.waiting import PATIENCE, eventually
 
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "num_threads": 1, "handoff_tokens": 64}
@@ -40,9 +46,9 @@ class Worker:
     """An engine, and what it has said."""
 
     def __init__(self, directory):
-        self.engine = AsyncEngine(
-            open_model(directory, "openvino", make_config(OPTIONS)), lambda: 0
-        )
+        options = {**OPTIONS, "adapters": {"a": directory.parent / "a"}}
+        opened = open_model(directory, "openvino", make_config(options))
+        self.engine = AsyncEngine(opened, lambda: None)
 
     def ask(self, request, sink=None):
         told = []
@@ -120,7 +126,10 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    return chatty.build(tmp_path_factory.mktemp("roles"), context=1024)
+    place = tmp_path_factory.mktemp("roles")
+    model = chatty.build(place, context=1024)
+    lora_files.write(place / "a", lora_files.adapter(model, lora_files.ATTENTION, 1))
+    return model
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +143,7 @@ def opened(directory):
 def pair(opened, monkeypatch):
     monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
     opened.caller.fault, opened.caller.dropped = "", []
-    opened.decode.engine.handoffs._circuit.succeed()
+    opened.decode.engine.handoffs._circuit = Circuit()
     return opened
 
 
@@ -198,6 +207,31 @@ def test_short_prompts_and_those_with_logprobs_are_computed_here(pair):
     assert len(pair.caller.calls) == count
 
 
+def test_prompts_of_adapters_are_computed_here(pair):
+    count = len(pair.caller.calls)
+    request = Generate(prompt=prompt(50), params=GREEDY, adapter="a")
+    assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
+    assert len(pair.caller.calls) == count
+
+
+def test_prompts_with_images_are_computed_here():
+    class Seeing:
+        """A processor of a model that takes images."""
+
+        def __init__(self, **options):
+            self.options = options
+
+        def prepare(self, request):
+            form = AnswerFormat(None, None, "", "", is_parsed=False)
+            return PreparedRequest(None, list(PROMPT), GREEDY, form, None, "", self.options)
+
+    events = GenerationEvents("r", Generate(), OutputProcessor(None), GenerationRecorder())
+    events.prepare(Generate(), Seeing())
+    assert list(events.prompt) == PROMPT
+    events.prepare(Generate(), Seeing(images=object()))
+    assert list(events.prompt) == []
+
+
 def test_salts_are_those_of_the_request(pair):
     salted = Generate(prompt=prompt(7), params=GREEDY, cache_salt="a")
     pair.answer(salted)
@@ -209,6 +243,7 @@ def test_salts_are_those_of_the_request(pair):
 @pytest.mark.parametrize("fault", ["lost", "other memory"])
 def test_a_prompt_is_computed_here_if_the_other_worker_fails(pair, fault):
     pair.caller.fault = fault
+    pair.decode.engine.handoffs._circuit = Circuit(lambda: 0.0)  # no pause ends
     request = Generate(prompt=prompt(8 + len(fault)), params=GREEDY)
     failed = pair.stats().num_handoffs_failed
     assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
