@@ -16,7 +16,7 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from tests.llm.architectures import DELTA_RULE
+from tests.llm.architectures import DELTA_RULE, GROUPED
 
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
 MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
@@ -64,6 +64,7 @@ GEMMA = {
 LLAVA = {"vision_config": CLIP, "vision_feature_layer": -2}
 TILED = {"vision_config": VISION, "scale_factor": 2, "pad_token_id": 0}
 MROPE = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [3, 2, 3]}
+GLM_ROPE = {**MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
 QWEN = {"patch_size": 8, "num_heads": 4, "depth": 3, "initializer_range": 0.2}
 QWEN2_VL = {
     "vision_config": {**QWEN, "embed_dim": 32, "hidden_size": 64},
@@ -137,8 +138,9 @@ TEXTS: dict[str, dict[str, Any]] = {
         **DELTA_RULE, "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5},
         "initializer_range": 0.1,
     },
-    "glm4v": {
-        "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
+    "glm4v": {"rope_parameters": GLM_ROPE},
+    "glm4v-moe": {
+        **GROUPED, "rope_parameters": GLM_ROPE, "attention_bias": True, "initializer_range": 0.1,
     },
 }  # fmt: skip
 MERGED = {"vision_config": PIXTRAL, "spatial_merge_size": 2, "tie_word_embeddings": False}
@@ -161,6 +163,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "qwen3-vl-moe": ("Qwen3VLMoe", "qwen3_vl_moe_text", QWEN3_VL, "Qwen2VL"),
     "qwen3.5": ("Qwen3_5", "qwen3_5_text", QWEN3_5, "Qwen2VL"),
     "glm4v": ("Glm4v", "glm4v_text", GLM4V, "Glm4v"),
+    "glm4v-moe": ("Glm4vMoe", "glm4v_moe_text", GLM4V, "Glm4v"),
     "llava-next": ("LlavaNext", "mistral", NEXT, "LlavaNext"),
     "llava-onevision": ("LlavaOnevision", "qwen2", ONEVISION, "LlavaOnevision"),
     "internvl": ("InternVL", "qwen2", INTERNVL, "GotOcr2"),

@@ -17,6 +17,7 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Gemma3ForConditionalGeneration": gemma3,
     "Gemma4ForConditionalGeneration": gemma4,
     "Glm4vForConditionalGeneration": qwen_vl,
+    "Glm4vMoeForConditionalGeneration": qwen_vl,
     "Idefics3ForConditionalGeneration": idefics,
     "InternVLForConditionalGeneration": internvl,
     "LlavaForConditionalGeneration": llava,

@@ -25,7 +25,7 @@ GRID = "image_grid_thw"  # output of the image processors: patches in time, heig
 
 
 def qwen_vl(config: Config) -> ImagePromptFormat | None:
-    """Return the format of Qwen-VL and GLM-4.1V; None for a text model of the same architecture."""
+    """Return the format of Qwen-VL and GLM-V; None for a text model of the same architecture."""
     if not config.get("vision_config"):
         return None
     size = merge_size_of(vision_of(config))

@@ -12,6 +12,7 @@ from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.prompt_images import PromptImages
+from mindspore_serving.llm.images.messages import find_media
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import rope_positions
 from mindspore_serving.llm.images.reader import open_reader
@@ -19,7 +20,6 @@ from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.models import load_definition
 from mindspore_serving.llm.options import make_config
-from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.quantize import quantize
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -123,7 +123,7 @@ def test_an_image_with_too_many_tokens_is_refused_before_work(directories, monke
     reader = open_reader(path, Tokenizer.open(path), EngineConfig(max_model_len=10))
     monkeypatch.setattr(type(reader._processor), "_preprocess", None)
     with pytest.raises(InvalidField) as refused:
-        ImagePrompt(reader, seeing.chat(seeing.image(5, 64, 64)))
+        reader.read(find_media(seeing.chat(seeing.image(5, 64, 64))))
     assert str(refused.value).endswith(
         "cannot be prepared: 64 x 64 pixels become 16 tokens, and the model has 10 for prompt and "
         "answer; expected a smaller image"
@@ -143,7 +143,7 @@ def test_a_very_thin_image_is_refused(directories) -> None:
     path = directories["qwen2-vl"]
     reader = open_reader(path, Tokenizer.open(path), EngineConfig())
     with pytest.raises(InvalidField, match="absolute aspect ratio must be smaller than 200"):
-        ImagePrompt(reader, seeing.chat(seeing.image(5, 900, 3)))
+        reader.read(find_media(seeing.chat(seeing.image(5, 900, 3))))
 
 
 def flattened(source: Path, target: Path) -> Path:
@@ -187,7 +187,7 @@ def test_a_quantised_model_keeps_its_tower(mode, directories, tmp_path: Path) ->
     quantize(source, target, mode)
     config = EngineConfig()
     reader = open_reader(source, Tokenizer.open(source), config)
-    images = ImagePrompt(reader, seeing.chat(FIRST)).of(seeing.chat(FIRST))
+    images = reader.read(find_media(seeing.chat(FIRST)))
     ((_, before),), ((_, after),) = (
         Tower.open(each, config).compute(images) for each in (source, target)
     )

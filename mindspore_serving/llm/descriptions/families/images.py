@@ -83,8 +83,13 @@ _GLM4V = replace(
     LLAMA_LIKE["Glm4ForCausalLM"], shardable=False, takes_images=True, image_axes=SECTIONS,
     defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
 )  # fmt: skip
+_GLM4V_MOE = replace(
+    MIXTURES["Glm4MoeForCausalLM"], takes_images=True, image_axes=SECTIONS,
+    defaults={**MIXTURES["Glm4MoeForCausalLM"].defaults, "attention_bias": True},
+)  # fmt: skip
 ROWS = {
     "Glm4vForConditionalGeneration": _GLM4V,
+    "Glm4vMoeForConditionalGeneration": _GLM4V_MOE,
     "Qwen2VLForConditionalGeneration": _QWEN2_VL,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
     "Qwen3VLForConditionalGeneration": _QWEN3_VL,
