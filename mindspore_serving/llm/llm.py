@@ -153,6 +153,10 @@ class LLM:
 
         Raises as `generate` does, and ServingError if the model fails.
         """
+        if self._card.max_prompt_len:
+            raise InvalidInputs(
+                "beam search follows prompts of decoders; an encoder reads this one"
+            )
         searches, limit = [], self._card.max_model_len
         listed = list_prompts(prompts)
         for index, prompt in enumerate(listed):

@@ -13,6 +13,7 @@ from mindspore_serving.core.llm_messages import BACKGROUND
 from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM
+from mindspore_serving.llm.beam_search import BeamSearchParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.loader import open_ours
 from mindspore_serving.llm.runtimes.openvino.processor import capabilities
@@ -232,6 +233,8 @@ def test_texts_are_translated_offline(bart):
     with LLM(bart, dtype="f32") as llm:
         params = SamplingParams(max_tokens=8, temperature=0.0)
         answers = llm.generate(["hello, you!", "bye"], params, use_tqdm=False)
+        with pytest.raises(InvalidInputs, match="beam search follows prompts of decoders"):
+            llm.beam_search("bye", BeamSearchParams())
     assert [len(answer.prompt_token_ids) for answer in answers] == [13, 5]  # with </s>
     assert not answers[0].outputs[0].text.startswith(" ")
 
