@@ -3,6 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -28,6 +29,7 @@ from mindspore_serving.llm.voices.settings import Reading, Voices, open_voices
 
 MAX_WAITING = 64  # texts by default
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
+_START_SECONDS = 120.0  # for the first phonemes
 _QUICK_SECONDS = 1.0  # in which texts become phonemes; a longer one waits for its like alone
 
 
@@ -66,7 +68,9 @@ class VoiceEngine(SoundEngine):
         check_voices(config)
         self._config = config
         self._voices = open_voices(path)
-        if any(map(_needs_library, self._readings())) and find_spec("piper") is None:
+        languages = self._voices.languages
+        reading = self._voices.read_as(self._voices.voices[0], languages[0] if languages else "")
+        if reading.language and find_spec("piper") is None:
             raise StartError(f"the phonemes of this voice need piper-tts; {command('speech')}")
         self._runner = VoiceRunner(self._voices, config.num_threads)
         self.card = _card(self._voices, config)
@@ -74,6 +78,7 @@ class VoiceEngine(SoundEngine):
         self._num_steps = self._num_phonemes = 0
         limits = PoolLimits(quick_seconds=_QUICK_SECONDS, max_slow=self.card.max_num_waiting or 0)
         self._pool = Pool(ForkServer(child.MODULE, lambda: b""), child.READ, limits)
+        self._check_reading(reading)
         self._start()
 
     @property
@@ -89,16 +94,24 @@ class VoiceEngine(SoundEngine):
             num_generated_tokens=0,
         )
 
-    def _readings(self) -> list[Reading]:
-        voices = self._voices
-        return [voices.read_as(voices.voices[0], voices.languages[0] if voices.languages else "")]
+    def _check_reading(self, reading: Reading) -> None:
+        """Turn a letter into phonemes.  Raises StartError if that cannot be done."""
+        answered: Future[bytes | JobFailure] = Future()
+        self._pool.submit(_to_job("a", reading), answered.set_result)
+        answer = answered.result(_START_SECONDS)
+        problem = answer.value if isinstance(answer, JobFailure) else ""
+        try:
+            rows = [] if isinstance(answer, JobFailure) else child.decode_answer(answer)
+        except ServingError as error:
+            rows, problem = [], str(error)
+        if not rows:
+            self._pool.close()
+            named = f"the language {reading.language!r} of {self._voices.model.name}"
+            raise StartError(f"{named} cannot be turned into phonemes: {problem}")
 
     def _submit(self, request_id: str, request: Speak) -> PoolJob:
-        reading = self._check(request)
-        job = child.TextJob(request.text, reading.language, reading.clusters)
-        return self._pool.submit(
-            msgspec.msgpack.encode(job), lambda answer: self._take_phonemes(request_id, answer)
-        )
+        job = _to_job(request.text, self._check(request))
+        return self._pool.submit(job, lambda answer: self._take_phonemes(request_id, answer))
 
     def _free(self) -> None:
         self._runner.close()
@@ -189,8 +202,8 @@ class VoiceEngine(SoundEngine):
         return Spoken(text.encoder.add(samples), len(piece))
 
 
-def _needs_library(reading: Reading) -> bool:
-    return bool(reading.language)
+def _to_job(text: str, reading: Reading) -> bytes:
+    return msgspec.msgpack.encode(child.TextJob(text, reading.language, reading.clusters))
 
 
 def _check_text(text: str, limit: int) -> None:

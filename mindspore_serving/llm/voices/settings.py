@@ -19,9 +19,10 @@ from mindspore_serving.errors import InvalidField, StartError
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 KOKORO_RATE = 24_000
-KOKORO_LANGUAGES = {  # by the first letter of a voice's name; codes are espeak-ng's
+KOKORO_LANGUAGES = {  # by the first letter of a voice's name
     "a": "en-us", "b": "en-gb", "e": "es", "f": "fr-fr", "h": "hi", "i": "it", "p": "pt-br",
 }  # fmt: skip
+_ESPEAK = {"en-gb": "en", "fr-fr": "fr"}  # espeak-ng's name of a language, where it is another
 MIN_RATE, MAX_RATE = 8000, 192_000
 MAX_STYLE_FILE = 1 << 30  # bytes of all styles
 _PAD, _BEGIN, _END = "_", "^", "$"  # symbols of Piper
@@ -137,7 +138,7 @@ class KokoroVoices:
             known = ", ".join(self.languages)
             name = f"is {language!r:.40}" if language else f"is missing, and {voice} has none here"
             raise InvalidField("language", f"{name}, expected one of {known}")
-        return Reading(chosen)
+        return Reading(_ESPEAK.get(chosen, chosen))
 
     def split(self, sentence: list[str]) -> list[list[str]]:
         """Return a sentence in the letters of Kokoro, in pieces that the model takes."""

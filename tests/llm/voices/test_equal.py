@@ -6,9 +6,13 @@ import shutil
 import numpy as np
 import pytest
 
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.voices import child
+from mindspore_serving.llm.voices.engine import VoiceEngine
 from mindspore_serving.llm.voices.runner import VoiceRunner
 from mindspore_serving.llm.voices.settings import open_voices
+from tests.llm.voices.tiny import write_kokoro, write_piper
 from tests.published import file_of, make_kokoro
 
 pytestmark = pytest.mark.onnx
@@ -26,6 +30,22 @@ def sentences(piper):
     from piper.phonemize_espeak import EspeakPhonemizer
 
     return child.decode_answer(child.encode_read(EspeakPhonemizer(), JOB))
+
+
+def test_every_language_of_kokoro_has_phonemes(piper, tmp_path):
+    from piper.phonemize_espeak import EspeakPhonemizer
+
+    phonemizer, voices = EspeakPhonemizer(), open_voices(write_kokoro(tmp_path))
+    for code in voices.languages:
+        job = child.TextJob("Tomato.", voices.read_as("af_one", code).language, ())
+        (row,) = child.decode_answer(child.encode_read(phonemizer, job))
+        assert "m" in row, code
+
+
+def test_a_voice_in_a_language_without_phonemes_does_not_start(piper, tmp_path):
+    path = write_piper(tmp_path, phoneme_type="espeak", espeak={"voice": "xx-yy"})
+    with pytest.raises(StartError, match="the language 'xx-yy' of tiny.onnx cannot be turned"):
+        VoiceEngine(str(path), EngineConfig(), lambda: None)
 
 
 def quiet_voice(directory):
