@@ -118,8 +118,8 @@ def _has_full_tiles(directory: Path, settings: TowerSettings) -> bool:
     """
     if settings.projector != "shuffle":
         return True
-    size: int = open_processor(directory).max_image_size["longest_edge"]
-    return size == settings.image_size
+    size = getattr(open_processor(directory), "max_image_size", None)
+    return size is not None and bool(size["longest_edge"] == settings.image_size)
 
 
 def _check_unread(checkpoint: TrackedCheckpoint, num_layers: int) -> None:

@@ -1,0 +1,305 @@
+"""Images of a LLaVA by our runtimes, and by OpenVINO GenAI's VLM pipeline: in turns.
+
+    python -m benchmarks.images [--python ENV/bin/python] [--tower small] [--turns N]
+
+The weights are random; the tower has the sizes of LLaVA 1.5's (CLIP ViT-L/14 at 336 pixels), or
+with `small` those of CLIP ViT-B/16 at 224 pixels; the language model those of SmolLM2-135M, on
+openvino.  Sides are processes: our tower on torch, and as a graph in float32 and bfloat16.  ENV is
+an environment with openvino-genai and optimum-intel, which converts the same checkpoint.
+
+A line has the images per second of the tower alone, one by one and eight at once (of different
+requests); the part that this is of the best rate of a product of large matrices in any turn; the
+seconds to the first token of a prompt with a new image, and with the same image again, without the
+prefix cache; and the largest memory.  All times are of the processor, so that other programs on the
+machine change them little; a second of time has as many of them as cores.  Medians of turns, with
+the range behind.
+"""
+
+import argparse
+import base64
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.processes import HERE, ROOT
+from benchmarks.report import print_json, print_table
+
+PLACE = HERE / ".cache" / "images"
+TOWERS = {
+    "large": {
+        "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "image_size": 336, "patch_size": 14,
+    },
+    "small": {
+        "hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
+        "num_attention_heads": 12, "image_size": 224, "patch_size": 16,
+    },
+}  # fmt: skip
+TEXT = {
+    "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True,
+    "max_position_embeddings": 2048, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+SIDES = {"torch f32": "f32", "openvino f32": "f32", "openvino bf16": "bf16"}
+GENAI = {"genai f32": "f32", "genai bf16": "bf16"}
+PROMPT = "What is there?"
+TOGETHER = 8
+SIDE = 2048  # of the matrices by which the processor's rate is measured
+SHOWN = {
+    "tower": "images/s", "together": "at once/s", "limit": "of limit", "new": "new image, s",
+    "again": "again, s", "memory": "MiB",
+}  # fmt: skip
+
+
+def build(name: str) -> Path:
+    """Return the directory of the checkpoint, which is written if it is not there."""
+    directory = PLACE / name
+    if (directory / "model.safetensors").is_file():
+        return directory
+    import torch
+    import transformers
+    from safetensors.torch import load_file, save_file
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    marks = ["<unk>", "<s>", "</s>", "<image>"]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {text: number for number, text in enumerate([*marks, *letters])}
+    coder = Tokenizer(models.BPE(vocabulary, []))
+    coder.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    coder.decoder = decoders.ByteLevel()
+    coder.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=coder, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        pad_token="<unk>",
+    )  # fmt: skip
+    tokenizer.chat_template = (
+        "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
+        "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n"
+        "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
+    )
+    vision = TOWERS[name]
+    config = transformers.LlavaConfig(
+        vision_config={"model_type": "clip_vision_model", "projection_dim": 768, **vision},
+        text_config={**TEXT, "vocab_size": len(vocabulary)},
+        image_token_index=vocabulary["<image>"],
+        vision_feature_layer=-2,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(config)
+    model.save_pretrained(directory)
+    file = directory / "model.safetensors"
+    inner = "vision_tower."  # as published checkpoints have them, which older libraries read
+    tensors = load_file(file)
+    renamed = {n.replace(inner, f"{inner}vision_model."): x for n, x in tensors.items()}
+    save_file(renamed, file, {"format": "pt"})
+    size = vision["image_size"]
+    image_processor = transformers.CLIPImageProcessorPil(
+        size={"shortest_edge": size}, crop_size={"height": size, "width": size}
+    )
+    processor = transformers.LlavaProcessor(
+        image_processor, tokenizer, patch_size=vision["patch_size"],
+        vision_feature_select_strategy="default", num_additional_image_tokens=1,
+    )  # fmt: skip
+    processor.save_pretrained(directory)
+    image_processor.save_pretrained(directory)
+    (directory / "chat_template.jinja").write_text(tokenizer.chat_template)
+    return directory
+
+
+def picture(seed: int) -> Any:
+    from PIL import Image
+
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 255, (480, 640, 3), np.uint8))
+
+
+def operations(name: str) -> float:
+    """Return the operations of the matrix products for an image, two for a weight."""
+    vision = TOWERS[name]
+    hidden, tokens = vision["hidden_size"], (vision["image_size"] // vision["patch_size"]) ** 2 + 1
+    layer = 4 * hidden**2 + 2 * hidden * vision["intermediate_size"] + 2 * tokens * hidden
+    layers = vision["num_hidden_layers"] - 1  # the output of the last but one is used
+    return 2.0 * tokens * (layers * layer + 3 * vision["patch_size"] ** 2 * hidden)
+
+
+def rate(run: Callable[[], object], count: int, seconds: float) -> float:
+    """Return images per second of processor time of `run`, which computes `count` of them."""
+    calls, began = 0, time.process_time()
+    while calls < 2 or time.process_time() - began < seconds:
+        run()
+        calls += 1
+    return calls * count / (time.process_time() - began)
+
+
+def product_rate(dtype: str) -> float:
+    """Return the operations per processor second of OpenVINO's product of matrices, best of ten."""
+    import openvino as ov
+    from openvino import opset13 as opset
+
+    rows = opset.parameter([SIDE, SIDE], np.float32)
+    matrix = opset.constant(np.ones((SIDE, SIDE), np.float32))
+    graph = ov.Model([opset.matmul(rows, matrix, False, True)], [rows], "product")
+    request = (
+        ov.Core()
+        .compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": dtype})
+        .create_infer_request()
+    )
+    inputs, times = np.ones((SIDE, SIDE), np.float32), []
+    for _ in range(10):
+        began = time.process_time()
+        request.infer([inputs])
+        times.append(time.process_time() - began)
+    return 2 * SIDE**3 / min(times)
+
+
+def run_ours(directory: Path, side: str, seconds: float) -> dict[str, float]:
+    from mindspore_serving.llm import LLM, SamplingParams
+    from mindspore_serving.llm.images import tower as towers
+    from mindspore_serving.llm.images.messages import ImageSource
+
+    dtype = SIDES[side]
+    if side.startswith("torch"):
+        towers.GRAPH_RUNTIMES = ()
+    limit = product_rate(dtype)
+    options = {"dtype": dtype, "kv_cache_memory": 256 << 20, "enable_prefix_caching": False}
+
+    def uri(seed: int) -> str:
+        file = io.BytesIO()
+        picture(seed).save(file, "PNG")
+        return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+    with LLM(directory, "openvino", **options) as llm:
+        tower, reader = llm._processor._tower, llm._processor._images
+        images = reader.read([ImageSource("image", uri(seed)) for seed in range(TOGETHER)])
+        computation = [tower._inputs(image) for image in images]
+        tower._pass.run(computation)
+        alone = rate(lambda: tower._pass.run(computation[:1]), 1, seconds)
+        together = rate(lambda: tower._pass.run(computation), TOGETHER, seconds)
+
+        def first_token(seed: int) -> float:
+            content = [
+                {"type": "image_url", "image_url": {"url": uri(seed)}},
+                {"type": "text", "text": PROMPT},
+            ]
+            began = time.process_time()
+            llm.chat(
+                [{"role": "user", "content": content}],
+                SamplingParams(max_tokens=1, temperature=0),
+                use_tqdm=False,
+            )
+            return time.process_time() - began
+
+        first_token(100)
+        new = [first_token(seed) for seed in range(101, 104)]
+        again = [first_token(103) for _ in range(3)]
+    return {
+        "tower": alone, "together": together, "products": max(limit, product_rate(dtype)),
+        "new": median(new), "again": median(again),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }  # fmt: skip
+
+
+def run_genai(directory: Path, precision: str, seconds: float) -> dict[str, float]:
+    """Measure the pipeline, and its graph of the tower alone."""
+    import openvino as ov  # type: ignore[import-untyped]
+    import openvino_genai as genai  # type: ignore[import-not-found]
+
+    converted = directory.with_name(f"{directory.name}-genai")
+    if not (converted / "openvino_language_model.xml").is_file():
+        tool = Path(sys.executable).with_name("optimum-cli")
+        task = ["--task", "image-text-to-text", "--weight-format", "fp32"]
+        command = [tool, "export", "openvino", "--model", directory, *task, converted]
+        subprocess.run(command, check=True)
+        name = "preprocessor_config.json"  # which the tool writes by another name
+        (converted / name).write_text((directory / name).read_text())
+    properties = {"INFERENCE_PRECISION_HINT": precision}
+    vision = TOWERS[directory.name]
+    model = ov.Core().compile_model(
+        converted / "openvino_vision_embeddings_model.xml", "CPU", properties
+    )
+    size = vision["image_size"]
+    pixels = np.random.default_rng(0).standard_normal((TOGETHER, 3, size, size), np.float32)
+    request = model.create_infer_request()
+    request.infer([pixels])
+    alone = rate(lambda: request.infer([pixels[:1]]), 1, seconds)
+    together = rate(lambda: request.infer([pixels]), TOGETHER, seconds)
+    pipe = genai.VLMPipeline(converted, "CPU", **properties)
+
+    def first_token(seed: int) -> float:
+        image = ov.Tensor(np.asarray(picture(seed))[None])
+        began = time.process_time()
+        pipe.generate(PROMPT, images=[image], max_new_tokens=1, do_sample=False)
+        return time.process_time() - began
+
+    first_token(100)
+    new = [first_token(seed) for seed in range(101, 104)]
+    again = [first_token(103) for _ in range(3)]
+    return {
+        "tower": alone, "together": together, "new": median(new), "again": median(again),
+        "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }  # fmt: skip
+
+
+def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
+    """Return what a process of the side prints."""
+    python = arguments.python if side in GENAI else sys.executable
+    command = [python, "-m", "benchmarks.images", "--side", side, "--tower", arguments.tower]
+    command += ["--seconds", str(arguments.seconds)]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, env=os.environ)
+    row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def shown(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    return f"{median(known):.3g} ({min(known):.3g}-{max(known):.3g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--python", help="interpreter of an environment with openvino-genai")
+    parser.add_argument("--tower", choices=TOWERS, default="large")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--side", help="for the processes that this starts")
+    arguments = parser.parse_args()
+    directory = PLACE / arguments.tower
+    if arguments.side:
+        run = run_genai if arguments.side in GENAI else run_ours
+        name = GENAI.get(arguments.side, arguments.side)
+        print(json.dumps(run(directory, name, arguments.seconds)))
+        return
+    build(arguments.tower)
+    sides = [*SIDES, *(GENAI if arguments.python else ())]
+    rows: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+    for _ in range(arguments.turns):
+        for side in sides:
+            rows[side].append(measure(side, arguments))
+            print(json.dumps({"side": side, **rows[side][-1]}), flush=True)
+    for dtype in ("f32", "bf16"):
+        alike = [row for side in sides if side.endswith(dtype) for row in rows[side]]
+        limit = max(row.get("products", 0.0) for row in alike)
+        for row in alike:
+            best = max(row["tower"], row["together"])
+            row["limit"] = best * operations(arguments.tower) / limit
+    table = [
+        [side, *(shown([row.get(name) for row in rows[side]]) for name in SHOWN)] for side in sides
+    ]
+    print_table(["side", *SHOWN.values()], table)
+    print_json("images", tower=arguments.tower, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
