@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from mindspore_serving import log
 from mindspore_serving.core.llm_messages import (
@@ -54,12 +54,10 @@ from mindspore_serving.llm.serving.memory_monitor import MemoryMonitor
 from mindspore_serving.llm.serving.prefilling import PrefillEvents
 from mindspore_serving.llm.serving.preparation import Preparation, Prepared
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
+from mindspore_serving.llm.serving.sinks import Sink
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
 from mindspore_serving.metrics.catalog import STEPS
-
-Sink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
-"""Takes events, or the error that ended the request, and whether they are the last."""
 
 
 class ItemLane(Protocol):

@@ -11,20 +11,21 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
 
+from mindspore_serving.llm.runtimes.openvino.named_layers import SWAPPED, NamedLayers
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, built, f32, i32, i64, parameter
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.speech.settings import SpeechSizes
 
 EPSILON = 1e-5
-SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
 PARTS = ("self_key", "self_value", "cross_key", "cross_value")
 
 
-class SpeechGraphs:
+class SpeechGraphs(NamedLayers):
     """Builder of both graphs; keys and values have the type of `precision`."""
 
     def __init__(self, weights: OpenVINOWeights, sizes: SpeechSizes) -> None:
-        self._weights, self._sizes = weights, sizes
+        super().__init__(weights, EPSILON)
+        self._sizes = sizes
         self._kind = ov.Type.bf16 if weights.precision == "bf16" else ov.Type.f32
 
     def encoder(self) -> ov.Model:
@@ -112,19 +113,6 @@ class SpeechGraphs:
     def _rows(self, name: str) -> Node:
         shape = self._weights.shape(name)
         return opset.reshape(self._weights.vector(name), i64(1, *shape), False)
-
-    def _norm(self, x: Node, name: str) -> Node:
-        y = opset.mvn(x, i64(-1), True, EPSILON, "INSIDE_SQRT")
-        y = opset.multiply(y, self._vector(f"{name}.weight"))
-        return opset.add(y, self._vector(f"{name}.bias"))
-
-    def _linear(self, x: Node, name: str) -> Node:
-        y = self._weights.product(x, f"{name}.weight")
-        bias = f"{name}.bias"
-        return opset.add(y, self._vector(bias)) if self._weights.has(bias) else y
-
-    def _vector(self, name: str) -> Node:
-        return opset.reshape(self._weights.vector(name), i64(-1), False)
 
     def _heads(self, x: Node, name: str, heads: int) -> Node:
         split = opset.reshape(self._linear(x, name), i64(0, 0, heads, -1), True)

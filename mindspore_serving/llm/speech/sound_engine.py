@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import Event, LLMRequest, to_refused
+from mindspore_serving.core.llm_messages import Event, LLMRequest
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.upstream_report import UpstreamReport
@@ -21,8 +21,7 @@ from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.no_adapters import NoAdapters
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
-
-Sink = Callable[[list[Event] | ServingError, bool], None]
+from mindspore_serving.llm.serving.sinks import Outcome, Sink, deliver
 
 
 class Cancellable(Protocol):
@@ -64,7 +63,7 @@ class SoundEngine(ABC):
         self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._open: dict[str, SoundRequest] = {}
-        self._outbox: deque[tuple[str, list[Event] | ServingError, bool]] = deque()
+        self._outbox: deque[Outcome] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
         self._problem: BaseException | None = None
@@ -123,14 +122,7 @@ class SoundEngine(ABC):
     def collect(self) -> None:
         """Deliver events as `AsyncEngine.collect` does."""
         while self._outbox:
-            request_id, outcome, is_last = self._outbox.popleft()
-            entry = self._open.get(request_id)
-            if entry is None:
-                continue  # it was cancelled
-            if is_last:
-                self._open.pop(request_id, None)
-            refused = to_refused(outcome) if isinstance(outcome, ServingError) else None
-            entry.sink(outcome if refused is None else [refused], is_last)
+            deliver([self._outbox.popleft()], self._open)
         if self._problem is not None:
             raise RuntimeError(f"the thread of sound failed: {self._problem!r}")
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.core.default_sampling import operator_sampling
-from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest, to_refused
+from mindspore_serving.core.llm_messages import Event, Generate, LLMRequest
 from mindspore_serving.core.model_card import UPSTREAM, ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.upstream_report import UpstreamReport
@@ -22,9 +22,10 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.serving.no_adapters import NoAdapters
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
+from mindspore_serving.llm.serving.sinks import Sink, deliver
 from mindspore_serving.llm.upstream.budget import BufferQuota
 from mindspore_serving.llm.upstream.fleet import Fleet
-from mindspore_serving.llm.upstream.generation import EventSink, UpstreamGeneration, UpstreamTotals
+from mindspore_serving.llm.upstream.generation import UpstreamGeneration, UpstreamTotals
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.outbox import EventOutbox
 from mindspore_serving.llm.upstream.response_types import MAX_COUNT
@@ -41,7 +42,7 @@ class _OpenRequest:
     """A request whose answer is not complete."""
 
     request: LLMRequest
-    sink: EventSink
+    sink: Sink
     timeline: Timeline
 
 
@@ -119,7 +120,7 @@ class UpstreamModel:
     def accept(
         self,
         request: LLMRequest,
-        sink: EventSink,
+        sink: Sink,
         item_id: int = 0,
         log_id: str = "",
         timeline: Timeline | None = None,
@@ -147,14 +148,7 @@ class UpstreamModel:
 
     def collect(self) -> None:
         """Deliver events as `AsyncEngine.collect` does."""
-        for request_id, outcome, is_last in self._outbox.collect():
-            entry = self._open.get(request_id)
-            if entry is None:
-                continue  # it was cancelled
-            if is_last:
-                self._open.pop(request_id, None)
-            refused = to_refused(outcome) if isinstance(outcome, ServingError) else None
-            entry.sink(outcome if refused is None else [refused], is_last)
+        deliver(self._outbox.collect(), self._open)
         if self._problem is not None:
             raise RuntimeError(f"the upstream's thread failed: {self._problem!r}")
 

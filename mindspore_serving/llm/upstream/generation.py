@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate, Started
 from mindspore_serving.core.sampling_params import FinishReason
-from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline, Timing
 from mindspore_serving.llm.upstream.budget import AnswerBudget, BufferQuota
 from mindspore_serving.llm.upstream.buffering import BufferedAnswers
@@ -18,10 +17,8 @@ from mindspore_serving.llm.upstream.forwarding import Forwarding
 from mindspore_serving.llm.upstream.options import UpstreamOptions
 from mindspore_serving.llm.upstream.response_types import UpstreamUsage
 
-EventSink: TypeAlias = Callable[[list[Event] | ServingError, bool], None]
-"""Takes events, or the error that ended the request, and whether they are the last."""
 Deliver: TypeAlias = Callable[[list[Event], bool], Awaitable[None]]
-"""The same for events, waiting while the receiver is full."""
+"""Takes events and whether they are the last, waiting while the receiver is full."""
 
 _REASONS = {
     "length": FinishReason.LENGTH,

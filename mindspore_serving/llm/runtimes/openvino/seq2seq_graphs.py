@@ -15,6 +15,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.descriptions.families.seq2seq import RELATIVE, SINUSOIDAL
 from mindspore_serving.llm.models.seq2seq import BIAS, HEAD, TABLE, Seq2SeqSpec
 from mindspore_serving.llm.runtimes.openvino.heads import rms
+from mindspore_serving.llm.runtimes.openvino.named_layers import SWAPPED, NamedLayers
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     built,
@@ -26,7 +27,6 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
-SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
 MASKED = np.float32(-1e9)
 PARTS = ("key", "value")
 ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[str, Callable[[Node], Node]] = {
 }
 
 
-class Seq2SeqGraphs:
+class Seq2SeqGraphs(NamedLayers):
     """Builder of both graphs; keys and values have the type of the weights' precision.
 
     The input `seen` says what a token may attend to: [B, 1, tokens, cells] added to scores, or with
@@ -48,7 +48,8 @@ class Seq2SeqGraphs:
     """
 
     def __init__(self, checkpoint: Checkpoint, weights: OpenVINOWeights, spec: Seq2SeqSpec) -> None:
-        self._checkpoint, self._weights, self._spec = checkpoint, weights, spec
+        super().__init__(weights, spec.epsilon)
+        self._checkpoint, self._spec = checkpoint, spec
         self._kind = ov.Type.bf16 if weights.precision == "bf16" else ov.Type.f32
         self._activation = ACTIVATIONS[spec.activation]
         self._positions: Node | None = None  # sinusoidal ones
@@ -187,17 +188,7 @@ class Seq2SeqGraphs:
         """Normalise by mean and variance, or as T5 by the mean square alone."""
         if self._spec.family.is_t5:
             return rms(x, self._vector(f"{name}.weight"), self._spec.epsilon)
-        y = opset.mvn(x, i64(-1), True, self._spec.epsilon, "INSIDE_SQRT")
-        y = opset.multiply(y, self._vector(f"{name}.weight"))
-        return opset.add(y, self._vector(f"{name}.bias"))
-
-    def _linear(self, x: Node, name: str) -> Node:
-        y = self._weights.product(x, f"{name}.weight")
-        bias = f"{name}.bias"
-        return opset.add(y, self._vector(bias)) if self._weights.has(bias) else y
-
-    def _vector(self, name: str) -> Node:
-        return opset.reshape(self._weights.vector(name), i64(-1), False)
+        return super()._norm(x, name)
 
     def _heads(self, x: Node, name: str) -> Node:
         shape = i64(0, 0, self._spec.decoder_heads, self._spec.head_width)
