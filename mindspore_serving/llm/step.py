@@ -30,6 +30,16 @@ class Features:
     vectors: Vectors
     is_bidirectional: bool = False
 
+    def cut(self, count: int) -> tuple["Features | None", "Features | None"]:
+        """Split those of a row after its first `count` tokens; None for a part without any."""
+        middle = int(np.searchsorted(self.positions, count))
+        parts = (slice(middle), 0), (slice(middle, None), count)
+        first, second = (
+            replace(self, positions=self.positions[part] - shift, vectors=self.vectors[part])
+            for part, shift in parts
+        )
+        return (first if middle else None), (second if len(second.positions) else None)
+
     def ends(self) -> npt.NDArray[np.int64]:
         """Return for each position that behind the last position adjacent to it."""
         lasts = np.append(np.flatnonzero(np.diff(self.positions) != 1), len(self.positions) - 1)

@@ -6,11 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links, create_memory
+from mindspore_serving.llm.parallel.messages import Compute, compute
 from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import Logits, Step, Vectors
+
+_DECODER = msgspec.msgpack.Decoder(Compute)
 
 
 @contextmanager
@@ -28,7 +33,7 @@ def links(size: int) -> Iterator[list[Links]]:
 
 
 class Ranks:
-    """A runner whose ranks are threads; what it gives is rank 0's."""
+    """A runner whose ranks are threads, which get steps as messages; the result is rank 0's."""
 
     def __init__(
         self, directory: Path, runtime: str, config: EngineConfig, own: list[Links]
@@ -67,9 +72,11 @@ class Ranks:
         self._num_steps += 1
         for one in self._links:
             one.begin(self._num_steps)
+        sent = msgspec.msgpack.encode(compute(self._num_steps, step))
+        steps = [step] + [_DECODER.decode(sent).step() for _ in self.runners[1:]]
         computed = [
             thread.submit(getattr(runner, method), step)
-            for thread, runner in zip(self._threads, self.runners, strict=True)
+            for thread, runner, step in zip(self._threads, self.runners, steps, strict=True)
         ]
         return [one.result() for one in computed][0]
 

@@ -8,7 +8,7 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +16,13 @@ import transformers
 from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.llm.loader import OpenedModel
+from mindspore_serving.llm.processing.processor import Processor
+from mindspore_serving.llm.step import Row, Step
 from tests.llm.architectures import DELTA_RULE, GROUPED
+
+Parts: TypeAlias = Sequence[str | Image.Image]
 
 MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<global-img>"]
 MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
@@ -287,6 +293,30 @@ def chat(*parts: str | Image.Image) -> list[dict[str, Any]]:
         {"type": "text", "text": one} if isinstance(one, str) else part(one) for one in parts
     ]
     return [{"role": "user", "content": content}]
+
+
+def check(opened: OpenedModel, reference: "Reference", chat_parts: Parts, params: Any) -> None:
+    """Logits and greedy tokens of an opened model are those of transformers."""
+    processor = Processor(
+        opened.tokenizer, opened.chat_template, opened.card(),
+        images=opened.images, tower=opened.tower,
+    )  # fmt: skip
+    request = Generate(messages=chat(*chat_parts), params=params)
+    images = [part for part in chat_parts if not isinstance(part, str)]
+    prepared, engine = processor.prepare(request), opened.engine
+    ids, prompt_images = prepared.prompt_ids, prepared.options["images"]
+    features = prompt_images.between(0, len(ids))
+    row = Row(
+        prompt_images.filled(ids, features), 0, range(-(-len(ids) // engine.block_size)), len(ids),
+        features=features, rope_positions=prompt_images.rope_positions(0, len(ids)),
+    )  # fmt: skip
+    logits = engine.runner.run(Step((row,)))
+    assert np.abs(logits - reference.logits(ids, images)).max() < 1e-4
+    prepared.add_to(engine, "1")
+    tokens: list[int] = []
+    while engine.has_work:
+        tokens += [token for _, answer in engine.step() for token in answer.token_ids]
+    assert tokens == reference.greedy(ids, images, params.max_tokens)
 
 
 class Reference:

@@ -5,8 +5,11 @@ Those that all roles have are in `process.vocabulary`.
 
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from mindspore_serving.core.placement import RankPlacement
-from mindspore_serving.llm.step import Row, StateSlots, Step
+from mindspore_serving.llm.step import Features, Row, StateSlots, Step
 from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, Ready
 
 
@@ -28,23 +31,31 @@ class Connect(Message, frozen=True, tag=17):
     root: str
 
 
+RankRow: TypeAlias = tuple[
+    list[int], int, list[int], int, int, StateSlots | None, bool, bytes, bytes
+]
+"""(tokens, start, blocks, num_logits, adapter, state, uses_long_rope, rope_positions, images).
+
+The last two are arrays of int32, empty for none: `Row.rope_positions`, and the positions of images
+whose tokens see one another.  Vectors of images stay with rank 0, as no later stage needs them.
+"""
+
+
 class Compute(Message, frozen=True, tag=11):
     """A step to compute, for logits or for vectors.
 
-    A row is (tokens, start, blocks, num_logits, adapter, state, uses_long_rope).  With `best`
-    rank 0 reads as many of the best logits of each row, not all.
+    With `best` rank 0 reads as many of the best logits of each row, not all.
     """
 
     number: int
-    rows: list[tuple[list[int], int, list[int], int, int, StateSlots | None, bool]]
+    rows: list[RankRow]
     copies: list[tuple[int, int]]
     embeds: bool
     best: int = 0
 
     def step(self) -> Step:
         """Return the step."""
-        rows = tuple(Row(*row[:-1], uses_long_rope=row[-1]) for row in self.rows)
-        return Step(rows, tuple(self.copies))
+        return Step(tuple(map(_row, self.rows)), tuple(self.copies))
 
 
 class AgentReady(Ready, frozen=True, tag=12):
@@ -87,11 +98,30 @@ FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRef
 
 def compute(number: int, step: Step, *, embeds: bool = False, best: int = 0) -> Compute:
     """Return the message for `step`."""
-    rows = [
-        (
-            list(row.tokens), row.start, list(row.blocks), row.num_logits, row.adapter,
-            row.state, row.uses_long_rope,
-        )
-        for row in step.rows
-    ]  # fmt: skip
-    return Compute(number, rows, list(step.copies), embeds, best)
+    return Compute(number, list(map(_rank_row, step.rows)), list(step.copies), embeds, best)
+
+
+def _rank_row(row: Row) -> RankRow:
+    features = row.features
+    images = features.positions if features and features.is_bidirectional else None
+    return (
+        list(row.tokens), row.start, list(row.blocks), row.num_logits, row.adapter,
+        row.state, row.uses_long_rope,
+        _numbers(row.rope_positions), _numbers(images),
+    )  # fmt: skip
+
+
+def _numbers(array: npt.NDArray[Any] | None) -> bytes:
+    return b"" if array is None else array.astype(np.int32).tobytes()
+
+
+def _row(sent: RankRow) -> Row:
+    tokens, start, blocks, num_logits, adapter, state, uses_long_rope, axes, images = sent
+    features = None
+    if images:
+        positions = np.frombuffer(images, np.int32).astype(np.int64)
+        features = Features(positions, np.empty((len(positions), 0), np.float32), True)
+    rope_positions = np.frombuffer(axes, np.int32).reshape(-1, 3) if axes else None
+    return Row(
+        tokens, start, blocks, num_logits, adapter, state, features, uses_long_rope, rope_positions
+    )

@@ -85,10 +85,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
     if spec.architecture.takes_images and config.max_images:
-        raise StartError(
-            f"{parallel_text(config)}, but vectors of images are not sent to ranks: leave it out, "
-            "or set max_images=0 to serve the model for texts"
-        )
+        _check_images(spec, config)
     stages, peers, exchange = grid.stages, grid.peers, None
     part = spec
     if stages.size > 1:
@@ -101,6 +98,23 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         )
         part = cut_spec(part, peers.size)
     return RankPart(part, decoder, checkpoint, grid, exchange)
+
+
+def _check_images(spec: ModelSpec, config: EngineConfig) -> None:
+    """Raise StartError if ranks other than 0 would need the vectors of images."""
+    text_only = "or set max_images=0 to serve the model for texts"
+    if config.tensor_parallel > 1:
+        raise StartError(
+            f"{parallel_text(config)}, but vectors of images are not sent to ranks that share "
+            f"layers: take pipeline_parallel alone, {text_only}"
+        )
+    first = cut_layers(spec, 0, config.pipeline_parallel, config.stage_layers).layers
+    if len(first) < spec.image_levels:
+        raise StartError(
+            f"pipeline_parallel is {config.pipeline_parallel}, but the first "
+            f"{spec.image_levels} layers add features of images and are to be of the first stage, "
+            f"which has {len(first)}: take fewer stages, set stage_layers, {text_only}"
+        )
 
 
 def open_head_part(directory: str | Path, config: EngineConfig) -> RankPart:

@@ -23,7 +23,15 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
-from mindspore_serving.llm.step import EmbeddingRunner, Logits, Row, StateSlots, Step, Vectors
+from mindspore_serving.llm.step import (
+    EmbeddingRunner,
+    Features,
+    Logits,
+    Row,
+    StateSlots,
+    Step,
+    Vectors,
+)
 
 MIN_MICRO_BATCH = 64  # tokens, unless the step has fewer
 MAX_MICRO_BATCH = 128  # tokens
@@ -96,33 +104,40 @@ class StageRunner(LimitedRunner):
         pieces = list(self._pieces(step))
         last: list[Vectors] = []
         for piece in pieces:
-            shape = (piece.num_tokens, self._width)
-            hidden_states = None if self._is_first else ring.receive(shape)
+            hidden_states = None if self._is_first else self._received_piece(piece.num_tokens)
             output = self._stage.compute(piece, hidden_states, embeds=embeds)
             if self._is_last:
                 last.append(output.copy() if len(pieces) > 1 else output)
             else:
-                ring.send(output)
+                self._send(output, self._width)
         ring.release()
         ring.flush()
         if self._is_last and self._has_result:
-            self._send_back(np.concatenate(last), width)
+            self._send(np.concatenate(last), width)
+            ring.flush()
         if not (self._is_first and self._has_result):
             return np.empty((0, width), np.float32)
         return self._received(sum(row.num_logits for row in step.rows), width)
 
     def _pieces(self, step: Step) -> Iterator[Step]:
+        if self.num_slots and any(row.state is None for row in step.rows):
+            return iter((step,))  # no state is left from which a second piece would go on
         total, size = step.num_tokens, rows_at_once(self._width)
         if self._overlaps:
             count = max(-(-total // MAX_MICRO_BATCH), min(self._size, total // MIN_MICRO_BATCH), 1)
             size = min(size, -(-total // count))
         return micro_batches(step, size)
 
-    def _send_back(self, rows: Vectors, width: int) -> None:
+    def _send(self, rows: Vectors, width: int) -> None:
         max_rows = rows_at_once(width)
         for begin in range(0, len(rows), max_rows):
             self._ring.send(rows[begin : begin + max_rows])
-        self._ring.flush()
+
+    def _received_piece(self, num_tokens: int) -> Vectors:
+        """Return hidden states of the stage before, if they fit an array without a copy."""
+        if num_tokens <= rows_at_once(self._width):
+            return self._ring.receive((num_tokens, self._width))
+        return self._received(num_tokens, self._width)
 
     def _received(self, num_rows: int, width: int) -> Vectors:
         received = np.empty((num_rows, width), np.float32)
@@ -145,19 +160,30 @@ def has_dedicated_cores(config: EngineConfig, num_local: int) -> bool:
 
 
 def micro_batches(step: Step, size: int) -> Iterator[Step]:
-    """Split `step` into steps of `size` tokens, in order; the last has the remainder."""
+    """Split `step` into steps of `size` tokens, in order; the last has the remainder.
+
+    A step that would end within an image whose tokens see one another ends behind it.
+    """
     rows: list[Row] = []
     remaining, copies = size, step.copies
     for row in step.rows:
         while row.tokens:
-            part, row = _cut(row, remaining)
+            part, row = _cut(row, _whole(row.features, remaining))
             rows.append(part)
             remaining -= len(part.tokens)
-            if not remaining:
+            if remaining <= 0:
                 yield Step(tuple(rows), copies)
                 rows, remaining, copies = [], size, ()
     if rows:
         yield Step(tuple(rows), copies)
+
+
+def _whole(features: Features | None, count: int) -> int:
+    """Return `count`, or the tokens up to the end of the bidirectional image that it would cut."""
+    if features is None or not features.is_bidirectional:
+        return count
+    index = int(np.searchsorted(features.positions, count)) - 1  # the last position before the cut
+    return count if index < 0 else max(count, int(features.ends()[index]))
 
 
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
@@ -166,11 +192,19 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
     if not rest:
         return row, replace(row, tokens=())
     after = min(row.num_logits, len(rest))
-    first, second = (None, None) if row.state is None else _cut_state(row.state, count)
+    state, state_after = (None, None) if row.state is None else _cut_state(row.state, count)
+    features, features_after = (None, None) if row.features is None else row.features.cut(count)
+    axes = row.rope_positions
     return (
-        replace(row, tokens=tokens, num_logits=row.num_logits - after, state=first),
-        replace(row, tokens=rest, start=row.start + count, num_logits=after, state=second),
-    )
+        replace(
+            row, tokens=tokens, num_logits=row.num_logits - after, state=state,
+            features=features, rope_positions=None if axes is None else axes[:count],
+        ),
+        replace(
+            row, tokens=rest, start=row.start + count, num_logits=after, state=state_after,
+            features=features_after, rope_positions=None if axes is None else axes[count:],
+        ),
+    )  # fmt: skip
 
 
 def _cut_state(state: StateSlots, count: int) -> tuple[StateSlots, StateSlots]:

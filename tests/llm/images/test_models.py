@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -12,7 +11,6 @@ from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.processing.processor import Processor
-from mindspore_serving.llm.step import Row, Step
 from tests.llm import seeing
 
 pytestmark = pytest.mark.torch
@@ -69,28 +67,8 @@ def ask(llm, *chats, count=COUNT):
 def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
     opened = open_model(directories[kind], runtime, make_config(config(runtime)))
     try:
-        processor = Processor(
-            opened.tokenizer, opened.chat_template, opened.card(),
-            images=opened.images, tower=opened.tower,
-        )  # fmt: skip
         for chat in (CHATS["two images"], CHATS["one image"]):
-            messages = seeing.chat(*chat)
-            prepared = processor.prepare(Generate(messages=messages, params=GREEDY))
-            ids = prepared.prompt_ids
-            prompt_images = prepared.options["images"]
-            features = prompt_images.between(0, len(ids))
-            positions = prompt_images.rope_positions(0, len(ids))
-            blocks = range(-(-len(ids) // opened.engine.block_size))
-            read = prompt_images.filled(ids, features)
-            row = Row(read, 0, blocks, len(ids), features=features, rope_positions=positions)
-            logits = opened.engine.runner.run(Step((row,)))
-            expected = references[kind].logits(ids, images(chat))
-            assert np.abs(logits - expected).max() < 1e-4
-            prepared.add_to(opened.engine, "1")
-            tokens = []
-            while opened.engine.has_work:
-                tokens += [token for _, one in opened.engine.step() for token in one.token_ids]
-            assert tokens == references[kind].greedy(ids, images(chat), COUNT)
+            seeing.check(opened, references[kind], chat, GREEDY)
     finally:
         opened.engine.close()
 

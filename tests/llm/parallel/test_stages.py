@@ -15,7 +15,7 @@ from mindspore_serving.llm.parallel import ring
 from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, Step
-from tests.llm import checkpoints, seeing
+from tests.llm import checkpoints
 from tests.llm.lora_files import INNER, OUTSIDE, adapter, merged, write
 from tests.llm.rank_threads import ranks
 from tests.llm.running import check, generate, generate_staggered, texts
@@ -149,13 +149,6 @@ def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):
     path = checkpoints.build("gemma4", built)
     with pytest.raises(StartError, match="Gemma4ForCausalLM has layers that share keys"):
         LLM(path, "torch", pipeline_parallel=2)
-
-
-@pytest.mark.parametrize("option", [PIPELINE, "tensor_parallel"])
-def test_ranks_refuse_images_by_name(built, option):
-    path = seeing.build(built, "llava", f"llava-{option}")
-    with pytest.raises(StartError, match=f"{option} is 2, but vectors of images .* max_images=0"):
-        LLM(path, "torch", **{option: 2})
 
 
 def test_a_stage_that_fails_before_sending_ends_all_ranks(llama):

@@ -1,11 +1,13 @@
 """Pipeline stages of models whose layers have a state beside keys and values."""
 
+import numpy as np
 import pytest
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import Engine
 from mindspore_serving.llm.parallel import ring
+from mindspore_serving.llm.runtimes import open_runner
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, StateSlots, Step
 from tests.llm import checkpoints
@@ -53,6 +55,18 @@ def test_stages_with_states_answer_as_transformers(tmp_path, small_messages, nam
     for prompt, answer in zip(prompts * 3, [*first, *again], strict=True):
         assert checkpoints.shortfall(directory, prompt, answer) < ROUNDING
     assert num_cached > 64
+
+
+def test_a_text_that_leaves_no_state_is_embedded_at_once(tmp_path, small_messages):
+    directory = checkpoints.build("lfm2", tmp_path)
+    prompt = checkpoints.prompts(1, longest=80)[0] * 2
+    step = Step((Row(prompt, 0, range(8), 1),))
+    config = EngineConfig(dtype="f32", kv_cache_memory=2**21)
+    alone = open_runner(directory, "openvino", config)
+    with ranks(directory, 2, "openvino", by="pipeline_parallel", **OPTIONS) as runner:
+        vectors = runner.embed(step)
+    assert len(prompt) > 20
+    np.testing.assert_allclose(vectors, alone.embed(step), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(

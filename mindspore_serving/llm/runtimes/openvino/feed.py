@@ -92,6 +92,7 @@ class Feed:
         self._is_adapted = TOKENS in names
         self._switches = USES_LONG_ROPE in names
         self._has_axes = ROPE_POSITIONS in names
+        self._has_types = TYPES in names
         self._has_states = STATE_INPUTS[0] in names
         self._limits = limits
         self._kept: OrderedDict[Sizes, Buffers] = OrderedDict()
@@ -125,10 +126,15 @@ class Feed:
             arrays[ROPE_POSITIONS][:] = (
                 arrays["positions"][:, None] if positions is None else positions
             )
+        features = step.features() if self._takes_features or self._has_types else None
+        if self._has_types:
+            arrays[TYPES][:] = 0
+            if features is not None:
+                arrays[TYPES][features.positions] = 1
         self._set_tensors(buffers)
         self._set_gathered_rows(arrays["token_ids"])
         if self._takes_features:
-            self._set_features(step.features(), arrays[TYPES])
+            self._set_features(features)
 
     def _fit_limits(
         self, rows: Sequence[Row], lengths: list[int], ends: list[int], counts: list[int]
@@ -193,11 +199,7 @@ class Feed:
         for name, rows in zip(self._gathered, self._rows, strict=True):
             self.request.set_tensor(name, ov.Tensor(rows, shared_memory=True))
 
-    def _set_features(self, features: Features | None, types: Ints) -> None:
-        """Set the image features; `types`, in graphs that have them, are 1 for tokens of images."""
-        types[:] = 0
-        if features is not None:
-            types[features.positions] = 1
+    def _set_features(self, features: Features | None) -> None:
         if features is None and not self._has_features:
             return
         self._has_features = features is not None

@@ -166,7 +166,7 @@ def _ops_of(
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
-        num_features=spec.image_features if has_images else 0,
+        num_features=spec.image_features if has_images and spec.is_first else 0,
         has_axes=bool(spec.rope.axes),
         switches=switches,
         has_types=_has_bidirectional_images(part, config),

@@ -318,7 +318,7 @@ class TorchRunner(LimitedRunner):
         inputs = {}
         if layout.rope_positions is not None:
             inputs["rope_positions"] = torch.as_tensor(layout.rope_positions, device=device)
-        if features is not None:
+        if features is not None and self._model.spec.is_first:
             inputs["features"] = torch.as_tensor(features.vectors, device=device)
             inputs["feature_rows"] = torch.as_tensor(features.positions, device=device)
         return inputs

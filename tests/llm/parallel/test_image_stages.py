@@ -1,0 +1,129 @@
+"""Pipeline stages of models that take images: pieces of prompts, positions, refusals."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm import LLM, SamplingParams, loader
+from mindspore_serving.llm.options import make_config
+from mindspore_serving.llm.parallel import ring
+from mindspore_serving.llm.runtimes.stages import micro_batches
+from mindspore_serving.llm.step import Features, Row, Step
+from tests.llm import seeing
+from tests.llm.rank_threads import ranks
+
+pytestmark = pytest.mark.torch
+PIPELINE = "pipeline_parallel"
+SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
+GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
+CHAT = ("Is ", seeing.image(1), " as ", seeing.image(2, 90, 30), "?")
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """Return a kind's directory and reference, each made once."""
+    parent, made = tmp_path_factory.mktemp("seeing"), {}
+
+    def build_once(kind):
+        if kind not in made:
+            path = seeing.build(parent, kind)
+            made[kind] = path, seeing.Reference(path, kind)
+        return made[kind]
+
+    return build_once
+
+
+@pytest.fixture
+def small_messages(monkeypatch):
+    """Ten hidden states fit a message between stages: less than an image."""
+    monkeypatch.setattr(ring, "PART_BYTES", 4 * 64 * 10)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+@pytest.mark.parametrize(
+    "kind", ["smolvlm", "qwen2-vl", "qwen3.5", seeing.SEES_WHOLE, seeing.SEES_BY_WINDOW]
+)
+def test_two_stages_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
+    path, reference = build(kind)
+    check(path, reference, runtime, monkeypatch)
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+def test_features_of_layers_are_added_by_the_first_stage(tmp_path, runtime, monkeypatch):
+    text = {**seeing.TEXTS["qwen3-vl"], "num_hidden_layers": 3}
+    monkeypatch.setitem(seeing.TEXTS, "qwen3-vl", text)
+    path = seeing.build(tmp_path, "qwen3-vl")
+    reference = seeing.Reference(path, "qwen3-vl")
+    check(path, reference, runtime, monkeypatch, stage_layers="2:1")
+
+
+def check(path, reference, runtime, monkeypatch, **options):
+    with ranks(path, 2, runtime, by=PIPELINE, **SMALL, **options) as runner:
+        monkeypatch.setattr(loader, "open_runners", lambda *_: (runner, None))
+        opened = loader.open_model(path, runtime, make_config(SMALL))
+        assert opened.engine.runner is runner
+        seeing.check(opened, reference, CHAT, GREEDY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen2-vl", seeing.SEES_WHOLE])
+def test_processes_answer_a_chat_with_images_as_transformers(build, kind):
+    path, reference = build(kind)
+    with LLM(path, "openvino", pipeline_parallel=2, **SMALL) as llm:
+        (answer,) = llm.chat(seeing.chat(*CHAT), GREEDY, use_tqdm=False)
+    expected = reference.greedy(answer.prompt_token_ids, [CHAT[1], CHAT[3]], GREEDY.max_tokens)
+    assert list(answer.outputs[0].token_ids) == expected
+
+
+def image_row(*, is_bidirectional):
+    """A row of ten tokens with an image at 3 .. 6 and another at 8."""
+    positions, vectors = np.array([3, 4, 5, 6, 8]), np.arange(5, dtype=np.float32)[:, None]
+    axes = np.arange(30, dtype=np.int32).reshape(10, 3)
+    features = Features(positions, vectors, is_bidirectional)
+    return Row(range(10), 20, (7,), 1, features=features, rope_positions=axes)
+
+
+def pieces(row, size):
+    """The tokens of each piece, and the vectors and positions of its images."""
+    parts = [part.rows[0] for part in micro_batches(Step((row,)), size)]
+    features = [part.features for part in parts]
+    rows = [([], []) if x is None else (x.vectors[:, 0].tolist(), x.positions) for x in features]
+    for part in parts:
+        np.testing.assert_array_equal(part.rope_positions, row.rope_positions[list(part.tokens)])
+    return [(len(part.tokens), a, list(b)) for part, (a, b) in zip(parts, rows, strict=True)]
+
+
+def test_images_and_positions_are_cut_with_the_tokens():
+    assert pieces(image_row(is_bidirectional=False), 3) == [
+        (3, [], []), (3, [0, 1, 2], [0, 1, 2]), (3, [3, 4], [0, 2]), (1, [], []),
+    ]  # fmt: skip
+
+
+def test_a_bidirectional_image_is_not_cut():
+    row = image_row(is_bidirectional=True)
+    assert pieces(row, 4) == [(7, [0, 1, 2, 3], [3, 4, 5, 6]), (3, [4], [1])]
+    assert pieces(row, 7) == [(7, [0, 1, 2, 3], [3, 4, 5, 6]), (3, [4], [1])]
+    assert pieces(row, 3)[:2] == [(3, [], []), (4, [0, 1, 2, 3], [0, 1, 2, 3])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "problem"),
+    [
+        (
+            "llava",
+            {"tensor_parallel": 2},
+            "tensor_parallel is 2, but vectors of images .* max_i",
+        ),
+        (
+            "qwen3-vl",
+            {PIPELINE: 2},
+            "the first 2 layers add features of images .* first stage, which has 1: take fewer",
+        ),
+    ],
+)
+def test_ranks_that_would_need_vectors_of_images_are_refused(build, kind, options, problem):
+    with pytest.raises(StartError, match=problem):
+        LLM(build(kind)[0], "torch", **options)
