@@ -115,7 +115,7 @@ def test_tokens_over_machines_are_those_of_the_reference(start_cluster, runtime,
 
 
 @pytest.mark.long
-def test_a_chat_with_an_image_over_machines_is_answered_as_by_the_reference(start_cluster):
+def test_an_image_over_machines_is_answered_as_by_the_reference(start_cluster):
     made, picture = start_cluster(local_slots=0), seeing.image(1)
     machines(made, 1, 1)
     path = seeing.build(made.directory, "qwen2-vl")
