@@ -22,7 +22,7 @@ from mindspore_serving.llm import export_mindir
 from mindspore_serving.server import ServableStartConfig
 from tests.e2e.harness import children, eventually
 from tests.e2e.machines import Cluster, Machine, all_end, kill
-from tests.llm import chatty, checkpoints
+from tests.llm import chatty, checkpoints, seeing
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.torch, pytest.mark.e2e, pytest.mark.slow]
@@ -112,6 +112,29 @@ def test_tokens_over_machines_are_those_of_the_reference(start_cluster, runtime,
     assert status == 200
     assert answer["choices"][0]["token_ids"] == list(checkpoints.greedy(path, PROMPT, 12))
     assert [len(hosts(machine)) for machine in joined] == [0] + [1] * (len(slots) - 1)
+
+
+@pytest.mark.long
+def test_an_image_over_machines_is_answered_as_by_the_reference(start_cluster):
+    made, picture = start_cluster(local_slots=0), seeing.image(1)
+    machines(made, 1, 1)
+    path = seeing.build(made.directory, "qwen2-vl")
+    options = {**OPTIONS, "runtime": "openvino", "pipeline_parallel": 2}
+    server.start_servables(
+        ServableStartConfig(
+            str(made.directory), "qwen2-vl", rank_machines=2, llm_options=options
+        )
+    )  # fmt: skip
+    body = {
+        "model": "qwen2-vl", "messages": seeing.chat("What is ", picture, "?"), "max_tokens": 12,
+        "temperature": 0, "ignore_eos": True, "return_token_ids": True,
+    }  # fmt: skip
+    encoded = json.dumps(body).encode()
+    status, content = made.calls.http_call("POST", "/v1/chat/completions", encoded)
+    assert status == 200, content
+    answer = json.loads(content)
+    expected = seeing.Reference(path, "qwen2-vl").greedy(answer["prompt_token_ids"], [picture], 12)
+    assert answer["choices"][0]["token_ids"] == expected
 
 
 @pytest.mark.long
