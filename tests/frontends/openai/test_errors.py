@@ -104,7 +104,7 @@ def test_an_invalid_field_is_named_with_its_value(web, field, given, told):
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
             "messages[0].content[0].type",
-            "the model reads no images or audio",
+            "the model reads no images, audio or files",
         ),
         (
             [{"role": "user", "content": [{"type": "text"}]}],

@@ -425,7 +425,7 @@ def test_blocks_that_come_slower_than_they_are_computed_are_computed(server, mon
     level.num_readers = 1
     second = make(level, threads=Slow)
     ask(second, [list(range(60, 110))])
-    cost = second.cache.stored._cost
+    cost = second.cache.stored.cost
     assert cost.seconds > 0
     cost.seconds = 1e-4  # however busy the machine is
     said, (cached,) = ask(second, [PROMPT])
