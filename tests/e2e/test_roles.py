@@ -60,7 +60,7 @@ def calls(directory: Path) -> Iterator[Calls]:
             "chatty",
             alias=NAME,
             roles=ROLES,
-            heartbeat_timeout=2,
+            heartbeat_timeout=5,
             num_parallel_workers=0,
             llm_options=OPTIONS,
         )
