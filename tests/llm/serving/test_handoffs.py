@@ -9,7 +9,6 @@ from dataclasses import replace as dataclass_replace
 
 import msgspec
 import pytest
-from mindspore_serving.llm.storage.circuit import Circuit
 
 from mindspore_serving.core.llm_messages import (
     Chunk,
@@ -33,6 +32,7 @@ from mindspore_serving.llm.serving import handoffs
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
 from mindspore_serving.llm.serving.generation import GenerationEvents
 from mindspore_serving.llm.serving.recording import GenerationRecorder
+from mindspore_serving.stores.circuit import Circuit
 from tests.llm import chatty, lora_files
 from tests.waiting import PATIENCE, eventually
 
