@@ -40,9 +40,11 @@ def example(tmp_path_factory):
 @pytest.fixture(scope="module")
 def servable(example):
     setup = Setup(str(example), "ocr", 0, "cpu", 0, True, None, "AES-GCM", False, {})
-    loaded = loading.load(setup, None, lambda: lambda: None)
-    yield loaded
-    loaded.close()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SERVING_DEVICE_ID", "")  # so that it is put back
+        loaded = loading.load(setup, None, lambda: lambda: None)
+        yield loaded
+        loaded.close()
 
 
 @pytest.mark.parametrize("name", SHAPES)

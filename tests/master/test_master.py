@@ -290,7 +290,8 @@ async def test_stop_may_be_called_again_and_without_workers(server):
 # --- models of other workers ----------------------------------------------------------------------
 
 
-async def test_a_worker_without_a_device_calls_models_of_a_device_worker(server):
+async def test_a_worker_without_a_device_calls_models_of_a_device_worker(server, monkeypatch):
+    monkeypatch.delenv("SERVING_DEVICE_ID", raising=False)  # workers inherit the environment
     server.write("model", WITH_MODEL)
     await server.deploy(
         server.deployment("model", device_type="cpu", device_ids=(0,), num_parallel_workers=2)
