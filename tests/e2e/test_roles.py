@@ -263,3 +263,4 @@ def test_a_client_that_leaves_frees_the_memory(willing):
         decode = waits_for_blocks(workers)
         client.close()
         eventually(lambda: not memories(decode))
+    assert pids(willing, "decode") == workers  # none was replaced

@@ -163,6 +163,7 @@ def test_a_fork_server_that_was_killed_is_started_again(patient):
         return answer is not JobFailure.DEATH and int(answer.split()[1]) != pid
 
     eventually(is_done_by_another)
+    assert patient.do(b"echo next") == b"next"
 
 
 def test_a_fork_server_that_cannot_load_says_why():
@@ -187,6 +188,7 @@ def test_closing_ends_all_processes(jobs):
     jobs.submit(b"sleep 600")
     jobs.close()
     eventually(lambda: not Path(f"/proc/{pid}").exists())
+    assert jobs.pool.is_closed
 
 
 def test_closing_does_not_wait_until_all_is_loaded():

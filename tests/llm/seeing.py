@@ -199,7 +199,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "GotOcr2": {"size": {"height": 32, "width": 32}, "max_patches": 6},
     "Pixtral": {"size": {"longest_edge": 64}},
 }  # fmt: skip
-# What the processor of a family passes on to its image processor.
+# Arguments that the processor of a family gives to its image processor.
 OPTIONS: dict[str, dict[str, Any]] = {
     "internvl": {"crop_to_patches": True},
     "internvl-qwen3": {"crop_to_patches": True},
@@ -241,7 +241,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
 
 
 def _mark(kind: str) -> str:
-    """What a template writes for an image."""
+    """Return the text that a template writes for an image."""
     if kind in BY_SIZE:
         return "<start_of_image><image><end_of_image>"
     return "<start_of_image>" if kind == SEES_WHOLE else "<image>"

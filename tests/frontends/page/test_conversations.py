@@ -136,6 +136,7 @@ def test_a_message_is_deleted(page: Browser) -> None:
     ended(page)
     act(page, 1, "remove")
     page.until("document.querySelector('.welcome')")
+    assert page.evaluate("document.querySelectorAll('.message').length") == 0
 
 
 def test_refusals_of_the_server_are_shown_above_the_message(page: Browser) -> None:
@@ -237,6 +238,7 @@ def test_conversations_are_kept_found_named_and_deleted(fresh: Browser, server: 
     fresh.click("#list .danger")
     fresh.until("document.querySelectorAll('#list .title').length === 0")
     fresh.until("document.querySelector('.welcome')")  # what was deleted is not shown any more
+    assert fresh.evaluate("document.querySelector('.markdown')") is None
 
 
 def test_the_language_and_the_theme_are_chosen_and_kept(fresh: Browser, server: Talking) -> None:

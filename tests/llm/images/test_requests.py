@@ -133,10 +133,10 @@ def test_tokens_of_a_chat_are_counted_with_its_images(directory):
 
 
 def test_an_image_mark_is_matched_up_to_the_next_mark_only():
-    found = find_media((), "![](data:![](data:image/png;base64,AA)")
-    assert [source.url for source in found] == ["data:image/png;base64,AA"]
-    (one,) = find_media((), "![](https://here/a![b]!.png)")
-    assert one.url == "https://here/a![b]!.png"
+    sources = find_media((), "![](data:![](data:image/png;base64,AA)")
+    assert [source.url for source in sources] == ["data:image/png;base64,AA"]
+    (source,) = find_media((), "![](https://here/a![b]!.png)")
+    assert source.url == "https://here/a![b]!.png"
     assert find_media((), "![](data:" * 300_000) == [], "in hours, if each is followed"
 
 
@@ -175,8 +175,8 @@ def test_a_template_of_parts_gets_texts_as_parts():
 
 def test_images_are_found_in_order_with_their_places():
     first, second = chat("data:,a")[0], seeing.chat("text", "more")[0]
-    found = find_media([second, first, {"role": "user", "content": "text"}])
-    assert [(one.field, one.url) for one in found] == [
+    sources = find_media([second, first, {"role": "user", "content": "text"}])
+    assert [(source.field, source.url) for source in sources] == [
         ("messages[1].content[0].image_url", "data:,a")
     ]
 
