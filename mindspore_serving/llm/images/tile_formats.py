@@ -32,9 +32,10 @@ def idefics(config: Config) -> ImagePromptFormat:
 def internvl(config: Config) -> ImagePromptFormat:
     """Return the format of InternVL, whose tiles have no marks between them."""
     side = int(side_of(vision_of(config)) * float(config.get("downsample_ratio", 0.5)))
-    options = {"crop_to_patches": True}
-    words = (_BEGIN, _END)
-    return ImagePromptFormat(image_token_id(config), side**2, _write_tiles, options, words=words)
+    return ImagePromptFormat(
+        image_token_id(config), side**2, _write_tiles, {"crop_to_patches": True},
+        words=(_BEGIN, _END), frame_options={"crop_to_patches": False},
+    )  # fmt: skip
 
 
 def _write_rows(names: Sequence[str], count: int, processed: Processed) -> str:

@@ -172,6 +172,16 @@ def test_a_video_becomes_frames_with_their_times(tmp_path, kind, clip):
     assert prompt.text.startswith(begin)
 
 
+def test_frames_of_internvl_are_not_cut_into_tiles(tmp_path, clip):
+    directory = seeing.build(tmp_path, "internvl")
+    content = [clips.video_part(clip), seeing.part(seeing.image(1, 120, 40))]
+    prompt = processor(directory, max_video_frames=2, max_model_len=1024).read(
+        Generate(messages=[{"role": "user", "content": content}])
+    )
+    first, second, picture = (image.count for image in prompt.images)
+    assert first == second < picture
+
+
 def test_frames_of_smolvlm_are_computed_as_transformers_computes_them(tmp_path, clip):
     """Its processor resizes frames as it does images that it does not cut into tiles."""
     directory = seeing.build(tmp_path, "smolvlm")
