@@ -336,6 +336,12 @@ class Reference:
         with torch.inference_mode():
             return self._model(**self._inputs(ids, images)).logits[0].numpy()
 
+    def vector(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
+        """Return the state of the last token, scaled to length 1."""
+        with torch.inference_mode():
+            states = self._model.model(**self._inputs(ids, images)).last_hidden_state
+            return torch.nn.functional.normalize(states[0, -1], dim=0).numpy()
+
     def greedy(self, ids: Sequence[int], images: Sequence[Image.Image], count: int) -> list[int]:
         with torch.inference_mode():
             found = self._model.generate(
