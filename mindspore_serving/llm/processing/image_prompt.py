@@ -1,6 +1,7 @@
 """Images of one request, in the text of its prompt and in its tokens."""
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
@@ -55,9 +56,12 @@ class ImagePrompt:
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
-        if not self._links:
+        reader, indices = self._reader, count()
+        if not self._links or reader is None:
             return text
-        return MARKDOWN.sub(lambda match: self._links[match[1]].image.text, text)
+        return MARKDOWN.sub(
+            lambda match: reader.text_of(next(indices), self._links[match[1]].image), text
+        )
 
     def expand(self, text: str, messages: Messages) -> str:
         """Return the text of some of the messages with the texts of its images."""
@@ -83,10 +87,10 @@ def to_prompt_images(
     positions = [
         index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
     ]
-    count = sum(image.count for image in images)
-    if len(positions) != count:
+    expected = sum(image.count for image in images)
+    if len(positions) != expected:
         raise InvalidInputs(
-            f"the prompt has {len(positions)} image tokens, expected {count} for its images"
+            f"the prompt has {len(positions)} image tokens, expected {expected} for its images"
         )
     prompt_format, parts = reader.prompt_format, None
     if prompt_format.merge_size:
