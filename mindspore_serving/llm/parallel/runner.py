@@ -19,6 +19,7 @@ from mindspore_serving.llm.step import (
     ChoosingRunner,
     EmbeddingRunner,
     Logits,
+    OverlappingRunner,
     RunnerLost,
     Step,
     Vectors,
@@ -36,7 +37,7 @@ OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], Embedding
 class ParallelRunner:
     """An `EmbeddingRunner` over `local`, the runner of rank 0, and the other ranks.
 
-    It is a `ChoosingRunner` if `local` is one.
+    It is a `ChoosingRunner` or an `OverlappingRunner` if `local` is one.
     """
 
     def __init__(self, local: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
@@ -50,6 +51,8 @@ class ParallelRunner:
         self.rope_switch = local.rope_switch
         self.cache_memory = local.cache_memory
         self.max_best: int = getattr(local, "max_best", 0)
+        self.max_in_flight: int = getattr(local, "max_in_flight", 1)
+        self.max_tokens_in_flight: int = getattr(local, "max_tokens_in_flight", 0)
         self._local = local
         self._links = links
         self._ranks = ranks
@@ -58,6 +61,15 @@ class ParallelRunner:
 
     def run(self, step: Step) -> Logits:
         return self._run_on_all(step, self._local.run)
+
+    def begin(self, step: Step) -> None:
+        self._run_on_all(step, cast(OverlappingRunner, self._local).begin)
+
+    def finish(self) -> Logits:
+        try:
+            return cast(OverlappingRunner, self._local).finish()
+        except Exception as error:
+            raise self._lose(str(error)) from error
 
     def embed(self, step: Step) -> Vectors:
         return self._run_on_all(step, self._local.embed, embeds=True)
