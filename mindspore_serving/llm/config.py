@@ -129,6 +129,13 @@ class EngineConfig:
         runtimes=tuple(name for name in _RANKED if name != "mindir"),
         has_encoders=False,
     )
+    pipeline_groups: int | None = _option(
+        None,
+        "groups of decoding sequences that stages compute at the same time; None: by measurement",
+        at_least=1,
+        runtimes=_RANKED,
+        has_encoders=False,
+    )
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "
@@ -369,7 +376,8 @@ class EngineConfig:
             self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp
         )
         option_checks.check_steps(self.max_num_batched_tokens, self.max_num_seqs)
-        option_checks.check_grid(self.tensor_parallel, self.pipeline_parallel)
+        grid = self.tensor_parallel, self.pipeline_parallel
+        option_checks.check_grid(*grid, self.pipeline_groups)
         option_checks.check_ngrams(self.min_ngram, self.max_ngram)
 
     def is_set(self, name: str) -> bool:

@@ -56,8 +56,12 @@ def check_steps(num_tokens: int, num_sequences: int) -> None:
         )
 
 
-def check_grid(tensor_parallel: int, pipeline_parallel: int) -> None:
-    """Raise InvalidInputs for more than `MAX_RANKS` ranks."""
+def check_grid(tensor_parallel: int, pipeline_parallel: int, groups: int | None) -> None:
+    """Raise InvalidInputs for more than `MAX_RANKS` ranks, or `groups` for no stages."""
+    if groups is not None and pipeline_parallel == 1:
+        raise InvalidInputs(
+            f"pipeline_groups is {groups}, but pipeline_parallel is 1: give both, or leave it out"
+        )
     if tensor_parallel * pipeline_parallel > MAX_RANKS:
         raise InvalidInputs(
             f"tensor_parallel is {tensor_parallel} and pipeline_parallel "

@@ -62,6 +62,7 @@ class Sequence:
     )
     kept: bytes = b""  # hash of the last state that was kept while decoding
     draft: list[int] = field(default_factory=list)  # draft tokens, behind `tokens`
+    is_in_step: bool = False  # that is scheduled and has not ended
     status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
@@ -174,12 +175,14 @@ class Scheduled:
 class StepPlan:
     """A step that is being filled.
 
-    `budget` is how many more tokens it has room for.  `assign` returns the slots for the state of a
-    sequence and its new tokens; None in a model without states.
+    `budget` is how many more tokens it has room for, `limit` how many more sequences that decode.
+    `assign` returns the slots for the state of a sequence and its new tokens; None in a model
+    without states.
     """
 
     budget: int
     assign: Callable[[Sequence, int], StateSlots | None]
+    limit: int
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)
