@@ -368,7 +368,7 @@ class EngineConfig:
         for name, row in OPTIONS.items():
             row.check(getattr(self, name))
         option_checks.check_prefix_cache(
-            {name: getattr(self, name) for name in option_checks.LEVELS}, self.num_ranks,
+            {name: getattr(self, name) for name in option_checks.LEVELS},
             pins_prompts=bool(self.pinned_prompts), is_on=self.enable_prefix_caching,
         )  # fmt: skip
         option_checks.check_adapters(self.adapters, self.max_loras)

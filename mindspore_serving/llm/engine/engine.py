@@ -165,6 +165,7 @@ class Engine:
             num_encoded=0 if encoding is None else len(request.prompt_ids),
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             tenant=request.tenant, adapter=request.adapter, images=images,
+            adapter_digest=self.adapters.digests.get(request.adapter, b""),
             logits_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1

@@ -46,6 +46,7 @@ class Sequence:
     turn: int = 0  # before the arrival: the smallest is preempted last
     num_charged: int = 0  # tokens that its tenant was charged for, see `FairTurns`
     adapter: int = 0
+    adapter_digest: bytes = b""  # hash of its contents, if blocks are kept for other processes
     uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
     num_encoded: int = 0  # leading tokens, those of the prompt, that an encoder reads
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
@@ -98,12 +99,15 @@ class Sequence:
         """Return the chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(*self.scope, self.uses_long_rope)
+            previous = hashes[-1] if hashes else self._hash_root()
             start = index * block_size
             end = start + block_size
             identity = self.images.identity(start, end) if self.images else b""
             hashes.append(hash_block(previous, self.tokens[start:end], identity))
         return hashes[:count]
+
+    def _hash_root(self) -> bytes:
+        return hash_root(*self.scope, self.uses_long_rope, adapter_digest=self.adapter_digest)
 
     def hash_reusable(self, block_size: int) -> list[bytes]:
         """Return the hashes of the blocks that cached blocks may replace.
@@ -131,6 +135,7 @@ class Sequence:
             tenant=self.tenant,
             num_charged=self.num_charged,
             adapter=self.adapter,
+            adapter_digest=self.adapter_digest,
             uses_long_rope=self.uses_long_rope,
             num_cached=self.num_cached,
             num_encoded=self.num_encoded,

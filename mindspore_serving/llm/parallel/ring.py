@@ -70,6 +70,11 @@ class Ring:
             self._group.notify(self._previous, self._num_released, 0)
             self._num_released += 1
 
+    def settle(self) -> None:
+        """Wait until all arrays sent are released."""
+        while self._num_read < self._num_sent:
+            self._take(self._next)
+
     def _take(self, member: int) -> None:
         """Wait for a notice of `member`: of an array that it sent, or of a release.
 

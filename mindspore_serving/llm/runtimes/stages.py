@@ -16,7 +16,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from mindspore_serving.llm.step import (
     Row,
     StateSlots,
     Step,
+    StoringRunner,
     Vectors,
 )
 
@@ -106,6 +107,26 @@ class StageRunner(LimitedRunner):
             raise ServingError("the runtime has no embeddings; take openvino or torch")
         self._begin(step, self.hidden_size, embeds=True)
         return self._finish(self.hidden_size)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in the layers of this stage."""
+        return cast(StoringRunner, self._stage).block_bytes
+
+    @property
+    def block_format(self) -> str:
+        """Format of the contents in these layers, as of `StoringRunner`."""
+        return cast(StoringRunner, self._stage).block_format
+
+    def read_block(self, block: int) -> memoryview:
+        return cast(StoringRunner, self._stage).read_block(block)
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        cast(StoringRunner, self._stage).write_block(block, content)
+
+    def settle(self) -> None:
+        """Wait on rank 0, when all steps have ended, until nothing else is under way to it."""
+        self._ring.settle()
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._stage.release_blocks(blocks)
