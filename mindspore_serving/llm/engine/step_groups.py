@@ -4,69 +4,61 @@ One group is a step of all sequences.  With more, a pipeline's stages compute th
 groups at the same time, but each step reads all weights again.  Which is faster depends on the
 stages' machines and on the number of sequences, so each number of groups is tried:
 
-    num_groups |  1 1 1 1   2 2 2 2   3 3 3 3   2 2 2 2 ... 2 2   1 1   3 3   2 2 2 ...
-                  tried     tried     tried     the best          again, ever more rarely
+    num_groups |  1 1  2 2  3 3   1 1  2 2  3 3   2 2 2 2 ... 2 2   1 1  3 3   2 2 2 ...
+                  tried in turns                  the fastest       again, ever more rarely
+
+Medians are compared, and in turns, as other work on the machine disturbs a part of the steps.
 
 Knows no clock and no model.
 """
 
-from dataclasses import dataclass
+from collections import deque
+from statistics import median
 
-NUM_TRIALS = 8  # measurements of a number of groups before others are compared with it
-INTERVAL = 256  # measurements of the best until the others are measured again
-MAX_INTERVAL = 8192
-_RATE = 0.2  # part of a new measurement in the mean
-_LIMIT = 2.0  # of a measurement, in means: a pause is not a cost
+TURN = 4  # measurements of a number of groups in a turn
+NUM_TURNS = 3  # of each, until one is chosen
+INTERVAL = 64  # measurements of the fastest until the others are measured again, for a turn
+MAX_INTERVAL = 4096
 MARGIN = 0.98  # part of the seconds of one group that more groups may take
-
-
-@dataclass(slots=True)
-class _Mean:
-    """Mean seconds of a sequence's token, and how many measurements are missing."""
-
-    seconds: float = 0.0
-    count: int = 0
-    num_missing: int = NUM_TRIALS
-
-    def add(self, seconds: float) -> None:
-        if self.count:
-            seconds = min(seconds, _LIMIT * self.seconds)
-        self.count += 1
-        self.num_missing = max(0, self.num_missing - 1)
-        self.seconds += (seconds - self.seconds) * max(_RATE, 1 / self.count)
 
 
 class _Comparison:
     """Comparison of numbers of groups for about as many sequences."""
 
     def __init__(self, candidates: list[int]) -> None:
-        self.means = {num_groups: _Mean() for num_groups in candidates}
-        self._interval, self._num_since, self._best = INTERVAL, 0, 0
+        # Seconds of a sequence's token in the last steps, by number of groups.
+        self.seconds = {number: deque[float](maxlen=TURN * NUM_TURNS) for number in candidates}
+        self._turns = deque(candidates * NUM_TURNS)
+        self._num_left = TURN  # measurements of the turn, or until the next turns
+        self._interval, self._fastest = INTERVAL, 0
 
     def choose(self) -> int:
-        for num_groups, mean in self.means.items():
-            if mean.num_missing:
-                return num_groups
-        return self.best
-
-    @property
-    def best(self) -> int:
-        return min(self.means, key=self._cost)
+        return self._turns[0] if self._turns else self._fastest
 
     def observe(self, num_groups: int, seconds: float) -> None:
-        self.means[num_groups].add(seconds)
-        if any(mean.num_missing for mean in self.means.values()):
+        self.seconds[num_groups].append(seconds)
+        if num_groups != self.choose():
             return
-        best, self._num_since = self.best, self._num_since + 1
-        if best != self._best:
-            self._best, self._interval, self._num_since = best, INTERVAL, 0
-        elif self._num_since >= self._interval:
-            self._interval, self._num_since = min(2 * self._interval, MAX_INTERVAL), 0
-            for other, mean in self.means.items():
-                mean.num_missing = NUM_TRIALS // 2 if other != best else 0
+        self._num_left -= 1
+        if self._num_left > 0:
+            return
+        if self._turns:
+            self._turns.popleft()
+            self._num_left = TURN if self._turns else self._end_turns()
+        else:
+            self._turns.extend(number for number in self.seconds if number != self._fastest)
+            self._num_left = TURN
+
+    def _end_turns(self) -> int:
+        """Choose the fastest number; return the measurements until the next turns."""
+        fastest = min(self.seconds, key=self._cost)
+        is_same = fastest == self._fastest
+        self._interval = min(2 * self._interval, MAX_INTERVAL) if is_same else INTERVAL
+        self._fastest = fastest
+        return self._interval
 
     def _cost(self, num_groups: int) -> float:
-        return self.means[num_groups].seconds * (MARGIN if num_groups == 1 else 1.0)
+        return median(self.seconds[num_groups]) * (MARGIN if num_groups == 1 else 1.0)
 
 
 class StepGroups:
@@ -111,7 +103,7 @@ class StepGroups:
         has_choice = self._fixed is None and min(self._max_groups, num_sequences) > 1
         if has_choice and self._num_plain > num_groups:
             comparison = self._comparison(num_sequences)
-            if num_groups in comparison.means:
+            if num_groups in comparison.seconds:
                 comparison.observe(num_groups, seconds / size)
         return self._num_steps > num_groups
 
