@@ -129,6 +129,13 @@ class EngineConfig:
         runtimes=tuple(name for name in _RANKED if name != "mindir"),
         has_encoders=False,
     )
+    pipeline_groups: int | None = _option(
+        None,
+        "groups of decoding sequences that stages compute at the same time; None: by measurement",
+        at_least=1,
+        runtimes=_RANKED,
+        has_encoders=False,
+    )
     deterministic: bool = _option(
         False,
         "compute an answer to the same bits whatever other requests are in its steps, which is "
@@ -361,7 +368,7 @@ class EngineConfig:
         for name, row in OPTIONS.items():
             row.check(getattr(self, name))
         option_checks.check_prefix_cache(
-            {name: getattr(self, name) for name in option_checks.LEVELS}, self.num_ranks,
+            {name: getattr(self, name) for name in option_checks.LEVELS},
             pins_prompts=bool(self.pinned_prompts), is_on=self.enable_prefix_caching,
         )  # fmt: skip
         option_checks.check_adapters(self.adapters, self.max_loras)
@@ -369,7 +376,8 @@ class EngineConfig:
             self.draft, self.num_speculative_tokens, self.num_ranks, has_head=self.mtp
         )
         option_checks.check_steps(self.max_num_batched_tokens, self.max_num_seqs)
-        option_checks.check_grid(self.tensor_parallel, self.pipeline_parallel)
+        grid = self.tensor_parallel, self.pipeline_parallel
+        option_checks.check_grid(*grid, self.pipeline_groups)
         option_checks.check_ngrams(self.min_ngram, self.max_ngram)
 
     def is_set(self, name: str) -> bool:

@@ -193,7 +193,7 @@ class OpenedModel:
         runner = getattr(self.engine, "runner", None)
         if not self.engine.can_generate:
             return "the model generates no text"
-        if runner is None or not hasattr(runner, "block_bytes") or self.config.num_ranks > 1:
+        if runner is None or self.config.num_ranks > 1 or not hasattr(runner, "block_bytes"):
             return f"blocks of runtime {self.runtime!r}{_ranks(self.config)} stay in its memory"
         if runner.num_slots:
             return "the model has layers with recurrent states, which stay in the worker's memory"

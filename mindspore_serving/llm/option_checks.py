@@ -11,7 +11,7 @@ LEVELS = ("prefix_cache_dir", "prefix_cache_store")
 
 
 def check_prefix_cache(
-    levels: Mapping[str, str | None], num_ranks: int, *, pins_prompts: bool, is_on: bool
+    levels: Mapping[str, str | None], *, pins_prompts: bool, is_on: bool
 ) -> None:
     """Raise InvalidInputs for an option of the prefix cache that another option excludes.
 
@@ -25,11 +25,6 @@ def check_prefix_cache(
         setting = f"{name} is {str(value)!r}" if name == LEVELS[0] else f"{name} is set"
         if not is_on:
             raise InvalidInputs(f"{setting}, which needs enable_prefix_caching")
-        if num_ranks > 1:
-            raise InvalidInputs(
-                f"{setting}, but the model is cut over {num_ranks} ranks, which keep blocks in "
-                "memory alone; leave it out"
-            )
         if name == LEVELS[1] and not value.partition("://")[2]:
             raise InvalidInputs(
                 "prefix_cache_store is no URL, expected one as rediss://HOST:6379/0, "
@@ -56,8 +51,12 @@ def check_steps(num_tokens: int, num_sequences: int) -> None:
         )
 
 
-def check_grid(tensor_parallel: int, pipeline_parallel: int) -> None:
-    """Raise InvalidInputs for more than `MAX_RANKS` ranks."""
+def check_grid(tensor_parallel: int, pipeline_parallel: int, groups: int | None) -> None:
+    """Raise InvalidInputs for more than `MAX_RANKS` ranks, or `groups` for no stages."""
+    if groups is not None and pipeline_parallel == 1:
+        raise InvalidInputs(
+            f"pipeline_groups is {groups}, but pipeline_parallel is 1: give both, or leave it out"
+        )
     if tensor_parallel * pipeline_parallel > MAX_RANKS:
         raise InvalidInputs(
             f"tensor_parallel is {tensor_parallel} and pipeline_parallel "

@@ -265,6 +265,25 @@ class ChoosingRunner(Runner, Protocol):
         ...
 
 
+class OverlappingRunner(Runner, Protocol):
+    """A runner that can begin a step before it has the logits of those before.
+
+    It computes steps in order.  `max_in_flight` is how many may be begun and not finished; only
+    steps of at most `max_tokens_in_flight` tokens may be begun while others are.
+    """
+
+    max_in_flight: int  # 1: `begin` and `finish` are not used
+    max_tokens_in_flight: int
+
+    def begin(self, step: Step) -> None:
+        """Begin `step`; the row's blocks may change afterwards.  Raises as `run`."""
+        ...
+
+    def finish(self) -> Logits:
+        """Return the logits of the step begun first, as `run`.  Raises RunnerLost."""
+        ...
+
+
 class AdaptedRunner(Runner, Protocol):
     """A runner of a model that LoRA adapters may change: its `base`; None if none may."""
 

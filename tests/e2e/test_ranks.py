@@ -38,7 +38,7 @@ runner.PATIENCE = 5.0  # of this rank, the first one, with others
 params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # minutes of them
 llm = register.declare_llm(
     "../chatty", runtime="{runtime}", dtype="f32", max_num_seqs=4, {options},
-    kv_cache_memory=64 << 20, num_threads=2, params=params,
+    kv_cache_memory=64 << 20, params=params,
 )
 
 @register.register_method(output_names=["text"])
@@ -48,6 +48,7 @@ def generate(prompt):
 
 
 TENSOR, PIPELINE = {"tensor_parallel": 2}, {"pipeline_parallel": 2}
+GROUPS = PIPELINE | {"pipeline_groups": 2, "num_threads": 1}  # with steps of both in flight
 GRID = TENSOR | PIPELINE
 
 
@@ -64,6 +65,7 @@ def is_rank(pid: int) -> bool:
 
 
 def source(runtime: str = "openvino", **options: int) -> str:
+    options = {"num_threads": 2} | options
     given = ", ".join(f"{name}={size}" for name, size in options.items())
     return SOURCE.format(runtime=runtime, options=given)
 
@@ -101,7 +103,7 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
     [
         (("torch", TENSOR), signal.SIGKILL, 0),
         pytest.param(("openvino", TENSOR), signal.SIGSTOP, 0, marks=pytest.mark.long),
-        (("openvino", PIPELINE), signal.SIGKILL, 0),
+        (("openvino", GROUPS), signal.SIGKILL, 0),
         pytest.param(("torch", PIPELINE), signal.SIGSTOP, 0, marks=pytest.mark.long),
         pytest.param(("torch", GRID), signal.SIGKILL, 2, marks=pytest.mark.long),
         (("openvino", GRID), signal.SIGSTOP, 2),
@@ -109,16 +111,16 @@ def ask(calls: Calls, **more: Any) -> tuple[int, dict[str, Any]]:
     indirect=["calls"],
 )
 def test_a_dead_or_hung_rank_ends_the_worker_and_the_next_serves(calls, number, place):
-    """The stream that had output ends with an error; it is found by heartbeat if it hangs."""
+    """Streams that had output end with an error; it is found by heartbeat if it hangs."""
     expected = ask(calls)
     assert expected[0] == 200
     (worker,) = workers(os.getpid())
     ranks = ranks_of(worker)
     rank = ranks[place]
-    pieces = calls.client("cut", "generate").infer_stream({"prompt": "x"})
-    assert "text" in next(pieces)
+    streams = [calls.client("cut", "generate").infer_stream({"prompt": "x"}) for _ in range(3)]
+    assert all("text" in next(pieces) for pieces in streams)
     os.kill(rank, number)
-    assert "died" in list(pieces)[-1]["error"]
+    assert all("died" in list(pieces)[-1]["error"] for pieces in streams)
     eventually(lambda: not any(map(is_alive, [*ranks, worker])))
     answer = eventually(lambda: one[1] if (one := ask(calls))[0] == 200 else None)
     assert answer["choices"] == expected[1]["choices"]

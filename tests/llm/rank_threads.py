@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,6 +51,8 @@ class Ranks:
         self.adapters, self.hidden_size = first.adapters, first.hidden_size
         self.num_slots, self.rope_switch = first.num_slots, first.rope_switch
         self.cache_memory = first.cache_memory
+        self.max_in_flight = getattr(first, "max_in_flight", 1)
+        self.max_tokens_in_flight = getattr(first, "max_tokens_in_flight", 0)
         self._num_steps = 0
 
     def run(self, step: Step) -> Logits:
@@ -68,17 +70,28 @@ class Ranks:
             runner.close()
             thread.shutdown()
 
+    def begin(self, step: Step) -> None:
+        """Begin a step on rank 0; the other ranks compute it when they have time."""
+        self._submit(step, ["begin", *["run"] * (len(self.runners) - 1)])[0].result()
+
+    def finish(self) -> Logits:
+        return self._threads[0].submit(self.runners[0].finish).result()
+
     def _all(self, step: Step, method: str) -> Logits:
+        return [future.result() for future in self._submit(step, [method] * len(self.runners))][0]
+
+    def _submit(self, step: Step, methods: Sequence[str]) -> list[Future[Logits]]:
+        """Have each rank call one of `methods`."""
         self._num_steps += 1
-        for one in self._links:
-            one.begin(self._num_steps)
-        sent = msgspec.msgpack.encode(compute(self._num_steps, step))
+        number = self._num_steps
+        sent = msgspec.msgpack.encode(compute(number, step))
         steps = [step] + [_DECODER.decode(sent).step() for _ in self.runners[1:]]
-        computed = [
-            thread.submit(getattr(runner, method), step)
-            for thread, runner, step in zip(self._threads, self.runners, steps, strict=True)
-        ]
-        return [one.result() for one in computed][0]
+
+        def call(rank: int) -> Logits:
+            self._links[rank].begin(number)
+            return getattr(self.runners[rank], methods[rank])(steps[rank])
+
+        return [thread.submit(call, rank) for rank, thread in enumerate(self._threads)]
 
 
 @contextmanager

@@ -7,8 +7,11 @@ A wrong table, a missing copy or a read of what was never written gives a wrong 
 slots, so does a wrong slot: the state is the sum.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +111,40 @@ class ToyRunner(LimitedRunner):
         if state.snapshot >= 0:
             self._states[state.snapshot] = int(totals[row.start + state.kept - 1])
         return totals
+
+
+class OverlappingToy(ToyRunner):
+    """An `OverlappingRunner`: as by the last of several stages, steps are computed in order, late.
+
+    `max_begun` is how many were in flight at the same time.
+    """
+
+    def __init__(self, *args: Any, max_in_flight: int = 3, max_tokens: int = 40) -> None:
+        super().__init__(*args)
+        self.max_in_flight, self.max_tokens_in_flight = max_in_flight, max_tokens
+        self.max_begun = 0
+        self._begun: deque[Step | Logits] = deque()
+
+    def begin(self, step: Step) -> None:
+        assert step.num_tokens <= self.max_tokens_in_flight
+        rows = tuple(replace(row, blocks=tuple(row.blocks)) for row in step.rows)
+        self._begun.append(replace(step, rows=rows))
+        self.max_begun = max(self.max_begun, len(self._begun))
+
+    def finish(self) -> Logits:
+        first = self._begun.popleft()
+        return super().run(first) if isinstance(first, Step) else first
+
+    def run(self, step: Step) -> Logits:
+        assert not self._begun
+        return super().run(step)
+
+    def release_blocks(self, blocks: Sequence[int]) -> None:
+        self._begun = deque(
+            super(OverlappingToy, self).run(entry) if isinstance(entry, Step) else entry
+            for entry in self._begun
+        )
+        super().release_blocks(blocks)
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> ToyRunner:

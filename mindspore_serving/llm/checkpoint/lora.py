@@ -5,7 +5,9 @@ runtime and no model.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,21 @@ class Adapter:
 
     added: dict[str, LowRank] = field(default_factory=dict)
     replaced: dict[str, Matrix] = field(default_factory=dict)
+
+    def digest(self) -> bytes:
+        """Return a hash of all updates."""
+        digest = blake2b(digest_size=16)
+        for name, array in sorted(self._arrays(), key=lambda pair: pair[0]):
+            digest.update(f"{name}\0{array.dtype}\0{array.shape}\0".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.digest()
+
+    def _arrays(self) -> Iterator[tuple[str, Matrix]]:
+        for name, update in self.added.items():
+            yield f"down {name}", update.down
+            yield f"up {name}", update.up
+        for name, matrix in self.replaced.items():
+            yield f"all {name}", matrix
 
 
 def read_adapter(directory: str | Path, max_rank: int | None = None) -> Adapter:

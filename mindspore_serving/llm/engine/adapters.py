@@ -4,6 +4,7 @@ A number is never used again, so that blocks cached for one adapter never serve 
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import cast
@@ -13,6 +14,14 @@ from mindspore_serving.llm.checkpoint.lora import read_adapter
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.adapters import Changes, match_adapter
 from mindspore_serving.llm.step import AdaptedRunner, Runner
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAdapter:
+    """Changes of an adapter to weights, and a hash of its contents; b"" if that is not needed."""
+
+    changes: Changes
+    digest: bytes
 
 
 class AdapterNames:
@@ -32,8 +41,8 @@ class AdapterNames:
             raise InvalidField("adapter", f"is {name!r}, expected {accepted}")
         return number
 
-    def read(self, name: str, path: str | Path) -> Changes:
-        """Return the changes to weights in the files below `path`.  Raises InvalidInputs."""
+    def read(self, name: str, path: str | Path) -> ReadAdapter:
+        """Read the files below `path`.  Raises InvalidInputs."""
         raise InvalidInputs("this model cannot load adapters while it runs")
 
     def remove(self, name: str) -> None:
@@ -46,8 +55,9 @@ class EngineAdapters(AdapterNames, Collection[int]):
     """Adapters of an engine, as a collection of the numbers that new requests may have.
 
     An adapter that was removed keeps its memory as long as a sequence uses it, which `in_use` tells
-    by its number.  `find` and `read` may be called by any thread, the other methods by the
-    engine's.
+    by its number.  `digests` are hashes of the contents by numbers, if blocks are kept for other
+    processes, which may number adapters otherwise.  `find` and `read` may be called by any thread,
+    the other methods by the engine's.
     """
 
     def __init__(
@@ -59,6 +69,8 @@ class EngineAdapters(AdapterNames, Collection[int]):
         super().__init__(config.adapters)
         self._unused = count(1 + len(self._numbers))
         self.leaving: set[int] = set()  # numbers of adapters removed but still in use
+        self._is_hashed = bool(config.prefix_cache_dir or config.prefix_cache_store)
+        self.digests = dict(self._hash_contents()) if self._is_hashed else {}
 
     def __contains__(self, number: object) -> bool:
         return number in self._runner.adapters and number not in self.leaving
@@ -74,8 +86,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
         """Number of adapters that may be loaded at once."""
         return self._config.max_loras or len(self._config.adapters)
 
-    def read(self, name: str, path: str | Path) -> Changes:
-        """Return the changes to weights in the files below `path`.  Raises InvalidInputs."""
+    def read(self, name: str, path: str | Path) -> ReadAdapter:
         base = getattr(self._runner, "base", None)
         if base is None:
             raise InvalidInputs(
@@ -84,11 +95,12 @@ class EngineAdapters(AdapterNames, Collection[int]):
             )
         try:
             adapter = read_adapter(path, self._config.max_lora_rank)
-            return match_adapter(adapter, base, f"adapter {name!r}")
+            changes = match_adapter(adapter, base, f"adapter {name!r}")
+            return ReadAdapter(changes, adapter.digest() if self._is_hashed else b"")
         except StartError as error:
             raise InvalidInputs(str(error)) from None
 
-    def add(self, name: str, changes: Changes) -> None:
+    def add(self, name: str, adapter: ReadAdapter) -> None:
         """Let requests name the adapter `name`, in place of an adapter that had this name before.
 
         Raises Overloaded if too many are loaded.
@@ -105,8 +117,9 @@ class EngineAdapters(AdapterNames, Collection[int]):
                 )
             )
         number = next(self._unused)
-        cast(AdaptedRunner, self._runner).load_adapter(number, changes)
+        cast(AdaptedRunner, self._runner).load_adapter(number, adapter.changes)
         self._numbers[name] = number
+        self.digests[number] = adapter.digest
         if before is not None:
             self._leave(before)
 
@@ -122,6 +135,11 @@ class EngineAdapters(AdapterNames, Collection[int]):
         for number in [number for number in self.leaving if not self._in_use(number)]:
             cast(AdaptedRunner, self._runner).unload_adapter(number)
             self.leaving.discard(number)
+            self.digests.pop(number, None)
+
+    def _hash_contents(self) -> Iterator[tuple[int, bytes]]:
+        for number, path in enumerate(self._config.adapters.values(), 1):
+            yield number, read_adapter(path, self._config.max_lora_rank).digest()
 
     def _leave(self, number: int) -> None:
         self.leaving.add(number)

@@ -24,11 +24,19 @@ from hashlib import blake2b
 _DIGEST_SIZE = 16  # bytes of a cryptographic hash: no prompt can be made to match another's blocks
 
 
-def hash_root(salt: str, adapter: int, uses_long_rope: bool = False) -> bytes:
-    """Return the start of a chain of hashes; sequences share blocks only if it is equal."""
-    start = (adapter | uses_long_rope << 63).to_bytes(8, "little") + salt.encode(
-        "utf-8", "surrogatepass"
-    )
+_HASHED = 1 << 62  # in place of an adapter's number
+
+
+def hash_root(
+    salt: str, adapter: int, uses_long_rope: bool = False, *, adapter_digest: bytes = b""
+) -> bytes:
+    """Return the start of a chain of hashes; sequences share blocks only if it is equal.
+
+    `adapter_digest` is a hash of the adapter's contents; b"" if its number tells enough.
+    """
+    number = _HASHED if adapter_digest else adapter
+    start = (number | uses_long_rope << 63).to_bytes(8, "little") + adapter_digest
+    start += salt.encode("utf-8", "surrogatepass")
     return blake2b(start, digest_size=_DIGEST_SIZE).digest()
 
 

@@ -167,6 +167,11 @@ class SamplingBatch:
             num_sampled += len(siblings)
         self.counts.append(num_sampled)
 
+    def skip(self, row: Row) -> None:
+        """Leave out a row, as its completion has ended while the step was in flight."""
+        self._num_logits += row.num_logits
+        self.counts.append(0)
+
     def _sample(
         self, completion: CompletionState, rows: list[SampleRow], draft_tokens: list[int]
     ) -> None:

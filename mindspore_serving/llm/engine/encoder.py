@@ -111,7 +111,7 @@ class EncoderEngine:
         self.encoder = self.embedder = encoder
         self.pooler = encoder.pooler
         self.started: list[str] = []  # stays empty: how long prompts wait is not measured
-        self.on_compute: Callable[[list[str]], None] | None = None  # called with a step's requests
+        self.on_compute: Callable[[list[str], int], None] | None = None  # as of `Engine`
         self.config = encoder.config
         self.max_model_len = encoder.runner.max_model_len
         self.vocab_size = encoder.runner.vocab_size
@@ -162,7 +162,7 @@ class EncoderEngine:
         self._num_waiting_tokens -= sum(prompt.num_tokens for prompt in prompts)
         self._num_steps += 1
         if self.on_compute is not None:
-            self.on_compute(chosen)
+            self.on_compute(chosen, len(chosen))
         try:
             vectors = self.encoder.compute(prompts)
         except Exception as error:  # whatever a runtime raises must not end the other requests

@@ -28,10 +28,10 @@ from mindspore_serving.llm.engine.scheduler import Scheduler
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 from mindspore_serving.llm.engine.stats import EngineStats
+from mindspore_serving.llm.engine.steps_in_flight import StepsInFlight
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
-from mindspore_serving.llm.grammar.state import MaskThread
 from mindspore_serving.llm.sampling.sampler import Sampled
-from mindspore_serving.llm.step import ChoosingRunner, Runner, RunnerLost, StoringRunner
+from mindspore_serving.llm.step import Runner, RunnerLost, StoringRunner
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 __all__ = ["PROMPT", "Engine"]
@@ -54,7 +54,8 @@ class Engine:
 
     `max_model_len` is the maximum number of tokens of a prompt and its answer together,
     `max_prompt_len` of a prompt that an encoder reads; 0 without one.
-    `on_compute` is called with the requests that a step is about to compute.
+    `on_compute` is called before a step: with the requests of those in flight, and its number of
+    sequences.
     """
 
     can_generate: Literal[True] = True
@@ -91,8 +92,8 @@ class Engine:
         self.memory = CacheBudget(runner, self.pool)
         self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests whose first step was the last step
-        self.on_compute: Callable[[list[str]], None] | None = None
-        self._masks = MaskThread()
+        self.on_compute: Callable[[list[str], int], None] | None = None
+        self._steps = StepsInFlight(runner, config)
         self._aborted: Outputs = []  # outputs of aborted requests, returned by the next step
         self.embedder = Embedder(runner, self._scheduler, self._limits, config)
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -129,7 +130,7 @@ class Engine:
     def has_work(self) -> bool:
         """True if a step would do anything."""
         has_ends = bool(self._aborted or self.adapters.leaving or self.imports.has_work)
-        return has_ends or self._scheduler.has_work or self.embedder.has_work
+        return has_ends or bool(self._steps) or self._scheduler.has_work or self.embedder.has_work
 
     @property
     def num_running(self) -> int:
@@ -164,6 +165,7 @@ class Engine:
             num_encoded=0 if encoding is None else len(request.prompt_ids),
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             tenant=request.tenant, adapter=request.adapter, images=images,
+            adapter_digest=self.adapters.digests.get(request.adapter, b""),
             logits_from=-1 if params.prompt_logprobs is None else 0,
         )  # fmt: skip
         self._num_arrivals += 1
@@ -195,7 +197,7 @@ class Engine:
         return True
 
     def step(self) -> Outputs:
-        """Compute one step and return its outputs.
+        """Compute one step and return its outputs; begin further ones if the runner can.
 
         A step that fails ends its requests with ERROR and the cause as `stop_reason`; other
         requests go on. Raises RunnerLost if the runner can compute no further step.
@@ -207,42 +209,18 @@ class Engine:
             self._table.remove_request(request_id)
         if self.imports.has_work:
             outputs += self.imports.deliver(self)
+        while self.embedder.has_work and self._steps:
+            outputs += self._end_step()
         outputs += self.embedder.step()
-        began = self._clock()
         self._scheduler.num_reserved = self.embedder.num_lacking
-        completions = self._table.completions
-        self._speculation.draft(self._scheduler.running, completions)
-        scheduled = self._scheduler.schedule()
-        self.started = [
-            completions[sequence].request.request_id for sequence in self._scheduler.admitted
-        ]
-        if not scheduled.step.rows:
-            if not outputs:
-                self.cache.stored.wait()
-            return outputs
-        self._num_steps += 1
-        if self.on_compute is not None:
-            self.on_compute(
-                [completions[sequence].request.request_id for sequence in scheduled.sequences]
-            )
-        try:
-            batch, forks = self._read(scheduled)
-            max_best = getattr(self.runner, "max_best", 0)
-            num_best = batch.num_best() if max_best else 0
-            if 0 < num_best <= max_best:
-                choosing = cast(ChoosingRunner, self.runner)
-                sampled = batch.sample_best(choosing.run_best(scheduled.step, num_best))
-            else:
-                run, masks = self.runner.run, self._masks
-                logits = masks.run_with_masks(batch.constrained, run, scheduled.step)
-                outputs += batch.score(logits)
-                sampled = batch.sample(logits)
-        except RunnerLost:
-            raise
-        except Exception as error:  # whatever a runtime raises must not end the other requests
-            return outputs + self._fail(scheduled, error)
-        outputs += self._write(scheduled, batch.counts, sampled, forks)
-        self._speculation.observe(scheduled, self._clock() - began)
+        self.started = []
+        while num_groups := self._steps.num_groups(self._scheduler):
+            if not self._begin_step(num_groups, outputs):
+                break
+        if self._steps:
+            outputs += self._end_step()
+        elif not outputs:
+            self.cache.stored.wait()
         return outputs
 
     def stats(self) -> EngineStats:
@@ -284,9 +262,47 @@ class Engine:
     def close(self) -> None:
         """Close the runners; nothing may be called afterwards."""
         self.cache.stored.close()
-        self._masks.close()
+        self._steps.close()
         self._speculation.close()
         self.runner.close()
+
+    def _begin_step(self, num_groups: int, outputs: Outputs) -> bool:
+        """Begin a step; return False if there is nothing to compute, or if it failed."""
+        began, completions, scheduler = self._clock(), self._table.completions, self._scheduler
+        num_decoding = scheduler.num_decoding
+        self._speculation.draft(scheduler.running, completions)
+        scheduled = scheduler.schedule(num_groups, self._steps.max_tokens(num_groups))
+        self.started += [completions[key].request.request_id for key in scheduler.admitted]
+        if not scheduled.step.rows:
+            return False
+        self._num_steps += 1
+        if self.on_compute is not None:
+            in_flight = [*scheduled.sequences, *self._steps.sequences()]
+            ids = [completions[key].request.request_id for key in in_flight if key in completions]
+            self.on_compute(ids, len(scheduled.sequences))
+        try:
+            self._steps.begin(scheduled, num_groups, num_decoding, began)
+        except RunnerLost:
+            raise
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            outputs += self._fail(scheduled, error)
+            return False
+        return True
+
+    def _end_step(self) -> Outputs:
+        """Compute what is left of the step that ends next, and return its outputs."""
+        step, scheduled = self._steps.take()
+        try:
+            batch, forks = self._read(scheduled)
+            scores, sampled = self._steps.sample(step, batch)
+        except RunnerLost:
+            raise
+        except Exception as error:  # whatever a runtime raises must not end the other requests
+            self._steps.drop(step)
+            return self._fail(scheduled, error)
+        outputs = scores + self._write(scheduled, batch.counts, sampled, forks)
+        self._speculation.observe(scheduled, self._steps.observe(step, self._clock()))
+        return outputs
 
     def _read(
         self, scheduled: Scheduled
@@ -294,7 +310,10 @@ class Engine:
         """Return the rows to sample, and the pending completions by the first of their request."""
         batch, forks = SamplingBatch(), {}
         for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
-            completion = self._table.completions[sequence]
+            completion = self._table.completions.get(sequence)
+            if completion is None:  # it was aborted while the step was in flight
+                batch.skip(row)
+                continue
             siblings: list[CompletionState] = []
             is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
             if completion.request.num_to_fork and is_computed:
@@ -362,7 +381,10 @@ class Engine:
         cause = str(error) if isinstance(error, ServingError) else "the model failed; see the log"
         outputs: Outputs = []
         for sequence in scheduled.sequences:
-            completion = self._table.completions[sequence]
+            sequence.is_in_step = False
+            completion = self._table.completions.get(sequence)
+            if completion is None:
+                continue
             outputs.append(
                 (completion.request.request_id, completion.end(FinishReason.ERROR, cause))
             )

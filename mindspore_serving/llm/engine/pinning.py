@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.engine.adapters import EngineAdapters
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.step import Runner
@@ -28,6 +29,7 @@ class PinningEngine(Protocol):
     """Parts of an engine that pinning needs."""
 
     runner: Runner
+    adapters: EngineAdapters
     pool: BlockPool
     num_blocks: int
     block_size: int
@@ -68,8 +70,9 @@ def pin(engine: PinningEngine, prefixes: SequenceOf[PinnedPrefix]) -> int:
 def _hashes(engine: PinningEngine, prefix: PinnedPrefix) -> list[bytes]:
     length = len(prefix.ids)
     sequence = Sequence(
-        list(prefix.ids), length, (0, 0, 0), salt=prefix.salt, adapter=prefix.adapter
-    )
+        list(prefix.ids), length, (0, 0, 0), salt=prefix.salt, adapter=prefix.adapter,
+        adapter_digest=engine.adapters.digests.get(prefix.adapter, b""),
+    )  # fmt: skip
     sequence.select_rope(engine.runner.rope_switch)
     return sequence.hash_blocks(length // engine.block_size, engine.block_size)
 

@@ -21,6 +21,11 @@ Sequences of batches run in the background (priority BACKGROUND): a step that co
 sequences has none of them, but for one step in BACKGROUND_TURN, so that they end under any load.
 Others that find no room preempt them.
 
+Steps can be scheduled while others are in flight, which a runner computes in order: a step then has
+sequences that are in no other one, by groups of those that decode.  None of them is preempted until
+its step has ended.  The blocks of one that was aborted can be used at once, as later steps write
+them later.
+
 Decisions only: no clock, no I/O, no model.
 """
 
@@ -58,7 +63,8 @@ request waits until it ends."""
 class Scheduler:
     """Owner of the waiting and running sequences, which allocates the blocks of `cache` to them.
 
-    A row's `blocks` are the list of its sequence: valid until the next call of `schedule`.
+    A row's `blocks` are the list of its sequence: valid until the next call of `schedule`, for a
+    runner that has begun the step also afterwards.
     """
 
     def __init__(self, config: EngineConfig, cache: SequenceCache) -> None:
@@ -80,6 +86,28 @@ class Scheduler:
     def has_work(self) -> bool:
         """True if any sequence waits or runs."""
         return bool(self.running or self.waiting)
+
+    @property
+    def num_decoding(self) -> int:
+        """Number of running sequences that decode."""
+        return sum(sequence.is_decoding for sequence in self.running)
+
+    def can_divide(self, max_tokens: int) -> bool:
+        """Return whether `max_tokens` suffice for all prompts that the next steps compute.
+
+        If not, they are computed faster in a step of all sequences.
+        """
+        prompts = [sequence for sequence in self.running if not sequence.is_decoding]
+        num_tokens = sum(sequence.num_left for sequence in prompts)
+        room = self.pool.num_free * self._block_size
+        for sequence in self.waiting[: max(0, self.cache.max_running - len(self.running))]:
+            if not is_background(sequence) and split(self.running)[True]:
+                return False  # it may preempt them
+            room -= len(sequence.tokens)
+            if room < 0:
+                break
+            num_tokens += len(sequence.tokens)
+        return num_tokens <= max_tokens
 
     def check_room(self, num_tokens: int, priority: int = 0) -> None:
         """Raise Overloaded if no further request of `num_tokens` tokens may wait.
@@ -110,7 +138,8 @@ class Scheduler:
     def abort(self, sequence: Sequence) -> None:
         """End `sequence` in any state.
 
-        A step under way may still write to its blocks, so the next `schedule` frees them.
+        A step that is scheduled may still write to its blocks, so the next `schedule` frees them:
+        for steps after it.
         """
         if sequence.status in (SequenceStatus.WAITING, SequenceStatus.RUNNING):
             remove(
@@ -131,8 +160,11 @@ class Scheduler:
         self.cache.release(sequence)
         sequence.status = SequenceStatus.FINISHED
 
-    def schedule(self) -> Scheduled:
-        """Return the next step, which is empty if there is nothing to compute."""
+    def schedule(self, num_groups: int = 1, max_tokens: int | None = None) -> Scheduled:
+        """Return the next step, which is empty if there is nothing to compute.
+
+        It has one of `num_groups` of the sequences that decode, and at most `max_tokens`.
+        """
         for sequence in self._aborted:
             self.cache.release(sequence)
             sequence.status = SequenceStatus.FINISHED
@@ -140,13 +172,20 @@ class Scheduler:
         self.admitted.clear()
         for sequence in self.cache.outgrown(self.running):
             self._restart(sequence)
-        plan = StepPlan(self._config.max_num_batched_tokens, self.cache.states.assign)
+        budget = self._config.max_num_batched_tokens
+        if max_tokens is not None:
+            budget = min(budget, max_tokens)
+        limit = len(self.running) if num_groups == 1 else -(-self.num_decoding // num_groups)
+        plan = StepPlan(budget, self.cache.states.assign, limit)
         self._schedule(plan, is_background=False)
-        self._num_paused = self._num_paused + 1 if plan.rows else 0
+        is_busy = plan.rows or any(sequence.is_in_step for sequence in split(self.running)[False])
+        self._num_paused = self._num_paused + 1 if is_busy else 0
         if self._num_paused % BACKGROUND_TURN == 0:
             share = max(1, self._config.max_num_batched_tokens // BACKGROUND_SHARE)
             plan.budget = min(plan.budget, share)
             self._schedule(plan, is_background=True)
+        for sequence in plan.sequences:
+            sequence.is_in_step = True
         return plan.build()
 
     def finish_step(self, scheduled: Scheduled, sampled: list[list[int]]) -> None:
@@ -157,6 +196,7 @@ class Scheduler:
         """
         step = zip(scheduled.sequences, scheduled.step.rows, sampled, strict=True)
         for sequence, row, tokens in step:
+            sequence.is_in_step = False
             if sequence.status is not SequenceStatus.RUNNING:
                 continue
             if tokens:
@@ -189,18 +229,21 @@ class Scheduler:
         num_draft_tokens = (plan.budget - len(self.running)) // 2  # leave as much for prompts
         block_size, users = self._block_size, self.pool.users
         position = 0
-        while position < len(sequences) and plan.budget > 0:
+        while position < len(sequences) and plan.budget > 0 and plan.limit > 0:
             sequence = sequences[position]
             position += 1
             if not sequence.is_decoding or sequence.status is not SequenceStatus.RUNNING:
                 continue
+            if sequence.is_in_step:
+                continue
+            plan.limit -= 1
             if sequence.num_left > plan.budget:
                 break
             blocks, index = sequence.blocks, (len(sequence.tokens) - 1) // block_size
             # A block that a fork shares as well must not be written: it is copied first.
             has_room = index < len(blocks) and users[blocks[index]] == 1
             if not has_room and not self._make_room(sequence, plan):
-                break  # `sequence` was preempted, as the last in order
+                break  # `sequence` was preempted, as the last in order, or waits for other steps
             if sequence.draft:
                 draft_tokens = self.cache.fit_draft(sequence, num_draft_tokens)
                 num_draft_tokens -= len(draft_tokens)
@@ -212,7 +255,9 @@ class Scheduler:
         self, plan: StepPlan, sequences: list[Sequence], waiting: list[Sequence]
     ) -> None:
         """Add chunks of the prompts of running `sequences`, and of those that it admits."""
-        running = [sequence for sequence in sequences if not sequence.is_decoding]
+        running = [
+            sequence for sequence in sequences if not (sequence.is_decoding or sequence.is_in_step)
+        ]
         num_admittable = self.cache.max_running - len(sequences)
         if not waiting or plan.budget <= 0 or num_admittable <= 0:
             share_budget(running, running, plan, lambda sequence: True)
@@ -233,6 +278,7 @@ class Scheduler:
         """
         while not self._has_admitted(sequence):
             victims = [] if is_background(sequence) else split(self.running)[True]
+            victims = [victim for victim in victims if not victim.is_in_step]
             room = self.pool.num_free + sum(len(victim.blocks) for victim in victims)
             if not victims or room * self._block_size < len(sequence.tokens):
                 return False
@@ -257,12 +303,14 @@ class Scheduler:
         """Allocate an unshared block for the next token of `sequence`.
 
         If no block is free, preempts from the end of `running`; returns False if that reached
-        `sequence`.
+        `sequence`, or one in another step.
         """
         pool, blocks = self.pool, sequence.blocks
         index = (len(sequence.tokens) - 1) // self._block_size
         while pool.num_free == 0:
             victim = self.running[-1]
+            if victim.is_in_step:
+                return False
             self._preempt(victim)
             if victim is sequence:
                 return False

@@ -46,6 +46,7 @@ class Sequence:
     turn: int = 0  # before the arrival: the smallest is preempted last
     num_charged: int = 0  # tokens that its tenant was charged for, see `FairTurns`
     adapter: int = 0
+    adapter_digest: bytes = b""  # hash of its contents, if blocks are kept for other processes
     uses_long_rope: bool = False  # keys are rotated by the table for texts beyond `rope_switch`
     num_encoded: int = 0  # leading tokens, those of the prompt, that an encoder reads
     logits_from: int = -1  # first position whose logits are needed; -1: the last token's
@@ -62,6 +63,7 @@ class Sequence:
     )
     kept: bytes = b""  # hash of the last state that was kept while decoding
     draft: list[int] = field(default_factory=list)  # draft tokens, behind `tokens`
+    is_in_step: bool = False  # that is scheduled and has not ended
     status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
@@ -97,12 +99,15 @@ class Sequence:
         """Return the chained hashes of the first `count` blocks, which must be full."""
         hashes = self.hashes
         for index in range(len(hashes), count):
-            previous = hashes[-1] if hashes else hash_root(*self.scope, self.uses_long_rope)
+            previous = hashes[-1] if hashes else self._hash_root()
             start = index * block_size
             end = start + block_size
             identity = self.images.identity(start, end) if self.images else b""
             hashes.append(hash_block(previous, self.tokens[start:end], identity))
         return hashes[:count]
+
+    def _hash_root(self) -> bytes:
+        return hash_root(*self.scope, self.uses_long_rope, adapter_digest=self.adapter_digest)
 
     def hash_reusable(self, block_size: int) -> list[bytes]:
         """Return the hashes of the blocks that cached blocks may replace.
@@ -130,6 +135,7 @@ class Sequence:
             tenant=self.tenant,
             num_charged=self.num_charged,
             adapter=self.adapter,
+            adapter_digest=self.adapter_digest,
             uses_long_rope=self.uses_long_rope,
             num_cached=self.num_cached,
             num_encoded=self.num_encoded,
@@ -174,12 +180,14 @@ class Scheduled:
 class StepPlan:
     """A step that is being filled.
 
-    `budget` is how many more tokens it has room for.  `assign` returns the slots for the state of a
-    sequence and its new tokens; None in a model without states.
+    `budget` is how many more tokens it has room for, `limit` how many more sequences that decode.
+    `assign` returns the slots for the state of a sequence and its new tokens; None in a model
+    without states.
     """
 
     budget: int
     assign: Callable[[Sequence, int], StateSlots | None]
+    limit: int
     rows: list[Row] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     copies: list[tuple[int, int]] = field(default_factory=list)

@@ -182,7 +182,7 @@ class Speculation:
             return
         candidates, num_rows = list[_Candidate](), 0
         for sequence in running:
-            if not sequence.is_decoding:
+            if not sequence.is_decoding or sequence.is_in_step:
                 continue
             num_rows += sequence.num_left
             answer = answers[sequence]
@@ -203,9 +203,12 @@ class Speculation:
         for candidate in candidates:
             candidate.set_draft(proposed.get(candidate.sequence, []))
 
-    def observe(self, scheduled: Scheduled, seconds: float) -> None:
-        """Learn from a step that took `seconds`, from drafting to the last token."""
+    def observe(self, scheduled: Scheduled, seconds: float | None) -> None:
+        """Learn from a step that took `seconds`, from drafting to the last token; None: unknown."""
         step = scheduled.step
+        if seconds is None:
+            self._cost.interrupt(step.num_tokens)
+            return
         seconds -= self._model.seconds if self._model else 0.0
         is_alike = not step.copies
         for row in step.rows:

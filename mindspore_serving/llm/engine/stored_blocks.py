@@ -14,6 +14,7 @@ other.  Threads read and write; a step only copies memory.
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 from queue import Empty, SimpleQueue
@@ -23,7 +24,7 @@ from mindspore_serving import log
 from mindspore_serving.llm.engine.block_cost import BlockCost
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence
-from mindspore_serving.llm.step import StoringRunner
+from mindspore_serving.llm.step import RunnerLost, StoringRunner
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads, Results
 from mindspore_serving.stores.circuit import Circuit
@@ -147,19 +148,16 @@ class StoredBlocks:
         return counts
 
     def add(self, sequence: Sequence, digests: list[bytes]) -> None:
-        """Note that the blocks of `sequence` with the hashes `digests` are computed.
-
-        Blocks of adapters are not kept: another process may give their numbers to other adapters.
-        """
+        """Note that the blocks of `sequence` with the hashes `digests` are computed."""
         self.cost.add(len(digests), time.monotonic())
-        for digest in () if sequence.adapter else digests:
+        for digest in digests if _is_known(sequence) else ():
             for state in self._states.values():
                 if digest not in state.saved:
                     state.unsaved[digest] = None
 
     def look_up(self, sequence: Sequence) -> None:
         """Start to read the blocks of a prompt that are stored and not in the cache."""
-        if sequence.adapter:
+        if not _is_known(sequence):
             return
         hashes = sequence.hash_reusable(self._runner.block_size)
         missing = hashes[len(self._pool.find(hashes)) :]
@@ -227,7 +225,8 @@ class StoredBlocks:
                     time.sleep(0.001)
                 if time.monotonic() > deadline:
                     break
-                self._save(state, digest)
+                with suppress(RunnerLost):  # with its blocks
+                    self._save(state, digest)
             state.threads.close(max(0.0, deadline - time.monotonic()))
             self._touch(state.level, digests, deadline)
 
@@ -392,3 +391,8 @@ class StoredBlocks:
             self.reading.pop(digest, None)
         self._pool.free(reading.blocks)
         reading.blocks = []
+
+
+def _is_known(sequence: Sequence) -> bool:
+    """Return whether other processes have the same hashes: they may number adapters otherwise."""
+    return not sequence.adapter or bool(sequence.adapter_digest)

@@ -183,13 +183,13 @@ class ForeignEngine(ABC):
 class SteppedEngine(LanguageEngine, Protocol):
     """An engine that is driven step by step.
 
-    `started` are the requests whose first step was the last step; `on_compute` is called with the
-    requests that a step is about to compute.
+    `started` are the requests whose first step was the last step; `on_compute` is called before a
+    step, with the requests that it computes and the number of its sequences.
     """
 
     is_stepped: Literal[True]
     started: list[str]
-    on_compute: Callable[[list[str]], None] | None
+    on_compute: Callable[[list[str], int], None] | None
 
     @property
     def has_work(self) -> bool: ...

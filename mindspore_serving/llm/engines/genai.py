@@ -65,7 +65,7 @@ class GenaiEngine(ForeignEngine):
         )
         self.num_blocks = num_blocks
         self.started: list[str] = []
-        self.on_compute: Callable[[list[str]], None] | None = None
+        self.on_compute: Callable[[list[str], int], None] | None = None
         self._pipeline = pipeline
         self._running: dict[int, _Running] = {}  # by the pipeline's id
         self._num_added = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
@@ -113,7 +113,8 @@ class GenaiEngine(ForeignEngine):
         """Compute one step and return what it added to each completion."""
         ids = list(dict.fromkeys(request.request_id for request in self._accepted()))
         if self.on_compute is not None:
-            self.on_compute(ids[: self.config.max_num_seqs])
+            ids = ids[: self.config.max_num_seqs]
+            self.on_compute(ids, len(ids))
         self._num_steps += 1
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()

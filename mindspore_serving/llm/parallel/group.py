@@ -40,7 +40,7 @@ class RankGroup:
         self.rank = self.members.index(links.rank)
         self.size = len(self.members)
         of_members = slice(self.members.start, self.members.stop, self.members.step)
-        self._region = region
+        self.region = region
         self.parts: Bytes = links.parts[region, :, of_members]  # [half, rank, bytes]
         self._other_members = [member for member in range(self.size) if member != self.rank]
         self._num_barriers = 0
@@ -74,11 +74,11 @@ class RankGroup:
 
         Raises RunnerLost as `barrier`.
         """
-        self.links.notify(self.members[member], self._region, number, num_bytes)
+        self.links.notify(self.members[member], self.region, number, num_bytes)
 
     def wait_for(self, member: int, number: int, num_bytes: int) -> None:
         """Wait for the notice of a member.  Raises RunnerLost as `barrier`."""
-        self.links.wait_for(self.members[member], self._region, number, num_bytes)
+        self.links.wait_for(self.members[member], self.region, number, num_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,8 @@ BEAT_SECONDS = 0.25
 CHECK_SECONDS = 1.0  # between two checks of heartbeats while waiting for a rank
 NUM_SPINS = 200  # polls of a socket before sleeping on it, some 100 us
 _LINE = 64  # bytes of a heartbeat, so that ranks do not write to the same cache line
-TAG = struct.Struct("<QQQQ")  # step, region, exchange, bytes
+TAG = struct.Struct("<QQQQ")
+Tag: TypeAlias = tuple[int, ...]  # step, region, exchange, bytes
 
 
 def create_memory(size: int) -> int:
@@ -77,7 +79,7 @@ class Links:
         self.num_local = num_local or self.size
         self.patience = patience
         self.has_exchanged = False  # since `begin`
-        self._step = 0
+        self.step = 0
         self._peers = peers
         shared = RankMemory(memory, self.size)
         self._beats, self.parts = shared.beats, shared.parts
@@ -95,7 +97,7 @@ class Links:
 
     def begin(self, step: int) -> None:
         """Begin step number `step`: exchanges from now on belong to it."""
-        self._step = step
+        self.step = step
         self.has_exchanged = False
 
     def notify(self, rank: int, region: int, number: int, num_bytes: int) -> None:
@@ -105,7 +107,7 @@ class Links:
         """
         self.has_exchanged = True
         try:
-            self._peers[rank].send(TAG.pack(self._step, region, number, num_bytes))
+            self._peers[rank].send(TAG.pack(self.step, region, number, num_bytes))
         except OSError as error:
             raise RunnerLost(f"rank {rank} of {self.size} has ended") from error
 
@@ -114,13 +116,22 @@ class Links:
 
         Raises RunnerLost naming the rank if it has ended, is stopped, or computes something else.
         """
+        self.compare(rank, self.receive(rank), (self.step, region, number, num_bytes))
+
+    def receive(self, rank: int) -> Tag:
+        """Wait for the next notice of a rank; return its tag.
+
+        Raises RunnerLost naming the rank if it has ended or is stopped.
+        """
         self.has_exchanged = True
-        tag = (self._step, region, number, num_bytes)
-        received = TAG.unpack(self._receive(rank, self._peers[rank]))
-        if received != tag:
+        return TAG.unpack(self._receive(rank, self._peers[rank]))
+
+    def compare(self, rank: int, tag: Tag, expected: Tag) -> None:
+        """Raise RunnerLost naming a rank whose `tag` is not the `expected` one."""
+        if tag != expected:
             raise RunnerLost(
-                f"rank {rank} of {self.size} is at (step, region, exchange, bytes) {received}, but "
-                f"rank {self.rank} is at {tag}"
+                f"rank {rank} of {self.size} is at (step, region, exchange, bytes) {tag}, but "
+                f"rank {self.rank} is at {expected}"
             )
 
     def check(self) -> None:

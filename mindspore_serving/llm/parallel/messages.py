@@ -92,7 +92,31 @@ class ReleaseBlocks(Message, frozen=True, tag=16):
     blocks: list[int]
 
 
-ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks
+class DescribeBlocks(Message, frozen=True, tag=18):
+    """Request of the size and the format of a rank's part of a block, as exchange `number`."""
+
+    number: int
+
+
+class ReadBlock(Message, frozen=True, tag=19):
+    """Request of bytes `begin` to `end` of the part of a block that a rank has."""
+
+    number: int
+    block: int
+    begin: int
+    end: int
+
+
+class WriteBlock(Message, frozen=True, tag=20):
+    """The part of a block that `rank` is to restore."""
+
+    rank: int
+    block: int
+    content: bytes
+
+
+FromStore: TypeAlias = DescribeBlocks | ReadBlock | WriteBlock
+ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks | FromStore
 FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 

@@ -4,23 +4,34 @@ Every rank computes the same steps in the same order, and refuses the same ones 
 exchanged.  Any other failure of one rank ends all of them.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, compute
+from mindspore_serving.llm.parallel.messages import (
+    Compute,
+    FromStore,
+    LoadRank,
+    ReleaseBlocks,
+    compute,
+)
 from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
+from mindspore_serving.llm.parallel.rank_blocks import RankBlocks
 from mindspore_serving.llm.step import (
     BestLogits,
     ChoosingRunner,
     EmbeddingRunner,
     Logits,
+    OverlappingRunner,
     RunnerLost,
     Step,
+    StoringRunner,
     Vectors,
 )
 from mindspore_serving.process.channel import encode
@@ -36,10 +47,13 @@ OpenRank: TypeAlias = Callable[[str | Path, str, EngineConfig, Links], Embedding
 class ParallelRunner:
     """An `EmbeddingRunner` over `local`, the runner of rank 0, and the other ranks.
 
-    It is a `ChoosingRunner` if `local` is one.
+    It is a `ChoosingRunner`, an `OverlappingRunner` or a `StoringRunner` if `local` is one.
+    `layout` says how ranks divide the model.
     """
 
-    def __init__(self, local: EmbeddingRunner, links: Links, ranks: Ranks) -> None:
+    def __init__(
+        self, local: EmbeddingRunner, links: Links, ranks: Ranks, layout: str = ""
+    ) -> None:
         self.block_size = local.block_size
         self.num_blocks = local.num_blocks
         self.num_slots = local.num_slots
@@ -50,14 +64,48 @@ class ParallelRunner:
         self.rope_switch = local.rope_switch
         self.cache_memory = local.cache_memory
         self.max_best: int = getattr(local, "max_best", 0)
+        self.max_in_flight: int = getattr(local, "max_in_flight", 1)
+        self.max_tokens_in_flight: int = getattr(local, "max_tokens_in_flight", 0)
         self._local = local
         self._links = links
         self._ranks = ranks
+        self._layout = layout
         self._num_steps = 0
+        self._num_begun = 0  # steps that are not finished
+        self._logits: deque[Logits] = deque()  # of the first of these, if blocks were read since
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
         return self._run_on_all(step, self._local.run)
+
+    def begin(self, step: Step) -> None:
+        self._run_on_all(step, cast(OverlappingRunner, self._local).begin)
+        self._num_begun += 1
+
+    def finish(self) -> Logits:
+        if self._logits:
+            return self._logits.popleft()
+        self._num_begun -= 1
+        try:
+            return cast(OverlappingRunner, self._local).finish()
+        except Exception as error:
+            raise self._lose(str(error)) from error
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in all ranks."""
+        return self._blocks.block_bytes
+
+    @property
+    def block_format(self) -> str:
+        """Format of the contents in all ranks, with their layout."""
+        return f"{self._blocks.block_format}\0{self._layout}"
+
+    def read_block(self, block: int) -> memoryview:
+        return self._with_blocks(lambda blocks: blocks.read(block))
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        self._with_blocks(lambda blocks: blocks.write(block, content))
 
     def embed(self, step: Step) -> Vectors:
         return self._run_on_all(step, self._local.embed, embeds=True)
@@ -92,9 +140,32 @@ class ParallelRunner:
                 raise  # the other ranks refuse the step as well
             raise self._lose(str(error)) from error
 
-    def _send_to_ranks(self, message: Compute | ReleaseBlocks) -> None:
-        frame = encode(message)
-        for process in self._ranks.processes:
+    @cached_property
+    def _blocks(self) -> RankBlocks:
+        return RankBlocks(cast(StoringRunner, self._local), self._links, self._send_to_ranks)
+
+    def _with_blocks(self, function: Callable[[RankBlocks], T]) -> T:
+        """Call `function` when no rank computes: one could wait for this one to read logits."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            while self._num_begun > 0:
+                self._num_begun -= 1
+                self._logits.append(cast(OverlappingRunner, self._local).finish())
+            if hasattr(self._local, "settle"):
+                self._local.settle()
+            return function(self._blocks)
+        except Exception as error:
+            raise self._lose(str(error)) from error
+
+    def _send_to_ranks(
+        self, message: Compute | ReleaseBlocks | FromStore, rank: int | None = None
+    ) -> None:
+        """Send a message to all ranks, or to the process that reaches `rank`."""
+        frame, processes = encode(message), self._ranks.processes
+        if rank is not None:
+            processes = [process for process in processes if process.rank <= rank][-1:]
+        for process in processes:
             try:
                 process.channel.write(frame)
             except OSError as error:
@@ -143,4 +214,8 @@ def open_ranks(
             raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise
     links.patience = PATIENCE
-    return ParallelRunner(local, links, ranks)
+    layout = (
+        f"{config.tensor_parallel} {config.pipeline_parallel} {config.stage_layers} "
+        f"{config.expert_parallel}"
+    )
+    return ParallelRunner(local, links, ranks, layout)

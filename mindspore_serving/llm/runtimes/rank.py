@@ -16,14 +16,22 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, ToRank
+from mindspore_serving.llm.parallel.messages import (
+    Compute,
+    FromStore,
+    LoadRank,
+    ReleaseBlocks,
+    ToRank,
+)
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
+from mindspore_serving.llm.parallel.rank_blocks import answer_request
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import (
     BestLogits,
     ChoosingRunner,
     EmbeddingRunner,
     RunnerLost,
+    StoringRunner,
     Vectors,
 )
 from mindspore_serving.process.channel import BlockingChannel, connect
@@ -75,6 +83,9 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
         message = control.receive_next()
         if isinstance(message, ReleaseBlocks):
             runner.release_blocks(message.blocks)
+            continue
+        if isinstance(message, FromStore):
+            answer_request(cast(StoringRunner, runner), links, message)
             continue
         assert isinstance(message, Compute)
         _compute(runner, links, message)

@@ -8,13 +8,15 @@ same time: while one computes a micro-batch, the stage before it computes the ne
 
 A step of few tokens is one micro-batch, since each of them reads all weights again; so is every
 step if stages share cores, since they would wait for each other's threads.  Rank 0, the first
-stage, gets the logits.
+stage, gets the logits.  With cores of their own, stages also overlap steps of few tokens: rank 0
+begins further ones before it has the logits of the first.
 """
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from mindspore_serving.llm.step import (
     Row,
     StateSlots,
     Step,
+    StoringRunner,
     Vectors,
 )
 
@@ -81,15 +84,49 @@ class StageRunner(LimitedRunner):
         self._is_first, self._is_last = stages.rank == 0, stages.rank == stages.size - 1
         self._has_result = grid.peers.rank == 0  # its peers have the same result
         self._overlaps = bool(grid.everyone.minimum(overlaps))
+        # With more, rank 0 could wait for stages that wait for it to read logits in several arrays.
+        self.max_in_flight = 2 * self._size - 1 if self._overlaps else 1
+        self.max_tokens_in_flight = min(rows_at_once(self._width), 2 * MIN_MICRO_BATCH - 1)
+        self._begun: deque[tuple[int, int]] = deque()  # number of the step, and of its logits
 
     def run(self, step: Step) -> Logits:
         """Run a step as `Runner.run` does on rank 0; other ranks return no rows."""
-        return self._compute(step, self.vocab_size, embeds=False)
+        self.begin(step)
+        return self.finish()
+
+    def begin(self, step: Step) -> None:
+        """Begin a step as `OverlappingRunner.begin`; ranks other than 0 compute all of it."""
+        self._begin(step, self.vocab_size, embeds=False)
+
+    def finish(self) -> Logits:
+        """Return the logits of the step begun first, as `run` does."""
+        return self._finish(self.vocab_size)
 
     def embed(self, step: Step) -> Vectors:
         if not self.hidden_size:
             raise ServingError("the runtime has no embeddings; take openvino or torch")
-        return self._compute(step, self.hidden_size, embeds=True)
+        self._begin(step, self.hidden_size, embeds=True)
+        return self._finish(self.hidden_size)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in the layers of this stage."""
+        return cast(StoringRunner, self._stage).block_bytes
+
+    @property
+    def block_format(self) -> str:
+        """Format of the contents in these layers, as of `StoringRunner`."""
+        return cast(StoringRunner, self._stage).block_format
+
+    def read_block(self, block: int) -> memoryview:
+        return cast(StoringRunner, self._stage).read_block(block)
+
+    def write_block(self, block: int, content: memoryview) -> None:
+        cast(StoringRunner, self._stage).write_block(block, content)
+
+    def settle(self) -> None:
+        """Wait on rank 0, when all steps have ended, until nothing else is under way to it."""
+        self._ring.settle()
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._stage.release_blocks(blocks)
@@ -97,10 +134,11 @@ class StageRunner(LimitedRunner):
     def close(self) -> None:
         self._stage.close()
 
-    def _compute(self, step: Step, width: int, *, embeds: bool) -> Vectors:
+    def _begin(self, step: Step, width: int, *, embeds: bool) -> None:
+        """Compute the layers of this stage, and send the result, logits of `width`, if any."""
         lay_out(step, self._limits)  # refuses a wrong step before anything is sent
         ring = self._ring
-        ring.begin()
+        self._begun.append((ring.begin(), sum(row.num_logits for row in step.rows)))
         pieces = list(self._pieces(step))
         last: list[Vectors] = []
         for piece in pieces:
@@ -111,13 +149,14 @@ class StageRunner(LimitedRunner):
             else:
                 self._send(output, self._width)
         ring.release()
-        ring.flush()
         if self._is_last and self._has_result:
             self._send(np.concatenate(last), width)
-            ring.flush()
+
+    def _finish(self, width: int) -> Vectors:
+        self._ring.step, num_logits = self._begun.popleft()
         if not (self._is_first and self._has_result):
             return np.empty((0, width), np.float32)
-        return self._received(sum(row.num_logits for row in step.rows), width)
+        return self._received(num_logits, width)
 
     def _pieces(self, step: Step) -> Iterator[Step]:
         if self.num_slots and any(row.state is None for row in step.rows):

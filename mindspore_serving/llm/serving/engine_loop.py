@@ -178,8 +178,8 @@ class EngineLoop(Loop[SteppedEngine]):
                 self._on_outputs(outputs)
             self._report(is_change=was_idle or not self._engine.has_work)
 
-    def _on_compute(self, request_ids: list[str]) -> None:
-        self.batch_sizes.observe(len(request_ids))
+    def _on_compute(self, request_ids: list[str], num_sequences: int) -> None:
+        self.batch_sizes.observe(num_sequences)
         if self._lane is not None:
             self._lane.narrow(request_ids)
 

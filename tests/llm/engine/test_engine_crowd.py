@@ -9,7 +9,7 @@ import pytest
 from mindspore_serving.core.sampling_params import FinishReason, SamplingParams
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.engine import PROMPT, Engine
-from tests.llm.toy import ToyRunner
+from tests.llm.toy import OverlappingToy, ToyRunner
 
 VOCAB = 128
 EOS = 17
@@ -127,9 +127,18 @@ class Crowd:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("num_speculative_tokens", [pytest.param(0, marks=pytest.mark.long), 3])
-def test_thousands_of_requests_are_all_answered_right(num_speculative_tokens):
-    count = 2_500 if num_speculative_tokens else 10_000
+@pytest.mark.parametrize(
+    ("runner", "num_speculative_tokens"),
+    [
+        pytest.param(ToyRunner, 0, marks=pytest.mark.long),
+        (ToyRunner, 3),
+        (OverlappingToy, 0),
+        pytest.param(OverlappingToy, 3, marks=pytest.mark.long),
+    ],
+)
+def test_thousands_of_requests_are_all_answered_right(runner, num_speculative_tokens):
+    """Also with several steps in flight."""
+    count = 2_500 if num_speculative_tokens or runner is OverlappingToy else 10_000
     config = EngineConfig(
         max_model_len=CONTEXT,
         max_num_seqs=24,
@@ -137,8 +146,10 @@ def test_thousands_of_requests_are_all_answered_right(num_speculative_tokens):
         num_speculative_tokens=num_speculative_tokens,
         adaptive_speculation=False,
         min_ngram=1,
+        pipeline_parallel=2,
+        pipeline_groups=3,
     )
-    engine = Engine(ToyRunner(48, 4, VOCAB), None, config, [EOS])
+    engine = Engine(runner(48, 4, VOCAB), None, config, [EOS])
     rng = random.Random(5)
     crowd = Crowd(engine, rng)
     while len(crowd.asked) < count:
@@ -160,6 +171,7 @@ def test_thousands_of_requests_are_all_answered_right(num_speculative_tokens):
     assert stats.num_cache_hits > count // 2
     assert stats.num_cache_bytes_released > count // 100 * stats.num_cache_bytes_limit // 48
     assert (stats.num_draft_tokens > count // 10) == (num_speculative_tokens > 0)
+    assert getattr(engine.runner, "max_begun", 3) == 3
     ends = list(crowd.ends.values())
     for reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.ABORT):
         assert ends.count(reason) > count // 100

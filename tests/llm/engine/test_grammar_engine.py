@@ -21,7 +21,7 @@ from mindspore_serving.llm.grammar import state as grammar_state
 from mindspore_serving.llm.grammar.compiler import GrammarCompiler
 from tests.llm.schemas import COMPACT, PERSON, fulfils
 from tests.llm.tokenizers_trained import opened
-from tests.llm.toy import ToyRunner
+from tests.llm.toy import OverlappingToy, ToyRunner
 from tests.waiting import PATIENCE
 
 EOS = 1
@@ -44,6 +44,10 @@ class NonsenseRunner(ToyRunner):
     def run(self, step):
         best = super().run(step).argmax(axis=1) if any(r.num_logits for r in step.rows) else []
         return self._table[best]
+
+
+class OverlappingNonsense(OverlappingToy, NonsenseRunner):
+    """The same with several steps in flight."""
 
 
 def make(eos_ids=(EOS,), runner=None, draft=None, **options):
@@ -244,6 +248,24 @@ def test_an_answer_without_grammar_is_not_changed_by_grammars_beside():
 
     bound = [COMPILER.compile(Grammar("json_schema", json.dumps(schema))) for schema in SCHEMAS]
     assert free(bound) == free([])
+
+
+def test_answers_are_not_changed_by_steps_in_flight():
+    grammar = COMPILER.compile(Grammar("json_schema", json.dumps(COMPACT)))
+
+    def answers(runner, **options):
+        engine = make(runner=runner, **options)
+        for number in range(6):
+            params = SamplingParams(max_tokens=100, seed=number, n=1 + number % 2)
+            engine.add(str(number), [number + 3], params, grammar=grammar if number % 3 else None)
+        engine.step()
+        assert engine.abort("5")
+        return {key: answer for key, answer in run(engine).items() if key[0] != "5"}
+
+    runner = OverlappingNonsense()
+    divided = answers(runner, pipeline_parallel=2, pipeline_groups=3)
+    assert divided == answers(NonsenseRunner())
+    assert runner.max_begun == 3
 
 
 def test_a_preempted_answer_continues_where_the_text_ended():

@@ -10,7 +10,9 @@ from safetensors.torch import load_file, save_file
 
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.engine import stored_blocks
+from mindspore_serving.llm.parallel import rank_blocks
 from tests.llm import checkpoints
+from tests.llm.lora_files import ATTENTION, adapter, write
 from tests.waiting import PATIENCE
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
@@ -29,11 +31,16 @@ def patient(monkeypatch):
     monkeypatch.setattr(stored_blocks, "CLOSING_SECONDS", PATIENCE)
 
 
-def ask(directory, runtime, cache, **options):
-    """The answer to a long prompt, and how many of its tokens came from disk."""
+def ask(directory, runtime, cache, adapter=None, load=None, **options):
+    """The answer to a long prompt, and how many of its tokens came from disk.
+
+    An `adapter` may be loaded from the directory `load` first.
+    """
     prompt = list(checkpoints.prompts(1, seed=1, longest=60)[0] * 4)[:150]
     with LLM(directory, runtime, prefix_cache_dir=str(cache), **{**OPTIONS, **options}) as llm:
-        (answer,) = llm.generate([prompt], PARAMS, False)
+        if load is not None:
+            llm.load_adapter(adapter, load)
+        (answer,) = llm.generate([prompt], PARAMS, False, adapter)
         return answer.outputs[0].token_ids, llm.stats().num_disk_hits
 
 
@@ -64,3 +71,57 @@ def test_changed_checkpoint_or_other_cache_has_no_hits(directory, tmp_path):
     save_file(tensors, path, {"format": "pt"})
     assert ask(model, "openvino", tmp_path / "cache")[1] == 0
     assert ask(model, "openvino", tmp_path / "cache")[1] == 128
+
+
+def test_blocks_of_adapters_are_those_of_their_contents(directory, tmp_path):
+    """Whatever their numbers and names; also of adapters that are loaded while the engine runs."""
+    first, second = (
+        write(tmp_path / f"adapter {seed}", adapter(directory, ATTENTION, seed=seed))
+        for seed in (3, 4)
+    )
+    cache = tmp_path / "cache"
+    said, num_cached = ask(directory, "openvino", cache, "a", adapters={"a": first, "b": second})
+    assert num_cached == 0
+    reordered = {"b": second, "c": first}
+    assert ask(directory, "openvino", cache, "c", adapters=reordered) == (said, 128)
+    assert ask(directory, "openvino", cache, "a", adapters={"a": second})[1] == 0
+    assert ask(directory, "openvino", cache)[1] == 0
+    assert ask(directory, "openvino", cache, "d", load=first, max_loras=1) == (said, 128)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ranks", "other_ranks"),
+    [
+        ({"pipeline_parallel": 2}, {"pipeline_parallel": 2, "stage_layers": "1:3"}),
+        ({"tensor_parallel": 2}, {}),
+    ],
+)
+def test_ranks_find_blocks_of_ranks_that_divide_the_model_alike(
+    directory, tmp_path, monkeypatch, ranks, other_ranks
+):
+    """In pieces of a part; ranks of another layout, or one process, have no hits."""
+    monkeypatch.setattr(rank_blocks, "PART_BYTES", 3000)
+    said, num_cached = ask(directory, "openvino", tmp_path, **ranks)
+    assert num_cached == 0
+    assert ask(directory, "openvino", tmp_path, **ranks) == (said, 128)
+    assert ask(directory, "openvino", tmp_path, **other_ranks) == (said, 0)
+
+
+@pytest.mark.slow
+def test_stages_keep_blocks_while_steps_are_in_flight(directory, tmp_path):
+    """A shared store gets them between steps; each stage has a thread."""
+    common, *tails = checkpoints.prompts(6, seed=1, longest=60)
+    prompts = [[*common, *common, *tail] for tail in tails]
+    options = OPTIONS | {"prefix_cache_store": f"file://{tmp_path}", "pipeline_parallel": 2}
+    params = SamplingParams(temperature=0.0, max_tokens=40, ignore_eos=True)
+    hits = []
+    for _ in range(2):
+        with LLM(directory, "openvino", pipeline_groups=2, **options) as llm:
+            answers = llm.generate(prompts, params, False)
+            hits.append(llm.stats().num_store_hits)
+        for prompt, answer in zip(prompts, answers, strict=True):
+            tokens = answer.outputs[0].token_ids
+            assert tokens == checkpoints.likeliest(directory, prompt, tokens)
+    assert hits[0] == 0
+    assert hits[1] >= 96
