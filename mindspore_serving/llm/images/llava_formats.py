@@ -25,6 +25,8 @@ from mindspore_serving.llm.images.prompt_format import (
 )
 from mindspore_serving.llm.images.row_formats import pixtral
 
+Shape = tuple[int, int]
+
 _ANYRES = "anyres_max_"
 _NEXT_RESOLUTIONS = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 _ONEVISION_RESOLUTIONS = list(map(list, product(range(384, 2305, 384), repeat=2)))
@@ -75,14 +77,14 @@ def _tiled(
             f"config.json has vision_feature_select_strategy {strategy!r}, which does not select "
             f"the {side} x {side} patches of a tile"
         )
-    tiles = _Tiles(settings["image_grid_pinpoints"], tile, side, max_tiles)
+    tiles = TileLayout(settings["image_grid_pinpoints"], tile, side, max_tiles)
     return ImagePromptFormat(
         image_token_id(config), side**2, tiles.write, {}, process_shared=process_shared
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiles:
+class TileLayout:
     """Tiles of `pixels` and `side` patches on each side, at the best of some resolutions.
 
     An image has at most about the vectors of `max_tiles`, if that is not 0.
@@ -94,18 +96,27 @@ class _Tiles:
     max_tiles: int
 
     def write(self, names: Sequence[str], count: int, processed: Processed) -> str:
+        """Write an image that is cut into tiles, or of a single one."""
         if len(processed["pixel_values"][0]) == 1:  # the image was not cut
             return names[0] * (count + 1)
+        rows, columns = self.shapes(processed["image_sizes"][0])[-1]
+        return names[0] * (count + rows * (columns + 1))
+
+    def shapes(self, size: Sequence[int]) -> tuple[Shape, Shape, Shape]:
+        """Return the rows and columns of patches for an image of `size`, (height, width).
+
+        First of all tiles together, then without padding, and last those that the model gets.
+        """
         from transformers.image_processing_utils import select_best_resolution
 
-        height, width = (int(size) for size in processed["image_sizes"][0])
+        height, width = map(int, size)
         chosen = select_best_resolution([height, width], list(self.resolutions))
-        patches = (size // self.pixels * self.side for size in chosen)
-        rows, columns = _without_padding(height, width, *patches)
-        ratio = sqrt(rows * columns / (self.max_tiles * count)) if self.max_tiles else 0
-        if ratio > 1.1:
-            rows, columns = int(rows // ratio), int(columns // ratio)
-        return names[0] * (count + rows * (columns + 1))
+        patches = (chosen[0] // self.pixels * self.side, chosen[1] // self.pixels * self.side)
+        filled = rows, columns = _without_padding(height, width, *patches)
+        max_vectors = self.max_tiles * self.side**2
+        ratio = sqrt(rows * columns / max_vectors) if max_vectors else 0
+        last = (int(rows // ratio), int(columns // ratio)) if ratio > 1.1 else filled
+        return patches, filled, last
 
 
 def _without_padding(height: int, width: int, rows: int, columns: int) -> tuple[int, int]:

@@ -208,7 +208,7 @@ def _load(directory: Path, config: EngineConfig) -> Any:
             trust_remote_code=False,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
-            attn_implementation="eager",  # config.json could name a kernel to download
+            attn_implementation="sdpa",  # config.json could name a kernel to download
             dtype=torch.float32,
             output_loading_info=True,
         )
