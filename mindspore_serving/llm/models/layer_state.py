@@ -28,6 +28,7 @@ class Mamba:
         out_bias: whether the output projection has a bias.
         limits: smallest and largest time step.
         norm_groups: number of groups of the result that are normalised separately; 0 is no norm.
+        spanning_groups: the same, of groups that are divided over ranks.
         norms_first: whether the norm is applied before the gate, not after it.
     """
 
@@ -36,6 +37,7 @@ class Mamba:
     limits: tuple[float, float]
     norm_groups: int
     norms_first: bool
+    spanning_groups: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

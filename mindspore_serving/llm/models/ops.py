@@ -128,6 +128,13 @@ class Ops(Protocol):
         """
         ...
 
+    def spanning_rms_norm(self, x: Tensor, weight: Weight, num_groups: int, eps: float) -> Tensor:
+        """Normalise the features of `num_groups` groups, each of which ranks hold in equal parts.
+
+        `weight` has the features of this rank.
+        """
+        raise StartError("only ranks of a model divide groups of features")
+
     def layer_norm(
         self, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float, *,
         plus_one: bool = False,

@@ -15,10 +15,12 @@ def recurrence(layer: Layer, h: Tensor) -> Tensor:
     state = layer.spec.state
     assert state is not None
     if state.heads is None:
-        return _convolution(layer, h, state)
-    if state.mamba is None:
-        return _delta_rule(layer, h, state.heads)
-    return _mamba(layer, h, state, state.heads)
+        out = _convolution(layer, h, state)
+    elif state.mamba is None:
+        out = _delta_rule(layer, h, state.heads)
+    else:
+        out = _mamba(layer, h, state, state.heads)
+    return layer.ops.all_reduce(out)
 
 
 def _convolution(layer: Layer, h: Tensor, state: LayerState) -> Tensor:
@@ -102,10 +104,16 @@ def _split_projection(
 
 def _gate_and_normalise(layer: Layer, x: Tensor, gate: Tensor, mamba: Mamba) -> Tensor:
     """Gate and normalise `x`, in the model's order."""
-    ops, groups = layer.ops, mamba.norm_groups
-    if not groups:
-        return ops.silu_mul(gate, x)
-    weight, eps = layer.weight(f"{layer.architecture.names.mamba}.norm"), layer.spec.norm_eps
+    ops = layer.ops
     if mamba.norms_first:
-        return ops.silu_mul(gate, ops.head_rms_norm(x, weight, groups, eps))
-    return ops.head_rms_norm(ops.silu_mul(gate, x), weight, groups, eps)
+        return ops.silu_mul(gate, _group_norm(layer, x, mamba))
+    return _group_norm(layer, ops.silu_mul(gate, x), mamba)
+
+
+def _group_norm(layer: Layer, x: Tensor, mamba: Mamba) -> Tensor:
+    if not mamba.norm_groups and not mamba.spanning_groups:
+        return x
+    weight, eps = layer.weight(f"{layer.architecture.names.mamba}.norm"), layer.spec.norm_eps
+    if mamba.spanning_groups:
+        return layer.ops.spanning_rms_norm(x, weight, mamba.spanning_groups, eps)
+    return layer.ops.head_rms_norm(x, weight, mamba.norm_groups, eps)

@@ -17,12 +17,13 @@ class RankExchange:
     """Collective operations on float32 arrays through the memory of `group`.
 
     All ranks call the same operations with equal shapes.  `rows` are the rows of the vocabulary
-    that this rank has.
+    that this rank, number `rank` of `size`, has.
     """
 
     def __init__(self, group: RankGroup, vocab_size: int) -> None:
         self._group = group
         self._parts = group.parts.view(np.float32)  # [half, rank, numbers]
+        self.rank, self.size = group.rank, group.size
         self._rows = [Shard(rank, group.size).of(vocab_size) for rank in range(group.size)]
         self.rows = self._rows[group.rank]
 

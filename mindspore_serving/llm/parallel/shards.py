@@ -3,7 +3,8 @@
 Queries, keys, values, gate and up are cut by outputs, so that a rank computes whole heads; the
 matrices behind them are cut by inputs, so that the ranks' results add up (Shoeybi et al.,
 "Megatron-LM", 2019).  A bias that is added after the sum stays on rank 0.  Uncut tensors (norms,
-routers, what makes the vectors of latent attention) are on every rank.
+routers, what makes the vectors of latent attention) are on every rank.  Of recurrent states a rank
+has some heads (`state_shards`).
 
 Tensors stay views of the mapped file: a rank reads the pages of its part.  Knows no runtime and no
 process.
@@ -24,6 +25,7 @@ from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 from mindspore_serving.llm.descriptions.architecture import Experts
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.parallel.state_shards import cut_state, state_outputs, state_rows
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
@@ -97,21 +99,28 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
     Raises StartError for an architecture that is not cut, or a size that does not divide the model.
     """
     if not spec.architecture.shardable:
-        kind = " with states or experts" if spec.architecture_name in CUT else ""
         raise StartError(
-            f"tensor_parallel is {size}, but {spec.architecture_name}{kind} is not cut over ranks, "
+            f"tensor_parallel is {size}, but {spec.architecture_name} is not cut over ranks, "
             f"expected one of {', '.join(CUT)}"
         )
+    if spec.state is not None:
+        spec = replace(spec, state=cut_state(spec.state, size))
+    if spec.attending:
+        spec = _cut_attention(spec, size)
+    if any(map(spec.feeds, spec.layers)) and spec.intermediate_size % size:
+        raise StartError(
+            f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
+            f"{spec.intermediate_size}"
+        )
+    return replace(spec, intermediate_size=spec.intermediate_size // size)
+
+
+def _cut_attention(spec: ModelSpec, size: int) -> ModelSpec:
     heads, kv_heads = spec.num_heads, spec.num_kv_heads
     if heads % size or (kv_heads % size and size % kv_heads):
         raise StartError(
             f"tensor_parallel is {size}, expected a divisor of the model's {heads} attention heads "
             f"that divides its {kv_heads} key-value heads or is a multiple of them"
-        )
-    if spec.intermediate_size % size:
-        raise StartError(
-            f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
-            f"{spec.intermediate_size}"
         )
     kv_heads = max(1, kv_heads // size)
     return replace(
@@ -119,7 +128,6 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
         num_heads=heads // size,
         num_kv_heads=kv_heads,
         heads=((kv_heads, spec.head_dim),) * spec.num_layers,
-        intermediate_size=spec.intermediate_size // size,
     )
 
 
@@ -163,6 +171,9 @@ class ShardedCheckpoint(Checkpoint):
         self._even_outputs = (gate, up, *shared[:2])
         self._whole = () if splits_experts else (gate, up, down)
         self._inputs = (self._names.output, self._names.down, down, *shared[2:])
+        self._inputs += state_outputs(spec)
+        self._added_once = self._inputs + (experts.latent or ())[1:]
+        self._state_rows = state_rows(spec)
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
         dtype, shape, bits = super().raw(name)
@@ -221,7 +232,7 @@ class ShardedCheckpoint(Checkpoint):
         return _EXPERT.sub(".", self._layer.sub("", name.rpartition(".")[0]))
 
     def _is_bias_of_sum(self, name: str) -> bool:
-        return self._module(name) in self._inputs and not name.endswith(".weight")
+        return self._module(name) in self._added_once and not name.endswith(".weight")
 
     def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
         """Return the cut of a tensor of that whole shape, None if the rank has all of it."""
@@ -235,6 +246,11 @@ class ShardedCheckpoint(Checkpoint):
             return Cut([self._even(name, shape[-1])], axis=1)
         if module in self._even_outputs:
             return _rows(name, shape, [self._even(name, shape[0])], shape[0])
+        units = self._state_rows.get(module) or self._state_rows.get(self._layer.sub("", name))
+        if units:
+            parts = [_scaled(self._shard.kv_heads(count), width) for count, width in units]
+            sizes = [count * width for count, width in units]
+            return _rows(name, shape, list(_joined(parts, sizes)), sum(sizes))
         ranges = self._outputs(module)
         return _rows(name, shape, *ranges) if ranges else None
 
@@ -244,11 +260,13 @@ class ShardedCheckpoint(Checkpoint):
         heads = self._shard.of(spec.num_heads)
         kv = self._shard.kv_heads(spec.num_kv_heads)
         features = self._shard.of(spec.intermediate_size)
-        parts = [_scaled(part, spec.head_dim) for part in (heads, kv, kv)]
+        query = spec.head_dim * (2 if spec.architecture.output_gate else 1)
+        parts = [_scaled(heads, query), *[_scaled(kv, spec.head_dim)] * 2]
+        num_wide = 2 if spec.architecture.gated else 1
         expanded = spec.latent.plain + spec.latent.value if spec.latent else 0
         for modules, ranges, sizes in (
-            (names.qkv, parts, [spec.q_size, spec.kv_size, spec.kv_size]),
-            (names.gate_up, [features] * 2, [spec.intermediate_size] * 2),
+            (names.qkv, parts, [spec.num_heads * query, spec.kv_size, spec.kv_size]),
+            (names.gate_up, [features] * num_wide, [spec.intermediate_size] * num_wide),
             (("self_attn.q_b_proj",), parts[:1], [spec.q_size]),
             (("self_attn.kv_b_proj",), [_scaled(heads, expanded)], [spec.num_heads * expanded]),
         ):

@@ -150,15 +150,6 @@ def test_memory_for_no_state_is_refused(root: Path) -> None:
         open_runner(built(root, "lfm2"), "torch", config("torch", kv_cache_memory=2000))
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("lfm2", "Lfm2ForCausalLM is"), ("granite4-mamba", "ForCausalLM with states or experts is")],
-)
-def test_ranks_are_refused(root: Path, name: str, says: str) -> None:
-    with pytest.raises(StartError, match=f"tensor_parallel is 2, .*{says} not cut over ranks"):
-        open_runner(built(root, name), "torch", config("torch", tensor_parallel=2))
-
-
 def test_an_openvino_that_computes_states_otherwise_is_refused(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ PIPELINE, TENSOR = "pipeline_parallel", "tensor_parallel"
 BOTH = {PIPELINE: 2, TENSOR: 2}
 CUT = [
     "llava", "smolvlm", "internvl-qwen3", "pixtral", "mistral3-images", "qwen2-vl", "qwen3-vl",
-    "qwen3-vl-moe", "glm4v", seeing.SEES_WHOLE,
+    "qwen3-vl-moe", "qwen3.5", "glm4v", seeing.SEES_WHOLE,
 ]  # fmt: skip
 # Cut as smolvlm, qwen2-vl, llava and llava-siglip are.
 CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision"]

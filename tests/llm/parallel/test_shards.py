@@ -125,6 +125,18 @@ def test_the_sizes_of_a_rank(size, kv_heads):
     assert (own.hidden_size, own.vocab_size) == (6, 10)
 
 
+KEY_HEADS = {
+    "architectures": ["Qwen3_5ForCausalLM"], "linear_num_key_heads": 2, "linear_key_head_dim": 2,
+    "linear_num_value_heads": 4, "linear_value_head_dim": 2, "linear_conv_kernel_dim": 4,
+    "num_key_value_heads": 4,
+}  # fmt: skip
+GROUPS = {
+    "architectures": ["BambaForCausalLM"], "mamba_n_heads": 6, "mamba_d_head": 2,
+    "mamba_n_groups": 3, "mamba_d_state": 4,
+}  # fmt: skip
+CHANNELS = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv"], "hidden_size": 9}
+
+
 @pytest.mark.parametrize(
     ("size", "config", "problem"),
     [
@@ -134,6 +146,9 @@ def test_the_sizes_of_a_rank(size, kv_heads):
         (4, {"intermediate_size": 6}, "divisor of the model's intermediate_size 6"),
         (2, {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not cut over ranks"),
         (2, {"architectures": ["BaichuanForCausalLM"]}, "is not cut over ranks"),
+        (4, KEY_HEADS, "divisor of the 4 value heads .* states that is a divisor of their 2 key"),
+        (2, GROUPS, "divisor of the 6 value heads .* of their 3 key heads or a multiple of them"),
+        (2, CHANNELS, "divisor of the 9 channels of the model's convolutions"),
     ],
 )
 def test_a_size_or_model_that_cannot_be_cut_is_refused(size, config, problem):

@@ -45,12 +45,11 @@ def _granite4_form(architecture: Architecture, config: Config) -> Architecture:
     kind = config.get("position_embedding_type")
     if kind not in (None, "nope", "rope"):
         raise StartError(f"config.json has position_embedding_type {kind!r}, expected rope or none")
-    has_experts, has_states = config["num_local_experts"] != 0, MAMBA in _granite4_kinds(config)
+    has_experts = config["num_local_experts"] != 0
     return replace(
         architecture,
         rope=HALVES if kind == "rope" else "",
         experts=architecture.experts if has_experts else None,
-        shardable=not (has_experts or has_states),
     )
 
 
@@ -137,7 +136,7 @@ BAMBA = Architecture(
         gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"), down="feed_forward.down_proj",
     ),
     **ATTENTION_BIASED, mlp_bias="mlp_bias", state=MAMBA, read=_bamba,
-    fixed={**PLAIN, "mamba_use_mlp": (True,)},
+    shardable=True, fixed={**PLAIN, "mamba_use_mlp": (True,)},
     defaults={**SIZES, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 FALCON_H1 = replace(
@@ -157,7 +156,7 @@ NEMOTRON_H = Architecture(
         latent=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     gated=False, rope="", mlp_bias="mlp_bias", state=MAMBA, single=True, read=_nemotron_h,
-    variant=_nemotron_h_form, follows=(*GROUPED, "moe_latent_size"),
+    variant=_nemotron_h_form, shardable=True, follows=(*GROUPED, "moe_latent_size"),
     unused=("expand", "n_routed_experts", "num_experts_per_tok", "sliding_window"),
     fixed={**PLAIN, "attention_bias": (False,), "mamba_proj_bias": (False,)},
     defaults={**NORMED, "mamba_expand": 2, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2",
@@ -165,7 +164,7 @@ NEMOTRON_H = Architecture(
               "norm_topk_prob": True},
 )  # fmt: skip
 MAMBA2 = Architecture(
-    names=NEMOTRON_H.names, rope="", state=MAMBA, single=True, read=_mamba2,
+    names=NEMOTRON_H.names, rope="", state=MAMBA, single=True, read=_mamba2, shardable=True,
     fixed={"rms_norm": (True,)},
     defaults={**NORMED, "layer_norm_epsilon": 1e-5, "expand": 2, "conv_kernel": 4, "n_groups": 8,
               "use_conv_bias": True, "max_position_embeddings": 131072},

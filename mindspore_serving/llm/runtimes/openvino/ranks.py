@@ -6,13 +6,21 @@ memory; so the graph is compiled as a whole, and no native code has to be built.
 
 from typing import Any
 
+import numpy as np
 import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models.ops import Weight
 from mindspore_serving.llm.parallel.exchange import RankExchange
-from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, named
+from mindspore_serving.llm.runtimes.openvino.nodes import (
+    Node,
+    f32,
+    features,
+    i32,
+    i64,
+    named,
+)
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
@@ -72,6 +80,17 @@ class OpenVINORankOps(OpenVINOOps):
         rows = super().embedding(index, table)
         column = opset.unsqueeze(is_local, i64(1))
         return self.all_reduce(named(opset.select(column, rows, f32(0)), table))
+
+    def spanning_rms_norm(self, x: Node, weight: Weight, num_groups: int, eps: float) -> Node:
+        exchange, width = self._sums.exchange, features(x)
+        is_group = np.zeros((1, num_groups), np.float32)
+        is_group[0, exchange.rank * num_groups // exchange.size] = 1
+        squares = opset.reduce_sum(opset.power(x, f32(2)), i64(-1), keep_dims=True)
+        sums = self.all_reduce(named(opset.multiply(squares, opset.constant(is_group)), weight))
+        total = opset.reduce_sum(opset.multiply(sums, opset.constant(is_group)), i64(-1), True)
+        mean = opset.divide(total, f32(width * exchange.size // num_groups))
+        inverse = opset.divide(f32(1), opset.sqrt(opset.add(mean, f32(eps))))
+        return opset.multiply(opset.multiply(x, inverse), self._vector(weight, width))
 
     def all_reduce(self, x: Node) -> Node:
         return named(Sum([x.output(0)], self._sums), f"{x.get_friendly_name()}.sum")

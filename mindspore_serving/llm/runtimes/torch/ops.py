@@ -294,6 +294,14 @@ class TorchRankOps(TorchOps):
         rows = super().embedding((ids - rank_rows.begin).masked_fill(is_other, 0), table)
         return self.all_reduce(rows.masked_fill(is_other[:, None], 0))
 
+    def spanning_rms_norm(self, x: Tensor, weight: Tensor, num_groups: int, eps: float) -> Tensor:
+        exchange, wide = self._exchange, x.float()
+        group = exchange.rank * num_groups // exchange.size
+        sums = wide.new_zeros(len(x), num_groups)
+        sums[:, group] = wide.square().sum(-1)
+        mean = self.all_reduce(sums)[:, group, None] * num_groups / (len(weight) * exchange.size)
+        return (wide * torch.rsqrt(mean + eps) * weight.float()).to(x.dtype)
+
     def all_reduce(self, x: Tensor) -> Tensor:
         total = x.float().contiguous()
         array = total.numpy()
