@@ -22,8 +22,8 @@ CUT = [
     "llava", "smolvlm", "internvl-qwen3", "pixtral", "mistral3-images", "qwen2-vl", "qwen3-vl",
     "qwen3-vl-moe", "qwen3.5", "glm4v", seeing.SEES_WHOLE,
 ]  # fmt: skip
-# Cut as smolvlm, qwen2-vl, llava and llava-siglip are.
-CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision"]
+# Cut as smolvlm, qwen2-vl, llava, llava-siglip and qwen3.5 are.
+CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision", "minicpm-v"]
 IN_OPENVINO = ["qwen2-vl", "qwen3-vl", seeing.SEES_WHOLE]
 SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
