@@ -179,6 +179,8 @@ def to_group_context(certificate: bytes, private_key: bytes, *, accepts: bool) -
     with _as_file(certificate) as chain, _as_file(private_key) as key:
         context.load_cert_chain(chain, key, password="")
     context.load_verify_locations(cadata=certificate.decode())
+    if accepts:
+        context.num_tickets = 0  # no session is resumed
     return context
 
 

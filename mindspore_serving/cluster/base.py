@@ -54,11 +54,15 @@ ANYTHING = Needs()
 
 @dataclass(frozen=True, slots=True)
 class WorkerLocation:
-    """The machine, device and slots of a worker."""
+    """The machine, device and slots of a worker.
+
+    `server_host` is the address of the master's machine for others; None if none can join.
+    """
 
     node: str = ""  # "" is the master's machine
     device_id: int | None = None
     slots: int = 0  # taken by the worker; 0 on a machine without a limit of slots
+    server_host: str | None = None
 
 
 @dataclass(slots=True)

@@ -40,7 +40,8 @@ class NodeSettings:
     Args:
         master: the master to join.
         servables: the only directory of servables; None: the paths that the master sends.
-        address: where ranks of this machine listen for others; "": where it reaches the master.
+        address: where workers and ranks of this machine listen for others; "": where it reaches
+            the master.
     """
 
     master: MasterAddress
@@ -209,8 +210,9 @@ class ClusterNode:
             options += ["--servables", self._settings.servables]
         if start.device_id is not None and self._offer.device_ids:
             options += ["--device-id", str(start.device_id)]
-        if start.hosts_ranks:
-            options += ["--address", self._address]
+        options += ["--address", self._address]
+        if not start.hosts_ranks:
+            options += ["--server", self._settings.master.host]
         return options
 
 

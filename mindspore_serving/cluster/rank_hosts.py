@@ -32,12 +32,15 @@ class RankHost:
         self._connection.abort()
 
 
-def make_credentials() -> GroupCredentials:
-    """Return credentials for a new group of machines.  Raises StartError without the library."""
+def make_credentials(purpose: str = "a model over several machines") -> GroupCredentials:
+    """Return credentials for a new group of machines.
+
+    Raises StartError, with the `purpose`, without the library.
+    """
     try:
         return GroupCredentials(*make_group_certificate())
     except ModuleNotFoundError as error:
-        raise StartError(extras.missing(error, "a model over several machines")) from error
+        raise StartError(extras.missing(error, purpose)) from error
 
 
 async def open_host(launched: Launched, credentials: GroupCredentials) -> RankHost:

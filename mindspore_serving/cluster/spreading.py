@@ -32,6 +32,7 @@ class SpreadingLauncher:
 
     def __init__(self, local: Launcher) -> None:
         self.here = Machine("")
+        self.host: str | None = None  # address of this machine for others, once they can join
         self._launchers = {self.here: local}
         self._is_closed = False
         self._changed = asyncio.Event()
@@ -84,7 +85,7 @@ class SpreadingLauncher:
             self._free(machine, worker)
             raise
         taken = 0 if machine.slots is None else needed.slots
-        launched.location = WorkerLocation(machine.name, needed.device_id, taken)
+        launched.location = WorkerLocation(machine.name, needed.device_id, taken, self.host)
         self._watch(self._free_after(launched, machine, worker))
         return launched
 

@@ -126,12 +126,18 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Request of a worker that decodes to one that computes prompts.
 
     The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
-    called `name`, but for the `num_cached` first ones.
+    called `name`, but for the `num_cached` first ones.  From a machine other than `machine` they
+    are sent to `host` ("" for the server's machine) and `port`; 0 accepts none.  Blocks are of
+    `model`.
     """
 
     prompt: list[int]
     path: str
     name: str
+    machine: str = ""
+    host: str = ""
+    port: int = 0
+    model: str = ""
     num_cached: int = 0
     cache_salt: str = ""
     priority: int = 0

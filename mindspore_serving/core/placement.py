@@ -1,4 +1,4 @@
-"""Placement of a model's ranks on machines, and the credentials that only those machines have.
+"""Placement of a model's ranks on machines, links of workers, and the credentials of such groups.
 
 Pure data: chosen by the master, used by a worker and the hosts of its ranks.
 """
@@ -12,6 +12,27 @@ class GroupCredentials:
 
     certificate: bytes
     private_key: bytes = field(repr=False)
+
+    @property
+    def pem(self) -> tuple[bytes, bytes]:
+        return self.certificate, self.private_key
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """Settings of a worker whose servable has workers on several machines that exchange blocks.
+
+    Args:
+        machine: name of its machine, "" for the server's.
+        listen_host: address of its machine at which it listens for the others.
+        server_host: address of the server's machine, for the others.
+        credentials: of the connections between the workers.
+    """
+
+    machine: str
+    listen_host: str
+    server_host: str
+    credentials: GroupCredentials
 
 
 @dataclass(frozen=True, slots=True)

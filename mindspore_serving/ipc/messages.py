@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from mindspore_serving.core.deployment import GangOptions
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.network import NetworkCode
-from mindspore_serving.core.placement import RankPlacement
+from mindspore_serving.core.placement import LinkSettings, RankPlacement
 from mindspore_serving.core.sequences import ControlInput
 from mindspore_serving.core.signature import InstanceSignature
 from mindspore_serving.core.upstream_report import UpstreamReport
@@ -232,6 +232,7 @@ class Setup(Message, frozen=True, tag=10):
     run_options: dict[str, Any] = {}  # of its models' runtime, in place of those declared
     placement: RankPlacement | None = None  # of ranks on several machines
     role: str = ""  # of the worker, see `core.roles`
+    link: LinkSettings | None = None  # of a worker with a role, if machines may have joined
 
 
 class Work(Message, frozen=True, tag=11):

@@ -8,7 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Protocol
 
 from mindspore_serving import log
+from mindspore_serving.cluster.rank_hosts import make_credentials
 from mindspore_serving.core.deployment import Deployment
+from mindspore_serving.core.placement import GroupCredentials
 from mindspore_serving.errors import ServableUnavailable, StartError
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.master.autoscaling import Autoscaler, num_at_start
@@ -60,6 +62,7 @@ class ActiveDeployment:
         self.models: dict[str, ModelReport] = {}  # loaded by its device workers
         self._started: list[WorkerSupervisor] = []  # including those that leave
         self._num_restarts = 0  # of supervisors that have ended
+        self._credentials: GroupCredentials | None = None
         self._launch = launch
         self._dispatcher = dispatcher
         self._retire_link = retire
@@ -67,6 +70,15 @@ class ActiveDeployment:
         self._may_load = may_load
         self._autoscaler: Autoscaler | None = None
         self._scaling: asyncio.Task[None] | None = None
+
+    def credentials(self) -> GroupCredentials:
+        """Return the credentials of the links between its workers, made at first use.
+
+        Raises StartError without the library that makes them.
+        """
+        if self._credentials is None:
+            self._credentials = make_credentials("a model with roles over several machines")
+        return self._credentials
 
     @property
     def services(self) -> Sequence[ServableService]:

@@ -4,12 +4,13 @@ It knows no other worker, and not whether this one is still needed.
 """
 
 import os
+from collections.abc import Callable
 
 from mindspore_serving import log
 from mindspore_serving.cluster.base import Needs, WorkerLocation
 from mindspore_serving.core.deployment import Deployment
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.placement import RankPlacement
+from mindspore_serving.core.placement import GroupCredentials, LinkSettings, RankPlacement
 from mindspore_serving.core.roles import role_of
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.ipc.messages import ModelReport, Setup, WorkerReady
@@ -57,11 +58,8 @@ def needs_of(
         deployment.device_type,
         device_id,
         deployment.node_labels,
-        # Agents connect to an address of this machine, interpreters are paths on it, and workers
-        # with roles share memory of it.
-        is_local=bool(
-            deployment.gang or deployment.python or deployment.environment or deployment.roles
-        ),
+        # Agents connect to an address of this machine, and interpreters are paths on it.
+        is_local=bool(deployment.gang or deployment.python or deployment.environment),
         placement_timeout=patience,
         python=deployment.python,
         environment=deployment.environment,
@@ -101,6 +99,7 @@ def setup_of(
     *,
     number: int = 0,
     placement: RankPlacement | None = None,
+    link: LinkSettings | None = None,
 ) -> Setup:
     """Create the first message to worker `number`; with `models`, others run the models."""
     return Setup(
@@ -129,4 +128,22 @@ def setup_of(
         deployment.run_options,
         placement,
         role_of(deployment.roles, number),
+        link,
     )
+
+
+def link_of(link: Link, make: Callable[[], GroupCredentials]) -> LinkSettings | None:
+    """Return how a worker with a role exchanges blocks with those on other machines.
+
+    None if no machine can join.  Kills the worker and raises StartError if `make` fails.
+    """
+    location = link.location
+    if location.server_host is None:
+        return None
+    try:
+        credentials = make()
+    except StartError:
+        link.close()
+        link.process.kill()
+        raise
+    return LinkSettings(location.node, location.server_host, location.server_host, credentials)

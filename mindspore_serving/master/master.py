@@ -270,9 +270,11 @@ class Master:
         models = None if link.owns_models else deployed.models
         supervisor = self._links[link]
         number = supervisor.number
+        roles = loading.link_of(link, deployed.credentials) if deployment.roles else None
         setup = loading.setup_of(
-            deployment, device_id, models, self.traces, number=number, placement=link.placement
-        )
+            deployment, device_id, models, self.traces, number=number, placement=link.placement,
+            link=roles,
+        )  # fmt: skip
         files = await self.answers.look(deployment)
         try:
             ready = await loading.load(link, setup)

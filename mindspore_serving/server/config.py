@@ -132,12 +132,11 @@ class ServableStartConfig(ServableOptions):
         if not roles:
             is_counted = num_devices or self.max_workers or self.num_parallel_workers
             return self.num_parallel_workers if is_counted else 1
-        for option in ("max_workers", "node_labels"):
-            if getattr(self, option):
-                raise InvalidInputs(
-                    f"Parameter '{option}' is set, expected none with 'roles': the workers are a "
-                    "fixed number on the server's machine, whose memory they share"
-                )
+        if self.max_workers:
+            raise InvalidInputs(
+                f"Parameter 'max_workers' is {self.max_workers}, expected 0 with 'roles', which "
+                "have a fixed number of workers"
+            )
         if self.rank_machines > 1:
             raise InvalidInputs(
                 f"Parameter 'rank_machines' is {self.rank_machines}, expected 1 with 'roles'"

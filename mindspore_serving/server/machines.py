@@ -40,6 +40,7 @@ class Machines:
 
         listener = addresses.listen(where, "node server")
         self._launcher.here.slots = local_slots
+        self._launcher.host = where.host
         self._nodes = NodeServer(listener, Security(context, token), self._launcher)
         self._nodes.start()
         certificate = tls.pem.certificate.decode("ascii") if tls is not None else ""

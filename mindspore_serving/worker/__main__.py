@@ -39,7 +39,9 @@ def main() -> int:
         to_write, to_read = map(int, arguments.arenas.split(","))
         arena, view = Arena(to_write, status.SIZE), ArenaView(to_read, is_writable=True)
     worker = Worker(stream, arena, view, on_broken=lambda: os._exit(1))
-    worker.overrides = Overrides(arguments.servables, arguments.device_id)
+    worker.overrides = Overrides(
+        arguments.servables, arguments.device_id, arguments.address, arguments.server
+    )
     is_child = arguments.channel.startswith("fd:")
     _watch(stream, worker.announce_leaving, arena, is_child=is_child)
     if arguments.model:
@@ -62,6 +64,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--status", type=int, help="without arenas: descriptor of status memory")
     parser.add_argument("--servables", help="servable directory here, if not the master's path")
     parser.add_argument("--device-id", type=int, help="device id here, if not the master's")
+    parser.add_argument("--address", default="", help="address of this machine, for others")
+    parser.add_argument("--server", default="", help="address of the master's machine")
     parser.add_argument("--model", help="language model to prepare for, while the master starts")
     parser.add_argument("--name", help="shown in process lists only")
     return enter(parser)

@@ -18,6 +18,7 @@ from mindspore_serving.core.llm_messages import (
     Refused,
     decode_request,
 )
+from mindspore_serving.core.placement import LinkSettings
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
@@ -184,8 +185,12 @@ class LanguageService:
     def has_work(self) -> bool:
         return self.engine.num_open > 0
 
+    def link(self, settings: LinkSettings) -> None:
+        """Exchange blocks of prompts with workers on other machines."""
+        cast("AsyncEngine", self.engine).link(settings)
+
     def hand_off(self, calls: PrefillCalls) -> None:
-        """Let other workers compute prompts for this one, which decodes."""
+        """Let other workers compute prompts for this one, which decodes.  Raises StartError."""
         self._calls = calls
         cast("AsyncEngine", self.engine).hand_off(calls)
 

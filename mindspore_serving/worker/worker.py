@@ -3,7 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
@@ -33,10 +33,12 @@ _QUICK = frozenset({StageKind.LANGUAGE, StageKind.BUILTIN})
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """Settings of this machine that replace the master's: servable directory and device."""
+    """Settings of this machine that replace the master's: directory, device and addresses."""
 
     servables: str | None = None  # the only directory from which servables are loaded
     device_id: int | None = None
+    address: str = ""  # of this machine, for others
+    server: str = ""  # address of the master's machine
 
     def apply(self, setup: Setup) -> Setup:
         """Return `setup` with these settings.
@@ -48,6 +50,9 @@ class Overrides:
             setup = msgspec.structs.replace(setup, servable_directory=self.servables)
         if self.device_id is not None and setup.device_id is not None:
             setup = msgspec.structs.replace(setup, device_id=self.device_id)
+        if setup.link is not None and self.address:
+            link = replace(setup.link, listen_host=self.address, server_host=self.server)
+            setup = msgspec.structs.replace(setup, link=link)
         return setup
 
 
@@ -102,6 +107,7 @@ class Worker:
             wakeable = self._connection.make_wakeable
             with loading.reported_to(partial(set_loaded, self._status)):
                 servable = load(setup, self._remote, wakeable, steps, self._broke)
+            self._assign_role(servable, setup)
             if setup.traces is not None:
                 user_spans.provide(setup.traces)
         except ModuleNotFoundError as error:  # of ours, or of what ours need
@@ -113,8 +119,6 @@ class Worker:
             self._connection.send(Failed(printable(str(error)) or repr(error)))
             return None
         self._remote.version = servable.version
-        if servable.language is not None and setup.role == DECODE:
-            servable.language.hand_off(PrefillCalls(self._connection, self._remote))
         card = None if servable.language is None else servable.language.engine.card
         methods = servable.method_reports()
         if servable.language is not None:  # an upstream may be away: then this is no ready worker
@@ -123,6 +127,15 @@ class Worker:
             WorkerReady(servable.version, methods, servable.models, card, servable.agents)
         )
         return servable
+
+    def _assign_role(self, servable: LoadedServable, setup: Setup) -> None:
+        """Connect a language model with those of workers with another role.  Raises StartError."""
+        if servable.language is None:
+            return
+        if setup.link is not None:
+            servable.language.link(setup.link)
+        if setup.role == DECODE:
+            servable.language.hand_off(PrefillCalls(self._connection, self._remote))
 
     def _broke(self, reason: str) -> None:
         """Report that the servable cannot continue, so that the master ends this process.

@@ -110,8 +110,7 @@ def test_roles_set_the_number_of_workers(directory):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_workers": 2}, "'max_workers' is set, expected none with 'roles'"),
-        ({"node_labels": {"zone": "a"}}, "'node_labels' is set, expected none with 'roles'"),
+        ({"max_workers": 2}, "'max_workers' is 2, expected 0 with 'roles'"),
         ({"rank_machines": 2}, "'rank_machines' is 2, expected 1 with 'roles'"),
         ({"num_parallel_workers": 2}, "'roles' has 3 workers, but 'num_parallel_workers' 2"),
         ({"device_ids": (0, 1)}, "'roles' has 3 workers, but 'device_ids' 2"),

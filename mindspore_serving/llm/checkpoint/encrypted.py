@@ -1,6 +1,6 @@
 """Decryption of MindSpore's `.ckpt` files with a key in the environment.
 
-Processes of ranks inherit the key. Knows no tensor.
+Processes of ranks inherit the key, or get it with the command to load. Knows no tensor.
 """
 
 import os
@@ -14,9 +14,14 @@ KEY = "MINDSPORE_SERVING_DEC_KEY"
 HEX = "hex:"
 
 
-def set_key(key: bytes) -> None:
-    """Set the key for this process and those that it starts."""
-    os.environ[KEY] = f"{HEX}{key.hex()}"
+def set_key(key: bytes | str) -> None:
+    """Set the key for this process and those that it starts; a text is that of the variable."""
+    os.environ[KEY] = key if isinstance(key, str) else f"{HEX}{key.hex()}"
+
+
+def key_text() -> str:
+    """Return the key of this process, as the variable has it; "" if there is none."""
+    return os.environ.get(KEY, "")
 
 
 def decrypted(path: Path, content: memoryview) -> memoryview:
@@ -25,7 +30,7 @@ def decrypted(path: Path, content: memoryview) -> memoryview:
     AES-GCM and AES-CBC are told apart by the file. Raises StartError: no key, a wrong one, or a
     damaged file.
     """
-    text = os.environ.get(KEY, "")
+    text = key_text()
     if not text:
         raise StartError(
             f"{path} is encrypted; set the environment variable {KEY} to its key: 16, 24 or 32 "

@@ -356,8 +356,8 @@ class Engine:
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
-        exported = self.exports.collect(self.cache.stored.cost.seconds)
-        return exported + [self._output(completion, generated) for completion, generated in written]
+        outputs = [self._output(completion, generated) for completion, generated in written]
+        return self.exports.collect(self.cache.stored.cost.seconds) + outputs
 
     def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():
@@ -389,12 +389,13 @@ class Engine:
                 (completion.request.request_id, completion.end(FinishReason.ERROR, cause))
             )
             outputs += self._table.end_pending(completion.request, FinishReason.ERROR, cause)
+            self.exports.end(completion.request.request_id)
             self._close(completion)
         return outputs
 
     def _close(self, completion: CompletionState) -> None:
         self._speculation.end(completion.sequence.scope, completion.output_ids)
-        self.exports.end(completion.request.request_id)
+        self.exports.finish(completion.request.request_id)
         sequence = self._table.remove(completion)
         if sequence is not None:
             self._scheduler.finish(sequence)

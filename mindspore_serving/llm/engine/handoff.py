@@ -1,15 +1,17 @@
 """Blocks of prompts that move between the caches of two workers, as an engine's thread sees it.
 
-    worker that computes prompts:  Exports   a step has computed blocks: they are written to memory
+    worker that computes prompts:  Exports   a step has computed blocks: they are written
     worker that decodes:           Imports   between steps, blocks are copied to the cache; then the
                                              request is added, and finds them like any cached ones
 
-Nothing depends on a block that moved: one that is missing is computed.
+Memory of the same machine is written at once; a connection to another one has limited room, so that
+blocks stay in the cache until they can be sent.  Nothing depends on a block that moved: one that is
+missing is computed.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +22,7 @@ from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.handoff_choice import HandoffCosts
 from mindspore_serving.llm.engine.sequence import Sequence as TokenSequence
 from mindspore_serving.llm.step import StoringRunner
-from mindspore_serving.llm.storage.block_memory import BlockMemory
+from mindspore_serving.llm.storage.block_memory import BlockMemory, BlockWriter
 
 IMPORT_AHEAD = 8 << 20  # bytes that are copied into the cache between two steps, or one block
 
@@ -132,28 +134,40 @@ class Imports:
         return end - begin
 
 
+@dataclass(frozen=True, slots=True)
+class BlocksSent:
+    """Output: the blocks of a prompt that has been computed are where they were to go."""
+
+
 @dataclass(slots=True)
 class _Export:
     digests: Sequence[bytes]
-    memory: BlockMemory
+    writer: BlockWriter
     num_cached: int
     began: float
     num_written: int = 0
+    is_computed: bool = False
+    blocks: list[int] = field(default_factory=list)  # in use until they are written
+
+    @property
+    def is_sent(self) -> bool:
+        return self.is_computed and not self.blocks and self.writer.is_done
 
 
 class Exports:
-    """Prompts that are computed for other workers, and the memory that their blocks go to."""
+    """Prompts that are computed for other workers, and the ways that their blocks go."""
 
     def __init__(self, runner: StoringRunner, pool: BlockPool) -> None:
         self.num_prompts = self.num_bytes = 0
         self._runner, self._pool = runner, pool
+        self._block_seconds = 0.0
         self._open: dict[str, _Export] = {}
 
-    def begin(self, request_id: str, digests: Sequence[bytes], memory: BlockMemory) -> None:
-        """Write the blocks `digests` to `memory` as they are computed, until `end`."""
+    def begin(self, request_id: str, digests: Sequence[bytes], writer: BlockWriter) -> None:
+        """Write the blocks `digests` as they are computed, until `finish` or `end`."""
         self.num_prompts += 1
         num_cached = len(self._pool.find(digests))
-        self._open[request_id] = _Export(digests, memory, num_cached, time.perf_counter())
+        self._open[request_id] = _Export(digests, writer, num_cached, time.perf_counter())
 
     def counts(self) -> dict[str, int]:
         """Return the counters by the fields of `EngineStats`."""
@@ -164,30 +178,67 @@ class Exports:
 
     def collect(self, block_seconds: float) -> Outputs:
         """Write the blocks that the last step has computed; return outputs that say how many."""
+        self._block_seconds = block_seconds
         outputs: Outputs = []
-        for request_id, export in list(self._open.items()):
-            blocks = self._pool.find(export.digests[export.num_written :])
-            try:
-                for block in blocks:
-                    export.memory.write(export.num_written, self._runner.read_block(block))
-                    export.num_written += 1
-                    self.num_bytes += self._runner.block_bytes
-            except OSError as error:
-                log.warning("blocks of a prompt cannot be written: %s", error)
-                self.end(request_id)
-            if blocks:
-                seconds = time.perf_counter() - export.began
-                written = BlocksWritten(
-                    export.num_written, export.num_cached, seconds, block_seconds
-                )
-                outputs.append((request_id, written))
+        for request_id in list(self._open):
+            outputs += self.advance(request_id)
         return outputs
 
+    def advance(self, request_id: str) -> Outputs:
+        """Write the blocks of a request that are computed, as far as there is room for them."""
+        export = self._open.get(request_id)
+        if export is None:
+            return []
+        try:
+            return [(request_id, output) for output in self._write(export)]
+        except OSError as error:
+            log.warning("blocks of a prompt cannot be written: %s", error)
+            self.end(request_id)
+            return [(request_id, ServingError(f"blocks cannot be written: {error}"))]
+        finally:
+            if export.is_sent:
+                self.end(request_id)
+
+    def finish(self, request_id: str) -> None:
+        """Note that a prompt is computed; its blocks stay in the cache until they are written."""
+        export = self._open.get(request_id)
+        if export is None:
+            return
+        export.blocks = self._pool.find(export.digests[export.num_written :])
+        self._pool.share(export.blocks)
+        export.is_computed = True
+        if not export.blocks:
+            export.writer.finish()
+
     def end(self, request_id: str) -> None:
-        """Close the memory of a request that has ended."""
+        """Close the way of the blocks of a request that has ended; those not written are lost."""
         export = self._open.pop(request_id, None)
         if export is not None:
-            export.memory.close()
+            export.writer.close()
+            self._pool.free(export.blocks)
+
+    def _write(self, export: _Export) -> Iterator[Any]:
+        writer, first = export.writer, export.num_written
+        writer.check()
+        blocks = export.blocks
+        if not export.is_computed:
+            blocks = self._pool.find(export.digests[first:])
+        blocks = blocks[: writer.room]
+        if blocks:
+            export.num_written += len(blocks)
+            self.num_bytes += len(blocks) * self._runner.block_bytes
+            seconds = time.perf_counter() - export.began
+            written = BlocksWritten(
+                export.num_written, export.num_cached, seconds, self._block_seconds
+            )
+            yield from writer.write(first, map(self._runner.read_block, blocks), written)
+        if export.is_computed and blocks:
+            del export.blocks[: len(blocks)]
+            self._pool.free(blocks)
+            if not export.blocks:
+                writer.finish()
+        if export.is_sent:
+            yield BlocksSent()
 
 
 def full_blocks(engine: Any, tokens: Sequence[int], salt: str) -> list[bytes]:

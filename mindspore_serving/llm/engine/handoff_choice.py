@@ -2,8 +2,8 @@
 
 Here, a prompt of N blocks delays each stream of this worker by about N times the seconds of a
 block, as its pieces make steps longer.  There, it delays no stream but its own: by the prompts
-ahead of it, by a round trip, and by copying the blocks into the cache, which delays all streams
-here a little.
+ahead of it, by a round trip, by a link that is slower than computing, and by copying the blocks
+into the cache, which delays all streams here a little.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ class HandoffCosts:
 
     Args:
         compute: of a block, where it is computed.
+        wire: of a block, on the link between two machines; 0 on one machine.
         copy: of a block into the cache of this worker.
         round_trip: of a prompt that another worker computes, beside its computing.
     """
@@ -29,10 +30,24 @@ class HandoffCosts:
     compute: float = 0.0
     copy: float = 0.0
     round_trip: float = 0.0
+    wire: float = 0.0
 
-    def observe(self, *, compute: float = 0.0, copy: float = 0.0, round_trip: float = 0.0) -> None:
+    @property
+    def slowest(self) -> float:
+        """Seconds from one block to the next: blocks are sent while further ones are computed."""
+        return max(self.compute, self.wire)
+
+    def observe(
+        self,
+        *,
+        compute: float = 0.0,
+        copy: float = 0.0,
+        round_trip: float = 0.0,
+        wire: float = 0.0,
+    ) -> None:
         """Add measurements; 0 is none."""
         self.compute = _mean(self.compute, compute)
+        self.wire = _mean(self.wire, wire)
         self.copy = _mean(self.copy, copy)
         self.round_trip = _mean(self.round_trip, round_trip)
 
@@ -57,7 +72,8 @@ def is_worth_handoff(
         return num_blocks >= MIN_BLOCKS
     streams = max(1, num_streams)
     saved = streams * num_blocks * (costs.compute - costs.copy)
-    added = costs.round_trip + num_ahead * costs.compute + num_blocks * costs.copy
+    waiting = costs.round_trip + num_ahead * costs.slowest
+    added = waiting + num_blocks * (costs.slowest - costs.compute + costs.copy)
     return saved > added
 
 
@@ -65,7 +81,7 @@ def patience(num_blocks: int, num_ahead: int, costs: HandoffCosts) -> float:
     """Return the seconds without a block after which this worker computes the prompt itself."""
     if not costs.compute:
         return UNKNOWN_WAIT
-    return min(MAX_WAIT, SLACK + PATIENT * costs.compute * (num_blocks + num_ahead))
+    return min(MAX_WAIT, SLACK + PATIENT * costs.slowest * (num_blocks + num_ahead))
 
 
 def _mean(mean: float, value: float) -> float:

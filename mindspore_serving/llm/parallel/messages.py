@@ -16,12 +16,17 @@ from mindspore_serving.process.vocabulary import Beat, Failed, Hello, Message, R
 class LoadRank(Message, frozen=True, tag=10):
     """First message to a rank: the model whose part it loads.
 
-    `config` are the fields of `EngineConfig`.
+    `config` are the fields of `EngineConfig`, `key` is that of encrypted files, as
+    `checkpoint.encrypted` has it; "" for none.
     """
 
     directory: str
     runtime: str
     config: dict[str, Any]
+    key: str = ""
+
+    def __repr__(self) -> str:  # which logs may have, and thus without the key
+        return f"LoadRank({self.directory!r}, {self.runtime!r})"
 
 
 class Connect(Message, frozen=True, tag=17):

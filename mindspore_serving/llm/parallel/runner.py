@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from mindspore_serving.errors import ServingError, StartError
+from mindspore_serving.llm.checkpoint.encrypted import key_text
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
@@ -198,7 +199,7 @@ def open_ranks(
     links.patience = LOAD_PATIENCE
     try:
         for process in ranks.processes:
-            load = LoadRank(str(directory), runtime, asdict(config))
+            load = LoadRank(str(directory), runtime, asdict(config), key_text())
             process.channel.send(load)
         local = open_rank(directory, runtime, config, links)
         on_ready(0)

@@ -13,6 +13,7 @@ from typing import NoReturn, cast
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.checkpoint.encrypted import set_key
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
 from mindspore_serving.llm.parallel.links import Links
@@ -77,6 +78,8 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
     """Load the model and compute steps.  Raises EOFError when rank 0 has closed the connection."""
     load = control.receive_next()
     assert isinstance(load, LoadRank)
+    if load.key:
+        set_key(load.key)
     runner = open_rank(load.directory, load.runtime, EngineConfig(**load.config), links)
     control.send(Ready())
     while True:

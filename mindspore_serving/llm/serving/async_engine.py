@@ -23,6 +23,7 @@ from mindspore_serving.core.llm_messages import (
     Tokenize,
     to_refused,
 )
+from mindspore_serving.core.placement import LinkSettings
 from mindspore_serving.core.reading_messages import (
     DescribeTokenizer,
     Embed,
@@ -57,6 +58,9 @@ from mindspore_serving.llm.serving.recording import GenerationRecorder, Timeline
 from mindspore_serving.llm.serving.sinks import Sink
 from mindspore_serving.llm.serving.task_loop import TaskLoop
 from mindspore_serving.llm.step import EncoderRunner
+from mindspore_serving.llm.storage.block_links import BlockLinks
+from mindspore_serving.llm.storage.block_listener import BlocksReceived
+from mindspore_serving.llm.storage.stores import model_key
 from mindspore_serving.metrics.catalog import STEPS
 
 
@@ -158,10 +162,17 @@ class AsyncEngine:
             self._runner.call_when_decided(wake)
         self._preparation = Preparation(opened, self.card, self._processor, self._fail)
         self.handoffs: Handoffs | None = None  # of a worker that decodes
+        self._links: BlockLinks | None = None
+
+    def link(self, settings: LinkSettings) -> None:
+        """Exchange blocks with workers on other machines, before any request."""
+        opened = self._opened
+        model = model_key(opened.directory, opened.runtime, opened.config, self._runner)
+        self._links = BlockLinks(settings, model)
 
     def hand_off(self, caller: PrefillCaller) -> None:
-        """Let other workers compute prompts, which `caller` calls."""
-        self.handoffs = Handoffs(self._loop, caller, self._open, self._put)
+        """Let other workers compute prompts, which `caller` calls.  Raises StartError."""
+        self.handoffs = Handoffs(self._loop, caller, self._open, self._put, self._links)
 
     @property
     def decision(self) -> str:
@@ -192,7 +203,7 @@ class AsyncEngine:
         elif isinstance(request, Embed | Score):
             answer = ReadingEvents(request_id, request, self.card)
         elif isinstance(request, Prefill):
-            answer = PrefillEvents(request_id, request)
+            answer = PrefillEvents(request_id, request, self._loop, self._links)
         self._open[request_id] = _OpenRequest(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
@@ -236,7 +247,7 @@ class AsyncEngine:
         while outbox:
             part_id, output = outbox.popleft()
             request_id = part_id.partition("/")[0]
-            if isinstance(output, HandoffPlanned | Overdue):
+            if isinstance(output, HandoffPlanned | Overdue | BlocksReceived):
                 self._hand_off(request_id, output)
             elif request_id in self._open:
                 collected.setdefault(request_id, []).append((part_id, output))
@@ -253,6 +264,8 @@ class AsyncEngine:
         if self.handoffs is not None:
             self.handoffs.close()
         self._loop.close()
+        if self._links is not None:
+            self._links.close()
         self.adapters.close()
 
     # --- on the threads of the preparation ----------------------------------------------------
@@ -310,10 +323,12 @@ class AsyncEngine:
 
     # --- on the thread that collects ----------------------------------------------------------
 
-    def _hand_off(self, request_id: str, output: HandoffPlanned | Overdue) -> None:
+    def _hand_off(self, request_id: str, output: HandoffPlanned | Overdue | BlocksReceived) -> None:
         assert self.handoffs is not None
         if isinstance(output, Overdue):
             self.handoffs.on_overdue(request_id)
+        elif isinstance(output, BlocksReceived):
+            self.handoffs.on_received(request_id, output)
         elif (entry := self._open.get(request_id)) is not None:
             self.handoffs.start(request_id, entry.item_id, entry.log_id)
 

@@ -19,9 +19,12 @@ from mindspore_serving.llm.engine.handoff import MovingBlocks, reusable_blocks
 from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff, patience
 from mindspore_serving.llm.serving.engine_loop import Command, Loop
 from mindspore_serving.llm.serving.generation import GenerationEvents
+from mindspore_serving.llm.storage.block_links import BlockLinks
+from mindspore_serving.llm.storage.block_listener import BlocksReceived
 from mindspore_serving.llm.storage.block_memory import BlockMemory
 from mindspore_serving.stores.circuit import Circuit
 
+FORGET_SECONDS = 60.0  # after which the speed of a link that is not used is measured again
 CACHE_SHARE = 4  # the memory of prompts under way has at most 1/4 of the size of the cache
 
 
@@ -63,6 +66,7 @@ class _Handoff:
     num_arrived: int = 0
     num_cached: int = 0  # blocks that the other worker did not have to compute
     seconds: float = 0.0  # that the other worker has had the request
+    wire: float = 0.0  # seconds of a block on the link
     timer: threading.Timer | None = None
 
     @property
@@ -77,6 +81,7 @@ class Handoffs:
         caller: connection to the other workers.
         opened: the ids of requests that are not cancelled.
         put: passes outputs to the thread that collects; any thread may call it.
+        links: to workers on other machines; None if there are none.
     """
 
     def __init__(
@@ -85,12 +90,16 @@ class Handoffs:
         caller: PrefillCaller,
         opened: Container[str],
         put: Callable[[list[tuple[str, Any]]], None],
+        links: BlockLinks | None = None,
     ) -> None:
         self._loop, self._caller, self._opened, self._put = loop, caller, opened, put
+        self._links = links
+        self._listener = None if links is None else links.listener
         self._lock = threading.Lock()
         self._open: dict[str, _Handoff] = {}
         self._calls: dict[int, _Handoff] = {}
         self._circuit = Circuit()
+        self._measured = 0.0  # time at which blocks came over a link
         self._block_size, self._block_bytes = loop.submit(_sizes).result()
 
     def begin(
@@ -134,12 +143,15 @@ class Handoffs:
             cache_salt=request.cache_salt,
             priority=request.priority,
             tenant=request.tenant,
+            **self._where(),
         )
         with self._lock:
             if request_id not in self._open:
                 memory.close()
                 return
             handoff.moving = MovingBlocks(handoff.digests, memory)
+            if self._listener is not None:
+                self._listener.expect(memory, self._report_to(request_id))
         handoff.call_id = self._caller.start(message, item_id, log_id)
         with self._lock:
             if request_id in self._open:
@@ -162,6 +174,20 @@ class Handoffs:
         elif is_last:
             problem = str(events) if isinstance(events, ServingError) else "it has ended"
             self._end(handoff, problem, is_answered=True)
+
+    def on_received(self, request_id: str, received: BlocksReceived) -> None:
+        """Take blocks that have come from another machine, or the reason why no more will."""
+        with self._lock:
+            handoff = self._open.get(request_id)
+        if handoff is None:
+            return  # it has ended
+        if received.wire:
+            handoff.wire, self._measured = received.wire, time.monotonic()
+        self._arrived(handoff, received.written, received.wire)
+        if not handoff.num_left:
+            self._end(handoff, "", is_answered=True)  # it will be, and nobody waits for that
+        elif received.problem:
+            self._end(handoff, received.problem, is_answered=False)
 
     def on_overdue(self, request_id: str) -> None:
         """Compute a prompt here if no block of it has arrived for too long."""
@@ -215,6 +241,8 @@ class Handoffs:
         if not missing or len(missing) + num_under_way > limit:
             return None
         costs = imports.costs
+        if time.monotonic() - self._measured > FORGET_SECONDS:
+            costs.wire = 0.0
         costs.compute = costs.compute or engine.cache.stored.cost.seconds
         streams = engine.num_running + len(waiting)
         tokens = engine.config.handoff_tokens
@@ -231,14 +259,26 @@ class Handoffs:
 
     # --- on the thread that collects --------------------------------------------------------------
 
-    def _arrived(self, handoff: _Handoff, event: BlocksWritten) -> None:
+    def _where(self) -> dict[str, Any]:
+        """Return the fields of a `Prefill` for workers on other machines."""
+        if self._links is None or self._listener is None:
+            return {}
+        settings = self._links.settings
+        host = settings.listen_host if settings.machine else ""
+        fields = {"machine": settings.machine, "host": host, "port": self._listener.port}
+        return {**fields, "model": self._links.model}
+
+    def _report_to(self, request_id: str) -> Callable[[BlocksReceived], None]:
+        return lambda received: self._put([(request_id, received)])
+
+    def _arrived(self, handoff: _Handoff, event: BlocksWritten, wire: float = 0.0) -> None:
         moving, count = handoff.moving, min(event.count, len(handoff.digests))
         handoff.num_arrived = max(handoff.num_arrived, count)
         handoff.last, handoff.seconds = time.monotonic(), event.seconds
         handoff.num_cached = event.num_cached
 
         def arrived(engine: Any) -> None:
-            engine.imports.costs.observe(compute=event.block_seconds)
+            engine.imports.costs.observe(compute=event.block_seconds, wire=wire)
             engine.imports.arrived(moving, count)
 
         self._loop.post("", arrived)
@@ -259,6 +299,7 @@ class Handoffs:
                 )
             self._circuit.fail()
         moving, seconds = handoff.moving, time.monotonic() - handoff.began
+        busy = max(handoff.seconds, handoff.wire * len(handoff.digests))
         num_computed = max(0, handoff.num_arrived - handoff.num_cached)
         handoff.answer.num_computed = num_computed * self._block_size
 
@@ -268,7 +309,7 @@ class Handoffs:
             imports.num_failed += bool(problem)
             imports.microseconds += int(seconds * 1e6)
             if not problem:
-                imports.costs.observe(round_trip=max(1e-6, seconds - handoff.seconds))
+                imports.costs.observe(round_trip=max(1e-6, seconds - busy))
             return handoff.command(engine) if handoff.request_id in self._opened else []
 
         self._loop.post(
@@ -282,7 +323,10 @@ class Handoffs:
             if handoff.timer is not None:
                 handoff.timer.cancel()
             self._calls.pop(handoff.call_id, None)
-            return self._open.pop(handoff.request_id, None) is not None
+            was_open = self._open.pop(handoff.request_id, None) is not None
+        if was_open and self._listener is not None and handoff.moving is not None:
+            self._listener.forget(handoff.moving.memory.name)
+        return was_open
 
     def _arm(self, handoff: _Handoff, seconds: float) -> None:
         """Start the timer of a handoff.  Called with the lock."""

@@ -6,18 +6,30 @@ from typing import Any
 from mindspore_serving.core.llm_messages import BlocksWritten, Event, Prefill
 from mindspore_serving.core.sampling_params import Generated, SamplingParams
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.engine.handoff import full_blocks
+from mindspore_serving.llm.engine.handoff import BlocksSent, full_blocks
+from mindspore_serving.llm.serving.engine_loop import Loop
 from mindspore_serving.llm.serving.generation import Command
-from mindspore_serving.llm.storage.block_memory import BlockMemory
+from mindspore_serving.llm.storage.block_links import BlockLinks
+from mindspore_serving.llm.storage.block_memory import BlockMemory, BlockWriter
 
 
 class PrefillEvents:
-    """Makes events of the blocks of a prompt as they are written."""
+    """Makes events of the blocks of a prompt as they are written.
 
-    def __init__(self, request_id: str, request: Prefill) -> None:
+    `links` are those to workers on other machines; None if there are none.
+    """
+
+    def __init__(
+        self, request_id: str, request: Prefill, loop: Loop[Any], links: BlockLinks | None
+    ) -> None:
         self.request_ids = (request_id,)
-        self.is_done = False
-        self._request = request
+        self._request, self._loop, self._links = request, loop, links
+        self._is_computed = self._is_sent = False
+
+    @property
+    def is_done(self) -> bool:
+        """True if the prompt is computed and all of its blocks are where they were to go."""
+        return self._is_computed and self._is_sent
 
     def prepare(self, request: Prefill, *_: Any) -> list[tuple[str, Command]]:
         """Return the command to the engine, which computes the prompt and a token behind it."""
@@ -25,9 +37,9 @@ class PrefillEvents:
 
         def add(engine: Any) -> None:
             try:
-                memory = BlockMemory.open(request.path, request.name, engine.runner.block_bytes)
+                writer = self._open_writer(engine.runner.block_bytes)
             except OSError as error:
-                raise ServingError(f"the memory for the prompt is gone: {error}") from error
+                raise ServingError(f"the blocks of the prompt cannot be sent: {error}") from error
             try:
                 engine.add(
                     request_id,
@@ -39,9 +51,9 @@ class PrefillEvents:
                 )
                 digests = full_blocks(engine, request.prompt, request.cache_salt)
             except BaseException:
-                memory.close()
+                writer.close()
                 raise
-            engine.exports.begin(request_id, digests[request.num_cached :], memory)
+            engine.exports.begin(request_id, digests[request.num_cached :], writer)
 
         return [(request_id, add)]
 
@@ -49,5 +61,17 @@ class PrefillEvents:
         """Return the events that `output` makes."""
         if isinstance(output, BlocksWritten):
             return [output]
-        self.is_done = isinstance(output, Generated) and output.finish_reason is not None
+        self._is_sent = self._is_sent or isinstance(output, BlocksSent)
+        if isinstance(output, Generated) and output.finish_reason is not None:
+            self._is_computed = True
         return []
+
+    def _open_writer(self, block_bytes: int) -> BlockWriter:
+        request, request_id = self._request, self.request_ids[0]
+        if self._links is None:
+            return BlockMemory.open(request.path, request.name, block_bytes)
+
+        def on_change() -> None:
+            self._loop.post(request_id, lambda engine: engine.exports.advance(request_id))
+
+        return self._links.open_writer(request, block_bytes, on_change)

@@ -30,19 +30,34 @@ def open_levels(
             "memory alone; leave it out"
         )
     path = config.prefix_cache_dir
-    remembered = open_directory(path) if path else cache_directory("fingerprints")
-    remembered.mkdir(mode=0o700, parents=True, exist_ok=True)
-    parts = (
-        __version__, runtime, runner.block_format, runner.block_size, config.dtype,
-        config.kv_cache_dtype, config.quantization, fingerprint(checkpoint, remembered).hex(),
-    )  # fmt: skip
-    model = "\0".join(map(str, parts)).encode()
+    directory = open_directory(path) if path else None
+    model = model_key(checkpoint, runtime, config, runner, directory).encode()
     levels = []
-    if path:
-        levels.append(open_disk(remembered, model, runner.block_bytes, config.prefix_cache_disk))
+    if directory is not None:
+        levels.append(open_disk(directory, model, runner.block_bytes, config.prefix_cache_disk))
     if config.prefix_cache_store:
         levels.append(open_shared(config, model, runner.block_bytes))
     return levels
+
+
+def model_key(
+    checkpoint: Path,
+    runtime: str,
+    config: EngineConfig,
+    runner: StoringRunner,
+    remembered: Path | None = None,
+) -> str:
+    """Return everything that the blocks of a model depend on besides their tokens.
+
+    The directory `remembered` has hashes of files; None for that of this user.
+    """
+    directory = remembered or cache_directory("fingerprints")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    parts = (
+        __version__, runtime, runner.block_format, runner.block_size, config.dtype,
+        config.kv_cache_dtype, config.quantization, fingerprint(checkpoint, directory).hex(),
+    )  # fmt: skip
+    return "\0".join(map(str, parts))
 
 
 def open_disk(directory: Path, model: bytes, block_bytes: int, max_bytes: int) -> BlockLevel:

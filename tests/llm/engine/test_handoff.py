@@ -147,8 +147,16 @@ def test_memory_that_is_too_small_ends_the_export(monkeypatch):
     monkeypatch.setattr(log, "warning", lambda text, *args: lines.append(text % args))
     engine = make()
     small = BlockMemory.create(2, engine.runner.block_bytes)
-    assert [event.count for event in computed_elsewhere(engine, small)] == [2]
+    writer = BlockMemory.open(small.path, small.name, engine.runner.block_bytes)
+    engine.add("p", PROMPT[:FULL], PARAMS)
+    engine.exports.begin("p", full_blocks(engine, PROMPT[:FULL], ""), writer)
+    ((request_id, error),) = engine.step()
+    assert (request_id, str(error)) == (
+        "p",
+        "blocks cannot be written: [Errno 1] Operation not permitted",
+    )
     assert "cannot be written" in lines[0]
+    engine.abort("p")
     small.close()
 
 

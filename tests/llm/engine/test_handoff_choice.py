@@ -1,5 +1,7 @@
 """Decision whether another worker computes a prompt: worked out by hand from the costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from mindspore_serving.llm.engine.handoff_choice import (
@@ -46,6 +48,22 @@ def test_nothing_is_handed_off_where_copying_takes_as_long_as_computing():
     assert not any(is_worth(count, num_streams=64, costs=slow) for count in (1, 10, 10_000))
 
 
+def test_a_link_slower_than_computing_delays_the_prompt():
+    # A block every 11 ms: 100 * (18 - 2) ms more are saved than added by two streams.
+    slower = replace(COSTS, wire=0.011)
+    assert is_worth(100, num_streams=2, costs=slower)
+    assert not is_worth(100, num_streams=1, costs=replace(COSTS, wire=0.020))  # 900 < 1,150 ms
+    assert is_worth(100, num_streams=2, costs=replace(COSTS, wire=0.020))  # 1,800 ms
+    assert not is_worth(100, num_streams=2, num_ahead=40, costs=replace(COSTS, wire=0.020))
+
+
+def test_a_link_faster_than_computing_costs_its_round_trip_alone():
+    fast = replace(COSTS, wire=0.009)
+    assert [is_worth(count, costs=fast) for count in (6, 7)] == [False, True]
+    far = replace(fast, round_trip=0.150)
+    assert [is_worth(count, costs=far) for count in (18, 19)] == [False, True]
+
+
 def test_unknown_costs_let_long_prompts_be_handed_off():
     assert not is_worth(MIN_BLOCKS - 1, costs=HandoffCosts())
     assert is_worth(MIN_BLOCKS, costs=HandoffCosts())
@@ -67,4 +85,5 @@ def test_the_first_measurement_is_the_mean_and_the_next_counts_a_fifth():
 def test_patience_covers_all_blocks_under_way_and_has_a_limit():
     assert patience(50, 30, COSTS) == pytest.approx(3.0 + 4 * 0.8)
     assert patience(1_000_000, 0, COSTS) == MAX_WAIT
+    assert patience(50, 30, replace(COSTS, wire=0.02)) == pytest.approx(3.0 + 4 * 1.6)
     assert patience(1, 0, HandoffCosts()) == UNKNOWN_WAIT

@@ -13,7 +13,7 @@ WRITER = """
 import sys
 from mindspore_serving.llm.storage.block_memory import BlockMemory
 memory = BlockMemory.open(sys.argv[1], sys.argv[2], 4096)
-memory.write(1, memoryview(b"w" * 4096))
+memory.write(1, [memoryview(b"w" * 4096)], None)
 print("written", flush=True)
 sys.stdin.read()
 """
@@ -50,7 +50,7 @@ def test_a_block_of_a_process_that_was_killed_can_be_read(memory):
 def test_memory_cannot_grow_beyond_its_blocks(memory):
     writer = BlockMemory.open(memory.path, memory.name, SIZE)
     with pytest.raises(PermissionError):
-        writer.write(3, memoryview(bytes(SIZE)))
+        writer.write(3, [memoryview(bytes(SIZE))], None)
     with pytest.raises(OSError, match="read in part"):
         memory.read(3)
     writer.close()
