@@ -36,6 +36,7 @@ OTHER_MARKS = {
         "<img>": "<image_id>", "</img>": "</image_id>",
     }
 }  # fmt: skip
+VIDEO = 5  # in Qwen-VL's videos
 TEMPLATE = (  # knows parts alone, as those of such models do
     "{% for message in messages %}{{ message['role'] }}:{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
@@ -241,7 +242,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     prefix, text_model, more, _ = KINDS[kind]
     text = {**TEXT, **TEXTS.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
-        text_config=text, image_token_id=IMAGE, **more
+        text_config=text, image_token_id=IMAGE, **({"video_token_id": VIDEO} | more)
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(kind.encode()))
@@ -254,7 +255,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
             for name, weight in model.named_parameters():
                 if name.endswith(("q_norm.weight", "k_norm.weight")):
                     weight.data += 1
-    model.get_output_embeddings().weight.data[IMAGE] = 0  # answers have no images
+    model.get_output_embeddings().weight.data[[IMAGE, VIDEO]] = 0  # answers have no images
     model.save_pretrained(target)
     processor(kind).save_pretrained(target)
     return target

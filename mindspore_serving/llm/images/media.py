@@ -83,16 +83,13 @@ class MediaReader:
         name, options = digest_of(file), images.prompt_format.frame_options
         times, marks = [], []
         with VideoFile(file, self.config, deadline) as video:
+            if images.takes_videos:
+                return _parts(*images.prepare_video(video, name))
             for at, image in video.frames():
                 times.append(at)
                 digest = digest_of(name, struct.pack("<d", at))
-                marks.append(ImageMark(images.prepare(image, digest, options)))
-        texts = images.prompt_format.frames(times, video.seconds)
-        parts: list[Part] = []
-        for text, mark in zip(texts, [*marks, None], strict=True):
-            parts += [text_part(text)] if text else []
-            parts += [mark] if mark is not None else []
-        return parts
+                marks.append(images.prepare(image, digest, options))
+        return _parts(images.prompt_format.frames(times, video.seconds), marks)
 
     def _read_document(self, file: bytes, name: str, deadline: float) -> list[Part]:
         if not is_pdf(file):
@@ -110,6 +107,15 @@ class MediaReader:
                 ImageMark(self.images.prepare(image, page)),
             ]
         return parts
+
+
+def _parts(texts: Sequence[str], images: Sequence[PreparedImage]) -> list[Part]:
+    """Return a video as the text before each image, the image, and the text after the last."""
+    parts: list[Part] = []
+    for text, image in zip(texts, [*images, None], strict=True):
+        parts += [text_part(text)] if text else []
+        parts += [ImageMark(image)] if image is not None else []
+    return parts
 
 
 def _headed(name: str, text: str) -> str:

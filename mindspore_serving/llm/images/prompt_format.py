@@ -6,6 +6,7 @@ from typing import Any
 
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.images.frame_texts import FrameTexts, plain_times
+from mindspore_serving.llm.images.native_video import VideoFormat
 
 Config = Mapping[str, Any]
 Processed = Mapping[str, Any]  # output of an image processor
@@ -31,6 +32,7 @@ class ImagePromptFormat:
         merge_size: a token stands for so many patches in height and in width, and has positions in
             both; 0 if it has the position of the token alone.
         numbers: texts around the number of an image in its prompt, from 0; () for no numbers.
+        video: how the model takes videos; None: as images, which are their frames.
         process_shared: returns the output of the image processor, its first argument, for an image
             of a request with several; None if that is the same as for an image alone.
     """
@@ -47,6 +49,7 @@ class ImagePromptFormat:
     frames: FrameTexts = plain_times
     frame_options: Mapping[str, Any] | None = None
     merge_size: int = 0
+    video: VideoFormat | None = None
     process_shared: Callable[[Any, Any], Processed] | None = None
     numbers: tuple[str, str] | tuple[()] = ()
 

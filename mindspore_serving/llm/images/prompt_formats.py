@@ -9,15 +9,15 @@ from collections.abc import Callable
 from mindspore_serving.llm.images.gemma_formats import gemma3, gemma4
 from mindspore_serving.llm.images.llava_formats import llava, llava_next, llava_onevision
 from mindspore_serving.llm.images.prompt_format import Config, ImagePromptFormat
-from mindspore_serving.llm.images.qwen_formats import qwen_vl
+from mindspore_serving.llm.images.qwen_formats import glm_v, qwen2_vl, qwen3_vl
 from mindspore_serving.llm.images.row_formats import mistral3
 from mindspore_serving.llm.images.tile_formats import idefics, internvl, minicpm
 
 _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Gemma3ForConditionalGeneration": gemma3,
     "Gemma4ForConditionalGeneration": gemma4,
-    "Glm4vForConditionalGeneration": qwen_vl,
-    "Glm4vMoeForConditionalGeneration": qwen_vl,
+    "Glm4vForConditionalGeneration": glm_v,
+    "Glm4vMoeForConditionalGeneration": glm_v,
     "Idefics3ForConditionalGeneration": idefics,
     "InternVLForConditionalGeneration": internvl,
     "LlavaForConditionalGeneration": llava,
@@ -25,12 +25,12 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "LlavaOnevisionForConditionalGeneration": llava_onevision,
     "MiniCPMV4_6ForConditionalGeneration": minicpm,
     "Mistral3ForConditionalGeneration": mistral3,
-    "Qwen2VLForConditionalGeneration": qwen_vl,
-    "Qwen2_5_VLForConditionalGeneration": qwen_vl,
-    "Qwen3VLForConditionalGeneration": qwen_vl,
-    "Qwen3VLMoeForConditionalGeneration": qwen_vl,
-    "Qwen3_5ForConditionalGeneration": qwen_vl,
-    "Qwen3_5MoeForConditionalGeneration": qwen_vl,
+    "Qwen2VLForConditionalGeneration": qwen2_vl,
+    "Qwen2_5_VLForConditionalGeneration": qwen2_vl,
+    "Qwen3VLForConditionalGeneration": qwen3_vl,
+    "Qwen3VLMoeForConditionalGeneration": qwen3_vl,
+    "Qwen3_5ForConditionalGeneration": qwen3_vl,
+    "Qwen3_5MoeForConditionalGeneration": qwen3_vl,
     "SmolVLMForConditionalGeneration": idefics,
 }
 ARCHITECTURES = tuple(_ROWS)

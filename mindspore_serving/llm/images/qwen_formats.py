@@ -3,7 +3,7 @@
 A grid has an image's number of tokens in time, height and width. Knows no tokenizer and no pixels.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,25 +12,61 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import InvalidInputs, StartError
+from mindspore_serving.llm.images.native_video import (
+    FRAMES,
+    GRID,
+    INTERVAL,
+    VideoFormat,
+    means_of_pairs,
+    no_texts,
+    seconds_behind,
+)
 from mindspore_serving.llm.images.prompt_format import (
     Config,
     ImagePromptFormat,
     Processed,
+    id_of,
     image_token_id,
     vision_of,
 )
 
 Grid = tuple[int, int, int]
-GRID = "image_grid_thw"  # output of the image processors: patches in time, height and width
 
 
-def qwen_vl(config: Config) -> ImagePromptFormat | None:
-    """Return the format of Qwen-VL and GLM-V; None for a text model of the same architecture."""
+def qwen2_vl(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Qwen2-VL and Qwen2.5-VL, whose videos have positions in time."""
+    rate = (config.get("vision_config") or {}).get("tokens_per_second", 0)
+    return _by_size(config, "video_token", no_texts, (128 * 28**2, 768 * 28**2), rate)
+
+
+def qwen3_vl(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Qwen3-VL and Qwen3.5, whose videos have times between frames."""
+    return _by_size(config, "video_token", means_of_pairs, (128 * 32**2, 768 * 32**2))
+
+
+def glm_v(config: Config) -> ImagePromptFormat | None:
+    """Return the format of GLM-V, whose videos have times between frames and tokens of images."""
+    return _by_size(config, "", seconds_behind, (112**2, 2 * 30_000 * 28**2))
+
+
+def _by_size(
+    config: Config, token: str, texts: Callable[[Sequence[float]], list[str]],
+    size: tuple[int, int], rate: float = 0,
+) -> ImagePromptFormat | None:  # fmt: skip
+    """Return a format with tokens by size; None for a text model of the same architecture."""
     if not config.get("vision_config"):
         return None
-    size = merge_size_of(vision_of(config))
-    write = partial(_write_grid, size)
-    return ImagePromptFormat(image_token_id(config), 0, write, {}, merge_size=size)
+    if type(rate) not in (int, float) or not 0 <= rate < 1000:
+        raise StartError(f"config.json has tokens_per_second {rate!r}, expected a number")
+    merge_size = merge_size_of(vision_of(config))
+    video = None
+    if vision_of(config).get("temporal_patch_size", FRAMES) == FRAMES:
+        token_id = id_of(config, token) if token else None
+        video = VideoFormat(token_id, texts, texts is no_texts, rate, size)
+    write = partial(_write_grid, merge_size)
+    return ImagePromptFormat(
+        image_token_id(config), 0, write, {}, merge_size=merge_size, video=video
+    )
 
 
 def merge_size_of(vision: Mapping[str, Any]) -> int:
@@ -66,24 +102,35 @@ def check_tokens(processor: Any, size: tuple[int, int], merge_size: int, max_tok
         )
 
 
+def grid_and_interval(
+    inputs: Mapping[str, npt.NDArray[Any]], merge_size: int
+) -> tuple[Grid, float]:
+    """Return the grid of an image or a video, and what is between its positions in time."""
+    interval = inputs[INTERVAL][0] if INTERVAL in inputs else 1.0
+    return grid_of(inputs[GRID][0], merge_size), float(interval)
+
+
 def rope_positions(
-    length: int, image_tokens: Sequence[int], grids: Sequence[Grid]
+    length: int, image_tokens: Sequence[int], grids: Sequence[tuple[Grid, float]]
 ) -> npt.NDArray[np.int32]:
     """Return the positions in time, height and width of `length` tokens, int32 [length, 3].
 
     Those at `image_tokens` are of images: each has its row and column in its grid, counted from the
     position that follows the largest one before the image.  Those of a text's token are equal in
-    all three, and follow the largest one before it (M-RoPE, arXiv:2409.12191).
+    all three, and follow the largest one before it (M-RoPE, arXiv:2409.12191).  Positions in time
+    of a video are an interval apart, and do not count for those of the text behind it.
     """
     positions = np.zeros((length, 3), np.int32)
     following = end = begin = 0  # position and token behind the last image; first token of the next
-    for grid in grids:
+    for grid, interval in grids:
         count = prod(grid)
         first, behind = image_tokens[begin], image_tokens[begin + count - 1] + 1
         following = _write_text(positions[end:first], following)
         tokens = list(image_tokens[begin : begin + count])
-        positions[tokens] = np.indices(grid, np.int32).reshape(3, -1).T + following
-        begin, end, following = begin + count, behind, following + max(grid)
+        axes = np.indices(grid, np.int32).reshape(3, -1)
+        axes[0] = axes[0] * np.float32(interval)
+        positions[tokens] = axes.T + following
+        begin, end, following = begin + count, behind, following + max(grid[1:])
     _write_text(positions[end:], following)
     return positions
 

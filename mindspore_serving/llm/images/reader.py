@@ -4,6 +4,7 @@ Their vectors are computed elsewhere (`tower`). Threads may share a reader.
 """
 
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -25,9 +26,11 @@ from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.loading import check_counts, load_file
 from mindspore_serving.llm.images.messages import MediaSource
+from mindspore_serving.llm.images.native_video import NativeVideo, read_size
 from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import check_tokens
+from mindspore_serving.llm.images.video import VideoFile
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -138,6 +141,7 @@ class PromptImageReader(ImageReader):
         prompt_format: how the model writes images.
         names: texts of the placeholder token, and of the tokens of `prompt_format.frame`.
         config: the limits.
+        video_name: text of the placeholder token of videos; "" if the model takes none.
 
     Raises:
         StartError: a library is missing, or the processor is missing or broken.
@@ -149,6 +153,7 @@ class PromptImageReader(ImageReader):
         prompt_format: ImagePromptFormat,
         names: Sequence[str],
         config: EngineConfig,
+        video_name: str = "",
     ) -> None:
         super().__init__(directory, config)
         self.prompt_format = prompt_format
@@ -157,6 +162,33 @@ class PromptImageReader(ImageReader):
         self._names = names
         trained = flattened(find_config(directory)).get("max_position_embeddings")
         self._max_tokens = config.max_model_len or trained or MAX_INT
+        self._video, self._video_name = None, video_name
+        if prompt_format.video is not None and video_name:
+            size = read_size(directory, self._processor, prompt_format.video)
+            self._video = NativeVideo(self._processor, prompt_format.video, size, self._max_tokens)
+
+    @property
+    def takes_videos(self) -> bool:
+        """Tell whether `prepare_video` prepares videos, which otherwise are images."""
+        return self._video is not None
+
+    def prepare_video(self, video: VideoFile, name: bytes) -> tuple[list[str], list[PreparedImage]]:
+        """Return the texts around the pieces of a video, and the pieces; `name` hashes its file.
+
+        Raises InvalidInputs.
+        """
+        assert self._video is not None
+        parts, last = self._video.prepare(video.frames(), video.max_frames, video.seconds)
+        images = [
+            PreparedImage(
+                digest_of(name, b"video", struct.pack("<q", video.max_frames), part.key),
+                self._video_name * part.count,
+                part.count,
+                {label: MessageArray.of(array) for label, array in part.inputs.items()},
+            )
+            for part in parts
+        ]
+        return [*(part.text_before for part in parts), last], images
 
     def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
         """Return `text` with the images' texts in place of the tokens that stand for them.
@@ -228,7 +260,10 @@ def open_reader(
     for word in prompt_format.words:
         if tokenizer.token_id(word) is None:
             raise StartError(f"the tokenizer has no token {word!r}, which prompts with images have")
-    return PromptImageReader(directory, prompt_format, names, config)
+    video_name = names[0]
+    if prompt_format.video is not None and prompt_format.video.token_id is not None:
+        video_name = tokenizer.token(prompt_format.video.token_id) or ""
+    return PromptImageReader(directory, prompt_format, names, config, video_name)
 
 
 def open_processor(directory: Path) -> Any:

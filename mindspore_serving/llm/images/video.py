@@ -83,13 +83,18 @@ class VideoFile:
     def __exit__(self, *_: object) -> None:
         self._container.close()
 
+    @property
+    def max_frames(self) -> int:
+        """Number of frames that are read, or a few more."""
+        return max(1, min(self._limits.max_video_frames, round(self.seconds / MIN_SPACING)))
+
     def frames(self) -> Iterator[tuple[float, Any]]:
         """Iterate over the times in seconds and the images of frames, evenly by time.
 
         A key frame that is a little early is taken in place of a frame whose predecessors would
         have to be decoded.
         """
-        count = max(1, min(self._limits.max_video_frames, round(self.seconds / MIN_SPACING)))
+        count = self.max_frames
         spacing = self.seconds / count
         targets = deque((index + 0.5) * spacing for index in range(count))
         self._tolerance = EARLY * spacing

@@ -14,7 +14,7 @@ from mindspore_serving.llm.images.messages import (
     parts_of,
     replace_media,
 )
-from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
+from mindspore_serving.llm.images.qwen_formats import grid_and_interval, rope_positions
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
 
@@ -84,17 +84,18 @@ def to_prompt_images(
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
-    positions = [
-        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
-    ]
+    prompt_format, parts = reader.prompt_format, None
+    tokens = {prompt_format.token_id}
+    if reader.takes_videos and prompt_format.video and prompt_format.video.token_id is not None:
+        tokens.add(prompt_format.video.token_id)
+    positions = [index for index, token_id in enumerate(ids) if token_id in tokens]
     expected = sum(image.count for image in images)
     if len(positions) != expected:
         raise InvalidInputs(
             f"the prompt has {len(positions)} image tokens, expected {expected} for its images"
         )
-    prompt_format, parts = reader.prompt_format, None
-    if prompt_format.merge_size:
-        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
+    if size := prompt_format.merge_size:
+        grids = [grid_and_interval(to_arrays(image), size) for image in images]
         parts = rope_positions(len(ids), positions, grids)
     return PromptImages(
         positions, computed or tower.compute(images),

@@ -73,7 +73,7 @@ def test_positions_are_those_of_transformers(references) -> None:
         positions, offset = model.get_rope_index(
             torch.tensor([kinds]), torch.tensor([kinds]), image_grid_thw=patches
         )
-        computed = rope_positions(len(kinds), tokens, grids)
+        computed = rope_positions(len(kinds), tokens, [(grid, 1.0) for grid in grids])
         assert computed.tolist() == positions[:, 0].T.tolist()
         vectors = np.zeros((len(tokens), 4), np.float32)
         images = PromptImages(tokens, [(b"a", vectors)], rope_positions=computed)
