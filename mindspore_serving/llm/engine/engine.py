@@ -54,8 +54,7 @@ class Engine:
 
     `max_model_len` is the maximum number of tokens of a prompt and its answer together,
     `max_prompt_len` of a prompt that an encoder reads; 0 without one.
-    `on_compute` is called before a step: with the requests of those in flight, and its number of
-    sequences.
+    `on_compute` is called before a step: with all requests in flight, and its number of sequences.
     """
 
     can_generate: Literal[True] = True
