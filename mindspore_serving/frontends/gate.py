@@ -7,7 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mindspore_serving.core.service import tenant_of_task
 from mindspore_serving.errors import ServingError
-from mindspore_serving.frontends.keys import TENANT, Keys, Tenant
+from mindspore_serving.frontends.http.head import UPGRADE
+from mindspore_serving.frontends.keys import TENANT, Keys, Tenant, fields_of
 from mindspore_serving.frontends.origins import SAFE, OriginPolicy
 from mindspore_serving.frontends.paths import PathNode
 from mindspore_serving.frontends.protocols import PATHS
@@ -31,7 +32,7 @@ class Gate:
         if node.is_open:
             await self._app(scope, receive, send)
             return
-        if token := self._keys.token_in(dict(scope["headers"])):
+        if token := self._keys.token_in(fields_of(scope)):
             await self._keys.prepare(token)
         try:
             tenant = self._admit(scope, node)
@@ -54,9 +55,10 @@ class Gate:
 
     def _admit(self, scope: Scope, node: PathNode) -> Tenant | None:
         """Return the tenant that sends the request, None without keys.  Raises ServingError."""
-        fields = dict(scope["headers"])
+        fields = fields_of(scope)
         if self._origins is not None:
-            self._origins.check(scope["method"], fields)
+            is_upgrade = UPGRADE in scope.get("extensions", ())  # no page needs CORS to read it
+            self._origins.check("CONNECT" if is_upgrade else scope["method"], fields)
             if scope["method"] not in SAFE and not node.accepts_text_plain:
                 self._origins.check_type(fields)
         if not self._keys:

@@ -10,11 +10,13 @@ from typing import Any, Protocol, TypeAlias
 from weakref import WeakValueDictionary
 
 from mindspore_serving.errors import Forbidden, Unauthorized
+from mindspore_serving.frontends.http.head import UPGRADE, subprotocols_of
 from mindspore_serving.frontends.tenants.limits import DayUse, LimitLeft, Limits, LimitState
 
 TENANT = "api_key_holder"  # key of the Tenant in the scope of a request, if there are keys
 KEY_HEADERS = (b"x-api-key", b"x-goog-api-key")
 """Headers in which clients of Anthropic and Google send a key alone."""
+_SUBPROTOCOL = b"openai-insecure-api-key."  # of a WebSocket, before a key
 TEXT = "The API key is missing or wrong: send it as 'Authorization: Bearer KEY'"
 
 
@@ -194,6 +196,20 @@ class Keys:
         if tenant is None:
             raise Unauthorized(TEXT)
         return tenant
+
+
+def fields_of(scope: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Return the headers of a request by name.
+
+    A browser sends no other header with a WebSocket than its subprotocols: a key among them, as
+    OpenAI's clients send it, counts as bearer token.
+    """
+    fields: dict[bytes, bytes] = dict(scope["headers"])
+    if UPGRADE in scope.get("extensions", ()) and b"authorization" not in fields:
+        for subprotocol in subprotocols_of(scope):
+            if subprotocol.startswith(_SUBPROTOCOL):
+                fields[b"authorization"] = b"Bearer " + subprotocol.removeprefix(_SUBPROTOCOL)
+    return fields
 
 
 def owner_of(scope: Mapping[str, Any]) -> str:

@@ -26,6 +26,11 @@ class PathNode:
         """True if forms of web pages of other sites are accepted (content type text/plain)."""
         return bool(self.rows) and all(row.accepts_text_plain for row in self.rows)
 
+    @property
+    def is_websocket(self) -> bool:
+        """True if a client may go on with a WebSocket."""
+        return any(row.is_websocket for row in self.rows)
+
     def add(self, row: HttpRoute) -> None:
         """Add a route at its path below this node, after those that were added before."""
         node = self

@@ -71,7 +71,8 @@ class HttpRoute:
     A key is needed unless `is_open`.  Requests with the content type text/plain, which a form of
     another site's web page can send, are refused unless `accepts_text_plain`.  The route is
     described only if the server has the feature that it `needs`.  `refused_early` is the method of
-    language models that it calls: if no model has room, the body is not read.
+    language models that it calls: if no model has room, the body is not read.  A client may go on
+    with a WebSocket if the route `is_websocket`; its handler then returns a `WebSocketAnswer`.
     """
 
     verb: str
@@ -91,6 +92,7 @@ class HttpRoute:
     accepts_text_plain: bool = False
     needs: str = ""
     refused_early: str = ""
+    is_websocket: bool = False
 
 
 def bind(rows: Iterable[HttpRoute], context: Any) -> list[BaseRoute]:

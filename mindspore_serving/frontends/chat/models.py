@@ -304,6 +304,11 @@ class LanguageModels:
         """Limits of a request's size."""
         return self._rules.content
 
+    @property
+    def server_limits(self) -> ServerLimits:
+        """Limits of all requests of the server."""
+        return self._rules.limits
+
     def all(self) -> list[ServedModel]:
         """Return the newest version of each model, by name, each followed by its adapters."""
         models = []

@@ -24,7 +24,7 @@ from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.tracing.request_span import current
 from mindspore_serving.wire import status
 
-_MAX_UNREAD = 64 << 10  # bytes of a body that the application has not read
+MAX_UNREAD = 64 << 10  # bytes of a body that the application has not read
 _UNSAFE = re.compile(rb"[\r\n\0]")
 _BODILESS = frozenset({204, 304})
 _FAILED = b"Internal Server Error"
@@ -69,10 +69,10 @@ class Application(Exchange):
         if self._is_over:
             return
         self._num_fed += len(data)
-        if self._num_fed > _MAX_UNREAD and not self._take(len(data)):
+        if self._num_fed > MAX_UNREAD and not self._take(len(data)):
             return
         self._body += data
-        if len(self._body) > _MAX_UNREAD:
+        if len(self._body) > MAX_UNREAD:
             self.output.flow.pause_reading()
         self._changed.set()
 
@@ -192,12 +192,7 @@ class Application(Exchange):
     def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         if not self.is_complete:
             self.keep_alive = False  # answered before the body was read
-        headers = [pair for pair in headers if pair[0] != b"connection"]
-        headers.append((NAME, self.request_id))
-        headers += ((name.encode(), value.encode()) for name, value in self._added.items())
-        for name, value in headers:
-            if _UNSAFE.search(name) or _UNSAFE.search(value):
-                raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")
+        headers = self._complete(headers)
         self._has_body = self._has_body and status not in _BODILESS
         length = dict(headers).get(b"content-length")
         if length is not None and self._has_body:
@@ -206,6 +201,16 @@ class Application(Exchange):
         self.status = status
         is_chunked = length is None and self._has_body and self._scope["http_version"] == "1.1"
         self.output.begin(status, headers, keep_alive=self.keep_alive, is_chunked=is_chunked)
+
+    def _complete(self, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Return the headers of an answer with those of all answers.  Raises ValueError."""
+        headers = [pair for pair in headers if pair[0] != b"connection"]
+        headers.append((NAME, self.request_id))
+        headers += ((name.encode(), value.encode()) for name, value in self._added.items())
+        for name, value in headers:
+            if _UNSAFE.search(name) or _UNSAFE.search(value):
+                raise ValueError(f"the header {name!r}: {value!r} has a line end or a NUL")
+        return headers
 
     def _write(self, body: bytes, *, is_last: bool) -> None:
         if body and self._has_body:

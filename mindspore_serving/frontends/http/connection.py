@@ -50,7 +50,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self.memory, self.pool = shared.memory.allowance(None), shared.pool
         self._shared = shared
         self._loop = asyncio.get_running_loop()
-        self._parser = RequestParser(shared.limits, self._open)
+        self._parser = RequestParser(shared.limits, self._open, shared.accepts_upgrade)
         self._exchanges: deque[Exchange] = deque()  # unanswered; the first is started
         self._is_new = True  # nothing was parsed
         self._preface = b""  # the beginning of the connection preface of HTTP/2
@@ -318,8 +318,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         limits = self._shared.limits
         if self._is_active:
             self._is_active, self._active_at = False, now
-        if self._is_discarding or (first is not None and first.is_complete):
-            return  # the client waits for an answer
+        if self._is_discarding or (first and (first.is_complete or not first.is_timed)):
+            return  # the client waits for an answer, or is silent as long as it likes
         awaited = self._parser.unread_head if first is None else first
         self._await(awaited, now)
         is_silent = now - self._active_at > limits.idle_timeout
@@ -337,6 +337,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Close after the answers to received requests; an idle connection only if `closes`."""
         if self._exchanges:
             self._exchanges[-1].keep_alive = False
+            self._exchanges[0].stop()
         elif closes and self._parser.unread_head is None:
             self.transport.close()
 

@@ -182,6 +182,9 @@ class Exchange:
         """Answer with `error`, or end the answer if it has begun: the time is over."""
         self.output.abort()
 
+    def stop(self) -> None:
+        """Note that the server stops; called often until the exchange is over."""
+
     def expire_body(self) -> bool:
         """End the exchange, as its body is too slow; return False if it is to be answered 408."""
         return False

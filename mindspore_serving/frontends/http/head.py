@@ -1,7 +1,11 @@
 """Head of a request: its fields, and whether it can be served.  Knows no parser."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+UPGRADE = "websocket"
+"""Extension in the ASGI scope of a request that may go on with a WebSocket: its memory quota."""
 _MAX_DIGITS = 19  # of 64 bits; Python refuses to parse thousands
 
 
@@ -28,12 +32,21 @@ class RequestHead:
     fields: dict[bytes, bytes]
     keep_alive: bool
     facts: object = None  # read from it once, for all requests that share it
+    is_upgrade: bool = False  # the bytes after it are those of a WebSocket
 
     @property
     def expects_continue(self) -> bool:
         """True if the client sends the body only after "100 Continue"."""
         expected = self.fields.get(b"expect")
         return expected is not None and expected.lower() == b"100-continue"
+
+    @property
+    def offers_websocket(self) -> bool:
+        """True if the client offers to go on with a WebSocket."""
+        offered = self.fields.get(b"upgrade", b"").lower().split(b",")
+        is_bare = not (b"transfer-encoding" in self.fields or self.body_size)
+        is_get = self.method == b"GET" and self.version != "1.0"
+        return is_get and is_bare and b"websocket" in map(bytes.strip, offered)
 
     @property
     def size(self) -> int:
@@ -62,3 +75,9 @@ class RequestHead:
     def _is_chunked(self) -> bool:
         values = [value for name, value in self.headers if name == b"transfer-encoding"]
         return self.version == "1.1" and [value.strip().lower() for value in values] == [b"chunked"]
+
+
+def subprotocols_of(scope: Mapping[str, Any]) -> list[bytes]:
+    """Return the protocols inside a WebSocket that its client offers."""
+    values = [value for name, value in scope["headers"] if name == b"sec-websocket-protocol"]
+    return [name.strip() for name in b",".join(values).split(b",") if name.strip()]

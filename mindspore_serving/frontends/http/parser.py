@@ -22,10 +22,15 @@ class RequestParser:
     """A parser that calls `open_exchange` with the head of each request, and feeds it the body."""
 
     def __init__(
-        self, limits: ServerLimits, open_exchange: Callable[[RequestHead], Exchange]
+        self,
+        limits: ServerLimits,
+        open_exchange: Callable[[RequestHead], Exchange],
+        accepts_upgrade: Callable[[RequestHead], bool] | None = None,
     ) -> None:
+        """Create a parser; offers to upgrade have no effect but those of `accepts_upgrade`."""
         self._max_head, self._max_headers = limits.max_head, limits.max_headers
-        self._open = open_exchange
+        self._open, self._accepts_upgrade = open_exchange, accepts_upgrade
+        self._is_raw = False  # all that follows is fed to the last exchange
         self._parser = httptools.HttpRequestParser(self)
         self._exchange: Exchange  # of the body that is read
         self._target = b""
@@ -56,6 +61,9 @@ class RequestParser:
         Raises HeadRefusal for invalid HTTP and for a head over a limit; not to be called after
         that.
         """
+        if self._is_raw:
+            self._exchange.feed(bytes(data))
+            return
         if self._num_remaining and not (data := self._skip(data)):
             return
         self._num_between += len(data)
@@ -66,8 +74,10 @@ class RequestParser:
             rest = data[stop.args[0] :]
         except httptools.HttpParserError as error:
             raise _refusal_of(error) from None
-        while rest is not None:
+        while rest is not None and not self._is_raw:
             rest = self._parse_again(rest)
+        if self._is_raw and rest:
+            self._exchange.feed(bytes(rest))
         if self._num_between or self._target or self._headers:
             self._check_partial()
 
@@ -154,6 +164,9 @@ class RequestParser:
         self._headers = []
         self._num_between = 0
         if parser.should_upgrade():
+            accepts = self._accepts_upgrade
+            head.is_upgrade = self._is_raw = accepts is not None and accepts(head)
+        if parser.should_upgrade() and not self._is_raw:
             self._replay = _without_upgrade(head)
         else:
             self._exchange = self._open(head)
@@ -180,7 +193,7 @@ class RequestParser:
         if self._headers:  # trailers, which are counted and ignored
             self._check_number()
             self._headers = []
-        if not self._replay:
+        if not (self._replay or self._is_raw):
             self._exchange.end()
 
 

@@ -19,6 +19,7 @@ from mindspore_serving.frontends.http.listener import Connecting, Listener
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.shared import SharedState
 from mindspore_serving.frontends.http.unsent import UnsentAnswers
+from mindspore_serving.frontends.http.upgraded import Upgraded, accepts_upgrade
 from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import begin_http
 from mindspore_serving.tls import Certificates
@@ -165,14 +166,19 @@ class HttpServer(ExchangeServer):
         self._app, self._path, self._tracer, self._calls = app, path, tracer, calls
         max_body = path.rest.max_body
         super().__init__(address, self._open, max_body, limits, responses=responses, pool=pool)
+        self.shared.accepts_upgrade = accepts_upgrade
 
     def _open(self, head: RequestHead, output: ExchangeOutput) -> Exchange:
+        if head.is_upgrade:
+            return self._with_span(Upgraded(self._app, head, output), head, output)
         exchange = None if head.version == "2" else self._path.open(head, output)
         if exchange is None and (call := self._open_call(head, output)) is not None:
             return call
         if exchange is None and head.version == "2":
             exchange = self._path.open(head, output)
-        exchange = exchange or Application(self._app, head, output)
+        return self._with_span(exchange or Application(self._app, head, output), head, output)
+
+    def _with_span(self, exchange: Exchange, head: RequestHead, output: ExchangeOutput) -> Exchange:
         if self._tracer is not None:
             scheme = "https" if output.describe("sslcontext") else "http"
             exchange.span = begin_http(self._tracer, head, exchange.request_id, scheme)

@@ -61,6 +61,7 @@ class SharedState:
     pool: BodyPool
     connections: set[OpenConnection] = field(default_factory=set)
     is_stopping: bool = False
+    accepts_upgrade: Callable[[RequestHead], bool] | None = None  # to a WebSocket
     speaks_http1: bool = True  # else every connection is one of HTTP/2
     # Streams of HTTP/2 that are open on all connections, of which no client has all.
     streams: Quota = field(default_factory=lambda: Quota(MAX_STREAMS))

@@ -76,6 +76,8 @@ class Http2Connection(asyncio.BufferedProtocol):
             Setting.MAX_FRAME_SIZE: MAX_FRAME,
             Setting.MAX_HEADER_LIST_SIZE: limits.max_head,
         }
+        if self._shared.accepts_upgrade is not None:
+            settings[Setting.ENABLE_CONNECT_PROTOCOL] = 1
         self._sender.send(frame(FrameType.SETTINGS, 0, 0, settings_payload(settings)))
         self._sender.send_credit(0, CONNECTION_WINDOW - DEFAULT_WINDOW)
 
@@ -327,6 +329,9 @@ class Http2Connection(asyncio.BufferedProtocol):
             self._sender.send(frame(FrameType.PING, 0, 0, bytes(_PING_SIZE)))
 
     def shut_down(self, *, closes: bool) -> None:
+        for stream in self.streams:
+            if stream.exchange is not None:
+                stream.exchange.stop()
         if not self._is_draining:
             self._is_draining = True
             self._send_goaway(MAX_WINDOW, ErrorCode.NO_ERROR)

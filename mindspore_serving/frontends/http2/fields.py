@@ -17,6 +17,7 @@ NO_TABLE = b"\x20"  # the first field block of a connection: answers use no dyna
 _CACHED_BLOCKS, _CACHED_SIZE = 64, 1024  # of a connection; bytes of each
 _FIELD_OVERHEAD = 32  # bytes that a field counts more, by RFC 9113, 6.5.2
 _PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
+_PROTOCOL = b":protocol"  # of what a CONNECT is for
 _OF_CONNECTION = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
 )
@@ -50,7 +51,8 @@ class FieldReader:
     another block changes the table: requests of a busy client cost one look-up.
     """
 
-    def __init__(self, limits: ServerLimits) -> None:
+    def __init__(self, limits: ServerLimits, *, has_websockets: bool = False) -> None:
+        self._pseudo = _PSEUDO | {_PROTOCOL} if has_websockets else _PSEUDO
         self._max_head, self._max_headers = limits.max_head, limits.max_headers
         # Names count for more than in `max_head`: a head over that has its own answer, 431.
         max_size = 2 * limits.max_head + _FIELD_OVERHEAD * limits.max_headers
@@ -106,7 +108,7 @@ class FieldReader:
         pseudo: dict[bytes, bytes] = {}
         headers: list[tuple[bytes, bytes]] = []
         for name, value in fields:
-            if name in _PSEUDO and name not in pseudo and not headers:
+            if name in self._pseudo and name not in pseudo and not headers:
                 pseudo[name] = value
             else:
                 value = value.strip(b" \t")  # as in HTTP/1.1; clients of gRPC send such values
@@ -132,11 +134,18 @@ class FieldReader:
             headers = [pair for pair in headers if pair[0] != b"cookie"]
             headers.append((b"cookie", b"; ".join(cookies)))
         method, target = pseudo[b":method"], pseudo[b":path"]
+        protocol = pseudo.get(_PROTOCOL)
+        if protocol is not None and method != b"CONNECT":
+            raise StreamFault(ErrorCode.PROTOCOL_ERROR, "only CONNECT has a :protocol")
+        is_upgrade = protocol == b"websocket"
+        if is_upgrade:  # RFC 8441: what HTTP/1.1 offers by a header of GET
+            method = b"GET"
+            headers.append((b"upgrade", b"websocket"))
         by_name = dict(headers)
         length = by_name.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 19 or names.count(b"content-length") > 1:
             raise StreamFault(ErrorCode.PROTOCOL_ERROR, "content-length is not a number")
-        head = RequestHead(method, target, "2", headers, by_name, keep_alive=True)
+        head = RequestHead(method, target, "2", headers, by_name, True, is_upgrade=is_upgrade)
         if head.size > self._max_head:
             text = f"The headers are bigger than {self._max_head} bytes"
             raise HeadRefusal(431, f"{text}; --limit max_head=BYTES of the server sets it.")

@@ -65,6 +65,7 @@ class Setting(IntEnum):
     INITIAL_WINDOW_SIZE = 4
     MAX_FRAME_SIZE = 5
     MAX_HEADER_LIST_SIZE = 6
+    ENABLE_CONNECT_PROTOCOL = 8
 
 
 class ConnectionFault(Exception):

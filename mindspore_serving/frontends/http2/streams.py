@@ -38,7 +38,8 @@ class StreamTable:
         self.memory, self.pool = memory, shared.pool
         self._room = shared.streams.allowance(sender.describe("peername"))
         self._num_free = 0  # bytes that exchanges do not count
-        self._fields = FieldReader(shared.limits)
+        has_websockets = shared.accepts_upgrade is not None
+        self._fields = FieldReader(shared.limits, has_websockets=has_websockets)
         self._streams: dict[int, Http2Stream] = {}
         self._reset: OrderedDict[int, None] = OrderedDict()  # by us; frames may be on their way
         self.last_id = 0

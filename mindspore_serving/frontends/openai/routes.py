@@ -13,6 +13,7 @@ from mindspore_serving.frontends.openai import (
     completions,
     embeddings,
     models,
+    realtime,
     requests,
     responses,
     scores,
@@ -200,6 +201,15 @@ def _hearing() -> tuple[HttpRoute, ...]:
             "Write down a recording in English",
             {JSON: written, **texts},
             body=Body(transcriptions.TranslationForm, media=FORM),
+        ),
+        _route(
+            "GET",
+            realtime.REALTIME,
+            realtime.transcribe_live,
+            "Write down speech while it is spoken, by a WebSocket",
+            other_answers={"101": {}, "426": {JSON: Error}},
+            query=("intent", "model"),
+            is_websocket=True,
         ),
     )
 

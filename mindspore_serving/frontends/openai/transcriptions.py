@@ -10,14 +10,14 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
-from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.speech_messages import Heard, SpokenSegment, Transcribe, Transcribed
-from mindspore_serving.errors import InvalidField, ServingError, TooLarge
-from mindspore_serving.frontends import access, sse
+from mindspore_serving.errors import InvalidField, TooLarge
+from mindspore_serving.frontends import sse
 from mindspore_serving.frontends.app_state import AppState
 from mindspore_serving.frontends.bodies import OF_MESSAGES, in_words, read_body
 from mindspore_serving.frontends.chat.errors import to_failure
 from mindspore_serving.frontends.chat.fields import unexpected
+from mindspore_serving.frontends.chat.hearing import find_transcriber, next_heard
 from mindspore_serving.frontends.chat.models import Generation, ServedModel
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields, name_ignored
 from mindspore_serving.frontends.disconnect import while_connected
@@ -176,10 +176,7 @@ async def translate(state: AppState, http: Request) -> Response:
 
 async def _answer(state: AppState, http: Request, kind: type[TranslationForm]) -> Response:
     form, file, unknown = await _read(state, http, kind)
-    model = state.models.find(form.model, purpose="transcribe")
-    if not model.can("transcribe"):
-        text = f"model {model.name!r} does not write down speech"
-        raise InvalidField("model", text=text)
+    model = find_transcriber(state.models, form.model)
     is_stream = isinstance(form, TranscriptionForm) and form.stream
     request = _to_request(form, file)
     if is_stream:
@@ -268,29 +265,17 @@ async def _hear(http: Request, model: ServedModel, request: Transcribe) -> _Hear
     segments: list[SpokenSegment] = []
     with model.transcribe(request, request_options_of(http)) as generation:
         while True:
-            event = await _next(generation)
+            event = await next_heard(generation)
             if isinstance(event, Transcribed):
                 return _Heard(segments, event)
             segments += event.segments
-
-
-async def _next(generation: Generation) -> Heard | Transcribed:
-    """Return the next event.  Raises RequestRefused, or another ServingError."""
-    event = await generation.next()
-    if isinstance(event, Refused):
-        raise RequestRefused(event)
-    if not isinstance(event, Heard | Transcribed):
-        raise ServingError("the model returned no text")
-    if isinstance(event, Transcribed):
-        access.note_tokens(event.num_prompt_tokens, event.num_generated_tokens)
-    return event
 
 
 async def _stream(http: Request, model: ServedModel, request: Transcribe) -> Response:
     """Return a stream that has begun: an error before the first segment is no stream."""
     generation = model.transcribe(request, request_options_of(http), is_stream=True)
     try:
-        first = await while_connected(http, _next(generation))
+        first = await while_connected(http, next_heard(generation))
     except BaseException:
         generation.cancel()
         raise
@@ -307,7 +292,7 @@ async def _events(generation: Generation, first: Heard | Transcribed) -> AsyncIt
                     text = row.text if texts else row.text.lstrip()
                     texts.append(text)
                     yield sse.event(msgspec.json.encode(TextDelta(text)))
-                event = await _next(generation)
+                event = await next_heard(generation)
             done = TextDone("".join(texts).strip(), _usage(event))
             yield sse.event(msgspec.json.encode(done))
         except Exception as error:

@@ -8,12 +8,12 @@ make a decoder open other files and addresses.
 import io
 import struct
 from dataclasses import dataclass
-from math import gcd
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.core.resampling import resample
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.extras import command
 from mindspore_serving.llm.speech.features import RATE
@@ -21,8 +21,6 @@ from mindspore_serving.llm.speech.features import RATE
 Samples: TypeAlias = npt.NDArray[np.int16]
 
 MAX_CHANNELS, MIN_RATE, MAX_RATE = 8, 1000, 384_000
-_TAPS = 16  # on each side of a sample, of the filter that changes the rate
-_CHUNK = 1 << 15  # samples that are computed together
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE  # of a WAV file
 _UNKNOWN = 0x7FFFF000  # sizes from here on are of writers that could not know them, as to a pipe
 _FORMATS = (  # place and bytes, and the decoder's name
@@ -114,7 +112,7 @@ def _read_samples(file: bytes, at: int, size: int, form: _Form, max_seconds: flo
     _check_seconds(count / form.rate, max_seconds)
     data = np.frombuffer(file, np.uint8, count * step, at)
     values = _to_floats(data, form).reshape(count, form.channels).mean(-1)
-    return _to_samples(resample(values.astype(np.float32), form.rate))
+    return _to_samples(resample(values.astype(np.float32), form.rate, RATE))
 
 
 def _to_floats(data: npt.NDArray[np.uint8], form: _Form) -> npt.NDArray[np.float32]:
@@ -132,35 +130,6 @@ def _to_floats(data: npt.NDArray[np.uint8], form: _Form) -> npt.NDArray[np.float
     bits = 32 if form.bits == 24 else form.bits
     integers = data.view(f"<i{bits // 8}")
     return integers.astype(np.float32) / np.float32(2.0 ** (bits - 1))
-
-
-def resample(
-    values: npt.NDArray[np.float32], rate: int, target: int = RATE
-) -> npt.NDArray[np.float32]:
-    """Return samples at `target` of those at `rate`, by a windowed sinc."""
-    if rate == target or not len(values):
-        return values
-    common = gcd(rate, target)
-    up, down = target // common, rate // common
-    half = int(np.ceil(_TAPS * max(1.0, rate / target)))
-    padded = np.pad(values, (half, half + 1))
-    offsets = np.arange(-half + 1, half + 1)
-    taps = _filter(offsets - np.arange(up)[:, None] / up, half, min(1.0, target / rate))
-    outputs = np.empty(-(-len(values) * up // down), np.float32)
-    for begin in range(0, len(outputs), _CHUNK):
-        numbers = np.arange(begin, min(begin + _CHUNK, len(outputs)), dtype=np.int64) * down
-        windows = padded[(numbers // up)[:, None] + offsets + half]
-        outputs[begin : begin + _CHUNK] = np.einsum("nt,nt->n", windows, taps[numbers % up])
-    return outputs
-
-
-def _filter(
-    distances: npt.NDArray[np.float64], half: int, cutoff: float
-) -> npt.NDArray[np.float32]:
-    """Return a sinc at `distances` in samples, within Hann's window of `half` to each side."""
-    window = 0.5 + 0.5 * np.cos(np.pi * np.clip(distances / half, -1, 1))
-    taps: npt.NDArray[np.float64] = cutoff * np.sinc(cutoff * distances) * window
-    return taps.astype(np.float32)
 
 
 def _to_samples(values: npt.NDArray[np.float32]) -> Samples:

@@ -2,14 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from starlette.types import ASGIApp, Message, Scope
 
 from mindspore_serving import log
 from mindspore_serving.core.service import header_of_task
+from mindspore_serving.errors import ServableUnavailable
 from mindspore_serving.frontends import access, answer_headers
+from mindspore_serving.frontends.http.head import UPGRADE
+from mindspore_serving.frontends.http.upgraded import STOP
+from mindspore_serving.frontends.memory import Quota
 from mindspore_serving.frontends.spans import route_of
 from mindspore_serving.server.processes.messages import (
     RPC,
@@ -22,6 +26,8 @@ from mindspore_serving.server.processes.messages import (
 )
 from mindspore_serving.server.processes.pipe import Pipe
 from mindspore_serving.tracing.request_span import RequestSpan, current
+
+_quota = cache(Quota)  # of the messages of forwarded WebSockets, by its limit
 
 
 class ForwardedCall:
@@ -40,6 +46,8 @@ class ForwardedCall:
             "root_path": "",
             **msgspec.structs.asdict(ask.scope),
         }
+        if memory := ask.scope.upgrade_memory:
+            self._scope["extensions"] = {UPGRADE: _quota(memory).allowance(ask.scope.client)}
         self._pipe = pipe
         self._app = app
         self._sync = sync
@@ -69,7 +77,9 @@ class ForwardedCall:
     def on_body(self, chunk: BodyChunk) -> None:
         """Handle a chunk of the body, or that the client has disconnected."""
         message: Message = {"type": "http.disconnect"}
-        if not chunk.has_left:
+        if chunk.stop:
+            message = {"type": STOP, "error": ServableUnavailable(chunk.stop)}
+        elif not chunk.has_left:
             body = self._pipe.view(chunk.body)  # its memory is freed with the last reference
             message = {"type": "http.request", "body": body, "more_body": chunk.more}
         if self._body_message is not None and not self._body_message.done():

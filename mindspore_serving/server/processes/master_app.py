@@ -16,6 +16,8 @@ from starlette.types import Message as AsgiMessage
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.frontends import access
+from mindspore_serving.frontends.http.head import UPGRADE
+from mindspore_serving.frontends.http.upgraded import STOP
 from mindspore_serving.frontends.routes import ROUTE
 from mindspore_serving.server.processes import messages
 from mindspore_serving.server.processes.messages import (
@@ -118,13 +120,17 @@ class MasterCalls:
             return
         if message["type"] == "http.disconnect":
             self._pipe.send(BodyChunk(number, has_left=True))
+        elif message["type"] == STOP:
+            self._pipe.send(BodyChunk(number, stop=str(message["error"])))
         else:
             body = self._pipe.put(message.get("body", b""))
             self._pipe.send(BodyChunk(number, body, message.get("more_body", False)))
 
 
 def _to_message(scope: Scope) -> messages.Scope:
-    return messages.Scope(**{row.name: scope[row.name] for row in _FIELDS if row.name in scope})
+    fields = {row.name: scope[row.name] for row in _FIELDS if row.name in scope}
+    memory = scope.get("extensions", {}).get(UPGRADE)
+    return messages.Scope(**fields, upgrade_memory=memory.limit if memory else 0)
 
 
 def _note(noted: access.Entry) -> None:

@@ -73,7 +73,10 @@ class CancelRequest(Message, frozen=True, tag=12):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The scope of an ASGI call of `type` "http" or RPC; the latter has a `timeout` in seconds."""
+    """The scope of an ASGI call of `type` "http" or RPC; the latter has a `timeout` in seconds.
+
+    A client may go on with a WebSocket if there is `upgrade_memory` for its messages, in bytes.
+    """
 
     http_version: str
     scheme: str
@@ -86,6 +89,7 @@ class Scope(msgspec.Struct, frozen=True):
     headers: list[tuple[bytes, bytes]]
     type: str = "http"
     timeout: float | None = None
+    upgrade_memory: int = 0
 
 
 class AsgiCall(Message, frozen=True, tag=13):
@@ -102,12 +106,13 @@ class AsgiCall(Message, frozen=True, tag=13):
 class BodyChunk(Message, frozen=True, tag=14):
     """The answer to `BodyRequest`: a chunk of the body, the last one unless `more`.
 
-    `has_left` says that the client has disconnected instead.
+    `has_left` says that the client has disconnected instead, `stop` why the exchange is to end.
     """
 
     id: int
     body: Payload = b""
     more: bool = False
+    stop: str = ""
     has_left: bool = False
 
 

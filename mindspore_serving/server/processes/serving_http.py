@@ -18,12 +18,13 @@ from mindspore_serving.frontends.http.app import guarded
 from mindspore_serving.frontends.http.asgi import Application
 from mindspore_serving.frontends.http.body_pool import BodyPool
 from mindspore_serving.frontends.http.exchange import Exchange, ExchangeOutput
-from mindspore_serving.frontends.http.head import RequestHead
+from mindspore_serving.frontends.http.head import UPGRADE, RequestHead
 from mindspore_serving.frontends.http.predict import FastPath
 from mindspore_serving.frontends.http.server import HttpServer
 from mindspore_serving.frontends.http.unrouted import Unrouted
-from mindspore_serving.frontends.keys import Keys
+from mindspore_serving.frontends.keys import Keys, fields_of
 from mindspore_serving.frontends.mindspore.rest import MsRest
+from mindspore_serving.frontends.openai.realtime import REALTIME
 from mindspore_serving.frontends.origins import OriginPolicy
 from mindspore_serving.frontends.routes import bind, to_app
 from mindspore_serving.frontends.v2.fast_infer import FastInfer, Infer
@@ -33,7 +34,7 @@ from mindspore_serving.server.processes.resources import FrontEndResources, Loca
 from mindspore_serving.server.processes.serving_grpc import make_front_end_methods
 
 LOCAL_PATHS = frozenset(
-    {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages"}
+    {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", REALTIME}
 )
 
 
@@ -131,8 +132,9 @@ class PathRouter:
         self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_local = scope["path"] in self._paths and scope["method"] == "POST"
-        if is_local and self._keys.accepts(dict(scope["headers"])):
+        is_call = scope["method"] == "POST" or UPGRADE in scope.get("extensions", ())
+        is_local = scope["path"] in self._paths and is_call
+        if is_local and self._keys.accepts(fields_of(scope)):
             await self._local(scope, receive, send)
         else:
             await self._master(scope, receive, send)

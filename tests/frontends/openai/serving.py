@@ -246,6 +246,11 @@ class Web:
         assert parsing is not None
         return parsing.format
 
+    @property
+    def held(self) -> int:
+        """Bytes of bodies that the server holds, as it counts them."""
+        return self._server.shared.memory.used
+
     def says(self, *events: Event, **counts: int) -> None:
         """From now on the answer to every generation is `events`."""
         self.inference.script = lambda request: whole(*events, **counts)

@@ -1,0 +1,1 @@
+"""Transcription while somebody speaks: OpenAI's realtime protocol over a WebSocket."""
