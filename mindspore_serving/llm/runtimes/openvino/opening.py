@@ -162,7 +162,9 @@ def _ops_of(
     spec, switches = part.spec, bool(part.spec.rope.switch)
     has_images = spec.architecture.takes_images and config.max_images > 0
     if sums is not None:
-        return OpenVINORankOps(weights, sums, adapts=config.has_adapters, switches=switches)
+        return OpenVINORankOps(
+            weights, sums, part.experts, adapts=config.has_adapters, switches=switches
+        )
     return OpenVINOOps(
         weights,
         adapts=config.has_adapters,
