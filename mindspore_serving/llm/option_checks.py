@@ -10,6 +10,20 @@ MAX_RANKS = 64
 LEVELS = ("prefix_cache_dir", "prefix_cache_store")
 
 
+def check_together(config: Any) -> None:
+    """Raise InvalidInputs for options of an `EngineConfig` that exclude each other."""
+    check_prefix_cache(
+        {name: getattr(config, name) for name in LEVELS},
+        pins_prompts=bool(config.pinned_prompts), is_on=config.enable_prefix_caching,
+    )  # fmt: skip
+    check_adapters(config.adapters, config.max_loras)
+    check_draft(config.draft, config.num_speculative_tokens, config.num_ranks, has_head=config.mtp)
+    check_steps(config.max_num_batched_tokens, config.max_num_seqs)
+    check_grid(config.tensor_parallel, config.pipeline_parallel, config.pipeline_groups)
+    check_experts(config.expert_counts, config.expert_replicas, is_on=config.expert_parallel)
+    check_ngrams(config.min_ngram, config.max_ngram)
+
+
 def check_prefix_cache(
     levels: Mapping[str, str | None], *, pins_prompts: bool, is_on: bool
 ) -> None:
@@ -61,6 +75,17 @@ def check_grid(tensor_parallel: int, pipeline_parallel: int, groups: int | None)
         raise InvalidInputs(
             f"tensor_parallel is {tensor_parallel} and pipeline_parallel "
             f"{pipeline_parallel}, expected at most {MAX_RANKS} ranks together"
+        )
+
+
+def check_experts(counts: str, replicas: int, *, is_on: bool) -> None:
+    """Raise InvalidInputs for options that need `expert_parallel`, which `is_on`, or each other."""
+    if counts and not is_on:
+        raise InvalidInputs(f"expert_counts is {counts!r}, which needs expert_parallel=True")
+    if replicas and not counts:
+        raise InvalidInputs(
+            f"expert_replicas is {replicas}, which needs expert_counts, the file that tells which "
+            "experts are the hottest"
         )
 
 

@@ -26,6 +26,15 @@ class CacheBudget:
         self.max_kept = pool.max_written * memory.block_bytes
         self.num_released = 0
 
+    def counts(self) -> dict[str, int]:
+        """Return the bytes of the cache, by the fields of `EngineStats`."""
+        return {
+            "num_cache_bytes": self.used,
+            "num_cache_bytes_limit": self.limit,
+            "num_cache_bytes_target": self.target,
+            "num_cache_bytes_released": self.num_released,
+        }
+
     @property
     def used(self) -> int:
         """Number of bytes that blocks take.  May be read by any thread."""

@@ -224,17 +224,14 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Return the present state of the engine, and sums since its start."""
-        cache, memory = self.cache, self.memory
+        cache = self.cache
+        num_expert_tokens, num_peak = getattr(self.runner, "count_experts", lambda: (0, 0))()
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
             num_blocks=cache.pool.num_blocks,
             num_free_blocks=cache.pool.num_free,
             num_cached_blocks=cache.pool.num_cached,
-            num_cache_bytes=memory.used,
-            num_cache_bytes_limit=memory.limit,
-            num_cache_bytes_target=memory.target,
-            num_cache_bytes_released=memory.num_released,
             num_steps=self._num_steps,
             num_native_steps=getattr(self.runner, "num_native_steps", 0),
             num_prompt_tokens=self._num_prompt_tokens,
@@ -245,6 +242,9 @@ class Engine:
             num_draft_tokens=self._speculation.num_draft_tokens,
             num_accepted_tokens=self._speculation.num_accepted,
             num_forced_tokens=self._speculation.num_forced,
+            num_expert_tokens=num_expert_tokens,
+            num_expert_tokens_peak=num_peak,
+            **self.memory.counts(),
             **cache.stored.counts(),
             **self.imports.counts(),
             **self.exports.counts(),

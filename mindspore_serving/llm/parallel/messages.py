@@ -120,8 +120,12 @@ class WriteBlock(Message, frozen=True, tag=20):
     content: bytes
 
 
+class GatherCounts(Message, frozen=True, tag=21):
+    """Gather the counts of tokens of experts, which all ranks do together."""
+
+
 FromStore: TypeAlias = DescribeBlocks | ReadBlock | WriteBlock
-ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks | FromStore
+ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks | GatherCounts | FromStore
 FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 

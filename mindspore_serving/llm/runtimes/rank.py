@@ -16,10 +16,12 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.encrypted import set_key
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
+from mindspore_serving.llm.parallel.expert_counts import experts_of
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
     Compute,
     FromStore,
+    GatherCounts,
     LoadRank,
     ReleaseBlocks,
     ToRank,
@@ -89,6 +91,11 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
             continue
         if isinstance(message, FromStore):
             answer_request(cast(StoringRunner, runner), links, message)
+            continue
+        if isinstance(message, GatherCounts):
+            experts = experts_of(runner)
+            assert experts is not None
+            experts.gather()
             continue
         assert isinstance(message, Compute)
         _compute(runner, links, message)

@@ -119,7 +119,8 @@ class TorchModel:
             return FusedOps(self.weights, caches, self.dtype, self.adapters)
         if self.part is None or self.part.exchange is None:
             return TorchOps(self.weights, caches, self.dtype, self.adapters)
-        return TorchRankOps(self.weights, caches, self.dtype, self.adapters, self.part.exchange)
+        shared = self.part.exchange, self.part.experts
+        return TorchRankOps(self.weights, caches, self.dtype, self.adapters, shared)
 
 
 class TorchRunner(LimitedRunner):
@@ -161,6 +162,7 @@ class TorchRunner(LimitedRunner):
         )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
+        self.experts = model.part.experts if model.part else None
         self.width = spec.hidden_size
         self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
@@ -301,7 +303,10 @@ class TorchRunner(LimitedRunner):
         inputs = DecoderInputs(
             token_ids, positions, rows, stage_input, uses_long_rope=uses_long_rope
         )
-        return self._decode(ops, replace(inputs, **self._of_images(layout)))
+        result = self._decode(ops, replace(inputs, **self._of_images(layout)))
+        if self.experts is not None and ops.routed:
+            self.experts.count(torch.cat(ops.routed, 1).numpy())
+        return result
 
     def _hidden_of(self, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor | None:
         """Return the output of the stage before this one; zeros while weights are loaded."""
