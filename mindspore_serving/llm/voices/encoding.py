@@ -10,7 +10,7 @@ import numpy.typing as npt
 from mindspore_serving.core.speech_messages import SOUND_FORMATS
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.extras import command
-from mindspore_serving.llm.speech.sound import resample
+from mindspore_serving.llm.sounds.decoding import resample
 from mindspore_serving.llm.voices.settings import Floats
 
 PCM_RATE = 24_000  # that clients of OpenAI expect of plain samples

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.speech.features import RATE
-from mindspore_serving.llm.speech.sound import MAX_CHANNELS, read_sound, resample
+from mindspore_serving.llm.sounds.decoding import MAX_CHANNELS, read_sound, resample
+from mindspore_serving.llm.sounds.features import RATE
 
 SECONDS = 1.5
 
