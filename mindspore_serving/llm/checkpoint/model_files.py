@@ -18,6 +18,8 @@ from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 from mindspore_serving.llm.checkpoint.mindformers import settings
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+THINKER = "Qwen2_5OmniThinkerForConditionalGeneration"
+_SPEAKING = ("enable_audio_output", "enable_talker")  # of the part that speaks
 MAX_JSON_BYTES = 64 * 2**20
 
 
@@ -40,7 +42,17 @@ def read_json(path: Path) -> dict[str, Any]:
     value = load_json(path)
     if not isinstance(value, dict):
         raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
+    return _of_thinker(value) if path.name == CONFIG else value
+
+
+def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the part of Qwen2.5-Omni that reads and writes; others unchanged."""
+    thinker = config.get("thinker_config")
+    if config.get("model_type") != "qwen2_5_omni" or not isinstance(thinker, dict):
+        return config
+    left_out = ("thinker_config", "talker_config", "token2wav_config", *_SPEAKING)
+    rest = {key: value for key, value in config.items() if key not in left_out}
+    return {**rest, **thinker, "architectures": [THINKER]}
 
 
 def load_json(path: Path) -> Any:

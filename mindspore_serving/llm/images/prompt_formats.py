@@ -25,6 +25,7 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "LlavaOnevisionForConditionalGeneration": llava_onevision,
     "Mistral3ForConditionalGeneration": mistral3,
     "Qwen2VLForConditionalGeneration": qwen_vl,
+    "Qwen2_5OmniThinkerForConditionalGeneration": qwen_vl,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl,
     "Qwen3VLForConditionalGeneration": qwen_vl,
     "Qwen3VLMoeForConditionalGeneration": qwen_vl,

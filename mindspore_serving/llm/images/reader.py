@@ -24,7 +24,7 @@ from mindspore_serving.llm.descriptions.config_types import MAX_INT
 from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.loading import check_counts, load_file
-from mindspore_serving.llm.images.messages import MediaSource
+from mindspore_serving.llm.images.messages import IMAGE, PHRASES, MediaSource
 from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.qwen_formats import check_tokens
@@ -51,7 +51,7 @@ class MessageArray(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
-    """An image after its processor.
+    """An image after its processor, or a sound after its feature extractor, by `kind`.
 
     `digest` hashes its file, `text` stands for it in the prompt, `count` is the number of its
     vectors, and `inputs` are the arrays from which a tower computes them.
@@ -61,6 +61,7 @@ class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
     text: str
     count: int
     inputs: dict[str, MessageArray]
+    kind: str = IMAGE
 
 
 class ImageReader:
@@ -158,26 +159,6 @@ class PromptImageReader(ImageReader):
         trained = flattened(find_config(directory)).get("max_position_embeddings")
         self._max_tokens = config.max_model_len or trained or MAX_INT
 
-    def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
-        """Return `text` with the images' texts in place of the tokens that stand for them.
-
-        Raises InvalidField if the text has more or fewer such tokens than images.
-        """
-        pieces = text.split(self.token)
-        if len(pieces) != len(images) + 1:
-            raise InvalidField(
-                "messages",
-                f"have {len(images)} images and {len(pieces) - 1} times {self.token!r}, the "
-                "placeholder of an image: "
-                + (
-                    "leave it out of texts"
-                    if len(pieces) > len(images)
-                    else "the chat template shows none in such a message, send them as the user"
-                ),
-            )
-        texts = [image.text for image in images]
-        return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
-
     def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
         prompt_format = self.prompt_format
         if merge_size := prompt_format.merge_size:
@@ -192,6 +173,28 @@ class PromptImageReader(ImageReader):
 
     def _count(self, text: str) -> int:
         return text.count(self._names[0])
+
+
+def expand(text: str, token: str, media: Sequence[PreparedImage], kind: str) -> str:
+    """Return `text` with the texts of all `media` of a kind in place of each `token`.
+
+    Raises InvalidField if the text has more or fewer such tokens than media.
+    """
+    pieces = text.split(token)
+    if len(pieces) != len(media) + 1:
+        article, _, name = PHRASES[kind].partition(" ")
+        raise InvalidField(
+            "messages",
+            f"have {len(media)} {name}s and {len(pieces) - 1} times {token!r}, the "
+            f"placeholder of {article} {name}: "
+            + (
+                "leave it out of texts"
+                if len(pieces) > len(media)
+                else "the chat template shows none in such a message, send them as the user"
+            ),
+        )
+    texts = [medium.text for medium in media]
+    return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
 
 def digest_of(*contents: bytes) -> bytes:

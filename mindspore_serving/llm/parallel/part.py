@@ -84,7 +84,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         checkpoint = Checkpoint.of(checkpoint, tensors=tensors)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.architecture.takes_images and config.max_images:
+    if spec.architecture.has_features(config.max_images, config.max_audios):
         _check_images(spec, config)
     stages, peers, exchange = grid.stages, grid.peers, None
     part = spec
@@ -102,7 +102,9 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
 
 def _check_images(spec: ModelSpec, config: EngineConfig) -> None:
     """Raise StartError if ranks other than 0 would need the vectors of images."""
-    text_only = "or set max_images=0 to serve the model for texts"
+    hears = spec.architecture.takes_sounds
+    switches = "max_images=0 and max_audios=0" if hears else "max_images=0"
+    text_only = f"or set {switches} to serve the model for texts"
     if config.tensor_parallel > 1:
         raise StartError(
             f"{parallel_text(config)}, but vectors of images are not sent to ranks that share "

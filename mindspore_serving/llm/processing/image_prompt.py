@@ -1,6 +1,7 @@
-"""Images of one request, in the text of its prompt and in its tokens."""
+"""Images and sounds of one request, in the text of its prompt and in its tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
@@ -14,7 +15,7 @@ from mindspore_serving.llm.images.messages import (
     replace_media,
 )
 from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
-from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
+from mindspore_serving.llm.images.reader import PreparedImage, expand, to_arrays
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
@@ -22,16 +23,15 @@ Messages: TypeAlias = Sequence[Message]
 
 
 class ImagePrompt:
-    """Images of `messages`, or of the text `markdown`, read by `reader`.
+    """Images and sounds of `messages`, or images of the text `markdown`, read by `reader`.
 
-    `messages` are those of the request, with texts and marks in place of images, videos and
+    `messages` are those of the request, with texts and marks in place of images, sounds, videos and
     documents.  Raises InvalidField naming a file that cannot be used.
     """
 
     def __init__(self, reader: MediaReader, messages: Messages | None, markdown: str = "") -> None:
         sources = find_media(messages or (), markdown)
         replacements = reader.read(sources)
-        self._reader = reader.images
         self._links: dict[str, ImageMark] = {}
         if markdown:
             self._links = {
@@ -41,15 +41,13 @@ class ImagePrompt:
             }
         self._markdown = markdown
         self.messages = None if messages is None else replace_media(messages, replacements)
-        self._has_images = bool(self.of(self.messages))
-
-    @property
-    def token(self) -> str:
-        """Text that stands for an image; "" if there are none."""
-        return self._reader.token if self._reader is not None and self._has_images else ""
+        kinds = {image.kind for image in self.of(self.messages)}
+        self.tokens = {  # by the kind of what they stand for
+            kind: each.token for kind, each in reader.by_kind.items() if kind in kinds
+        }
 
     def of(self, messages: Messages | None) -> list[PreparedImage]:
-        """Return the images of some of the messages, in order; or of the text."""
+        """Return the images and sounds of some of the messages, in order; or of the text."""
         links = [self._links[match[1]] for match in MARKDOWN.finditer(self._markdown)]
         parts = parts_of(messages or ())
         return [mark.image for mark in (*links, *parts) if isinstance(mark, ImageMark)]
@@ -61,38 +59,54 @@ class ImagePrompt:
         return MARKDOWN.sub(lambda match: self._links[match[1]].image.text, text)
 
     def expand(self, text: str, messages: Messages) -> str:
-        """Return the text of some of the messages with the texts of its images."""
-        if self._reader is None or not self._has_images:
-            return text
-        return self._reader.expand(text, self.of(messages))
+        """Return the text of some of the messages with the texts of its images and sounds."""
+        media = self.of(messages)
+        for kind, token in self.tokens.items():
+            text = expand(text, token, [each for each in media if each.kind == kind], kind)
+        return text
 
 
-def to_prompt_images(
-    reader: PromptImageReader, tower: Tower, prompt: PreparedPrompt
-) -> PromptImages:
-    """Return the images of `prompt` as the engine takes them, computed if they are not yet.
+def to_prompt_images(reader: MediaReader, tower: Tower, prompt: PreparedPrompt) -> PromptImages:
+    """Return the images and sounds of `prompt` as the engine takes them.
 
-    Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
-    computed.
+    They are computed if they are not yet.  Raises InvalidInputs if the prompt lacks tokens for
+    them, ServingError if they cannot be computed.
     """
-    positions = [
-        index
-        for index, token_id in enumerate(prompt.ids)
-        if token_id == reader.prompt_format.token_id
-    ]
-    count = sum(image.count for image in prompt.images)
-    if len(positions) != count:
-        raise InvalidInputs(
-            f"the prompt has {len(positions)} image tokens, expected {count} for its images"
-        )
-    prompt_format, parts = reader.prompt_format, None
-    if prompt_format.merge_size:
-        grids = [
-            grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in prompt.images
-        ]
-        parts = rope_positions(len(prompt.ids), positions, grids)
+    positions: dict[int, list[int]] = {}  # of each image or sound, by its number
+    rows, axes = [], None
+    for kind, each in reader.by_kind.items():
+        media = {i: image for i, image in enumerate(prompt.images) if image.kind == kind}
+        if not media:
+            continue
+        row = each.prompt_format
+        rows.append(row)
+        tokens = [i for i, token_id in enumerate(prompt.ids) if token_id == row.token_id]
+        positions |= _divided(tokens, media, kind)
+        if row.merge_size:
+            grids = [grid_of(to_arrays(x)[GRID][0], row.merge_size) for x in media.values()]
+            axes = rope_positions(len(prompt.ids), tokens, grids)
     computed = prompt.computed or tower.compute(prompt.images)
+    order = sorted(positions, key=lambda number: positions[number][0])
     return PromptImages(
-        positions, computed, is_bidirectional=prompt_format.is_bidirectional,
-        fill_id=prompt_format.fill_id, rope_positions=parts,
-    )  # fmt: skip
+        list(chain.from_iterable(positions[number] for number in order)),
+        [computed[number] for number in order],
+        is_bidirectional=any(row.is_bidirectional for row in rows),
+        fill_id=next((row.fill_id for row in rows if row.fill_id is not None), None),
+        rope_positions=axes,
+    )
+
+
+def _divided(
+    tokens: list[int], media: Mapping[int, PreparedImage], kind: str
+) -> dict[int, list[int]]:
+    """Return which of `tokens` stand for each of the media of a kind.
+
+    Raises InvalidInputs if these are too few or too many.
+    """
+    count = sum(image.count for image in media.values())
+    if len(tokens) != count:
+        raise InvalidInputs(
+            f"the prompt has {len(tokens)} {kind} tokens, expected {count} for its {kind}s"
+        )
+    remaining = iter(tokens)
+    return {number: list(islice(remaining, image.count)) for number, image in media.items()}

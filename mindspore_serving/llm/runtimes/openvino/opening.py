@@ -160,7 +160,7 @@ def _ops_of(
     the runner that a cache is shared with has the keys and values of every head.
     """
     spec, switches = part.spec, bool(part.spec.rope.switch)
-    has_images = spec.architecture.takes_images and config.max_images > 0
+    has_images = spec.architecture.has_features(config.max_images, config.max_audios)
     if sums is not None:
         return OpenVINORankOps(weights, sums, adapts=config.has_adapters, switches=switches)
     return OpenVINOOps(
