@@ -47,6 +47,16 @@ OMNI = {
 QWEN2_AUDIO = {
     "audio_config": {**ENCODER, "max_source_positions": 100}, "audio_token_index": SOUND,
 }  # fmt: skip
+QWEN3_OMNI = {
+    "vision_config": seeing.QWEN3_VL["vision_config"],
+    "audio_config": {
+        **ENCODER, "n_window_infer": 100, "output_dim": 64,
+        "downsample_hidden_size": 8, "max_source_positions": 100,
+    },
+    "image_token_id": seeing.IMAGE, "audio_token_id": SOUND, "video_token_id": 9,
+    "vision_start_token_id": 6, "vision_end_token_id": 7, "audio_start_token_id": 10,
+    "audio_end_token_id": 11,
+}  # fmt: skip
 GEMMA4 = {
     **seeing.GEMMA4, "audio_token_id": SOUND, "boa_token_id": 10, "eoa_token_id": 11,
     "audio_config": {
@@ -54,13 +64,22 @@ GEMMA4 = {
         "subsampling_conv_channels": [128, 4], "output_proj_dims": 48, "initializer_range": 0.2,
     },
 }  # fmt: skip
-SECONDS = {"qwen2-audio": 2, "qwen2.5-omni": 10}  # longest sound, as their extractors have it
+SECONDS = {
+    "qwen3-omni": 10,
+    "qwen2-audio": 2,
+    "qwen2.5-omni": 10,
+}  # longest sound, as their extractors have it
 KINDS = {  # and their classes
     "gemma4-sounds": "Gemma4ForConditionalGeneration",
     "qwen2-audio": "Qwen2AudioForConditionalGeneration",
+    "qwen3-omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
     "qwen2.5-omni": "Qwen2_5OmniThinkerForConditionalGeneration",
 }
-SEEING = {"qwen2.5-omni": "qwen2.5-vl", "gemma4-sounds": "gemma4-images"}  # as these do
+SEEING = {
+    "qwen3-omni": "qwen3-vl",
+    "qwen2.5-omni": "qwen2.5-vl",
+    "gemma4-sounds": "gemma4-images",
+}  # as these do
 
 
 def build(directory: Path, kind: str) -> Path:
@@ -105,7 +124,18 @@ def _gemma4(size: int) -> Any:
     return transformers.Gemma4ForConditionalGeneration(config)
 
 
-_MAKERS = {"qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni, "gemma4-sounds": _gemma4}
+def _qwen3_omni(size: int) -> Any:
+    text = {**seeing.TEXT, **seeing.TEXTS["qwen3-vl-moe"], "vocab_size": size}
+    config = transformers.Qwen3OmniMoeConfig(
+        thinker_config={"text_config": text, **QWEN3_OMNI}, enable_audio_output=False
+    )
+    return transformers.Qwen3OmniMoeForConditionalGeneration(config)
+
+
+_MAKERS = {
+    "qwen3-omni": _qwen3_omni, "qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni,
+    "gemma4-sounds": _gemma4,
+}  # fmt: skip
 
 
 def _template(kind: str) -> str:

@@ -38,7 +38,7 @@ SOUNDS = Leftover(r"((model|thinker)\.)?(audio_tower|embed_audio)\..*", IMAGES.r
 LEFTOVERS = (
     IMAGES,
     SOUNDS,
-    Leftover(r"(talker|token2wav)\..*", "of the part that speaks: answers are texts"),
+    Leftover(r"(talker|token2wav|code2wav)\..*", "of the part that speaks: answers are texts"),
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",

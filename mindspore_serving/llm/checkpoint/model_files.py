@@ -18,8 +18,11 @@ from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 from mindspore_serving.llm.checkpoint.mindformers import settings
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
-THINKER = "Qwen2_5OmniThinkerForConditionalGeneration"
-_SPEAKING = ("enable_audio_output", "enable_talker")  # of the part that speaks
+_THINKERS = {  # by model_type of the whole model
+    "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
+_OF_ALL_PARTS = ("quantization_config", "dtype", "torch_dtype", "transformers_version")
 MAX_JSON_BYTES = 64 * 2**20
 
 
@@ -46,13 +49,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the part of Qwen2.5-Omni that reads and writes; others unchanged."""
+    """Return the settings of the part of Qwen-Omni that reads and writes; others unchanged."""
+    name = _THINKERS.get(str(config.get("model_type")))
     thinker = config.get("thinker_config")
-    if config.get("model_type") != "qwen2_5_omni" or not isinstance(thinker, dict):
+    if name is None or not isinstance(thinker, dict):
         return config
-    left_out = ("thinker_config", "talker_config", "token2wav_config", *_SPEAKING)
-    rest = {key: value for key, value in config.items() if key not in left_out}
-    return {**rest, **thinker, "architectures": [THINKER]}
+    of_all = {key: config[key] for key in _OF_ALL_PARTS if key in config}
+    return {**of_all, **thinker, "architectures": [name]}
 
 
 def load_json(path: Path) -> Any:

@@ -27,6 +27,7 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Qwen2VLForConditionalGeneration": qwen_vl,
     "Qwen2_5OmniThinkerForConditionalGeneration": qwen_vl,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": qwen_vl,
     "Qwen3VLForConditionalGeneration": qwen_vl,
     "Qwen3VLMoeForConditionalGeneration": qwen_vl,
     "Qwen3_5ForConditionalGeneration": qwen_vl,

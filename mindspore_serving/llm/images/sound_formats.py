@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mindspore_serving.errors import StartError
 from mindspore_serving.llm.images.prompt_format import Config, id_of
 from mindspore_serving.llm.sounds.features import RATE, Sound
 
@@ -59,6 +60,16 @@ def _qwen2_5_omni(config: Config) -> SoundFormat:
     return SoundFormat(id_of(config, "audio_token"), partial(_log_mel, is_padded=False), _samples)
 
 
+def _qwen3_omni(config: Config) -> SoundFormat:
+    window = (config.get("audio_config") or {}).get("n_window", 50)
+    if type(window) is not int or window < 1:
+        raise StartError(
+            f"config.json has n_window {window!r} in audio_config, expected a number of frames"
+        )
+    extract = partial(_log_mel, is_padded=False, count=partial(_eighth, window))
+    return SoundFormat(id_of(config, "audio_token"), extract, _samples)
+
+
 def _gemma4(config: Config) -> SoundFormat:
     text = config.get("text_config") or {}
     frame = id_of(config, "boa_token"), id_of(config, "eoa_token")
@@ -68,8 +79,27 @@ def _gemma4(config: Config) -> SoundFormat:
     )  # fmt: skip
 
 
-def _log_mel(extractor: Any, sound: Sound, *, is_padded: bool) -> tuple[Features, int]:
-    """Return Whisper's features, with silence up to the longest sound if it `is_padded`."""
+def _quarter(frames: int) -> int:
+    """Return the length of frames that a convolution and a pooling have halved."""
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
+def _eighth(window: int, frames: int) -> int:
+    """Return the length of frames that three convolutions have halved, in pieces of two windows."""
+    piece = 2 * window
+    rest, whole = frames % piece, piece
+    for _ in range(3):
+        rest, whole = (rest + 1) // 2, (whole + 1) // 2
+    return frames // piece * whole + rest
+
+
+def _log_mel(
+    extractor: Any, sound: Sound, *, is_padded: bool, count: Callable[[int], int] = _quarter
+) -> tuple[Features, int]:
+    """Return Whisper's features, with silence up to the longest sound if it `is_padded`.
+
+    `count` returns the number of vectors of so many frames.
+    """
     hop, width = extractor.hop_length, extractor.n_samples
     frames = -(-len(sound) // hop)
     if not is_padded:
@@ -82,8 +112,7 @@ def _log_mel(extractor: Any, sound: Sound, *, is_padded: bool) -> tuple[Features
     mask[:, :frames] = 1
     if not is_padded:
         features, mask = features[:, :, :frames], mask[:, :frames]
-    count = ((frames - 1) // 2 + 1 - 2) // 2 + 1  # halved by a convolution and by a pooling
-    return {"input_features": features, "feature_attention_mask": mask}, count
+    return {"input_features": features, "feature_attention_mask": mask}, count(frames)
 
 
 def _gemma4_features(extractor: Any, sound: Sound) -> tuple[Features, int]:
@@ -101,4 +130,5 @@ _ROWS: dict[str, Callable[[Config], SoundFormat]] = {
     "Gemma4ForConditionalGeneration": _gemma4,
     "Qwen2AudioForConditionalGeneration": _qwen2_audio,
     "Qwen2_5OmniThinkerForConditionalGeneration": _qwen2_5_omni,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _qwen3_omni,
 }

@@ -60,7 +60,13 @@ def _image_features(model: Any, inputs: dict[str, Any]) -> Any:
 
 
 def _features(model: Any, inputs: dict[str, Any]) -> Any:
-    return model.get_audio_features(**inputs, return_dict=True).last_hidden_state
+    """Return vectors of sounds, with zeros for what images add to the first layers (DeepStack)."""
+    import torch
+
+    vectors = model.get_audio_features(**inputs, return_dict=True).last_hidden_state
+    vision = getattr(model.config, "vision_config", None)
+    levels = getattr(vision, "deepstack_visual_indexes", None) or ()
+    return torch.cat([vectors, *(torch.zeros_like(vectors) for _ in levels)], -1)
 
 
 def _qwen2_audio(model: Any, inputs: dict[str, Any]) -> Any:

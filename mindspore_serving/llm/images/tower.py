@@ -230,13 +230,13 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
 
 
 def _without_language(config: Any, *, hears: bool) -> Any:
-    config = getattr(config, "thinker_config", config)  # of Qwen2.5-Omni
+    config = getattr(config, "thinker_config", config)  # of Qwen-Omni
     text = config.text_config
     text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
     if getattr(text, "layer_types", None):
         text.layer_types = []
     if getattr(text, "hidden_size_per_layer_input", None):  # Gemma 4's table, of all its tokens
         text.hidden_size_per_layer_input = 0
-    if not hears and config.model_type != "qwen2_5_omni_thinker":  # which cannot be without
+    if not hears and not config.model_type.endswith("_thinker"):  # which need one
         config.audio_config = None
     return config

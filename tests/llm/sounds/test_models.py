@@ -18,7 +18,8 @@ pytestmark = pytest.mark.torch
 
 COUNT = 12
 GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
-FIRST, SECOND = listening.sound(1, 0.5), listening.sound(2, 1.3371)
+# Of over 1 s: the library computes shorter ones for Qwen3-Omni by what is beside them.
+FIRST, SECOND = listening.sound(1, 1.013), listening.sound(2, 1.3371)
 CHATS = {
     "one sound": ("What is ", FIRST, " there?"),
     "two sounds": (SECOND, "Is it as ", FIRST, "?"),

@@ -96,6 +96,12 @@ _QWEN2_5_OMNI = replace(
     _QWEN2_VL, takes_sounds=True, unused=_OF_OMNI,
     defaults={**_QWEN2_VL.defaults, "max_window_layers": 28},
 )  # fmt: skip
+_QWEN3_OMNI = replace(
+    MIXTURES["Qwen3MoeForCausalLM"], shardable=False, takes_images=True, takes_sounds=True,
+    image_axes=INTERLEAVED, read=_qwen3_vl,
+    unused=("max_window_layers", *_QWEN3_VL.unused, *_OF_OMNI),
+    defaults={**MIXTURES["Qwen3MoeForCausalLM"].defaults, "norm_topk_prob": True},
+)  # fmt: skip
 ROWS = {
     "Glm4vForConditionalGeneration": _GLM4V,
     "Glm4vMoeForConditionalGeneration": _GLM4V_MOE,
@@ -103,6 +109,7 @@ ROWS = {
     "Qwen2AudioForConditionalGeneration": replace(_LLAVA, variant=_hearing),
     "Qwen2_5OmniThinkerForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _QWEN3_OMNI,
     "Qwen3VLForConditionalGeneration": _QWEN3_VL,
     "Qwen3VLMoeForConditionalGeneration": _QWEN3_VL_MOE,
     "Idefics3ForConditionalGeneration": _LLAVA,
