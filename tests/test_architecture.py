@@ -43,7 +43,7 @@ LLM_LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"catalog", "option_checks", "step", "progress", "descriptions", "visible_devices"}),
     frozenset({"option_rows"}),
     frozenset({"config"}),
-    frozenset({"options", "vllm_options", "checkpoint"}),
+    frozenset({"options", "vllm_options", "checkpoint", "sounds"}),
     frozenset({"tokenization", "sampling", "storage"}),
     frozenset({"grammar", "models"}),
     frozenset({"parallel"}),

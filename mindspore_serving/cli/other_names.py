@@ -95,7 +95,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "--override-generation-config": "--llm-option default_temperature=T, default_top_p=P, ...",
         "--task": "--llm-option embeddings=true, if a model that generates is to embed",
         "--runner": "--llm-option embeddings=true, if a model that generates is to embed",
-        "--limit-mm-per-prompt": "--llm-option max_images=N",
+        "--limit-mm-per-prompt": "--llm-option max_images=N, max_audios=N",
         "--otlp-traces-endpoint": "--trace-endpoint {}",
         "--collect-detailed-traces": "--trace-endpoint URL",
     },

@@ -268,7 +268,8 @@ def _language_rows(card: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         formats_ = {"tools": "tool_format", "thinking": "reasoning_format"}
         named = (f"{label} ({card[name]})" for label, name in formats_.items() if card[name])
         has = ["yes" if card["has_chat_template"] else "none", *named]
-        yield "chat template", ", ".join([*has, *(["images"] if card["takes_images"] else [])])
+        kinds = [kind for kind in ("images", "sounds") if card[f"takes_{kind}"]]
+        yield "chat template", ", ".join([*has, *kinds])
     if card["sampling"]:
         yield "sampling", ", ".join(f"{name} {value}" for name, value in card["sampling"].items())
     if card.get("options"):

@@ -67,6 +67,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     dimensions: tuple[int, ...] = ()
     any_dimensions: bool = False
     takes_images: bool = False  # prompts may contain images
+    takes_sounds: bool = False  # and sounds
     reads_files: bool = False  # messages may contain PDF files and texts
     has_tokenizer: bool = True  # else prompts and completions are token ids
     unmarked_calls: bool = False

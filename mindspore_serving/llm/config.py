@@ -305,9 +305,15 @@ class EngineConfig:
         at_least=0,
         at_most=256,
     )
+    max_audios: int = _option(
+        4, "maximum number of sounds of a request to a model that hears; 0: it takes none, and its "
+        "sound encoder is not loaded", at_least=0, at_most=64,
+    )  # fmt: skip
     max_audio_seconds: float = _option(
-        7200.0, "longest recording in seconds, checked before it is decoded; models of speech",
-        over=0.0, at_most=86_400, runtimes=(),
+        7200.0,
+        "longest recording in seconds, checked before it is decoded, of models of speech and those "
+        "that hear, which may read less",
+        over=0.0, at_most=86_400,
     )  # fmt: skip
     max_speech_characters: int = _option(
         4096, "longest text that a voice speaks", at_least=1, at_most=1 << 20, runtimes=(),
@@ -337,12 +343,12 @@ class EngineConfig:
         at_most=10_000,
     )  # fmt: skip
     max_file_bytes: int = _option(
-        32 << 20, "maximum size of a video or document in bytes", at_least=1
+        32 << 20, "maximum size of a video, sound or document in bytes", at_least=1
     )
     image_hosts: Sequence[str] = _option(
         (),
-        "hosts from which requests may have images, videos and documents fetched over http and "
-        "https; '*': any host with a public address. A private address is fetched only if its "
+        "hosts from which requests may have images, videos, sounds and documents fetched over http "
+        "and https; '*': any host with a public address. A private address is fetched only if its "
         "host is named here.",
     )
     generic_tools: bool = _option(

@@ -36,6 +36,7 @@ from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
+from mindspore_serving.llm.images.sound_formats import find_sound_format
 from mindspore_serving.llm.models import (
     ARCHITECTURES,
     has_encoder,
@@ -77,6 +78,7 @@ class CheckpointSummary:
     tool_format: str = ""
     reasoning_format: str = ""
     takes_images: bool = False
+    takes_sounds: bool = False
     sampling: tuple[tuple[str, Any], ...] = ()
     licence: str = ""
     weight_bytes: int = 0
@@ -170,6 +172,7 @@ def _texts(directory: Path, config: dict[str, Any]) -> dict[str, Any]:
         "tool_format": find_tool_format(source) if source else "",
         "reasoning_format": find_reasoning_format(source),
         "takes_images": find_prompt_format(config) is not None,
+        "takes_sounds": find_sound_format(config) is not None,
         "sampling": tuple(read_recommended(directory).items()),
     }
 

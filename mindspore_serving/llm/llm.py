@@ -78,6 +78,7 @@ class LLM:
             card,
             opened.find_adapter,
             images=opened.images,
+            sounds=opened.sounds,
             tower=opened.tower,
             limits=config,
         )

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from mindspore_serving import log
 from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
@@ -23,7 +22,7 @@ from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_opti
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
-from mindspore_serving.llm.checkpoint.gguf.projector import is_projector, why_without_images
+from mindspore_serving.llm.checkpoint.gguf.projector import is_projector
 from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
@@ -40,8 +39,9 @@ from mindspore_serving.llm.engine.last_token_pooler import open_last_token_poole
 from mindspore_serving.llm.engine.stored_blocks import StoredBlocks
 from mindspore_serving.llm.engines import open_engine
 from mindspore_serving.llm.engines.base import AnyEngine, EngineModel
-from mindspore_serving.llm.images.prompt_formats import find_prompt_format
-from mindspore_serving.llm.images.reader import ImageReader, open_reader
+from mindspore_serving.llm.images.opening import open_media
+from mindspore_serving.llm.images.reader import ImageReader
+from mindspore_serving.llm.images.sound_reader import SoundReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.models import is_encoder
 from mindspore_serving.llm.models.bodies import generator_of
@@ -72,6 +72,7 @@ class OpenedModel:
     chat_template: ChatTemplate | None
     recommended: dict[str, Any]  # sampling parameters, by the model's files
     images: ImageReader | None = None
+    sounds: SoundReader | None = None
     tower: Tower | None = None
 
     def card(self) -> ModelCard:
@@ -104,6 +105,7 @@ class OpenedModel:
             max_num_waiting=config.max_num_waiting,
             created=int(time.time()),
             takes_images=self.takes_images,
+            takes_sounds=self.sounds is not None,
             reads_files=self.tokenizer is not None,
             has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
@@ -154,7 +156,7 @@ class OpenedModel:
     def takes_images(self) -> bool:
         """True if prompts may contain images, or be images to embed."""
         is_dual = find_dual(find_config(self.directory)) is not None
-        return self.tower is not None or (is_dual and self.config.max_images > 0)
+        return self.images is not None or (is_dual and self.config.max_images > 0)
 
     @property
     def labels(self) -> Labels | None:
@@ -269,15 +271,13 @@ def open_ours(
     with called_while_compiling(partial(_read_texts, directory, config)) as read:
         try:
             runtime = choose_runtime(directory, named, config)
-            images, tower = _open_images(directory, runtime, config, read)
+            media = open_media(directory, runtime, config, lambda: read()["tokenizer"])
             engine, runtime = _open_default(directory, named, runtime, config, read)
             texts = read()
         except StartError:
             read()  # an error in the files of texts is told first
             raise
-    opened = OpenedModel(
-        runtime=runtime, config=config, engine=engine, images=images, tower=tower, **texts
-    )
+    opened = OpenedModel(runtime=runtime, config=config, engine=engine, **media, **texts)
     trim()  # of a large vocabulary, reading leaves 50 MB
     return opened, engine
 
@@ -322,31 +322,6 @@ def _read_texts(directory: Path, config: EngineConfig) -> Texts:
 
 def _eos_ids(directory: Path, tokenizer: Tokenizer | None) -> tuple[int, ...]:
     return tokenizer.eos_ids if tokenizer else read_eos_ids(directory)
-
-
-def _open_images(
-    directory: Path, runtime: str, config: EngineConfig, read: Callable[[], Texts]
-) -> tuple[ImageReader, Tower] | tuple[None, None]:
-    """Return the reader and the tower for images, of a model that takes them.
-
-    Raises StartError.
-    """
-    text_only = "max_images=0 serves it for texts only"
-    takes = bool(find_prompt_format(find_config(directory)) and config.max_images)
-    if takes and runtime in RUNTIMES and not RUNTIMES[runtime].takes_images:
-        able = ", ".join(name for name, row in RUNTIMES.items() if row.takes_images)
-        raise StartError(
-            f"runtime {runtime!r} takes no images, expected one of {able}; {text_only}"
-        )
-    if not takes:
-        if is_gguf(directory) and config.max_images and (why := why_without_images(directory)):
-            log.warning("%s: the model is served without images: %s", directory.name, why)
-        return None, None
-    try:
-        reader = open_reader(directory, read()["tokenizer"], config)
-        return (None, None) if reader is None else (reader, Tower.open(directory, config, runtime))
-    except StartError as error:
-        raise StartError(f"{error}; {text_only}") from error
 
 
 def _open_default(

@@ -26,10 +26,10 @@ REMOVED = {
     "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
 }
 # Options of models that write down speech and of voices, and those that other models lack.
-OF_SPEECH_ALONE, OF_VOICES_ALONE = "max_audio_seconds", "max_speech_characters"
+OF_VOICES_ALONE = "max_speech_characters"
 OF_VOICES = (OF_VOICES_ALONE, "max_num_waiting", "num_threads")
 OF_SPEECH = (
-    "device", "dtype", "kv_cache_memory", OF_SPEECH_ALONE, "max_num_seqs", "max_num_waiting",
+    "device", "dtype", "kv_cache_memory", "max_audio_seconds", "max_num_seqs", "max_num_waiting",
     "num_threads", "quantization",
 )  # fmt: skip
 # Options that text models with an encoder and a decoder do not have.

@@ -29,11 +29,11 @@ from mindspore_serving.llm.checkpoint.conversion import (
     run_command,
     write_other_files,
 )
-from mindspore_serving.llm.checkpoint.leftovers import IMAGES
 from mindspore_serving.llm.checkpoint.packing import GROUP, Packed, is_router, pack, unpack
 from mindspore_serving.llm.checkpoint.quantized.methods import OURS, SCALED, quantization_of
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor, write_safetensors
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.models.layouts import tower_patterns
 from mindspore_serving.llm.models.opening import open_definition, untied
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.progress import progress
@@ -179,12 +179,13 @@ class _Tensors:
 
 
 def _of_tower(source: Path, spec: ModelSpec) -> Iterator[tuple[str, StoredTensor]]:
-    """Iterate over the tensors that compute the vectors of images, which are not rounded."""
-    if not spec.architecture.takes_images:
+    """Iterate over the tensors of towers for images and sounds, which are not rounded."""
+    patterns = tower_patterns(spec.architecture)
+    if not patterns:
         return
     checkpoint = Checkpoint.open(source)
     for name in checkpoint.names():
-        if IMAGES.has(name, checkpoint.shape(name)):
+        if any(row.has(name, checkpoint.shape(name)) for row in patterns):
             yield name, StoredTensor(*checkpoint.raw(name))
 
 

@@ -13,12 +13,10 @@ from mindspore_serving.hub.resolve import resolve
 from mindspore_serving.llm.catalog import AUTO, OURS, RUNTIMES, TRANSFORMERS
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.options import (
-    OF_SPEECH_ALONE,
     OF_VOICES_ALONE,
     check_engine,
     check_names,
     check_runtime,
-    check_speech,
     check_voices,
     make_config,
 )
@@ -84,9 +82,7 @@ def _check(options: Mapping[str, Any]) -> None:
     TaskOptions(**{name: value for name, value in rest.items() if name in TASK_OPTIONS})
     config = make_config({name: value for name, value in rest.items() if name in OPTIONS})
     check_engine(config, engine, theirs)
-    if config.is_set(OF_SPEECH_ALONE):
-        check_speech(config)
-    elif config.is_set(OF_VOICES_ALONE):
+    if config.is_set(OF_VOICES_ALONE):
         check_voices(config)
     elif engine == OURS:
         check_runtime(config, options.get("runtime", AUTO), (*RUNTIMES, TRANSFORMERS))

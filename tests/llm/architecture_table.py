@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mindspore_serving.llm.checkpoint.gguf.families import FAMILIES as LLAMA_CPP
 from mindspore_serving.llm.descriptions.families import FAMILIES
-from tests.llm import architectures, checkpoints, seeing
+from tests.llm import architectures, checkpoints, listening, seeing
 from tests.llm.models.test_gguf_architectures import CASES as CONVERTED
 from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
@@ -47,8 +47,8 @@ SAME = {
     f"{name}ForCausalLM": "TeleChat2ForCausalLM" for name in ("Telechat2", "TeleChat", "Telechat")
 } | {"MiMoForCausalLM": "Qwen2ForCausalLM"}
 COMPARED = {
-    "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
-    "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
+    "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS, *listening.KINDS},
+    "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS, *listening.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
     "tensor_parallel": {
         *CUT,
@@ -63,6 +63,8 @@ COMPARED = {
 
 def class_of(name: str) -> str:
     """What config.json of a tiny checkpoint calls its architecture; itself if it is one."""
+    if name in listening.KINDS:
+        return listening.KINDS[name]
     if name in seeing.KINDS:
         return f"{seeing.KINDS[name][0]}ForConditionalGeneration"
     if name in FAMILIES:

@@ -6,7 +6,7 @@ import base64
 import inspect
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -28,6 +28,7 @@ MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<globa
 MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
 IMAGE = 3  # the token that stands for a vector
+NO_MARKS: Mapping[str, str] = {}
 # Kind -> its own marks, in place of those that it lacks.
 OTHER_MARKS = {
     "minicpm-v": {
@@ -238,7 +239,8 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     """The model's directory, below `directory`."""
     target = directory / (name or kind)
     target.mkdir(parents=True)
-    size = _write_tokenizer(target, _mark(kind), OTHER_MARKS.get(kind, {}))
+    template = TEMPLATE.replace("<image>", _mark(kind))
+    size = write_tokenizer(target, template, OTHER_MARKS.get(kind, {}))
     prefix, text_model, more, _ = KINDS[kind]
     text = {**TEXT, **TEXTS.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
@@ -274,7 +276,9 @@ def processor(kind: str) -> Any:
     return getattr(transformers, f"{prefix}ImageProcessorPil")(**SIZES[prefix])
 
 
-def _write_tokenizer(directory: Path, mark: str, other_marks: dict[str, str]) -> int:
+def write_tokenizer(
+    directory: Path, template: str, other_marks: Mapping[str, str] = NO_MARKS
+) -> int:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     marks = [other_marks.get(name, name) for name in MARKS]
     vocabulary = {text: number for number, text in enumerate([*marks, *letters])}
@@ -285,7 +289,7 @@ def _write_tokenizer(directory: Path, mark: str, other_marks: dict[str, str]) ->
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
-    (directory / "chat_template.jinja").write_text(TEMPLATE.replace("<image>", mark))
+    (directory / "chat_template.jinja").write_text(template)
     return len(vocabulary)
 
 
@@ -320,12 +324,16 @@ def chat(*parts: str | Image.Image) -> list[dict[str, Any]]:
 
 def check(opened: OpenedModel, reference: "Reference", chat_parts: Parts, params: Any) -> None:
     """Logits and greedy tokens of an opened model are those of transformers."""
+    images = [part for part in chat_parts if not isinstance(part, str)]
+    check_prompt(opened, reference, Generate(messages=chat(*chat_parts), params=params), images)
+
+
+def check_prompt(opened: OpenedModel, reference: Any, request: Generate, images: Any) -> None:
+    """Do what `check` does for a request, whose images and sounds `reference` takes."""
     processor = Processor(
         opened.tokenizer, opened.chat_template, opened.card(),
-        images=opened.images, tower=opened.tower,
+        images=opened.images, sounds=opened.sounds, tower=opened.tower,
     )  # fmt: skip
-    request = Generate(messages=chat(*chat_parts), params=params)
-    images = [part for part in chat_parts if not isinstance(part, str)]
     prepared, engine = processor.prepare(request), opened.engine
     ids, prompt_images = prepared.prompt_ids, prepared.options["images"]
     features = prompt_images.between(0, len(ids))
@@ -339,7 +347,7 @@ def check(opened: OpenedModel, reference: "Reference", chat_parts: Parts, params
     tokens: list[int] = []
     while engine.has_work:
         tokens += [token for _, answer in engine.step() for token in answer.token_ids]
-    assert tokens == reference.greedy(ids, images, params.max_tokens)
+    assert tokens == reference.greedy(ids, images, request.params.max_tokens)
 
 
 class Reference:

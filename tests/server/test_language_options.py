@@ -16,7 +16,7 @@ from mindspore_serving.errors import InvalidInputs, ServingError
 from mindspore_serving.llm import LLM
 from mindspore_serving.llm.catalog import ENGINES, RUNTIMES
 from mindspore_serving.llm.config import OPTIONS, EngineConfig
-from mindspore_serving.llm.options import OF_SPEECH_ALONE
+from mindspore_serving.llm.options import OF_VOICES_ALONE
 from mindspore_serving.server.config import ServableStartConfig, merge_config
 
 STARTS = ("subprocess.Popen", "os.posix_spawn", "os.fork", "os.forkpty", "os.exec")
@@ -33,7 +33,7 @@ WRONG = [
     ({"kv_cache_dtype": "u4"}, "kv_cache_dtype is 'u4', the openvino runtime accepts auto, f32, "),
     ({"kv_cache_dtype": "u8", "runtime": "torch"}, "'u8', the torch runtime accepts auto, f32, "),
     ({"kv_cache_dtype": "u8", "engine": "genai"}, "'genai' has no option kv_cache_dtype, expected"),
-    ({"max_audio_seconds": 9, "max_images": 1}, "models of speech have no option max_images"),
+    ({"max_audios": -1}, "max_audios is -1, expected an int of 0 to 64"),
     ({"max_num_seqs": 0}, "max_num_seqs is 0, expected an int of 1 to 4096"),
     ({"max_num_seqs": True}, "max_num_seqs is True, expected an int of 1 to 4096"),
     ({"embeddings": "yes"}, "embeddings is 'yes', expected True or False"),
@@ -210,8 +210,8 @@ def test_a_row_says_who_takes_an_option() -> None:
     for row in OPTIONS.values():
         without = {name for name, alias in row.aliases.items() if alias is None}
         assert set(row.aliases) - protocols <= places
-        is_of_speech = row.name == OF_SPEECH_ALONE
-        assert is_of_speech or not set(RUNTIMES) <= without, f"no runtime takes {row.name}"
+        is_of_voices = row.name == OF_VOICES_ALONE
+        assert is_of_voices or not set(RUNTIMES) <= without, f"no runtime takes {row.name}"
 
 
 def test_values_that_a_runtime_accepts_include_the_defaults() -> None:

@@ -1,7 +1,7 @@
 """Messages of a chat in the form that a model's chat template takes.
 
-Contents become text, or parts if there are images or files among them; arguments of calls become
-objects, and roles those that templates know.
+Contents become text, or parts if there are images, sounds or files among them; arguments of calls
+become objects, and roles those that templates know.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _MAY_BE_EMPTY = frozenset({"assistant", "tool", "function"})
 _TEXT_PARTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _URL_PARTS = {  # by type: the field of the URL, and type, of models' messages
     "image_url": "image_url", "input_image": "image_url",
-    "video_url": "video_url", "input_video": "video_url",
+    "video_url": "video_url", "input_video": "video_url", "audio_url": "audio_url",
 }  # fmt: skip
 _FILE_PARTS = frozenset({"file", "input_file"})
 
@@ -29,6 +29,13 @@ class ImageUrl(msgspec.Struct):
 
     url: str
     detail: str | None = None
+
+
+class InputAudio(msgspec.Struct):
+    """A file of sound as base64; `format` has no effect, as the content tells it."""
+
+    data: str
+    format: str | None = None
 
 
 class FilePart(msgspec.Struct):
@@ -41,7 +48,7 @@ class FilePart(msgspec.Struct):
 
 
 class ContentPart(msgspec.Struct):
-    """Part of a message: text, a refusal, an image, a video or a file.
+    """Part of a message: text, a refusal, an image, a video, a sound or a file.
 
     A part of type `file` has the file's fields in `file`, one of type `input_file` by itself.
     """
@@ -51,6 +58,8 @@ class ContentPart(msgspec.Struct):
     refusal: str | None = None
     image_url: str | ImageUrl | None = None
     video_url: str | ImageUrl | None = None
+    audio_url: str | ImageUrl | None = None
+    input_audio: InputAudio | None = None
     file: FilePart | None = None
     file_data: str | None = None
     filename: str | None = None
@@ -162,17 +171,15 @@ def _content(path: str, message: ChatMessage, card: ModelCard) -> str | list[dic
 
 
 def _part(path: str, part: ContentPart, card: ModelCard) -> dict[str, Any]:
-    if part.type in _URL_PARTS and card.takes_images:
-        return _url_part(path, part)
+    name = _URL_PARTS.get(part.type, "")
+    if name and (card.takes_sounds if name == "audio_url" else card.takes_images):
+        return _url_part(path, part, name)
+    if part.type == "input_audio" and card.takes_sounds:
+        return _sound_part(path, part)
     if part.type in _FILE_PARTS and card.reads_files:
         return _file_part(path, part)
     if part.type not in _TEXT_PARTS:
-        accepted = ["text", *(["image_url", "video_url"] if card.takes_images else [])]
-        accepted += ["file"] if card.reads_files else []
-        not_read = [*([] if card.takes_images else ["images"]), "audio"]
-        not_read += [] if card.reads_files else ["files"]
-        problem = f"expected {_or(accepted)}: the model reads no {_or(not_read)}"
-        raise InvalidField(f"{path}.type", f"is {show(part.type)}, {problem}")
+        raise InvalidField(f"{path}.type", f"is {show(part.type)}, {_expected(card)}")
     name = "refusal" if part.type == "refusal" else "text"
     text = part.refusal if name == "refusal" else part.text
     if text is None:
@@ -180,19 +187,37 @@ def _part(path: str, part: ContentPart, card: ModelCard) -> dict[str, Any]:
     return {"type": "text", "text": text}
 
 
+def _expected(card: ModelCard) -> str:
+    rows = [
+        (card.takes_images, "images", ("image_url", "video_url")),
+        (card.takes_sounds, "audio", ("input_audio", "audio_url")),
+        (card.reads_files, "files", ("file",)),
+    ]
+    accepted = ["text", *(name for takes, _, names in rows if takes for name in names)]
+    not_read = [kind for takes, kind, _ in rows if not takes]
+    reason = f": the model reads no {_or(not_read)}" if not_read else ""
+    return f"expected {_or(accepted)}{reason}"
+
+
 def _or(names: Sequence[str]) -> str:
     return " or ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
 
 
-def _url_part(path: str, part: ContentPart) -> dict[str, Any]:
-    name = _URL_PARTS[part.type]
-    value = part.image_url if name == "image_url" else part.video_url
+def _url_part(path: str, part: ContentPart, name: str) -> dict[str, Any]:
+    value = getattr(part, name)
     url = value.url if isinstance(value, ImageUrl) else value
     if part.file_id and not url:
         raise _stored(f"{path}.file_id", name)
     if not url:
         raise InvalidField(f"{path}.{name}", "is missing")
     return {"type": name, name: {"url": url}, **_field_of(part)}
+
+
+def _sound_part(path: str, part: ContentPart) -> dict[str, Any]:
+    if part.input_audio is None or not part.input_audio.data:
+        raise InvalidField(f"{path}.input_audio.data", "is missing, expected base64 of a file")
+    field = f"{path}.input_audio.data"
+    return {"type": "input_audio", "input_audio": {"data": part.input_audio.data}, "field": field}
 
 
 def _file_part(path: str, part: ContentPart) -> dict[str, Any]:

@@ -35,7 +35,7 @@ _URL_SAFE = str.maketrans("-_", "+/")  # Google's Python library writes base64 f
 
 
 class _Reader:
-    """Makes the messages; `card` says whether the model reads images."""
+    """Makes the messages; `card` says whether the model reads images and sounds."""
 
     def __init__(self, card: ModelCard) -> None:
         self._card = card
@@ -80,7 +80,7 @@ class _Reader:
         self.conversation.add_result(call[1] if call else None, parts, result.name)
 
     def _media(self, path: str, part: GeminiPart | GeminiResultPart) -> ContentPart:
-        """Return an image, a video or a document, by its MIME type; without one it is an image."""
+        """Return an image, a video, a sound or a document, by its MIME type, else an image."""
         name, blob, file = _MEDIA[part.inlineData is None], part.inlineData, part.fileData
         if blob is not None:
             kind, field = blob.mimeType, f"{path}.{name}.data"
@@ -91,16 +91,22 @@ class _Reader:
             raise InvalidField(path, "has no inlineData and no fileData")
         top = kind.partition("/")[0] or "image"
         is_document = kind == "application/pdf" or top == "text"
-        if not (self._card.reads_files if is_document else self._card.takes_images):
-            what = "documents" if is_document else "images"
+        takes, what = self._card.takes_images, "images"
+        if top == "audio":
+            takes, what = self._card.takes_sounds, "audio"
+        elif is_document:
+            takes, what = self._card.reads_files, "documents"
+        if not takes:
             raise InvalidField(f"{path}.{name}", f"is not supported: the model reads no {what}")
         if is_document:
             return PlacedPart("file", file=FilePart(file_url=url), field=field)
+        if top == "audio":
+            return PlacedPart("audio_url", audio_url=url, field=field)
         if top == "video":
             return PlacedPart("video_url", video_url=url, field=field)
         if top != "image":
             raise unexpected(
-                f"{path}.{name}.mimeType", kind, "that of an image, video, PDF or text"
+                f"{path}.{name}.mimeType", kind, "that of an image, video, sound, PDF or text"
             )
         return PlacedPart("image_url", image_url=url, field=field)
 

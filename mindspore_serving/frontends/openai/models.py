@@ -35,7 +35,8 @@ def to_model(model: ServedModel) -> OpenAIModel:
 def _modalities(card: ModelCard) -> list[str] | UnsetType:
     if card.can_transcribe:
         return ["audio"]
-    return ["text", "image"] if card.takes_images else UNSET
+    more = [*(["image"] if card.takes_images else []), *(["audio"] if card.takes_sounds else [])]
+    return ["text", *more] if more else UNSET
 
 
 def _defaults(card: ModelCard) -> dict[str, Any]:

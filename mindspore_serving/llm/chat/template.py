@@ -85,7 +85,7 @@ class ChatTemplate:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
-        image_token: str = "",
+        media_tokens: Mapping[str, str] | None = None,
     ) -> str:
         """Return the text of `messages`, each with a "role" and usually a "content".
 
@@ -98,7 +98,8 @@ class ChatTemplate:
                 continues, instead of a generation prompt.
             tools: JSON schemas of the functions that the model may call.
             options: further variables of the template (`documents`, `enable_thinking`).
-            image_token: stands for an image where the template does not handle {"type": "image"}.
+            media_tokens: tokens in place of parts by their type, {"image": "<image>"}, where the
+                template handles only texts.
 
         Raises InvalidInputs if the template refuses the messages, TooLarge over the limits.
         """
@@ -109,7 +110,7 @@ class ChatTemplate:
             if not isinstance(text, str):
                 raise InvalidInputs("the last message has no text to continue")
             last["content"] = text + _MARK
-        converted = [self._adapt_content(message, image_token) for message in converted]
+        converted = [self._adapt_content(message, media_tokens) for message in converted]
         text_of_chat = self._render(
             {
                 "documents": None,
@@ -132,17 +133,19 @@ class ChatTemplate:
             return False
         return probe in text
 
-    def _adapt_content(self, message: dict[str, Any], image_token: str) -> dict[str, Any]:
+    def _adapt_content(
+        self, message: dict[str, Any], media_tokens: Mapping[str, str] | None
+    ) -> dict[str, Any]:
         """Convert a message's content to the form that the template handles.
 
         Text becomes parts for a template that handles only parts; parts become text for one that
-        handles only text, with `image_token` for images.
+        handles only text, with `media_tokens` for images and sounds.
         """
         content = message["content"]
         if isinstance(content, str) and self._knows_parts and not self._knows_texts:
             return {**message, "content": [{"type": "text", "text": content}]}
-        if isinstance(content, list) and image_token and not self._knows_parts:
-            texts = [part.get("text") or image_token for part in content]
+        if isinstance(content, list) and media_tokens and not self._knows_parts:
+            texts = [part.get("text") or media_tokens.get(part.get("type"), "") for part in content]
             return {**message, "content": "".join(texts)}
         return message
 
@@ -164,7 +167,7 @@ class ChatTemplate:
         return _PROBE in text and f"'{_PROBE}'" not in text
 
     def _render_probe(self, messages: Sequence[dict[str, Any]]) -> str:
-        return self._render_messages([self._adapt_content(message, "") for message in messages])
+        return self._render_messages([self._adapt_content(message, None) for message in messages])
 
     def _render_messages(self, messages: Sequence[Message]) -> str:
         variables: dict[str, Any] = {

@@ -30,13 +30,15 @@ class Leftover:
 
 
 IMAGES = Leftover(
-    r"(model\.)?((vision_tower|vision_model|visual|multi_modal_projector|connector"
+    r"((model|thinker)\.)?((vision_tower|vision_model|visual|multi_modal_projector|connector"
     r"|embed_vision|merger)\..*|image_newline)",
     "of images or sounds",
 )
+SOUNDS = Leftover(r"((model|thinker)\.)?(audio_tower|embed_audio)\..*", IMAGES.reason)
 LEFTOVERS = (
     IMAGES,
-    Leftover(r"(model\.)?(audio_tower|embed_audio)\..*", IMAGES.reason),
+    SOUNDS,
+    Leftover(r"(talker|token2wav|code2wav)\..*", "of the part that speaks: answers are texts"),
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",

@@ -18,6 +18,11 @@ from mindspore_serving.llm.checkpoint.gguf.files import has_file, read_file
 from mindspore_serving.llm.checkpoint.mindformers import settings
 
 CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
+_THINKERS = {  # by model_type of the whole model
+    "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+    "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
+}
+_OF_ALL_PARTS = ("quantization_config", "dtype", "torch_dtype", "transformers_version")
 MAX_JSON_BYTES = 64 * 2**20
 
 
@@ -40,7 +45,17 @@ def read_json(path: Path) -> dict[str, Any]:
     value = load_json(path)
     if not isinstance(value, dict):
         raise StartError(f"{path} holds a {type(value).__name__}, expected an object")
-    return value
+    return _of_thinker(value) if path.name == CONFIG else value
+
+
+def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of the part of Qwen-Omni that reads and writes; others unchanged."""
+    name = _THINKERS.get(str(config.get("model_type")))
+    thinker = config.get("thinker_config")
+    if name is None or not isinstance(thinker, dict):
+        return config
+    of_all = {key: config[key] for key in _OF_ALL_PARTS if key in config}
+    return {**of_all, **thinker, "architectures": [name]}
 
 
 def load_json(path: Path) -> Any:

@@ -133,6 +133,7 @@ class Architecture:
         begins_normed: the first layer has no norm before its attention, as the embeddings have one.
         skips_positions: the table of positions has rows before that of the first token.
         takes_images: vectors of images may take the place of token embeddings.
+        takes_sounds: vectors of sounds may.
         has_bidirectional_images: tokens of an image attend to each other in both directions.
         image_axes: how rotary frequencies are divided among time, height and width, where tokens
             of images have positions in all three: SECTIONS or INTERLEAVED; "" for none.
@@ -173,9 +174,14 @@ class Architecture:
     begins_normed: bool = False
     skips_positions: bool = False
     takes_images: bool = False
+    takes_sounds: bool = False
     has_bidirectional_images: bool = False
     image_axes: str = ""
     bidirectional_windows: bool = False
+
+    def has_features(self, max_images: int, max_audios: int) -> bool:
+        """Return whether requests have vectors in place of embeddings, with these options."""
+        return (self.takes_images and max_images > 0) or (self.takes_sounds and max_audios > 0)
 
     @property
     def settings(self) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Files of a request as parts of its messages: images, frames with their times, pages, texts.
+"""Files of a request as parts of its messages: images, sounds, frames with times, pages, texts.
 
 Threads may share a reader.
 """
@@ -14,14 +14,17 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.documents import extract_texts, is_pdf, read_text, render_pages
 from mindspore_serving.llm.images.loading import check_counts, load_file
 from mindspore_serving.llm.images.messages import (
+    AUDIO,
     DOCUMENT,
     IMAGE,
+    PHRASES,
     VIDEO,
     MediaSource,
     Part,
     text_part,
 )
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, digest_of
+from mindspore_serving.llm.images.sound_reader import SoundReader
 from mindspore_serving.llm.images.video import VideoFile
 
 _SHARE = (
@@ -30,10 +33,10 @@ _SHARE = (
 
 
 class ImageMark(dict[str, Any]):
-    """Part that a chat template gets in place of an image, with the image."""
+    """Part that a chat template gets in place of an image or a sound, with that."""
 
     def __init__(self, image: PreparedImage) -> None:
-        super().__init__(type="image")
+        super().__init__(type=image.kind)
         self.image = image
 
 
@@ -44,22 +47,29 @@ class MediaReader:
     Attributes:
         images: of a model that takes pictures.
         config: the limits.
+        sounds: of a model that hears.
     """
 
     images: PromptImageReader | None
     config: EngineConfig
+    sounds: SoundReader | None = None
+
+    @property
+    def by_kind(self) -> dict[str, PromptImageReader | SoundReader]:
+        """Readers of a model, by what they read."""
+        readers = {IMAGE: self.images, AUDIO: self.sounds}
+        return {kind: reader for kind, reader in readers.items() if reader is not None}
 
     def read(self, sources: Sequence[MediaSource]) -> Iterator[list[Part]]:
         """Return the parts that take the place of each file, each read in its turn.
 
         Raises InvalidField, naming the file: too many, not allowed, too large, or broken.
         """
-        if self.images is None:
-            for source in sources:
-                if source.kind != DOCUMENT:
-                    article = "an image" if source.kind == IMAGE else "a video"
-                    text = f"is {article}, but the model reads no images"
-                    raise InvalidField(source.field, text)
+        for source in sources:
+            reader, kind = (self.sounds, "sound") if source.kind == AUDIO else (self.images, IMAGE)
+            if reader is None and source.kind != DOCUMENT:
+                text = f"is {PHRASES[source.kind]}, but the model reads no {kind}s"
+                raise InvalidField(source.field, text)
         check_counts(sources, self.config)
         deadline = time.monotonic() + _SHARE * self.config.preparation_timeout
         is_alone = len(sources) == 1
@@ -69,6 +79,9 @@ class MediaReader:
         if source.kind == IMAGE:
             assert self.images is not None
             return [ImageMark(self.images.read_image(source, is_alone=is_alone))]
+        if source.kind == AUDIO:
+            assert self.sounds is not None
+            return [ImageMark(self.sounds.read_sound(source))]
         try:
             file = load_file(source.url, self.config.max_file_bytes, self.config)
             if source.kind == VIDEO:

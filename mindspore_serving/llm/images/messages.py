@@ -1,8 +1,9 @@
 """Files in the messages of a chat, and the parts that take their places.
 
 Each is a part of a message's content, as in OpenAI's API: {"type": "image_url", "image_url":
-{"url": ...}}, {"type": "video_url", ...} and {"type": "file", "file": {"file_data": ...}}, and may
-have the `field` that errors name.  Images are also ![](url) of Markdown in a text, as in TGI's.
+{"url": ...}}, {"type": "video_url", ...}, {"type": "audio_url", ...}, {"type": "input_audio",
+"input_audio": {"data": ...}} and {"type": "file", "file": {"file_data": ...}}, and may have the
+`field` that errors name.  Images are also ![](url) of Markdown in a text, as in TGI's.
 Knows no file and no model.
 """
 
@@ -19,11 +20,12 @@ Part = dict[str, Any]
 MARKDOWN = re.compile(
     r"!\[\]\(((?:data:|https?://)[^)\s!]*(?:!(?!\[\]\()[^)\s!]*)*)\)", re.IGNORECASE
 )
-IMAGE, VIDEO, DOCUMENT = "image", "video", "document"
-_URLS = {IMAGE: "image_url", VIDEO: "video_url"}  # fields of parts
+IMAGE, VIDEO, AUDIO, DOCUMENT = "image", "video", "audio", "document"
+PHRASES = {IMAGE: "an image", VIDEO: "a video", AUDIO: "a sound"}
+_URLS = {IMAGE: "image_url", VIDEO: "video_url", AUDIO: "audio_url"}  # fields of parts
 _KINDS = {
     "image_url": IMAGE, "input_image": IMAGE, "video_url": VIDEO, "input_video": VIDEO,
-    "file": DOCUMENT, "input_file": DOCUMENT,
+    "audio_url": AUDIO, "input_audio": AUDIO, "file": DOCUMENT, "input_file": DOCUMENT,
 }  # fmt: skip
 
 
@@ -41,7 +43,7 @@ class MediaSource:
 
 
 def has_media(messages: Sequence[Message], markdown: str = "") -> bool:
-    """Return whether there are images, videos or documents in messages, or images in a text."""
+    """Return whether there are files in messages, or images in a text."""
     return MARKDOWN.search(markdown) is not None or any(
         _kind(part) for message in messages for part in _parts(message)
     )
@@ -109,13 +111,25 @@ def _source(part_field: str, part: Mapping[str, Any]) -> MediaSource:
     kind = _kind(part)
     if kind == DOCUMENT:
         return _document(part_field, part)
+    if part.get("input_audio") is not None:
+        return _sound(part_field, part)
     name = _URLS[kind]
     field, value = part.get("field", f"{part_field}.{name}"), part.get(name)
     url = value.get("url") if isinstance(value, Mapping) else value
     if not isinstance(url, str) or not url:
-        article = "an image" if kind == IMAGE else "a video"
-        raise InvalidField(field, f"has no url, expected a data URI of {article}")
+        raise InvalidField(field, f"has no url, expected a data URI of {PHRASES[kind]}")
     return MediaSource(field, url, kind)
+
+
+def _sound(part_field: str, part: Mapping[str, Any]) -> MediaSource:
+    """Return the sound of a part `input_audio`, whose `format` is told by its content instead."""
+    sound = part["input_audio"]
+    data = sound.get("data") if isinstance(sound, Mapping) else None
+    field = part.get("field", f"{part_field}.input_audio.data")
+    if not isinstance(data, str) or not data:
+        raise InvalidField(field, "is missing, expected base64 of a file of sound")
+    url = data if data[:5].lower() == "data:" else f"data:;base64,{data}"
+    return MediaSource(field, url, AUDIO)
 
 
 def _document(part_field: str, part: Mapping[str, Any]) -> MediaSource:

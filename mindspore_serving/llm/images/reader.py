@@ -25,7 +25,7 @@ from mindspore_serving.llm.descriptions.config_types import MAX_INT
 from mindspore_serving.llm.descriptions.settings import flattened
 from mindspore_serving.llm.images.decoding import decode_file
 from mindspore_serving.llm.images.loading import check_counts, load_file
-from mindspore_serving.llm.images.messages import MediaSource
+from mindspore_serving.llm.images.messages import IMAGE, PHRASES, MediaSource
 from mindspore_serving.llm.images.native_video import NativeVideo, read_size
 from mindspore_serving.llm.images.prompt_format import ImagePromptFormat
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
@@ -54,7 +54,7 @@ class MessageArray(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
-    """An image after its processor.
+    """An image after its processor, or a sound after its feature extractor, by `kind`.
 
     `digest` hashes its file, `text` stands for it in the prompt, `count` is the number of its
     vectors, and `inputs` are the arrays from which a tower computes them.
@@ -64,6 +64,7 @@ class PreparedImage(msgspec.Struct, frozen=True, array_like=True):
     text: str
     count: int
     inputs: dict[str, MessageArray]
+    kind: str = IMAGE
 
 
 class ImageReader:
@@ -190,26 +191,6 @@ class PromptImageReader(ImageReader):
         ]
         return [*(part.text_before for part in parts), last], images
 
-    def expand(self, text: str, images: Sequence[PreparedImage]) -> str:
-        """Return `text` with the images' texts in place of the tokens that stand for them.
-
-        Raises InvalidField if the text has more or fewer such tokens than images.
-        """
-        pieces = text.split(self.token)
-        if len(pieces) != len(images) + 1:
-            raise InvalidField(
-                "messages",
-                f"have {len(images)} images and {len(pieces) - 1} times {self.token!r}, the "
-                "placeholder of an image: "
-                + (
-                    "leave it out of texts"
-                    if len(pieces) > len(images)
-                    else "the chat template shows none in such a message, send them as the user"
-                ),
-            )
-        texts = [self.text_of(index, image) for index, image in enumerate(images)]
-        return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
-
     def text_of(self, index: int, image: PreparedImage) -> str:
         """Return the text of an image that is at `index` of the images in its prompt."""
         numbers = self.prompt_format.numbers
@@ -231,6 +212,27 @@ class PromptImageReader(ImageReader):
 
     def _count(self, text: str) -> int:
         return text.count(self._names[0])
+
+
+def expand(text: str, token: str, texts: Sequence[str], kind: str) -> str:
+    """Return `text` with `texts`, those of all media of a kind, in place of each `token`.
+
+    Raises InvalidField if the text has more or fewer such tokens than media.
+    """
+    pieces = text.split(token)
+    if len(pieces) != len(texts) + 1:
+        article, _, name = PHRASES[kind].partition(" ")
+        raise InvalidField(
+            "messages",
+            f"have {len(texts)} {name}s and {len(pieces) - 1} times {token!r}, the "
+            f"placeholder of {article} {name}: "
+            + (
+                "leave it out of texts"
+                if len(pieces) > len(texts)
+                else "the chat template shows none in such a message, send them as the user"
+            ),
+        )
+    return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
 
 def digest_of(*contents: bytes) -> bytes:

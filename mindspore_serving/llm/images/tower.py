@@ -1,10 +1,9 @@
-"""Vectors of images, computed by the vision tower and projection of a multimodal model.
+"""Vectors of images and sounds, computed by the towers and projections of a multimodal model.
 
-Images of one size are computed together.  An image is computed once, and then looked up by the hash
-of its file.
+Images of one size are computed together, and so are sounds of one length.  Each is computed once,
+and then looked up by the hash of its file.
 """
 
-import inspect
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,33 +16,37 @@ from mindspore_serving.backends.source import error_text
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.catalog import COMBINED, OPENVINO
 from mindspore_serving.llm.checkpoint.gguf.files import is_gguf
-from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES, LEFTOVERS, SOUNDS
+from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.images.messages import AUDIO, PHRASES
+from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import PreparedImage, to_arrays
+from mindspore_serving.llm.images.sound_formats import find_sound_format
+from mindspore_serving.llm.images.torch_tower import image_tower, sound_tower
 from mindspore_serving.llm.images.tower_pass import MAX_BATCH_BYTES, Inputs, TowerPass
 from mindspore_serving.llm.step import Vectors
 
 GRAPH_RUNTIMES = (OPENVINO, COMBINED)
 MAX_CACHED_BYTES = 256 << 20  # of vectors
-# By model_type: the axis of an input along which images lie, where that is not the first.
-_AXES = {"minicpmv4_6": {"pixel_values": -1}}
 Computed: TypeAlias = list[tuple[bytes, Vectors]]  # hash of each image, and its vectors
 
 
 class Tower:
-    """Vision tower of one model, with a cache of vectors.  Used by one thread.
+    """Towers of one model for images and for sounds, with a cache of vectors.  Used by one thread.
 
-    `num_computed` counts the images that were not in the cache.  A batch has at most
+    `num_computed` counts the images and sounds that were not in the cache.  A batch has at most
     `max_batch_bytes` of inputs, or a single image.
     """
 
     def __init__(
         self,
-        tower_pass: TowerPass,
+        tower_pass: TowerPass | None,
         max_bytes: int = MAX_CACHED_BYTES,
         max_batch_bytes: int = MAX_BATCH_BYTES,
+        sound_pass: TowerPass | None = None,
     ) -> None:
-        self._pass = tower_pass
+        self._pass, self._sound_pass = tower_pass, sound_pass
         self._max_bytes, self._max_batch_bytes = max_bytes, max_batch_bytes
         self._cached: OrderedDict[bytes, Vectors] = OrderedDict()
         self._num_bytes = 0
@@ -51,12 +54,13 @@ class Tower:
 
     @classmethod
     def open(cls, directory: Path, config: EngineConfig, runtime: str = "") -> "Tower":
-        """Load the tower of the model in `directory`, for a model that `runtime` computes.
+        """Load the towers of the model in `directory`, for a model that `runtime` computes.
 
         Raises StartError: a library is missing, or weights are missing or do not fit.
         """
         bound = 0 if config.deterministic else MAX_BATCH_BYTES
-        return cls(_open_pass(directory, config, runtime), max_batch_bytes=bound)
+        seeing, hearing = _open_passes(directory, config, runtime)
+        return cls(seeing, max_batch_bytes=bound, sound_pass=hearing)
 
     def compute(self, images: Sequence[PreparedImage]) -> Computed:
         """Return the hash of each image and its vectors, float32 [count, image_features].
@@ -84,7 +88,7 @@ class Tower:
                 results[digest] = self._cached[digest]
             else:
                 shapes = ((n, x.dtype, x.shape) for n, x in sorted(image.inputs.items()))
-                groups.setdefault(tuple(shapes), []).append(image)
+                groups.setdefault((image.kind, *shapes), []).append(image)
         for group in groups.values():
             size = sum(len(array.content) for array in group[0].inputs.values())
             count = max(1, self._max_batch_bytes // max(1, size))
@@ -95,12 +99,13 @@ class Tower:
     def _compute(self, images: Sequence[PreparedImage]) -> dict[bytes, Vectors | ServingError]:
         """Compute images of equal shapes together; each by itself if that fails."""
         try:
-            vectors = self._pass.run([self._inputs(image) for image in images])
+            tower = self._pass_of(images[0])
+            vectors = tower.run([self._inputs(image) for image in images])
             if len(vectors) != sum(image.count for image in images):
+                phrase, count = PHRASES[images[0].kind], images[0].count
                 raise ServingError(
-                    f"an image has {len(vectors) // len(images)} vectors, but {images[0].count} "
-                    "tokens in the prompt: the sizes of the image processor do not match "
-                    "config.json"
+                    f"{phrase} has {len(vectors) // len(images)} vectors, but {count} tokens in "
+                    "the prompt: the sizes of its processor do not match config.json"
                 )
         except ServingError as error:
             if len(images) == 1:
@@ -116,7 +121,13 @@ class Tower:
         return {image.digest: part for image, part in zip(images, parts, strict=True)}
 
     def _inputs(self, image: PreparedImage) -> Inputs:
-        return {name: x for name, x in to_arrays(image).items() if name in self._pass.names}
+        names = self._pass_of(image).names
+        return {name: x for name, x in to_arrays(image).items() if name in names}
+
+    def _pass_of(self, image: PreparedImage) -> TowerPass:
+        tower = self._sound_pass if image.kind == AUDIO else self._pass
+        assert tower is not None
+        return tower
 
     def _store(self, digest: bytes, vectors: Vectors) -> None:
         self.num_computed += 1
@@ -125,37 +136,6 @@ class Tower:
         while self._num_bytes > self._max_bytes:
             _, oldest = self._cached.popitem(last=False)
             self._num_bytes -= oldest.nbytes
-
-
-class TorchTower:
-    """Vision tower of the transformers library, on PyTorch in float32."""
-
-    def __init__(self, model: Any) -> None:
-        self._model = model
-        self._axes = _AXES.get(model.config.model_type, {})
-        self.names = frozenset(inspect.signature(model.get_image_features).parameters)
-
-    def run(self, images: Sequence[Inputs]) -> Vectors:
-        """Return the vectors of images, as `TowerPass`."""
-        import torch
-
-        device = self._model.device
-        try:
-            with torch.inference_mode():
-                inputs = {
-                    name: torch.tensor(
-                        np.concatenate([x[name] for x in images], self._axes.get(name, 0)),
-                        device=device,
-                    )
-                    for name in images[0]
-                }
-                output = self._model.get_image_features(**inputs, return_dict=True)
-                deeper = getattr(output, "deepstack_features", None) or ()
-                levels = [torch.cat(list(level)) for level in (output.pooler_output, *deeper)]
-                vectors: Vectors = torch.cat(levels, -1).float().cpu().numpy()
-        except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
-            raise ServingError(f"an image cannot be computed: {error_text(error)}") from error
-        return vectors
 
 
 def _of_request(
@@ -170,40 +150,55 @@ def _of_request(
     return computed
 
 
-def _open_pass(directory: Path, config: EngineConfig, runtime: str) -> TowerPass:
-    if runtime in GRAPH_RUNTIMES or is_gguf(directory):
-        from mindspore_serving.llm.images.graph_tower import open_graph_tower
+def _open_passes(
+    directory: Path, config: EngineConfig, runtime: str
+) -> tuple[TowerPass | None, TowerPass | None]:
+    """Return the towers for images and for sounds, None for what the model does not take."""
+    fields = find_config(directory)
+    sees = config.max_images > 0 and find_prompt_format(fields) is not None
+    hears = config.max_audios > 0 and find_sound_format(fields) is not None
+    seeing: TowerPass | None = _open_graph(directory, config, runtime) if sees else None
+    if hears or (sees and seeing is None):
+        model = _load(directory, config, hears=hears)
+        if sees and seeing is None:
+            seeing = image_tower(model)
+        return seeing, sound_tower(model) if hears else None
+    return seeing, None
 
-        tower = open_graph_tower(directory, config)
-        if tower is not None:
-            return tower
+
+def _open_graph(directory: Path, config: EngineConfig, runtime: str) -> TowerPass | None:
+    if runtime not in GRAPH_RUNTIMES and not is_gguf(directory):
+        return None
+    from mindspore_serving.llm.images.graph_tower import open_graph_tower
+
+    tower = open_graph_tower(directory, config)
+    if tower is None:
         log.warning(
             "%s: images run on torch in float32: their tower is not of a family with a graph",
             directory.name,
         )
-    return TorchTower(_load(directory, config))
+    return tower
 
 
-def _load(directory: Path, config: EngineConfig) -> Any:
+def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
     """Load the library's model without its language model."""
     try:
         import torch
         import transformers
     except ModuleNotFoundError as error:
-        raise StartError(extras.missing(error, "a model that takes images")) from error
+        raise StartError(extras.missing(error, "a model that takes images or sounds")) from error
     from mindspore_serving.llm.runtimes.torch.opening import open_device
 
     transformers.logging.disable_progress_bar()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # about the tensors of the language model
     try:
-        model, loaded = transformers.AutoModelForImageTextToText.from_pretrained(
+        settings = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+        model, loaded = transformers.AutoModelForMultimodalLM.from_pretrained(
             directory,
-            config=_without_language(
-                transformers.AutoConfig.from_pretrained(
-                    directory, local_files_only=True, trust_remote_code=False
-                )
-            ),
+            config=_without_language(settings, hears=hears),
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -214,27 +209,34 @@ def _load(directory: Path, config: EngineConfig) -> Any:
         )
     except Exception as error:  # the library has no errors of its own
         raise StartError(
-            f"transformers cannot load the vision tower of {directory}: {error_text(error)}"
+            f"transformers cannot load the towers of {directory}: {error_text(error)}"
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
-    for name in sorted(name for name in loaded["unexpected_keys"] if IMAGES.has(name, ())):
-        if not any(row.has(name, ()) for row in LEFTOVERS if row is not IMAGES):
-            raise StartError(f"{directory} has a tensor {name!r}, which its vision tower lacks")
+    read = (IMAGES, SOUNDS) if hears else (IMAGES,)
+    for name in sorted(loaded["unexpected_keys"]):
+        if any(row.has(name, ()) for row in read) and not any(
+            row.has(name, ()) for row in LEFTOVERS if row not in read
+        ):
+            raise StartError(f"{directory} has a tensor {name!r}, which its towers lack")
     wrong = [*loaded["missing_keys"], *(name for name, *_ in loaded["mismatched_keys"])]
     for name in sorted(wrong):
         if not name.endswith(("lm_head.weight", "embed_tokens.weight")):
             raise StartError(f"{directory} has no tensor {name!r} of the size that its model needs")
-    return model.model.eval().to(open_device(config.device))
+    towers = model.model
+    if not hears and getattr(towers, "audio_tower", None) is not None:
+        towers.audio_tower = None
+    return towers.eval().to(open_device(config.device))
 
 
-def _without_language(config: Any) -> Any:
+def _without_language(config: Any, *, hears: bool) -> Any:
+    config = getattr(config, "thinker_config", config)  # of Qwen-Omni
     text = config.text_config
     text.num_hidden_layers, text.vocab_size, text.pad_token_id = 0, 1, None
     if getattr(text, "layer_types", None):
         text.layer_types = []
     if getattr(text, "hidden_size_per_layer_input", None):  # Gemma 4's table, of all its tokens
         text.hidden_size_per_layer_input = 0
-    if getattr(config, "audio_config", None) is not None:
+    if not hears and not config.model_type.endswith("_thinker"):  # which need one
         config.audio_config = None
     return config

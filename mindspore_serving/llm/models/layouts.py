@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.checkpoint.leftovers import IMAGES
+from mindspore_serving.llm.checkpoint.leftovers import IMAGES, SOUNDS, Leftover
 from mindspore_serving.llm.checkpoint.packing import is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import QuantizedTensor
 from mindspore_serving.llm.checkpoint.safetensors import StoredTensor
@@ -259,17 +259,25 @@ def _normalise_baichuan_head(checkpoint: Checkpoint, tensors: Tensors) -> Tensor
 
 _TEXT_PARTS = (
     ("language_model.", ""), ("model.language_model.", "model."), ("model.text_model.", "model."),
+    ("thinker.", ""),
 )  # fmt: skip
+
+
+def tower_patterns(architecture: Architecture) -> tuple[Leftover, ...]:
+    """Return the patterns of the tensors that compute vectors of images and sounds."""
+    if architecture.takes_sounds:
+        return IMAGES, SOUNDS
+    return (IMAGES,) if architecture.takes_images else ()
 
 
 def _text_model(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:
     """Return the tensors under the names of a text model, without those that `llm.images` reads."""
     _, architecture = translate_config(checkpoint.config)
-    result = {}
+    result, towers = {}, tower_patterns(architecture)
     for name, stored in tensors.items():
         parts = (pair for pair in _TEXT_PARTS if name.startswith(pair[0]))
         before, after = next(parts, ("", ""))
-        if not (architecture.takes_images and IMAGES.has(name, stored.shape)):
+        if not any(row.has(name, stored.shape) for row in towers):
             result[after + name[len(before) :]] = stored
     return result
 

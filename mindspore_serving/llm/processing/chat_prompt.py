@@ -45,14 +45,14 @@ class ChatPrompt:
         self,
         request: Generate | Tokenize,
         tools: Sequence[dict[str, Any]] | None,
-        image_token: str = "",
+        media_tokens: Mapping[str, str] | None = None,
     ) -> str:
         """Return the text of the messages of `request`, which see `tools`.
 
-        `image_token` stands for an image.  Raises RequestRefused or InvalidField.
+        `media_tokens` are those of `ChatTemplate.render`.  Raises RequestRefused or InvalidField.
         """
         try:
-            return self._render(request, tools, image_token)
+            return self._render(request, tools, media_tokens)
         except InvalidField:
             raise
         except (InvalidInputs, StartError) as error:
@@ -62,7 +62,7 @@ class ChatPrompt:
         self,
         request: Generate | Tokenize,
         tools: Sequence[dict[str, Any]] | None,
-        image_token: str,
+        media_tokens: Mapping[str, str] | None,
     ) -> str:
         template = self._find(request)
         options = dict(request.template_options)
@@ -85,7 +85,7 @@ class ChatPrompt:
             continue_final_message=continues,
             tools=to_template(tools) if tools else None,
             options=options,
-            image_token=image_token,
+            media_tokens=media_tokens,
         )
 
     def _with_system(self, messages: Sequence[Message]) -> Sequence[Message]:

@@ -35,6 +35,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
 from mindspore_serving.llm.grammar.source import is_large
 from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.images.sound_reader import open_sound_reader
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import (
     PreparedEvent,
@@ -68,14 +69,21 @@ def load(setup: bytes) -> Mapping[str, Role]:
     directory = Path(decoded.directory)
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
-    images, limits = None, EngineConfig(**decoded.config)
-    if decoded.card.takes_images:
+    images, sounds, limits = None, None, EngineConfig(**decoded.config)
+    if decoded.card.takes_images or decoded.card.takes_sounds:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing
-        # Image processors do not need PyTorch, whose import takes seconds and 400 MB.
+        # Processors do not need PyTorch, whose import takes seconds and 400 MB.
         sys.modules["torch"] = None  # type: ignore[assignment]
         images = open_reader(directory, tokenizer, limits)
+        sounds = open_sound_reader(directory, tokenizer, limits)
     processor = Processor(
-        tokenizer, template, decoded.card, is_trusted=False, images=images, limits=limits
+        tokenizer,
+        template,
+        decoded.card,
+        is_trusted=False,
+        images=images,
+        sounds=sounds,
+        limits=limits,
     )
     try:
         processor.warm()

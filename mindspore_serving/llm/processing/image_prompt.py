@@ -1,13 +1,14 @@
-"""Images of one request, in the text of its prompt and in its tokens."""
+"""Images and sounds of one request, in the text of its prompt and in its tokens."""
 
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.media import ImageMark, MediaReader
 from mindspore_serving.llm.images.messages import (
+    IMAGE,
     MARKDOWN,
     Message,
     find_media,
@@ -15,16 +16,22 @@ from mindspore_serving.llm.images.messages import (
     replace_media,
 )
 from mindspore_serving.llm.images.qwen_formats import grid_and_interval, rope_positions
-from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
+from mindspore_serving.llm.images.reader import (
+    PreparedImage,
+    PromptImageReader,
+    expand,
+    to_arrays,
+)
+from mindspore_serving.llm.images.sound_reader import SoundReader
 from mindspore_serving.llm.images.tower import Tower
 
 Messages: TypeAlias = Sequence[Message]
 
 
 class ImagePrompt:
-    """Images of `messages`, or of the text `markdown`, read by `reader`.
+    """Images and sounds of `messages`, or images of the text `markdown`, read by `reader`.
 
-    `messages` are those of the request, with texts and marks in place of images, videos and
+    `messages` are those of the request, with texts and marks in place of images, sounds, videos and
     documents.  Raises InvalidField naming a file that cannot be used.
     """
 
@@ -41,64 +48,97 @@ class ImagePrompt:
             }
         self._markdown = markdown
         self.messages = None if messages is None else replace_media(messages, replacements)
-        self._has_images = bool(self.of(self.messages))
-
-    @property
-    def token(self) -> str:
-        """Text that stands for an image; "" if there are none."""
-        return self._reader.token if self._reader is not None and self._has_images else ""
+        kinds = {image.kind for image in self.of(self.messages)}
+        self.tokens = {  # by the kind of what they stand for
+            kind: each.token for kind, each in reader.by_kind.items() if kind in kinds
+        }
 
     def of(self, messages: Messages | None) -> list[PreparedImage]:
-        """Return the images of some of the messages, in order; or of the text."""
+        """Return the images and sounds of some of the messages, in order; or of the text."""
         links = [self._links[match[1]] for match in MARKDOWN.finditer(self._markdown)]
         parts = parts_of(messages or ())
         return [mark.image for mark in (*links, *parts) if isinstance(mark, ImageMark)]
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
-        reader, indices = self._reader, count()
-        if not self._links or reader is None:
+        if not self._links:
             return text
-        return MARKDOWN.sub(
-            lambda match: reader.text_of(next(indices), self._links[match[1]].image), text
-        )
+        texts = iter(self._texts(IMAGE, self.of(None)))
+        return MARKDOWN.sub(lambda _: next(texts), text)
 
     def expand(self, text: str, messages: Messages) -> str:
-        """Return the text of some of the messages with the texts of its images."""
-        if self._reader is None or not self._has_images:
-            return text
-        return self._reader.expand(text, self.of(messages))
+        """Return the text of some of the messages with the texts of its images and sounds."""
+        media = self.of(messages)
+        for kind, token in self.tokens.items():
+            text = expand(text, token, self._texts(kind, media), kind)
+        return text
+
+    def _texts(self, kind: str, media: Sequence[PreparedImage]) -> list[str]:
+        """Return the texts of those of `media` that are of a kind, in order."""
+        chosen = [medium for medium in media if medium.kind == kind]
+        if kind == IMAGE and self._reader is not None:
+            return [self._reader.text_of(index, image) for index, image in enumerate(chosen)]
+        return [medium.text for medium in chosen]
 
 
 def to_prompt_images(
-    reader: PromptImageReader,
+    reader: MediaReader,
     tower: Tower,
     ids: Sequence[int],
     images: Sequence[PreparedImage],
     computed: Any = None,
 ) -> PromptImages:
-    """Return the images of the prompt `ids` as the engine takes them.
+    """Return the images and sounds of the prompt `ids` as the engine takes them.
 
-    `computed` are the vectors of the images, None to compute them now.
-
-    Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
-    computed.
+    `computed` are their vectors, None to compute them now.  Raises InvalidInputs if the prompt lacks tokens for
+    them, ServingError if they cannot be computed.
     """
-    prompt_format, parts = reader.prompt_format, None
-    tokens = {prompt_format.token_id}
-    if reader.takes_videos and prompt_format.video and prompt_format.video.token_id is not None:
-        tokens.add(prompt_format.video.token_id)
-    positions = [index for index, token_id in enumerate(ids) if token_id in tokens]
-    expected = sum(image.count for image in images)
-    if len(positions) != expected:
-        raise InvalidInputs(
-            f"the prompt has {len(positions)} image tokens, expected {expected} for its images"
-        )
-    if size := prompt_format.merge_size:
-        grids = [grid_and_interval(to_arrays(image), size) for image in images]
-        parts = rope_positions(len(ids), positions, grids)
+    positions: dict[int, list[int]] = {}  # of each image or sound, by its number
+    rows, axes = [], None
+    for kind, each in reader.by_kind.items():
+        media = {i: image for i, image in enumerate(images) if image.kind == kind}
+        if not media:
+            continue
+        row = each.prompt_format
+        rows.append(row)
+        placeholders = _placeholders(each)
+        tokens = [i for i, token_id in enumerate(ids) if token_id in placeholders]
+        positions |= _divided(tokens, media, kind)
+        if row.merge_size:
+            grids = [grid_and_interval(to_arrays(x), row.merge_size) for x in media.values()]
+            axes = rope_positions(len(ids), tokens, grids)
+    computed = computed or tower.compute(images)
+    order = sorted(positions, key=lambda number: positions[number][0])
     return PromptImages(
-        positions, computed or tower.compute(images),
-        is_bidirectional=prompt_format.is_bidirectional, fill_id=prompt_format.fill_id,
-        rope_positions=parts,
-    )  # fmt: skip
+        list(chain.from_iterable(positions[number] for number in order)),
+        [computed[number] for number in order],
+        is_bidirectional=any(row.is_bidirectional for row in rows),
+        fill_id=next((row.fill_id for row in rows if row.fill_id is not None), None),
+        rope_positions=axes,
+    )
+
+
+def _placeholders(reader: PromptImageReader | SoundReader) -> set[int]:
+    """Return the tokens that stand for images or sounds, and for videos if they have their own."""
+    tokens = {reader.prompt_format.token_id}
+    if isinstance(reader, PromptImageReader) and reader.takes_videos:
+        video = reader.prompt_format.video
+        if video is not None and video.token_id is not None:
+            tokens.add(video.token_id)
+    return tokens
+
+
+def _divided(
+    tokens: list[int], media: Mapping[int, PreparedImage], kind: str
+) -> dict[int, list[int]]:
+    """Return which of `tokens` stand for each of the media of a kind.
+
+    Raises InvalidInputs if these are too few or too many.
+    """
+    count = sum(image.count for image in media.values())
+    if len(tokens) != count:
+        raise InvalidInputs(
+            f"the prompt has {len(tokens)} {kind} tokens, expected {count} for its {kind}s"
+        )
+    remaining = iter(tokens)
+    return {number: list(islice(remaining, image.count)) for number, image in media.items()}

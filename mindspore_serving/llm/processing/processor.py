@@ -30,6 +30,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage, PromptImageReader
+from mindspore_serving.llm.images.sound_reader import SoundReader
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.processing.answer_format import (
     TRANSLATIONS,
@@ -92,7 +93,8 @@ class Processor:
 
     `find_adapter` returns the number of a LoRA adapter by its name, 0 for "".  Unless `is_trusted`,
     grammars may be written by anybody: see `GrammarCompiler`.  `images` reads the images of
-    requests, and `tower` computes them, where requests are completed.  `limits` are those of files.
+    requests and `sounds` their sounds, and `tower` computes them, where requests are completed.
+    `limits` are those of files.
     """
 
     def __init__(
@@ -104,12 +106,13 @@ class Processor:
         *,
         is_trusted: bool = True,
         images: ImageReader | None = None,
+        sounds: SoundReader | None = None,
         tower: Tower | None = None,
         limits: EngineConfig | None = None,
     ) -> None:
         self.adapter = find_adapter
-        self._images = images if isinstance(images, PromptImageReader) else None
-        self._media = MediaReader(self._images, limits or EngineConfig())
+        in_prompts = images if isinstance(images, PromptImageReader) else None
+        self._media = MediaReader(in_prompts, limits or EngineConfig(), sounds)
         self._tower = tower
         self._is_trusted = is_trusted
         self._tokenizer = tokenizer
@@ -118,7 +121,7 @@ class Processor:
             chat_template, special_tokens, card.tool_format, card.system_message
         )
         self._card = card
-        self.texts = TextReader(tokenizer, card, None if self._images else images)
+        self.texts = TextReader(tokenizer, card, None if in_prompts else images)
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._lock = threading.Lock()
 
@@ -229,9 +232,8 @@ class Processor:
         self, ids: Sequence[int], images: Sequence[PreparedImage], computed: Any = None
     ) -> PromptImages:
         """Return the images of a prompt as the engine takes them; `computed` if they are known."""
-        assert self._images is not None
         assert self._tower is not None
-        return to_prompt_images(self._images, self._tower, ids, images, computed)
+        return to_prompt_images(self._media, self._tower, ids, images, computed)
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         """Return the tokens of a text or a conversation, with their offsets in it."""
@@ -310,8 +312,9 @@ class Processor:
         if request.truncate is not None:
             if request.truncate < 1:
                 raise InvalidField("truncate", f"is {request.truncate}, expected an int >= 1")
-            if images.token:
-                raise InvalidField("truncate", "is set, expected none in a chat with images")
+            if images.tokens:
+                problem = "is set, expected none in a chat with images or sounds"
+                raise InvalidField("truncate", problem)
             ids = ids[-request.truncate :]
         if not ids:
             text = "the prompt is empty, expected at least one token"
@@ -371,7 +374,7 @@ class Processor:
             return images.expand_markdown(request.prompt), request.add_special
         if request.prompt is not None:
             raise InvalidInputs("the request has both a prompt and messages, expected one of them")
-        text = images.expand(self._chat.text(request, tools, images.token), request.messages)
+        text = images.expand(self._chat.text(request, tools, images.tokens), request.messages)
         return text, False  # the template has written them
 
     def _check_length(self, count: int) -> None:

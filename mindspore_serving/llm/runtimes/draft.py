@@ -77,7 +77,7 @@ def _open_with_head(
         # Enough for the blocks of the model, whose tables the head shares.
         memory = runner.num_blocks * runner.cache_memory.block_bytes * sizes[1] // sizes[0]
         head_config = replace(
-            config, adapters={}, max_loras=0, max_images=0, prefix_cache_dir=None,
+            config, adapters={}, max_loras=0, max_images=0, max_audios=0, prefix_cache_dir=None,
             prefix_cache_store="", deterministic=False,
             max_model_len=min(longest, runner.max_model_len),
             kv_cache_memory=memory + memory // 8,
@@ -160,6 +160,7 @@ def _divided(
         adapters={},
         max_loras=0,
         max_images=0,
+        max_audios=0,
         prefix_cache_dir=None,
         prefix_cache_store="",
         deterministic=False,  # draft tokens are verified, so they may differ

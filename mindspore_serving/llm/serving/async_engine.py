@@ -136,6 +136,7 @@ class AsyncEngine:
             opened.find_adapter,
             is_trusted=False,
             images=opened.images,
+            sounds=opened.sounds,
             tower=opened.tower,
             limits=opened.config,
         )

@@ -42,7 +42,7 @@ BATCH_BYTES = 16 << 20  # of requests whose images are computed together
 FILE_OPTIONS = (
     "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
     "max_videos", "max_video_seconds", "max_video_frames", "max_documents", "max_document_pages",
-    "max_file_bytes",
+    "max_file_bytes", "max_audios", "max_audio_seconds",
 )  # fmt: skip
 
 Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.core.speech_messages import SpokenWord
+from mindspore_serving.llm.sounds.features import HOP, RATE
 from mindspore_serving.llm.speech.decoding import PieceText
-from mindspore_serving.llm.speech.features import HOP, RATE
 from mindspore_serving.llm.speech.rules import Floats
 from mindspore_serving.llm.speech.settings import SpeechModel
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from mindspore_serving.llm.sounds.features import Sound, features_of
 from mindspore_serving.llm.speech.decoding import PieceDecoding
-from mindspore_serving.llm.speech.features import Sound, features_of
 from mindspore_serving.llm.speech.rules import Floats, likeliest_language
 from mindspore_serving.llm.speech.runner import SpeechRunner
 from mindspore_serving.llm.speech.settings import SpeechModel

@@ -14,7 +14,7 @@ import numpy as np
 from mindspore_serving import log
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
 from mindspore_serving.isolation.fork_server import Role, answer_jobs, run
-from mindspore_serving.llm.speech.sound import Samples, read_sound
+from mindspore_serving.llm.sounds.decoding import Samples, read_sound
 
 MODULE = "mindspore_serving.llm.speech.child"
 DECODE = "decode"  # the role
@@ -38,9 +38,7 @@ def load(setup: bytes) -> Mapping[str, Role]:
     """Import the decoder; return the roles of the processes to fork."""
     limit = msgspec.msgpack.decode(setup, type=SoundSetup).max_seconds
     with suppress(ModuleNotFoundError):
-        import av
-
-        av.logging.set_level(av.logging.PANIC)  # of files, which clients send
+        pass  # before any file
 
     def decode(stream: socket.socket) -> None:
         answer_jobs(stream, partial(_answer, limit))

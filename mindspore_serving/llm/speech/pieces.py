@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.speech.features import RATE, SAMPLES
-from mindspore_serving.llm.speech.sound import Samples
+from mindspore_serving.llm.sounds.decoding import Samples
+from mindspore_serving.llm.sounds.features import RATE, SAMPLES
 
 _FRAME = RATE // 50  # samples whose level is measured together
 _SEARCHED = 12 * RATE  # at the end of a piece, for a place to cut

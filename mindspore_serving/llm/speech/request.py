@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mindspore_serving.core.speech_messages import SpokenSegment, Transcribe
+from mindspore_serving.llm.sounds.decoding import Samples
+from mindspore_serving.llm.sounds.features import RATE, Sound
 from mindspore_serving.llm.speech.alignment import Aligner, with_words
 from mindspore_serving.llm.speech.decoding import TEMPERATURES, PieceDecoding, PieceText
-from mindspore_serving.llm.speech.features import RATE, Sound
 from mindspore_serving.llm.speech.pieces import SoundPiece, cut
 from mindspore_serving.llm.speech.rules import Floats
 from mindspore_serving.llm.speech.settings import SpeechModel
-from mindspore_serving.llm.speech.sound import Samples
 
 _FULL_SCALE = np.float32(32768)
 

@@ -1,4 +1,4 @@
-"""Pictures in the chat of the page, in a real Chromium.
+"""Pictures and sounds in the chat of the page, in a real Chromium.
 
 One test, a long one, has a model that takes pictures.  In the others, which need certain answers
 and faults, what such a model would answer is given in its place.
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 COMPLETIONS = "/v1/chat/completions"
 KINDS = {
     "png": "image/png", "tiff": "image/tiff", "mp4": "video/mp4", "wmv": "video/x-ms-wmv",
-    "pdf": "application/pdf",
+    "pdf": "application/pdf", "mp3": "audio/mpeg", "mid": "audio/midi",
 }  # fmt: skip
 ATTACHED = "document.querySelectorAll('#attached li').length"
 FAILURE = "document.querySelector('.failure').innerText"
@@ -77,7 +77,7 @@ def seeing(request: pytest.FixtureRequest, chromium: Browser, server: Talking) -
 
 
 def say_red(browser: Browser) -> None:
-    card = {"id": MODEL, "max_model_len": 1000, "input_modalities": ["text", "image"]}
+    card = {"id": MODEL, "max_model_len": 1000, "input_modalities": ["text", "image", "audio"]}
     browser.answer("/v1/models", 200, json.dumps({"data": [card]}))
     browser.answer(COMPLETIONS, 200, streamed({"content": "red"}), "text/event-stream")
 
@@ -140,6 +140,8 @@ def test_an_image_alone_is_a_message_unless_removed(seeing: Browser) -> None:
         ("broken.png", "AAAA", 0, "broken.png cannot be read as an image."),
         ("film.mp4", RED, 24_000_000, "film.mp4 has 24.0 MB; it may have at most 24 MB."),
         ("film.wmv", RED, 0, "film.wmv cannot be sent: videos may be MP4"),
+        ("song.mid", RED, 0, "song.mid cannot be sent: sounds may be WAV, MP3"),
+        ("song.mp3", RED, 24_000_000, "song.mp3 has 24.0 MB; it may have at most 24 MB."),
     ],
 )
 def test_why_a_file_is_not_taken_is_on_the_screen(
@@ -169,6 +171,45 @@ def test_a_video_or_a_pdf_is_sent_to_a_model_with_images(
     (message,) = bodies(seeing)[-1]["messages"]
     assert message["content"] == [part, {"type": "text", "text": "What happens?"}]
     assert name in seeing.text(".message.user .file")
+
+
+@pytest.mark.parametrize("how", ["dropped", "chosen"])
+def test_a_sound_goes_with_the_message(seeing: Browser, how: str) -> None:
+    body = base64.b64encode(b"ID3 and more").decode()
+    give(seeing, how, "song.mp3", body)
+    seeing.until(f"{ATTACHED} === 1")
+    ask(seeing, "Who sings?")
+    finished(seeing)
+    (message,) = bodies(seeing)[-1]["messages"]
+    part = {"type": "input_audio", "input_audio": {"data": body, "format": "mp3"}}
+    assert message["content"] == [part, {"type": "text", "text": "Who sings?"}]
+    assert "song.mp3" in seeing.text(".message.user .file")
+
+
+MICROPHONE = "document.getElementById('microphone')"
+
+
+def test_a_recording_goes_with_the_message(seeing: Browser) -> None:
+    seeing.click("#microphone")
+    seeing.until(f"{MICROPHONE}.ariaPressed === 'true'")
+    seeing.click("#microphone")
+    seeing.until(f"{ATTACHED} === 1 && {MICROPHONE}.ariaPressed === 'false'")
+    ask(seeing, "Who speaks?")
+    finished(seeing)
+    (message,) = bodies(seeing)[-1]["messages"]
+    sound = message["content"][0]["input_audio"]
+    assert sound["format"] == "webm"
+    assert base64.b64decode(sound["data"]).startswith(b"\x1a\x45\xdf\xa3")
+
+
+def test_a_microphone_that_cannot_be_used_is_said(seeing: Browser) -> None:
+    seeing.evaluate(
+        "navigator.mediaDevices.getUserMedia = async () => { throw new Error('no microphone') }"
+    )
+    seeing.click("#microphone")
+    seeing.until(f"{FAILURE} === 'The microphone cannot be used.'")
+    seeing.evaluate("delete navigator.mediaDevices.getUserMedia")
+    assert seeing.evaluate(ATTACHED) == 0
 
 
 SEEN = "document.getElementById('seen')"
@@ -262,11 +303,15 @@ def test_pictures_are_kept_and_in_the_file_of_an_export(browser: Browser, server
     assert RED in browser.evaluate("window.file.text()")
 
 
-def test_an_image_for_a_model_that_takes_none_is_refused(page: Browser) -> None:
+def test_images_and_sounds_for_a_model_that_takes_none_are_refused(page: Browser) -> None:
     give(page, "dropped")
     page.until(f"{FAILURE} === '{MODEL} does not accept images.'")
     assert page.evaluate(ATTACHED) == 0
+    give(page, "dropped", "song.mp3")
+    page.until(f"{FAILURE} === '{MODEL} does not accept sounds.'")
+    assert page.evaluate(ATTACHED) == 0
     assert page.evaluate("document.getElementById('camera').hidden")
+    assert page.evaluate(f"{MICROPHONE}.hidden")
 
 
 @pytest.mark.long  # tests/e2e/test_image_inputs.py sends what the page sends

@@ -13,9 +13,11 @@ from mindspore_serving.core.llm_messages import Generate, RequestRefused
 from mindspore_serving.errors import InvalidField, StartError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.messages import find_media
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.frontends.openai.serving import CARD
@@ -108,10 +110,12 @@ def test_images_of_a_prompt_are_numbered_as_by_the_processor(directories):
     opened = reader(directories["minicpm-v"])
     library = library_processor(PROCESSORS["minicpm-v"][0], None, MINICPM)
     pictures = [seeing.image(seed, *size) for seed, size in enumerate(SIZES[:3])]
-    images = opened.read(find_media(seeing.chat(*pictures)))
+    prompt = ImagePrompt(MediaReader(opened, EngineConfig()), seeing.chat(*pictures))
     text = "".join(f"{number}: {opened.token} " for number in range(3))
-    texts = library._prepend_local_ids([text], [each.text for each in images], opened.token)
-    assert opened.expand(text, images) == "".join(f"{n}: {texts[n]} " for n in range(3))
+    images = [each.text for each in prompt.of(prompt.messages)]
+    texts = library._prepend_local_ids([text], images, opened.token)
+    expanded = prompt.expand(text, prompt.messages)
+    assert expanded == "".join(f"{n}: {texts[n]} " for n in range(3))
     assert texts[2].startswith("<image_id>2</image_id><image>")
 
 

@@ -162,7 +162,7 @@ def test_images_of_small_files_are_recognised_whatever_their_format(directory):
 def test_a_template_of_texts_gets_the_token_in_place_of_an_image():
     template = ChatTemplate("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
     messages = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": " hi"}]}]
-    assert template.render(messages, image_token="<image>") == "user: <image> hi"
+    assert template.render(messages, media_tokens={"image": "<image>"}) == "user: <image> hi"
 
 
 def test_a_template_of_parts_gets_texts_as_parts():

@@ -7,8 +7,8 @@ import torch
 from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.sounds.features import RATE, features_of, log_mel
 from mindspore_serving.llm.speech.batch import SpeechBatch
-from mindspore_serving.llm.speech.features import RATE, features_of, log_mel
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner
 from mindspore_serving.llm.speech.settings import is_speech, open_speech_model

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.llm.speech.features import RATE, SAMPLES
+from mindspore_serving.llm.sounds.features import RATE, SAMPLES
 from mindspore_serving.llm.speech.pieces import cut
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_serving.core.speech_messages import SOUND_FORMATS
 from mindspore_serving.errors import InvalidField
-from mindspore_serving.llm.speech.sound import read_sound
+from mindspore_serving.llm.sounds.decoding import read_sound
 from mindspore_serving.llm.voices import encoding
 from mindspore_serving.llm.voices.encoding import open_encoder
 

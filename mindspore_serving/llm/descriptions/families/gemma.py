@@ -89,13 +89,14 @@ def _gemma3_images(architecture: Architecture, config: Config) -> Architecture:
 
 
 def _gemma4_images(architecture: Architecture, config: Config) -> Architecture:
-    """Add images, unless the checkpoint is of the text part only."""
+    """Add images and sounds, unless the checkpoint is of the text part only."""
     if not config.get("vision_config"):
         return architecture
+    hears = bool(config.get("audio_config"))
     sees_whole = config.get("use_bidirectional_attention") == "vision"
     return replace(
-        architecture, takes_images=True, has_bidirectional_images=sees_whole,
-        bidirectional_windows=sees_whole,
+        architecture, takes_images=True, takes_sounds=hears,
+        has_bidirectional_images=sees_whole, bidirectional_windows=sees_whole,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """Text models of multimodal architectures, which differ from checkpoint to checkpoint.
 
-`llm.images` computes the vectors of their images.
+`llm.images` computes the vectors of their images and sounds.
 """
 
 from collections.abc import Mapping
@@ -51,6 +51,10 @@ def _text_model(architecture: Architecture, config: Config) -> Architecture:
     return replace(text_model, defaults=defaults, takes_images=True)
 
 
+def _hearing(architecture: Architecture, config: Config) -> Architecture:
+    return replace(_text_model(architecture, config), takes_images=False, takes_sounds=True)
+
+
 def _qwen3_vl(config: Config) -> Config:
     """Count the levels of the vision tower whose features are added to the first layers."""
     vision = config.get("vision_config")
@@ -87,11 +91,25 @@ _GLM4V_MOE = replace(
     MIXTURES["Glm4MoeForCausalLM"], takes_images=True, image_axes=SECTIONS,
     defaults={**MIXTURES["Glm4MoeForCausalLM"].defaults, "attention_bias": True},
 )  # fmt: skip
+_OF_OMNI = ("position_id_per_seconds", "seconds_per_chunk", "user_token_id")
+_QWEN2_5_OMNI = replace(
+    _QWEN2_VL, takes_sounds=True, unused=_OF_OMNI,
+    defaults={**_QWEN2_VL.defaults, "max_window_layers": 28},
+)  # fmt: skip
+_QWEN3_OMNI = replace(
+    MIXTURES["Qwen3MoeForCausalLM"], shardable=False, takes_images=True, takes_sounds=True,
+    image_axes=INTERLEAVED, read=_qwen3_vl,
+    unused=("max_window_layers", *_QWEN3_VL.unused, *_OF_OMNI),
+    defaults={**MIXTURES["Qwen3MoeForCausalLM"].defaults, "norm_topk_prob": True},
+)  # fmt: skip
 ROWS = {
     "Glm4vForConditionalGeneration": _GLM4V,
     "Glm4vMoeForConditionalGeneration": _GLM4V_MOE,
     "Qwen2VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen2AudioForConditionalGeneration": replace(_LLAVA, variant=_hearing),
+    "Qwen2_5OmniThinkerForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _QWEN3_OMNI,
     "Qwen3VLForConditionalGeneration": _QWEN3_VL,
     "Qwen3VLMoeForConditionalGeneration": _QWEN3_VL_MOE,
     "Idefics3ForConditionalGeneration": _LLAVA,

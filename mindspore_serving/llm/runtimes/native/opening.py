@@ -92,7 +92,7 @@ def plan_model(directory: str | Path, config: EngineConfig) -> PlannedModel:
     part = open_part(directory, config)
     checkpoint, spec = part.checkpoint, part.spec
     weights = NativeWeights(checkpoint)
-    has_images = spec.architecture.takes_images and config.max_images > 0
+    has_images = spec.architecture.has_features(config.max_images, config.max_audios)
     if has_images and spec.architecture.has_bidirectional_images:
         raise StartError(
             "tokens of an image see one another, and the native runtime computes a few tokens at a "

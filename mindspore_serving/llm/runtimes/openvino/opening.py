@@ -160,7 +160,7 @@ def _ops_of(
     the runner that a cache is shared with has the keys and values of every head.
     """
     spec = part.spec
-    has_images = spec.architecture.takes_images and config.max_images > 0
+    has_images = spec.architecture.has_features(config.max_images, config.max_audios)
     inputs: dict[str, Any] = {
         "adapts": config.has_adapters,
         "num_features": spec.image_features if has_images and spec.is_first else 0,

@@ -53,7 +53,7 @@ def record(
     longest = max(map(len, prompts))
     config = EngineConfig(
         dtype="f32", kv_cache_dtype="f32", max_model_len=longest + 1, max_num_seqs=1,
-        max_num_batched_tokens=longest, max_images=0,
+        max_num_batched_tokens=longest, max_images=0, max_audios=0,
     )  # fmt: skip
     part = open_part(directory, config)
     options = options_from(config, ())

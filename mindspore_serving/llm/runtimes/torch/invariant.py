@@ -59,8 +59,8 @@ def check_deterministic(
         "adapters are not supported": config.has_adapters,
         f"tensor_parallel is {config.tensor_parallel}, expected 1": config.tensor_parallel > 1,
         f"{name} has states beside keys and values, expected none": bool(spec.state),
-        "images are not supported, expected max_images=0": (
-            spec.architecture.takes_images and config.max_images > 0
+        "images and sounds are not supported, expected max_images=0 and max_audios=0": (
+            spec.architecture.has_features(config.max_images, config.max_audios)
         ),
         f"{name} has a mixture of experts, expected none": spec.mixture is not None,
     }

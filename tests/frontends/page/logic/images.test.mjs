@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as archive from "../../../../mindspore_serving/frontends/page/static/chat/archive.js";
+import { fromFile } from "../../../../mindspore_serving/frontends/page/static/chat/chat_file.js";
 import * as talk from "../../../../mindspore_serving/frontends/page/static/chat/conversation.js";
-import { dropImages, isImageUrl } from "../../../../mindspore_serving/frontends/page/static/chat/kept_images.js";
+import { dropImages, isImageUrl, kindOf } from "../../../../mindspore_serving/frontends/page/static/chat/kept_images.js";
 import { toMessages } from "../../../../mindspore_serving/frontends/page/static/chat/request.js";
 
 const URL_OF = "data:image/png;base64,AAAA";
@@ -64,4 +65,15 @@ test("pictures go to a file and come back, and nothing else is taken for one", (
     assert.throws(() => archive.read(archive.write([other])), /url is/);
   }
   assert.ok(isImageUrl(URL_OF));
+});
+
+test("sounds are sent as OpenAI's parts, and come back from a file", () => {
+  const sound = { name: "a.mp3", url: "data:audio/mpeg;base64,AAAA" };
+  const [message] = toMessages([{ role: "user", content: "", images: [sound] }]);
+  assert.deepEqual(message.content, [{ type: "input_audio", input_audio: { data: "AAAA", format: "mp3" } }]);
+  const one = conversation(sound);
+  assert.deepEqual(archive.read(archive.write([one])), [one]);
+  const [lane] = fromFile({ model: "m", messages: [message] }).lanes;
+  assert.deepEqual(lane.messages[0].images, [{ name: "1", url: sound.url }]);
+  assert.deepEqual([kindOf(sound.url), kindOf(URL_OF)], ["audio", "image"]);
 });

@@ -1,4 +1,4 @@
-// Images, videos and files of the next message: chosen, dropped, pasted or taken, and removed.
+// Images, videos, sounds and files of the next message: chosen, dropped, pasted or taken, and removed.
 
 import { iconButton, make } from "../make.js";
 import { t } from "../texts.js";
@@ -7,6 +7,7 @@ import { isPdfFile, readDocument } from "./documents.js";
 import { showFile } from "./file_view.js";
 import { readImage, readMedia, showImage } from "./images.js";
 import { PDF_TYPE } from "./kept_images.js";
+import { Microphone } from "./microphone.js";
 
 const find = (id) => document.getElementById(id);
 
@@ -14,8 +15,8 @@ export class Attachments {
   #all = [];
   #hooks;
 
-  // Hooks: `refuse()` returns why images cannot be added now, "" if they can; `fail(text)` shows an
-  // error, and "" clears it.
+  // Hooks: `refuse(kind)` returns why files of a kind, "image" or "audio", cannot be added now, "" if
+  // they can; `fail(text)` shows an error, and "" clears it.
   constructor(hooks) {
     this.#hooks = hooks;
     find("attach").addEventListener("click", () => find("pictures").click());
@@ -24,6 +25,10 @@ export class Attachments {
       find("pictures").value = "";
     });
     new Camera((file) => this.#add([file]));
+    new Microphone(
+      (file) => this.#add([file]),
+      (text) => this.#hooks.fail(text),
+    );
     find("text").addEventListener("paste", (event) => this.#take(event, event.clipboardData));
     find("room").addEventListener("dragover", (event) => this.#offer(event));
     find("room").addEventListener("dragleave", () => find("ask").classList.remove("dropping"));
@@ -71,7 +76,10 @@ export class Attachments {
 
   // A PDF is seen by a model that takes images, and read here for others.
   async #read(file) {
-    const refusal = this.#hooks.refuse();
+    const isSound = file.type.startsWith("audio/");
+    const refusal = this.#hooks.refuse(isSound ? "audio" : "image");
+    if (isSound && refusal) throw new Error(refusal);
+    if (isSound) return readMedia(file, file.type);
     const isVideo = file.type.startsWith("video/");
     if (!refusal && !isVideo && !isImage(file) && (await isPdfFile(file))) return readMedia(file, PDF_TYPE);
     if (!isVideo && !isImage(file)) return readDocument(file);

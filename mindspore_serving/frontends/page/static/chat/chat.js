@@ -45,7 +45,7 @@ export class Chat {
   #listen() {
     this.#composer = new Composer({
       send: (text, attached) => this.#send(text, attached),
-      refuse: () => this.#refuse(),
+      refuse: (kind) => this.#refuse(kind),
       fail: (text) => this.#lanes[0].fail(text ? new Error(text) : null),
       stop: () => this.#stop(),
       again: () => document.querySelector(".message.user:nth-last-child(-n+2) .actions .edit")?.click(),
@@ -81,16 +81,17 @@ export class Chat {
     return this.#models.length > 0;
   }
 
-  // Return why images cannot be sent, "" if they can.
-  #refuse() {
-    const names = this.#lanes.filter((one) => !one.takesImages).map((one) => one.model);
-    return names.length ? t("image.unsupported", { model: names.join(", ") }) : "";
+  // Return why files of a kind, "image" or "audio", cannot be sent, "" if they can.
+  #refuse(kind) {
+    const names = this.#lanes.filter((one) => !one.takes(kind)).map((one) => one.model);
+    return names.length ? t(kind === "audio" ? "audio.unsupported" : "image.unsupported", { model: names.join(", ") }) : "";
   }
 
   // Offer what the models that answer can do.
   #adapt() {
     this.#settings.models = this.#lanes.map((one) => one.entry);
-    find("camera").hidden = this.#refuse() !== "";
+    find("camera").hidden = this.#refuse("image") !== "";
+    find("microphone").hidden = this.#refuse("audio") !== "";
   }
 
   async #send(text, attached) {

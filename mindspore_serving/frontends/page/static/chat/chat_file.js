@@ -2,7 +2,7 @@
 // Files are not trusted.  Pure.
 
 import { start, touch } from "./conversation.js";
-import { isImageUrl } from "./kept_images.js";
+import { isImageUrl, SOUND_TYPES } from "./kept_images.js";
 import { toSettings } from "./presets.js";
 import { systemOf, toMessages, toSampling } from "./request.js";
 
@@ -68,9 +68,14 @@ function toContent(given, place) {
 }
 
 function toImage(part, place, at) {
-  const url = (part?.image_url ?? part?.video_url)?.url ?? part?.file?.file_data;
+  const url = (part?.image_url ?? part?.video_url)?.url ?? part?.file?.file_data ?? soundUrl(part?.input_audio);
   if (typeof url !== "string" || !isImageUrl(url)) throw new Error(`${place} has a part that is neither a text nor an image as a data URI`);
   return { name: part.file?.filename ?? `${at + 1}`, url };
+}
+
+function soundUrl(sound) {
+  const type = Object.keys(SOUND_TYPES).find((one) => SOUND_TYPES[one] === sound?.format);
+  return sound && `data:${type};base64,${sound.data}`;
 }
 
 function text(given, place) {

@@ -1,6 +1,7 @@
 // Input of messages, with or without images and files; sends and stops.
 
 import { Attachments } from "./attachments.js";
+import { kindOf } from "./kept_images.js";
 
 const MOST = 220; // pixels of height
 const find = (id) => document.getElementById(id);
@@ -18,7 +19,7 @@ export class Composer {
       const text = this.#area.value.trim();
       const attached = this.attached;
       if (find("send").hidden || !(text || attached.length)) return;
-      const refusal = attached.some((one) => one.url) ? acts.refuse() : "";
+      const refusal = attached.filter((one) => one.url).map((one) => acts.refuse(kindOf(one.url))).find(Boolean);
       if (refusal) return acts.fail(refusal);
       this.text = "";
       this.attached = [];

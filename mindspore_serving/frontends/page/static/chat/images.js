@@ -1,12 +1,12 @@
-// Images, videos and PDF files of messages, which models see: {name, url}, where `url` is a data URI,
-// missing if the file was dropped.
+// Images, videos, sounds and PDF files of messages, which models see and hear: {name, url}, where
+// `url` is a data URI, missing if the file was dropped.
 //
 // They are read from files, drawn, and dropped when they exceed the browser's storage.
 
 import { drawn, toBlob } from "../canvas.js";
 import { make } from "../make.js";
 import { t } from "../texts.js";
-import { MOST_BYTES, MOST_MEDIA_BYTES, PDF_TYPE, TYPES, VIDEO_TYPES } from "./kept_images.js";
+import { MOST_BYTES, MOST_MEDIA_BYTES, PDF_TYPE, SOUND_TYPES, TYPES, VIDEO_TYPES } from "./kept_images.js";
 
 const MEGA = 1e6;
 const SHOWN = 480; // pixels a side, at most
@@ -24,10 +24,12 @@ export async function readImage(file) {
   return { name, url: await toUrl(file) };
 }
 
-// Return a video, or a PDF whose pages the model sees.  Throws Error with the reason.
-export async function readMedia(file, type) {
+// Return a video, a sound, or a PDF whose pages the model sees.  Throws Error with the reason.
+export async function readMedia(file, mime) {
   const { name, size } = file;
-  if (![...VIDEO_TYPES, PDF_TYPE].includes(type)) throw new Error(t("video.type", { name }));
+  const type = mime.split(";")[0]; // without the codecs of a recording
+  if (type.startsWith("audio/") && !SOUND_TYPES[type]) throw new Error(t("audio.type", { name }));
+  if (![...VIDEO_TYPES, PDF_TYPE, ...Object.keys(SOUND_TYPES)].includes(type)) throw new Error(t("video.type", { name }));
   if (size > MOST_MEDIA_BYTES) throw new Error(t("file.large", { name, size: (size / MEGA).toFixed(1), most: MOST_MEDIA_BYTES / MEGA }));
   return { name, url: await toUrl(new Blob([file], { type })) };
 }

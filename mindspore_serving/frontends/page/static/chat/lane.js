@@ -56,8 +56,9 @@ export class LaneView {
     return this.#data.model;
   }
 
-  get takesImages() {
-    return this.entry?.input_modalities?.includes("image") ?? false;
+  // Whether the model takes "image" or "audio".
+  takes(kind) {
+    return this.entry?.input_modalities?.includes(kind) ?? false;
   }
 
   // The model as GET /v1/models has it, undefined if it is not served.

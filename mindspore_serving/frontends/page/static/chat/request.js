@@ -1,6 +1,7 @@
 // Body of the request for the next answer of a lane.  Pure.
 
 import { withFiles } from "./files.js";
+import { SOUND_TYPES } from "./kept_images.js";
 import { NUMBERS } from "./numbers.js";
 
 // Invalid setting: `field` is its name, `value` its text, `expected` "number" or "json".
@@ -59,6 +60,10 @@ function toMessage({ role, content: words, images = [], files, calls, callId }) 
 
 function toPart({ name, url }) {
   if (url.startsWith("data:video/")) return { type: "video_url", video_url: { url } };
+  if (url.startsWith("data:audio/")) {
+    const [head, data] = url.split(",");
+    return { type: "input_audio", input_audio: { data, format: SOUND_TYPES[head.slice("data:".length, head.indexOf(";"))] } };
+  }
   if (url.startsWith("data:application/pdf;")) return { type: "file", file: { filename: name, file_data: url } };
   return { type: "image_url", image_url: { url } };
 }

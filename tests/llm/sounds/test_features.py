@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mindspore_serving.llm.speech.features import features_of, log_mel
+from mindspore_serving.llm.sounds.features import features_of, log_mel
 
 pytestmark = pytest.mark.torch
 

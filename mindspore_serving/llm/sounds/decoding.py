@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mindspore_serving.core.resampling import resample
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.extras import command
-from mindspore_serving.llm.speech.features import RATE
+from mindspore_serving.llm.sounds.features import RATE
 
 Samples: TypeAlias = npt.NDArray[np.int16]
 
@@ -35,6 +35,7 @@ _FORMATS = (  # place and bytes, and the decoder's name
     (0, b"0&\xb2u", "asf"),
     (0, b"RIFF", "wav"),
 )
+_OF_SERVER = "this server takes (max_audio_seconds)"
 NAMES = "wav, mp3, flac, ogg, m4a, mp4, webm, aac, aiff, amr, caf or wma"
 
 
@@ -48,8 +49,16 @@ class _Form:
     bits: int
 
 
-def read_sound(file: bytes, max_seconds: float) -> Samples:
-    """Return the samples of a file.
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """Longest sound, and what sets this limit."""
+
+    seconds: float
+    reason: str
+
+
+def read_sound(file: bytes, max_seconds: float, reason: str = _OF_SERVER) -> Samples:
+    """Return the samples of a file; `reason` tells clients where `max_seconds` is from.
 
     Raises InvalidInputs, whose message follows the file's name: an unknown format, a broken or
     truncated file, too many channels or seconds, no sound.
@@ -59,9 +68,10 @@ def read_sound(file: bytes, max_seconds: float) -> Samples:
     name = _format_of(file)
     if not name:
         raise InvalidInputs(f"is of no known format, expected {NAMES}")
-    samples = _read_wav(file, max_seconds) if name == "wav" else None
+    limit = _Limit(max_seconds, reason)
+    samples = _read_wav(file, limit) if name == "wav" else None
     if samples is None:
-        samples = _decode(file, name, max_seconds)
+        samples = _decode(file, name, limit)
     if not len(samples):
         raise InvalidInputs("has no sound: it is of 0 seconds")
     return samples
@@ -76,7 +86,7 @@ def _format_of(file: bytes) -> str:
     return ""
 
 
-def _read_wav(file: bytes, max_seconds: float) -> Samples | None:
+def _read_wav(file: bytes, limit: _Limit) -> Samples | None:
     """Return the samples of a WAV file; None if they are compressed."""
     form, at = None, 12
     if file[8:12] != b"WAVE":
@@ -91,7 +101,7 @@ def _read_wav(file: bytes, max_seconds: float) -> Samples | None:
                 raise InvalidInputs("is broken: it has samples before their format")
             if form.kind not in (_PCM, _FLOAT) or form.bits not in (8, 16, 24, 32, 64):
                 return None
-            return _read_samples(file, at, size, form, max_seconds)
+            return _read_samples(file, at, size, form, limit)
         at += size + size % 2
     raise InvalidInputs("is truncated: it ends before its samples")
 
@@ -104,12 +114,12 @@ def _form_of(file: bytes, at: int, size: int) -> _Form:
     return _Form(kind, channels, rate, bits)
 
 
-def _read_samples(file: bytes, at: int, size: int, form: _Form, max_seconds: float) -> Samples:
+def _read_samples(file: bytes, at: int, size: int, form: _Form, limit: _Limit) -> Samples:
     present, step = len(file) - at, form.channels * form.bits // 8
     if size < _UNKNOWN and size > present:
         raise InvalidInputs(f"is truncated: {size - present:,} of its {size:,} bytes are missing")
     count = min(size, present) // step
-    _check_seconds(count / form.rate, max_seconds)
+    _check_seconds(count / form.rate, limit)
     data = np.frombuffer(file, np.uint8, count * step, at)
     values = _to_floats(data, form).reshape(count, form.channels).mean(-1)
     return _to_samples(resample(values.astype(np.float32), form.rate, RATE))
@@ -137,7 +147,7 @@ def _to_samples(values: npt.NDArray[np.float32]) -> Samples:
     return samples
 
 
-def _decode(file: bytes, name: str, max_seconds: float) -> Samples:
+def _decode(file: bytes, name: str, limit: _Limit) -> Samples:
     try:
         import av
     except ModuleNotFoundError:
@@ -145,21 +155,22 @@ def _decode(file: bytes, name: str, max_seconds: float) -> Samples:
         raise InvalidInputs(
             f"is {name}, but this server reads only wav with plain samples; {install}"
         ) from None
+    av.logging.set_level(av.logging.PANIC)  # of files, which clients send
     try:
         with av.open(io.BytesIO(file), format=name, metadata_errors="replace") as container:
-            return _decode_stream(av, container, max_seconds)
+            return _decode_stream(av, container, limit)
     except (av.error.FFmpegError, ValueError, IndexError) as error:
         raise InvalidInputs(f"is broken or truncated: {str(error)[:200]}") from None
 
 
-def _decode_stream(av: Any, container: Any, max_seconds: float) -> Samples:
+def _decode_stream(av: Any, container: Any, limit: _Limit) -> Samples:
     if not container.streams.audio:
         raise InvalidInputs("has no sound, only other streams")
     stream = container.streams.audio[0]
     stream.thread_type, stream.codec_context.thread_count = "NONE", 1
     _check_form(stream.codec_context.channels, stream.codec_context.sample_rate)
     if stream.duration is not None and stream.time_base is not None:
-        _check_seconds(float(stream.duration * stream.time_base), max_seconds)
+        _check_seconds(float(stream.duration * stream.time_base), limit)
     resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
     parts: list[Any] = []
     count = 0
@@ -168,7 +179,7 @@ def _decode_stream(av: Any, container: Any, max_seconds: float) -> Samples:
         for changed in resampler.resample(frame):
             parts.append(changed.to_ndarray().reshape(-1))
             count += len(parts[-1])
-        _check_seconds(count / RATE, max_seconds)
+        _check_seconds(count / RATE, limit)
     parts += [changed.to_ndarray().reshape(-1) for changed in resampler.resample(None)]
     return np.concatenate(parts or [np.zeros(0, np.int16)])
 
@@ -182,9 +193,8 @@ def _check_form(channels: int, rate: int) -> None:
         )
 
 
-def _check_seconds(seconds: float, limit: float) -> None:
-    if seconds > limit:
+def _check_seconds(seconds: float, limit: _Limit) -> None:
+    if seconds > limit.seconds:
         raise InvalidInputs(
-            f"is of more than {limit:g} seconds, the most that this server takes "
-            "(max_audio_seconds): cut it"
+            f"is of more than {limit.seconds:g} seconds, the most that {limit.reason}: cut it"
         )

@@ -9,8 +9,8 @@ import pytest
 
 from mindspore_serving.core.resampling import resample
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.llm.speech.features import RATE
-from mindspore_serving.llm.speech.sound import MAX_CHANNELS, read_sound
+from mindspore_serving.llm.sounds.decoding import MAX_CHANNELS, read_sound
+from mindspore_serving.llm.sounds.features import RATE
 
 SECONDS = 1.5
 

@@ -1,0 +1,134 @@
+"""Sounds of architectures: their features, and the tokens that stand for them in prompts.
+
+A chat template writes one placeholder per sound, which is expanded here.  Knows no tokenizer and no
+files.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm.images.prompt_format import Config, id_of
+from mindspore_serving.llm.sounds.features import RATE, Sound
+
+Features: TypeAlias = Mapping[str, npt.NDArray[Any]]  # inputs of a sound tower, by name
+_BEHIND = 3  # frames of silence: the sound reaches into two behind it, whose level counts, too
+
+
+@dataclass(frozen=True, slots=True)
+class SoundFormat:
+    """Sounds as one model reads them.
+
+    Attributes:
+        token_id: the placeholder token, one for each vector.
+        extract: returns the features of a sound by the library's feature extractor, and the number
+            of its vectors, which is 0 if it is too short.
+        longest: returns the seconds that the feature extractor takes at most.
+        frame: tokens before and after the vectors of a sound that the template does not write.
+        fill_id, is_bidirectional, merge_size: as in `ImagePromptFormat`.
+    """
+
+    token_id: int
+    extract: Callable[[Any, Sound], tuple[Features, int]]
+    longest: Callable[[Any], float]
+    frame: tuple[int, ...] = ()
+    fill_id: int | None = None
+    is_bidirectional: bool = False
+    merge_size: int = 0
+
+
+def find_sound_format(config: Config) -> SoundFormat | None:
+    """Return the format of the model with this config.json, None if it takes no sounds.
+
+    Raises StartError for a missing key.
+    """
+    names = config.get("architectures") or [""]
+    row = _ROWS.get(names[0])
+    return row(config) if row is not None and config.get("audio_config") else None
+
+
+def _qwen2_audio(config: Config) -> SoundFormat:
+    return SoundFormat(id_of(config, "audio_token"), partial(_log_mel, is_padded=True), _samples)
+
+
+def _qwen2_5_omni(config: Config) -> SoundFormat:
+    return SoundFormat(id_of(config, "audio_token"), partial(_log_mel, is_padded=False), _samples)
+
+
+def _qwen3_omni(config: Config) -> SoundFormat:
+    window = (config.get("audio_config") or {}).get("n_window", 50)
+    if type(window) is not int or window < 1:
+        raise StartError(
+            f"config.json has n_window {window!r} in audio_config, expected a number of frames"
+        )
+    extract = partial(_log_mel, is_padded=False, count=partial(_eighth, window))
+    return SoundFormat(id_of(config, "audio_token"), extract, _samples)
+
+
+def _gemma4(config: Config) -> SoundFormat:
+    text = config.get("text_config") or {}
+    frame = id_of(config, "boa_token"), id_of(config, "eoa_token")
+    return SoundFormat(
+        id_of(config, "audio_token"), _gemma4_features, lambda _: 30.0, frame,
+        fill_id=text.get("pad_token_id") or 0,
+    )  # fmt: skip
+
+
+def _quarter(frames: int) -> int:
+    """Return the length of frames that a convolution and a pooling have halved."""
+    return ((frames - 1) // 2 + 1 - 2) // 2 + 1
+
+
+def _eighth(window: int, frames: int) -> int:
+    """Return the length of frames that three convolutions have halved, in pieces of two windows."""
+    piece = 2 * window
+    rest, whole = frames % piece, piece
+    for _ in range(3):
+        rest, whole = (rest + 1) // 2, (whole + 1) // 2
+    return frames // piece * whole + rest
+
+
+def _log_mel(
+    extractor: Any, sound: Sound, *, is_padded: bool, count: Callable[[int], int] = _quarter
+) -> tuple[Features, int]:
+    """Return Whisper's features, with silence up to the longest sound if it `is_padded`.
+
+    `count` returns the number of vectors of so many frames.
+    """
+    hop, width = extractor.hop_length, extractor.n_samples
+    frames = -(-len(sound) // hop)
+    if not is_padded:
+        width = min(width, (frames + _BEHIND) * hop)
+    padded = np.zeros(width, np.float32)
+    padded[: len(sound)] = sound
+    processed = extractor(padded, sampling_rate=RATE, return_tensors="np", padding="do_not_pad")
+    features = processed["input_features"]
+    mask = np.zeros((1, features.shape[2]), np.int64)
+    mask[:, :frames] = 1
+    if not is_padded:
+        features, mask = features[:, :, :frames], mask[:, :frames]
+    return {"input_features": features, "feature_attention_mask": mask}, count(frames)
+
+
+def _gemma4_features(extractor: Any, sound: Sound) -> tuple[Features, int]:
+    processed = extractor([sound], return_tensors="np")
+    mask = processed["input_features_mask"]
+    count = int(mask[0, ::2][::2].sum())  # halved by two convolutions
+    return {"input_features": processed["input_features"], "input_features_mask": mask}, count
+
+
+def _samples(extractor: Any) -> float:
+    return float(extractor.n_samples / RATE)
+
+
+_ROWS: dict[str, Callable[[Config], SoundFormat]] = {
+    "Gemma4ForConditionalGeneration": _gemma4,
+    "Qwen2AudioForConditionalGeneration": _qwen2_audio,
+    "Qwen2_5OmniThinkerForConditionalGeneration": _qwen2_5_omni,
+    "Qwen3OmniMoeThinkerForConditionalGeneration": _qwen3_omni,
+}

@@ -1,0 +1,105 @@
+"""Towers for images and sounds of the transformers library, on PyTorch in float32."""
+
+import inspect
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from mindspore_serving.backends.source import error_text
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.images.messages import AUDIO, IMAGE, PHRASES
+from mindspore_serving.llm.images.tower_pass import Inputs
+from mindspore_serving.llm.step import Vectors
+
+# By model_type: the axis of an input along which images lie, where that is not the first.
+_AXES = {"minicpmv4_6": {"pixel_values": -1}}
+Compute: TypeAlias = Callable[[Any, dict[str, Any]], Any]  # vectors, of a model and its inputs
+
+
+class TorchTower:
+    """Tower of a model of the library for what `kind` names.  Used by one thread."""
+
+    def __init__(self, model: Any, kind: str, names: Collection[str], compute: Compute) -> None:
+        self._model, self._kind, self.names, self._compute = model, kind, names, compute
+        self._axes = _AXES.get(model.config.model_type, {})
+
+    def run(self, images: Sequence[Inputs]) -> Vectors:
+        """Return the vectors of images or sounds, as `TowerPass`."""
+        import torch
+
+        device = self._model.device
+        try:
+            with torch.inference_mode():
+                inputs = {
+                    name: torch.tensor(
+                        np.concatenate([x[name] for x in images], self._axes.get(name, 0)),
+                        device=device,
+                    )
+                    for name in images[0]
+                }
+                vectors: Vectors = self._compute(self._model, inputs).float().cpu().numpy()
+        except (RuntimeError, IndexError, TypeError, ValueError, KeyError) as error:
+            text = f"{PHRASES[self._kind]} cannot be computed: {error_text(error)}"
+            raise ServingError(text) from error
+        return vectors
+
+
+def image_tower(model: Any) -> TorchTower:
+    """Return the vision tower of a model."""
+    names = frozenset(inspect.signature(model.get_image_features).parameters)
+    return TorchTower(model, IMAGE, names, _image_features)
+
+
+def sound_tower(model: Any) -> TorchTower:
+    """Return the sound tower of a model."""
+    names = ("input_features", "feature_attention_mask", "input_features_mask")
+    return TorchTower(model, AUDIO, names, _SOUNDS.get(model.config.model_type, _features))
+
+
+def _image_features(model: Any, inputs: dict[str, Any]) -> Any:
+    import torch
+
+    output = model.get_image_features(**inputs, return_dict=True)
+    deeper = getattr(output, "deepstack_features", None) or ()
+    return torch.cat([torch.cat(list(level)) for level in (output.pooler_output, *deeper)], -1)
+
+
+def _features(model: Any, inputs: dict[str, Any]) -> Any:
+    """Return vectors of sounds, with zeros for what images add to the first layers (DeepStack)."""
+    import torch
+
+    vectors = model.get_audio_features(**inputs, return_dict=True).last_hidden_state
+    vision = getattr(model.config, "vision_config", None)
+    levels = getattr(vision, "deepstack_visual_indexes", None) or ()
+    return torch.cat([vectors, *(torch.zeros_like(vectors) for _ in levels)], -1)
+
+
+def _qwen2_audio(model: Any, inputs: dict[str, Any]) -> Any:
+    """Compute what the library does within the pass of its whole model."""
+    import torch
+
+    tower = model.audio_tower
+    lengths, counts = tower._get_feat_extract_output_lengths(
+        inputs["feature_attention_mask"].sum(-1)
+    )
+    features = inputs["input_features"]
+    steps = torch.arange((features.shape[-1] - 2) // 2 + 1, device=features.device)
+    hidden = steps[None] >= lengths[:, None]
+    mask = torch.zeros(hidden.shape, device=features.device)
+    mask = mask.masked_fill(hidden, torch.finfo(mask.dtype).min)[:, None, None]
+    states = tower(features, attention_mask=mask).last_hidden_state
+    vectors = model.multi_modal_projector(states)
+    return torch.cat([each[:count] for each, count in zip(vectors, counts, strict=True)])
+
+
+def _gemma4(model: Any, inputs: dict[str, Any]) -> Any:
+    """Return the vectors that are not of padding."""
+    output = model.get_audio_features(**inputs, return_dict=True)
+    return output.pooler_output[output.attention_mask]
+
+
+_SOUNDS: dict[str, Compute] = {
+    "gemma4": _gemma4,
+    "qwen2_audio": _qwen2_audio,
+}

@@ -1,0 +1,258 @@
+"""Tiny random models that hear, with processor, tokenizer and chat template, made by transformers;
+and what transformers computes with them.
+"""
+
+import base64
+import inspect
+import io
+import json
+import wave
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+
+from mindspore_serving.core.llm_messages import Generate
+from mindspore_serving.llm.loader import OpenedModel
+from tests.llm import seeing
+
+Sound: TypeAlias = np.ndarray[Any, np.dtype[np.int16]]
+Part: TypeAlias = str | Image.Image | Sound
+
+RATE = 16_000
+SOUND = seeing.MARKS.index("[IMG_BREAK]")  # the token that stands for a vector of a sound
+_MARK = f"<img>{seeing.MARKS[SOUND]}</img>"
+_IMAGE = "<start_of_image><image><end_of_image>"
+TEMPLATE = seeing.TEMPLATE.replace(
+    "{% else %}", "{% elif part['type'] == 'audio' %}" + _MARK + "{% else %}"
+).replace("<image>", _IMAGE)
+ENCODER = {
+    "d_model": 32, "encoder_layers": 2, "encoder_attention_heads": 4, "encoder_ffn_dim": 48,
+    "num_mel_bins": 80, "initializer_range": 0.2,
+}  # fmt: skip
+OMNI = {
+    "vision_config": seeing.QWEN2_5_VL["vision_config"],
+    "audio_config": {
+        **ENCODER, "n_window": 20, "output_dim": 64, "max_source_positions": 1500,
+        "initializer_range": 0.2,
+    },
+    "image_token_index": seeing.IMAGE, "audio_token_index": SOUND, "video_token_index": 9,
+    "vision_start_token_id": 6, "vision_end_token_id": 7, "audio_start_token_id": 10,
+    "audio_end_token_id": 11, "tie_word_embeddings": False,
+}  # fmt: skip
+QWEN2_AUDIO = {
+    "audio_config": {**ENCODER, "max_source_positions": 100}, "audio_token_index": SOUND,
+}  # fmt: skip
+QWEN3_OMNI = {
+    "vision_config": seeing.QWEN3_VL["vision_config"],
+    "audio_config": {
+        **ENCODER, "n_window_infer": 100, "output_dim": 64,
+        "downsample_hidden_size": 8, "max_source_positions": 100,
+    },
+    "image_token_id": seeing.IMAGE, "audio_token_id": SOUND, "video_token_id": 9,
+    "vision_start_token_id": 6, "vision_end_token_id": 7, "audio_start_token_id": 10,
+    "audio_end_token_id": 11,
+}  # fmt: skip
+GEMMA4 = {
+    **seeing.GEMMA4, "audio_token_id": SOUND, "boa_token_id": 10, "eoa_token_id": 11,
+    "audio_config": {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "subsampling_conv_channels": [128, 4], "output_proj_dims": 48, "initializer_range": 0.2,
+    },
+}  # fmt: skip
+SECONDS = {
+    "qwen3-omni": 10,
+    "qwen2-audio": 2,
+    "qwen2.5-omni": 10,
+}  # longest sound, as their extractors have it
+KINDS = {  # and their classes
+    "gemma4-sounds": "Gemma4ForConditionalGeneration",
+    "qwen2-audio": "Qwen2AudioForConditionalGeneration",
+    "qwen3-omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
+    "qwen2.5-omni": "Qwen2_5OmniThinkerForConditionalGeneration",
+}
+SEEING = {
+    "qwen3-omni": "qwen3-vl",
+    "qwen2.5-omni": "qwen2.5-vl",
+    "gemma4-sounds": "gemma4-images",
+}  # as these do
+
+
+def build(directory: Path, kind: str) -> Path:
+    """The model's directory, below `directory`."""
+    target = directory / kind
+    target.mkdir(parents=True)
+    size = seeing.write_tokenizer(target, _template(kind))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sum(kind.encode()))
+        model = _MAKERS[kind](size)
+    language = getattr(model, "thinker", model)
+    for token in (seeing.IMAGE, SOUND):  # answers have none
+        language.lm_head.weight.data[token] = 0
+    model.save_pretrained(target)
+    settings = json.loads(extractor(kind).to_json_string())
+    if kind in SEEING:
+        settings = {**seeing.processor(SEEING[kind]).to_dict(), **settings}
+    (target / "preprocessor_config.json").write_text(json.dumps(settings))
+    return target
+
+
+def _qwen2_audio(size: int) -> Any:
+    text = {**seeing.TEXT, "model_type": "qwen2", "vocab_size": size}
+    config = transformers.Qwen2AudioConfig(text_config=text, **QWEN2_AUDIO)
+    return transformers.Qwen2AudioForConditionalGeneration(config)
+
+
+def _omni(size: int) -> Any:
+    text = {**seeing.TEXT, "rope_parameters": seeing.MROPE, "vocab_size": size}
+    config = transformers.Qwen2_5OmniConfig(
+        thinker_config={"text_config": {**text, "tie_word_embeddings": False}, **OMNI},
+        enable_audio_output=False,
+    )
+    return transformers.Qwen2_5OmniForConditionalGeneration(config)
+
+
+def _gemma4(size: int) -> Any:
+    text = {**seeing.TEXT, **seeing.TEXTS["gemma4-images"], "vocab_size": size}
+    config = transformers.Gemma4Config(
+        text_config={**text, "model_type": "gemma4_text"}, image_token_id=seeing.IMAGE, **GEMMA4
+    )
+    return transformers.Gemma4ForConditionalGeneration(config)
+
+
+def _qwen3_omni(size: int) -> Any:
+    text = {**seeing.TEXT, **seeing.TEXTS["qwen3-vl-moe"], "vocab_size": size}
+    config = transformers.Qwen3OmniMoeConfig(
+        thinker_config={"text_config": text, **QWEN3_OMNI}, enable_audio_output=False
+    )
+    return transformers.Qwen3OmniMoeForConditionalGeneration(config)
+
+
+_MAKERS = {
+    "qwen3-omni": _qwen3_omni, "qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni,
+    "gemma4-sounds": _gemma4,
+}  # fmt: skip
+
+
+def _template(kind: str) -> str:
+    """The marks around a placeholder are the template's, or those of the processor."""
+    if kind != "gemma4-sounds":
+        return TEMPLATE
+    return TEMPLATE.replace(_MARK, seeing.MARKS[SOUND]).replace(_IMAGE, "<image>")
+
+
+def extractor(kind: str) -> Any:
+    if kind == "gemma4-sounds":
+        return transformers.Gemma4AudioFeatureExtractor(feature_size=128)
+    return transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=SECONDS[kind])
+
+
+def sound(seed: int, seconds: float = 0.5) -> Sound:
+    """Noise, louder and softer."""
+    draw, count = np.random.default_rng(seed), int(seconds * RATE)
+    level = 6000 * (1.2 + np.sin(np.arange(count) / 3000))
+    return (draw.normal(size=count) * level).clip(-32768, 32767).astype(np.int16)
+
+
+def wav(samples: Sound) -> bytes:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(samples.tobytes())
+    return buffer.getvalue()
+
+
+def encoded(samples: Sound, form: str, codec: str) -> bytes:
+    """A file of another format."""
+    import av
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=form) as container:
+        stream = container.add_stream(codec, rate=RATE, layout="mono")
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate = RATE
+        context = stream.codec_context
+        resampler = av.AudioResampler(
+            format=context.format, rate=RATE, frame_size=context.frame_size or None
+        )
+        for piece in (*resampler.resample(frame), *resampler.resample(None), None):
+            container.mux(stream.encode(piece))
+    return buffer.getvalue()
+
+
+def part(samples: Sound | bytes, form: str = "wav") -> dict[str, Any]:
+    """A sound of a content, as OpenAI has it; of bytes, a file."""
+    file = samples if isinstance(samples, bytes) else wav(samples)
+    data = base64.b64encode(file).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+
+
+def chat(*parts: Part) -> list[dict[str, Any]]:
+    """A conversation of one message."""
+    content = []
+    for each in parts:
+        content += [part(each)] if is_sound(each) else seeing.chat(each)[0]["content"]
+    return [{"role": "user", "content": content}]
+
+
+def is_sound(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def media(parts: Sequence[Part]) -> list[Image.Image | Sound]:
+    return [each for each in parts if not isinstance(each, str)]
+
+
+def check(opened: OpenedModel, reference: "Reference", parts: Sequence[Part], params: Any) -> None:
+    """Logits and greedy tokens of an opened model are those of transformers."""
+    request = Generate(messages=chat(*parts), params=params)
+    seeing.check_prompt(opened, reference, request, media(parts))
+
+
+class Reference:
+    """What transformers computes with the model in a directory."""
+
+    def __init__(self, directory: Path, kind: str) -> None:
+        self._extractor = extractor(kind)
+        self._images = seeing.processor(SEEING[kind]) if kind in SEEING else None
+        config = transformers.AutoConfig.from_pretrained(directory)
+        self._model = transformers.AutoModelForMultimodalLM.from_pretrained(
+            directory, config=getattr(config, "thinker_config", config), dtype=torch.float32
+        ).eval()
+        self._accepted = inspect.signature(self._model.forward).parameters
+
+    def logits(self, ids: Sequence[int], media: Sequence[Any]) -> "np.ndarray[Any, Any]":
+        with torch.inference_mode():
+            return self._model(**self._inputs(ids, media)).logits[0].numpy()
+
+    def greedy(self, ids: Sequence[int], media: Sequence[Any], count: int) -> list[int]:
+        with torch.inference_mode():
+            tokens = self._model.generate(
+                **self._inputs(ids, media), max_new_tokens=count, do_sample=False, eos_token_id=None
+            )
+        return tokens[0, len(ids) :].tolist()
+
+    def _inputs(self, ids: Sequence[int], media: Sequence[Any]) -> dict[str, Any]:
+        tokens = torch.tensor([list(ids)])
+        inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        sounds = [each / np.float32(32768) for each in media if is_sound(each)]
+        images = [each for each in media if not is_sound(each)]
+        if sounds:
+            heard = self._extractor(
+                sounds, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
+            )
+            inputs["input_features"] = heard["input_features"]
+            if "input_features_mask" in heard:
+                inputs["input_features_mask"] = heard["input_features_mask"]
+            else:
+                inputs["feature_attention_mask"] = heard["attention_mask"]
+        if images:
+            prepared = self._images(images, return_tensors="pt")
+            inputs |= {name: x for name, x in prepared.items() if name in self._accepted}
+        return inputs

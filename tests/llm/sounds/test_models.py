@@ -1,0 +1,137 @@
+"""Models that hear compute what transformers computes, however their prompts are cut."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from mindspore_serving.errors import StartError
+from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.loader import open_model
+from mindspore_serving.llm.options import make_config
+from mindspore_serving.llm.quantize import quantize
+from tests.llm import listening, seeing
+from tests.llm.images.test_models import LONG, RUNTIMES, block, config, small_cache
+
+pytestmark = pytest.mark.torch
+
+COUNT = 12
+GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
+# Of over 1 s: the library computes shorter ones for Qwen3-Omni by what is beside them.
+FIRST, SECOND = listening.sound(1, 1.013), listening.sound(2, 1.3371)
+CHATS = {
+    "one sound": ("What is ", FIRST, " there?"),
+    "two sounds": (SECOND, "Is it as ", FIRST, "?"),
+    "a short sound": ("Is there ", listening.sound(3, 0.07), "?"),
+    "no sound": ("What is there?",),
+}
+MIXED = ("Is ", FIRST, " of ", seeing.image(1), " or ", SECOND, " of ", seeing.image(2, 90, 30))
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    parent = tmp_path_factory.mktemp("listening")
+    return {kind: listening.build(parent, kind) for kind in listening.KINDS}
+
+
+@pytest.fixture(scope="module")
+def references(directories):
+    return {kind: listening.Reference(path, kind) for kind, path in directories.items()}
+
+
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [
+        pytest.param(kind, runtime, marks=LONG * (runtime == "native" and kind != "qwen2-audio"))
+        for kind in listening.KINDS
+        for runtime in RUNTIMES
+    ],
+)
+def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
+    opened = open_model(directories[kind], runtime, make_config(config(runtime)))
+    chats = [CHATS["two sounds"], CHATS["one sound"], CHATS["a short sound"]]
+    try:
+        for parts in (*chats, *([MIXED] if kind in listening.SEEING else [])):
+            listening.check(opened, references[kind], parts, GREEDY)
+    finally:
+        opened.engine.close()
+
+
+def answers(llm, *chats, count=COUNT):
+    params = SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)
+    outputs = llm.chat([listening.chat(*parts) for parts in chats], params, use_tqdm=False)
+    return [(each.prompt_token_ids, list(each.outputs[0].token_ids)) for each in outputs]
+
+
+@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+def test_prompts_with_sounds_and_images_are_cut_batched_and_preempted(
+    runtime, directories, references
+):
+    # A step has room for a part of a sound, and the cache not for all sequences.
+    room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache("qwen2.5-vl", runtime)}
+    chats = [*CHATS.values(), MIXED]
+    with LLM(directories["qwen2.5-omni"], runtime, **{**config(runtime), **room}) as llm:
+        outputs = answers(llm, *chats, count=48)
+        assert llm.stats().num_preemptions > 0
+    for parts, (ids, tokens) in zip(chats, outputs, strict=True):
+        reference = references["qwen2.5-omni"]
+        assert tokens == reference.greedy(ids, listening.media(parts), 48)
+
+
+def test_blocks_are_shared_by_prompts_with_the_same_sounds_alone(directories, references):
+    first, second = (("Hear ", listening.sound(seed, 1), " and say") for seed in (1, 2))
+    options = {**config("torch"), "block_size": block("torch")}
+    with LLM(directories["qwen2-audio"], "torch", **options) as llm:
+        before = answers(llm, first)
+        other = answers(llm, second)  # the same tokens
+        assert before[0][0] == other[0][0]
+        assert llm.stats().num_cache_hits < before[0][0].index(listening.SOUND)
+        assert answers(llm, first, second) == [*before, *other]
+        assert llm.stats().num_cache_hits > 2 * before[0][0].count(listening.SOUND)
+    for parts, (ids, tokens) in zip((first, second), (*before, *other), strict=True):
+        assert tokens == references["qwen2-audio"].greedy(ids, listening.media(parts), COUNT)
+
+
+def test_a_model_is_served_for_texts_or_images_alone(directories):
+    options = {**config("torch"), "max_audios": 0}
+    with LLM(directories["qwen2-audio"], "torch", **options) as llm:
+        assert len(answers(llm, CHATS["no sound"])[0][1]) == COUNT
+    opened = open_model(directories["qwen2.5-omni"], "torch", make_config(options))
+    card = opened.card()
+    opened.engine.close()
+    assert (card.takes_images, card.takes_sounds) == (True, False)
+
+
+@pytest.mark.parametrize("runtime", ["mindspore", "mindir", "toy"])
+def test_a_runtime_that_takes_no_sounds_is_refused_by_name(runtime, directories):
+    text = f"'{runtime}' takes no sounds, expected one of openvino, torch, native; max_audios=0"
+    with pytest.raises(StartError, match=f"{text} serves it for texts only"):
+        open_model(directories["qwen2-audio"], runtime, make_config({}))
+
+
+def test_a_quantised_checkpoint_keeps_its_towers(directories, tmp_path):
+    quantize(directories["qwen2.5-omni"], tmp_path / "small", "int8")
+    with LLM(tmp_path / "small", "torch", **config("torch")) as llm:
+        ((ids, tokens),) = answers(llm, MIXED)
+    assert {seeing.IMAGE, listening.SOUND} <= set(ids)
+    assert len(tokens) == COUNT
+
+
+def test_files_of_the_whole_model_say_that_the_speaking_part_is_left_out(
+    directories, tmp_path, caplog
+):
+    """As the published ones have it: with settings and tensors of the parts that speak."""
+    for file in directories["qwen2.5-omni"].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors["talker.codec_head.weight"] = tensors["token2wav.a.weight"] = np.ones((2, 2), "f4")
+    (tmp_path / "model.safetensors").unlink()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    fields = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").unlink()
+    fields |= {"architectures": ["Qwen2_5OmniModel"], "enable_talker": True}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    with LLM(tmp_path, "torch", **config("torch")) as llm:
+        assert len(answers(llm, CHATS["one sound"])[0][1]) == COUNT
+    assert "2 of the part that speaks: answers are texts" in caplog.text
