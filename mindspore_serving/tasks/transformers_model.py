@@ -33,9 +33,6 @@ CLASSES = {
     "image-segmentation": "AutoModelForSemanticSegmentation",
     "zero-shot-object-detection": "AutoModelForZeroShotObjectDetection",
 }
-# Set, as a name in config.json could refer to code elsewhere. The masks of Grounding DINO's text
-# model are ignored by "eager", and its other parts have no "sdpa".
-ATTENTION = {"": "eager", "text_config": "sdpa"}
 DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
 
 
@@ -47,18 +44,23 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
     """
     _check(read_json(directory / CONFIG), config)
     transformers, torch = import_libraries()
-    from mindspore_serving.llm.runtimes.torch.opening import open_device
+    from mindspore_serving.llm.runtimes.torch.opening import attention_of, open_device
 
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     transformers.logging.disable_progress_bar()
     try:
+        settings = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
         model, loaded = getattr(transformers, CLASSES[task]).from_pretrained(
             directory,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            attn_implementation=ATTENTION,
+            config=settings,
+            # "eager" misreads masks of Grounding DINO's text model; its other parts lack "sdpa".
+            attn_implementation=attention_of(settings, "eager", text_config="sdpa"),
             dtype=torch.float32,
             output_loading_info=True,
         )

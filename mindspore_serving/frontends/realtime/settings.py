@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.decoding import decode
-from mindspore_serving.frontends.realtime.sound import FORMATS, SoundFormat
+from mindspore_serving.frontends.realtime.sound import FORMATS, SampleFormat
 
 _LOGPROBS = "item.input_audio_transcription.logprobs"
 _MAX_PROMPT, _MAX_KEYWORDS = 10_000, 100
@@ -105,7 +105,7 @@ class BetaChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionSettings(msgspec.Struct, frozen=True):
     """The settings of a session."""
 
-    format: SoundFormat = FORMATS[0]
+    format: SampleFormat = FORMATS[0]
     transcription: Transcription | None = Transcription()
     turn_detection: ServerVad | None = ServerVad()
 
@@ -137,7 +137,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
     def _with(
         self,
-        form: SoundFormat,
+        form: SampleFormat,
         transcription: Transcription | None | UnsetType,
         turn_detection: ServerVad | None | UnsetType,
     ) -> "SessionSettings":
@@ -190,7 +190,7 @@ def _check_include(include: list[str] | None) -> None:
         raise InvalidField("session.include", text)
 
 
-def _find(change: InputFormat) -> SoundFormat:
+def _find(change: InputFormat) -> SampleFormat:
     form = next((form for form in FORMATS if form.name == change.type), None)
     name = "session.audio.input.format"
     if form is None:

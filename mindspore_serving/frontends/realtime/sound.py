@@ -16,7 +16,7 @@ Samples: TypeAlias = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, slots=True)
-class SoundFormat:
+class SampleFormat:
     """A format; `beta_name` is that of the older protocol.
 
     `table` has the samples of G.711's bytes; without one, samples are integers of 16 bits.
@@ -59,9 +59,9 @@ def _a_law() -> Samples:
 
 
 FORMATS = (
-    SoundFormat("audio/pcm", "pcm16", 24_000),
-    SoundFormat("audio/pcmu", "g711_ulaw", 8000, _mu_law()),
-    SoundFormat("audio/pcma", "g711_alaw", 8000, _a_law()),
+    SampleFormat("audio/pcm", "pcm16", 24_000),
+    SampleFormat("audio/pcmu", "g711_ulaw", 8000, _mu_law()),
+    SampleFormat("audio/pcma", "g711_alaw", 8000, _a_law()),
 )
 
 

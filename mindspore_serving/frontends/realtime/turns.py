@@ -10,7 +10,7 @@ from mindspore_serving.errors import InvalidInputs, Overloaded
 from mindspore_serving.frontends.memory import NO_MEMORY, Allowance
 from mindspore_serving.frontends.realtime.detector import WINDOW_MS, SpeechDetector
 from mindspore_serving.frontends.realtime.settings import ServerVad
-from mindspore_serving.frontends.realtime.sound import Samples, SoundFormat
+from mindspore_serving.frontends.realtime.sound import SampleFormat, Samples
 
 MAX_SECONDS = 300  # of a turn, and of sound that waits for a commit
 MIN_MS = 100  # of sound that is committed
@@ -61,7 +61,7 @@ class InputSound:
 
     def __init__(
         self,
-        form: SoundFormat,
+        form: SampleFormat,
         settings: ServerVad | None,
         model: Any,
         memory: Allowance,

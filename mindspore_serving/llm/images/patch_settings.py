@@ -67,7 +67,7 @@ class PatchSettings:
 
 def find_patch_settings(config: Any) -> PatchSettings | None:
     """Return the settings of the model with transformers' `config`; None for another family."""
-    vision = config.vision_config
+    vision = getattr(config, "vision_config", None)
     row = _ROWS.get((config.architectures or [""])[0])
     if row is None or vision is None or getattr(vision, "in_channels", 3) != 3:
         return None

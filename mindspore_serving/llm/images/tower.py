@@ -187,23 +187,26 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
         import transformers
     except ModuleNotFoundError as error:
         raise StartError(extras.missing(error, "a model that takes images or sounds")) from error
-    from mindspore_serving.llm.runtimes.torch.opening import open_device
+    from mindspore_serving.llm.runtimes.torch.opening import attention_of, open_device
 
     transformers.logging.disable_progress_bar()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # about the tensors of the language model
     try:
-        settings = transformers.AutoConfig.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False
+        settings = _without_language(
+            transformers.AutoConfig.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            ),
+            hears=hears,
         )
         model, loaded = transformers.AutoModelForMultimodalLM.from_pretrained(
             directory,
-            config=_without_language(settings, hears=hears),
+            config=settings,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
-            attn_implementation="sdpa",  # config.json could name a kernel to download
+            attn_implementation=attention_of(settings, "sdpa", audio_config="eager"),
             dtype=torch.float32,
             output_loading_info=True,
         )

@@ -90,8 +90,8 @@ def to_prompt_images(
 ) -> PromptImages:
     """Return the images and sounds of the prompt `ids` as the engine takes them.
 
-    `computed` are their vectors, None to compute them now.  Raises InvalidInputs if the prompt lacks tokens for
-    them, ServingError if they cannot be computed.
+    `computed` are their vectors, None to compute them now.  Raises InvalidInputs if the prompt
+    lacks tokens for them, ServingError if they cannot be computed.
     """
     positions: dict[int, list[int]] = {}  # of each image or sound, by its number
     rows, axes = [], None

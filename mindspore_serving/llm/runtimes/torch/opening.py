@@ -14,7 +14,7 @@ and test the graphs with a substitute on the CPU; tests marked `gpu` run all of 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -216,6 +216,15 @@ def set_num_threads(config: EngineConfig) -> None:
     """Set PyTorch's number of threads, if `config` has one."""
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
+
+
+def attention_of(config: Any, default: str, **others: str) -> dict[str, str]:
+    """Return the attention for each part of a library's model: `default`, but for `others`.
+
+    No part is left out, as a name in config.json could refer to code elsewhere.
+    """
+    parts = dict.fromkeys(config.sub_configs, default)
+    return {"": default, **parts, **{name: others[name] for name in others if name in parts}}
 
 
 def open_device(name: str) -> str:
