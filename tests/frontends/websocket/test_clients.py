@@ -15,7 +15,6 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import CloseConnection, TextMessage
 
 from mindspore_serving import log
-from mindspore_serving.core.server_limits import ServerLimits
 from mindspore_serving.frontends.access import ResponseCounter
 from mindspore_serving.frontends.keys import ApiKey
 from mindspore_serving.frontends.openai.realtime import REALTIME
@@ -167,13 +166,6 @@ def _opens(web, options):
             return True
     except InvalidStatus:
         return False
-
-
-def test_connections_have_their_limit(background):
-    with closing(echoing(background, ServerLimits(max_connections=1))) as web:
-        with connect(web):
-            assert status_of(web) == 503
-        eventually(lambda: _opens(web, {}))
 
 
 def test_the_access_log_has_a_line_for_a_websocket(background, monkeypatch):
