@@ -127,8 +127,7 @@ _OPTIONS: dict[str, dict[str, str]] = {
         "-hf": _MODEL,
         "--hf-repo": _MODEL,
         "--hf-file": "write it behind the model's name: ORG/NAME:{}",
-        "--mmproj": "leave it out: models that take images are served from directories, "
-        "not from GGUF files",
+        "--mmproj": "leave it out: a file with mmproj in its name beside the model is used",
         "--lora": "--adapter NAME={}",
         "-md": "--draft {}",
         "--model-draft": "--draft {}",

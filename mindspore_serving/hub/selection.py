@@ -25,6 +25,7 @@ _GRAPHS = (
 )
 _MAX_SETTINGS = 200 * 10**6  # bytes; a larger text is data
 _SHOWN = 12  # names in an error
+_HALF = re.compile(r"f16\b", re.IGNORECASE)  # of a vision tower
 # Settings, tokenizers, templates and the card, beside the weights.
 _SETTINGS = re.compile(
     r"[^/]+\.(json|jinja|model|spm|tiktoken|ya?ml|txt)|README\.md|LICEN[CS]E[^/]*"
@@ -171,7 +172,24 @@ def _quantised(files: Sequence[RemoteFile], requested: str) -> list[RemoteFile]:
 
 def _is_main(path: str) -> bool:
     """Return whether a file is a model, and not the projector of one."""
-    return not os.path.basename(path).lower().startswith(("mmproj", "imatrix"))
+    name = os.path.basename(path).lower()
+    return "mmproj" not in name and not name.startswith("imatrix")
+
+
+def _towers(files: Sequence[RemoteFile], folder: str) -> list[RemoteFile]:
+    """Return the vision tower of the GGUF files in `folder`: the one of 16 bits, if there are more.
+
+    A model with several beside it would be served for texts only.
+    """
+    towers = [
+        file
+        for file in files
+        if file.path.endswith(".gguf")
+        and os.path.dirname(file.path) == folder
+        and "mmproj" in os.path.basename(file.path).lower()
+    ]
+    towers.sort(key=lambda file: (not _HALF.search(file.path), len(file.path), file.path))
+    return towers[:1]
 
 
 def _with_companions(
@@ -215,6 +233,7 @@ def _with_settings(
     names = {file.path for file in weights}
     if is_gguf:  # has its settings and its tokenizer inside
         settings = [file for file in files if file.path == "README.md"]
+        settings += _towers(files, os.path.dirname(first)) if _is_main(first) else []
     else:
         settings = [
             file

@@ -94,7 +94,16 @@ GGUF = (
     ],
 )
 def test_a_quantisation_of_gguf_is_chosen(requested: str, weights: list[str]) -> None:
-    assert chosen(GGUF, requested) == ({"README.md", *weights}, weights[0])
+    towers = {"mmproj-F16.gguf"} if "/" not in weights[0] else set()
+    assert chosen(GGUF, requested) == ({"README.md", *towers, *weights}, weights[0])
+
+
+def test_a_single_vision_tower_comes_with_gguf_files() -> None:
+    towers = "mmproj-F32.gguf mmproj-BF16.gguf x.mmproj-F16.gguf mmproj-Q8_0.gguf"
+    assert chosen(f"a-Q4_K_M.gguf {towers}") == ({"a-Q4_K_M.gguf", "mmproj-BF16.gguf"},
+                                                 "a-Q4_K_M.gguf")  # fmt: skip
+    assert chosen("a-Q8_0.gguf mmproj-F32.gguf")[0] == {"a-Q8_0.gguf", "mmproj-F32.gguf"}
+    assert chosen("m/a-Q8_0.gguf mmproj-F16.gguf")[0] == {"m/a-Q8_0.gguf"}
 
 
 def test_a_gguf_repository_without_the_default_has_the_nearest() -> None:

@@ -171,6 +171,8 @@ def _write_positions(writer: GGUFWriter, config: Config) -> None:
         base *= rope["alpha"] ** (features / (features - 2))
     if base:
         writer.add_rope_freq_base(base)
+    if rope.get("mrope_section"):
+        writer.add_rope_dimension_sections([*rope["mrope_section"], 0])
     if kind == "yarn":
         writer.add_rope_scaling_type(RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])

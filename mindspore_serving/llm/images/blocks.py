@@ -8,7 +8,7 @@ import numpy as np
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.images.layer_settings import LayerSettings
+from mindspore_serving.llm.images.layer_settings import LayerSettings, matrices
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, features, i64, swish
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
@@ -124,13 +124,15 @@ class TowerBlocks:
             raise StartError(f"tensor {name!r} is {list(actual)}, expected {list(shape)}")
 
     def _inputs(self, x: Node, stem: str) -> QKV:
-        layers = self._layers
-        if len(layers.inputs) == 1:
+        layers, names = self._layers, self._layers.inputs
+        if len(names) == 1 and not self._weights.has(f"{stem}.{names[0]}.weight"):
+            names = matrices(names[0].rpartition(".")[0])  # as llama.cpp's converter cuts them
+        if len(names) == 1:
             width = features(x)
-            joint = self.linear(x, f"{stem}.{layers.inputs[0]}", 3 * width)
+            joint = self.linear(x, f"{stem}.{names[0]}", 3 * width)
             parts = opset.split(joint, opset.constant(np.int64(-1)), 3).outputs()
         else:
-            parts = [self._clipped(x, f"{stem}.{name}") for name in layers.inputs]
+            parts = [self._clipped(x, f"{stem}.{name}") for name in names]
             for index, name in enumerate(layers.normed):
                 parts[index] = self.norm(parts[index], f"{stem}.{name}", is_rms=True, epsilon=1e-6)
         q, k, v = (opset.reshape(x, i64(0, 0, layers.heads, -1), True) for x in parts)

@@ -33,6 +33,7 @@ _NEWLINE = "image_newline"
 
 _OF_IMAGES = (  # settings of config.json that are not of the text model alone
     "architectures", "model_type", "vision_config", "scale_factor", "mm_tokens_per_image",
+    "downsample_ratio",
 )  # fmt: skip
 
 

@@ -126,7 +126,9 @@ FAMILIES: dict[str, Family] = {
         name="Llama4ForCausalLM", sizes={"intermediate_size_mlp": "feed_forward_length"}
     ),
     "qwen2": Family(name="Qwen2ForCausalLM"),
+    "qwen2vl": Family(name="Qwen2ForCausalLM"),  # a text's token has one position
     "qwen3": Family(name="Qwen3ForCausalLM"),
+    "qwen3vl": Family(name="Qwen3ForCausalLM"),
     "qwen3moe": Family(name="Qwen3MoeForCausalLM", fixed=SUMMED),
     "qwen2moe": Family(name="Qwen2MoeForCausalLM"),
     "phi3": Family(name="Phi3ForCausalLM"),
