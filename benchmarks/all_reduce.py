@@ -1,13 +1,16 @@
-"""Summing an array over the ranks of one machine: by PyTorch's gloo, and through shared memory.
+"""Summing an array over ranks: by PyTorch's gloo, and as ranks of a model do.
 
-    python -m benchmarks.all_reduce [--ranks 2] [--rounds 15]
+    python -m benchmarks.all_reduce [--ranks 2] [--rounds 15] [--machines]
 
-Both sum float32 arrays in the same processes, in turns, one thread each.  Printed are rank 0's
-microseconds, medians over the rounds, and how many times as long gloo takes: the median of the
-rounds' ratios, and the interval that holds nine tenths of them.
+Ranks of one machine sum through shared memory; with `--machines` there are two ranks, each on its
+"machine", a process at 127.0.0.1, which TLS connects (gloo has none).  Both ways sum float32
+arrays in the same processes, in turns, one thread each.  Printed are rank 0's microseconds,
+medians over the rounds, and how many times as long gloo takes: the median of the rounds' ratios,
+and the interval that holds nine tenths of them.
 """
 
 import argparse
+import asyncio
 import multiprocessing
 import os
 import statistics
@@ -17,15 +20,22 @@ from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
 
 from benchmarks.report import print_json, print_table
+from mindspore_serving.core.placement import GroupCredentials
+from mindspore_serving.llm.parallel.bridge import Bridge, Ends
+from mindspore_serving.llm.parallel.bridge_messages import FromMachine, Greeting
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import RankGroup
-from mindspore_serving.llm.parallel.links import Links, create_memory
-from mindspore_serving.llm.parallel.processes import connect_ranks
+from mindspore_serving.llm.parallel.links import Links, RankMemory, create_memory
+from mindspore_serving.llm.parallel.machine_end import MachineEnd
+from mindspore_serving.llm.parallel.peer import Peer
+from mindspore_serving.llm.parallel.processes import connect_machine, connect_ranks
+from mindspore_serving.tls import make_group_certificate
 
 SIZES = {"4 KB": 4 << 10, "64 KB": 64 << 10, "512 KB": 512 << 10, "4 MB": 4 << 20}
 SECONDS = 0.1  # of a way in a round, about
@@ -54,7 +64,7 @@ def rank(group: RankGroup, place: Path, rounds: int, found: Connection) -> None:
         results[name] = [(seconds(ways[0], count), seconds(ways[1], count)) for _ in range(rounds)]
     if group.rank == 0:
         found.send(results)
-    group.close()
+    group.links.close()
     distributed.destroy_process_group()
 
 
@@ -72,9 +82,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--machines", action="store_true", help="two ranks on a machine each")
     arguments = parser.parse_args()
-    size = arguments.ranks
-    results = measured(size, arguments.rounds)
+    size = 2 if arguments.machines else arguments.ranks
+    results = measured(size, arguments.rounds, by_machines=arguments.machines)
     rows = []
     for name, pairs in results.items():
         ratios = sorted(gloo / memory for gloo, memory in pairs)
@@ -82,15 +93,66 @@ def main() -> None:
         gloo, memory = (statistics.median(pair[way] for pair in pairs) * 1e6 for way in (0, 1))
         ratio = f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
         rows.append([name, f"{gloo:,.0f}", f"{memory:,.0f}", ratio])
-    print_table([f"{size} ranks", "gloo, us", "shared memory, us", "gloo/shared"], rows)
-    print_json("all_reduce", ranks=size, **{row[0]: row[1:] for row in rows})
+    way = "machines, TLS" if arguments.machines else "shared memory"
+    print_table([f"{size} ranks", "gloo, us", f"{way}, us", "gloo/ours"], rows)
+    name = "all_reduce_machines" if arguments.machines else "all_reduce"
+    print_json(name, ranks=size, **{row[0]: row[1:] for row in rows})
 
 
-def measured(size: int, rounds: int) -> dict[str, Rounds]:
+class OpenMachine(MachineEnd):
+    """One of two machines, with one rank."""
+
+    def open(self, memory: int, ends: Ends) -> None:
+        shared = RankMemory(memory, 2)
+        self.bridge = Bridge(self.machine, (1, 1), shared, ends, self.peers)
+
+    def on_message(self, peer: Peer, message: FromMachine) -> None:
+        if not isinstance(message, Greeting):
+            super().on_message(peer, message)
+
+
+async def carry(
+    number: int, memory: int, ends: Ends, credentials: GroupCredentials, ports: Connection
+) -> None:
+    """Carry notices between the rank of a machine and the other machine, until that ends."""
+    end = OpenMachine(number, credentials)
+    if number:
+        accepted = asyncio.get_running_loop().create_future()
+
+        def accept() -> Peer:
+            peer = Peer(end, 0)
+            end.add(peer)
+            accepted.set_result(peer)
+            return peer
+
+        context = end.context(accepts=True)
+        listening = await asyncio.get_running_loop().create_server(
+            accept, "127.0.0.1", 0, ssl=context
+        )
+        ports.send(listening.sockets[0].getsockname()[1])
+        await accepted
+    else:
+        await end.dial(1, f"127.0.0.1:{await asyncio.to_thread(ports.recv)}")
+    end.open(memory, ends)
+    await end.lost
+
+
+def measured(size: int, rounds: int, *, by_machines: bool) -> dict[str, Rounds]:
     """By `size` processes that are forked, with their sockets."""
     context = multiprocessing.get_context("fork")
-    memory, peers = create_memory(size), connect_ranks(size)
     ours, theirs = context.Pipe(duplex=False)
+    ports = context.Pipe(duplex=False)
+    bridges = []
+    if by_machines:
+        memories = [create_memory(size) for _ in range(size)]
+        connected = [connect_machine(range(rank, rank + 1), size) for rank in range(size)]
+        peers = [sockets[rank] for rank, (sockets, _) in enumerate(connected)]
+        credentials = GroupCredentials(*make_group_certificate())
+        for number, (_, ends) in enumerate(connected):
+            passed = number, memories[number], ends, credentials, ports[number]
+            bridges.append(context.Process(target=run_bridge, args=passed, daemon=True))
+    else:
+        memories, peers = [create_memory(size)] * size, connect_ranks(size)
     with tempfile.TemporaryDirectory() as directory:
         place = Path(directory) / "gloo"
 
@@ -99,17 +161,25 @@ def measured(size: int, rounds: int) -> dict[str, Rounds]:
                 if other != number:
                     for one in sockets.values():
                         one.close()
-            rank(RankGroup(Links(number, peers[number], memory)), place, rounds, theirs)
+            links = Links(number, peers[number], memories[number])
+            rank(RankGroup(links), place, rounds, theirs)
             os._exit(0)
 
         processes = [context.Process(target=run, args=(number,)) for number in range(size)]
-        for process in processes:
+        for process in bridges + processes:
             process.start()
         theirs.close()
         results: dict[str, Rounds] = ours.recv()
         for process in processes:
             process.join()
+        for process in bridges:
+            process.kill()
     return results
+
+
+def run_bridge(*passed: Any) -> None:
+    """One process of a machine beside its rank."""
+    asyncio.run(carry(*passed))
 
 
 if __name__ == "__main__":

@@ -17,15 +17,15 @@ class RankExchange:
     """Collective operations on float32 arrays through the memory of `group`.
 
     All ranks call the same operations with equal shapes.  `rows` are the rows of the vocabulary
-    that this rank, number `rank` of `size`, has.
+    that this rank, number `rank` of `size`, has, out of `all_rows`.
     """
 
     def __init__(self, group: RankGroup, vocab_size: int) -> None:
         self._group = group
         self._parts = group.parts.view(np.float32)  # [half, rank, numbers]
         self.rank, self.size = group.rank, group.size
-        self._rows = [Shard(rank, group.size).of(vocab_size) for rank in range(group.size)]
-        self.rows = self._rows[group.rank]
+        self.all_rows = [Shard(rank, group.size).of(vocab_size) for rank in range(group.size)]
+        self.rows = self.all_rows[group.rank]
 
     def sum(self, array: Floats, total: Floats) -> None:
         """Write the sum of every rank's `array` to `total`, which may be `array`; any shape."""
@@ -52,15 +52,15 @@ class RankExchange:
 
     def gather(self, array: Floats) -> Floats:
         """Return the logits [N, vocab_size] of every rank's rows; no rows on ranks other than 0."""
-        is_first, width = self._group.rank == 0, max(rows.count for rows in self._rows)
-        logits = np.empty((len(array) if is_first else 0, self._rows[-1].end), np.float32)
+        is_first, width = self._group.rank == 0, max(rows.count for rows in self.all_rows)
+        logits = np.empty((len(array) if is_first else 0, self.all_rows[-1].end), np.float32)
         length = PART_BYTES // (width * array.itemsize)
         for begin in range(0, len(array), length):
             piece = np.zeros((min(length, len(array) - begin), width), np.float32)
             piece[:, : array.shape[1]] = array[begin : begin + length]
             parts = self._all(piece.reshape(-1))
             if is_first:
-                for part, rows in zip(parts, self._rows, strict=True):
+                for part, rows in zip(parts, self.all_rows, strict=True):
                     columns = part.reshape(-1, width)[:, : rows.count]
                     logits[begin : begin + length, rows.begin : rows.end] = columns
         return logits

@@ -231,6 +231,7 @@ def open_ranks(
     except OSError as error:
         raise StartError(f"{size} ranks cannot be started: {error}") from error
     links.patience = LOAD_PATIENCE
+    local: EmbeddingRunner | None = None
     try:
         for process in ranks.processes:
             load = LoadRank(str(directory), runtime, asdict(config), key_text())
@@ -245,6 +246,8 @@ def open_ranks(
         cause = ranks.cause() if is_lost else ""
         ranks.close()
         links.close()
+        if local is not None:
+            local.close()
         if is_lost:
             raise StartError(f"the model cannot be loaded over ranks: {error}{cause}") from error
         raise

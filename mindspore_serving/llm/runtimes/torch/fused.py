@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps
+from mindspore_serving.llm.runtimes.torch.ops import Tensor, TorchOps, TorchRankOps
 
 TILE = 1024  # features per program of `_silu_mul`
 
@@ -48,6 +48,10 @@ class FusedOps(TorchOps):
         out = torch.empty_like(gate)
         _silu_mul[triton.cdiv(gate.numel(), TILE),](gate, up, out, gate.numel(), BLOCK=TILE)
         return out
+
+
+class FusedRankOps(TorchRankOps, FusedOps):
+    """`FusedOps` of one rank."""
 
 
 @triton.jit(do_not_specialize=["stride"])  # type: ignore[untyped-decorator]

@@ -41,6 +41,7 @@ from mindspore_serving.llm.runtimes.capacity import (
 from mindspore_serving.llm.runtimes.layout import Layout, RunnerLimits, lay_out
 from mindspore_serving.llm.runtimes.main_memory import MainMemory, read_main_memory
 from mindspore_serving.llm.runtimes.torch.attention import AttentionPath, GatherPath
+from mindspore_serving.llm.runtimes.torch.collectives import BACKENDS, DeviceExchange
 from mindspore_serving.llm.runtimes.torch.graphs import CudaCapture
 from mindspore_serving.llm.runtimes.torch.invariant import check_deterministic, check_kernels
 from mindspore_serving.llm.runtimes.torch.lora import TorchAdapters
@@ -78,11 +79,39 @@ def open_head(directory: str | Path, config: EngineConfig) -> TorchRunner:
 
 
 def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> TorchRunner:
-    """Open the part of the model that this rank of `grid` holds, on a CPU, as `open_runner`."""
-    if open_device(config.device) != "cpu":
-        raise StartError(f'{parallel_text(config)}, which needs device="cpu"')
+    """Open the part of the model that this rank of `grid` holds, as `open_runner`.
+
+    Without a device of CUDA ranks compute on the CPU, else each on a device.
+    """
     config = rank_options(config, torch.get_num_threads(), takes_adapters=True)
-    return start_runner(open_model(directory, config, grid), config)
+    config = replace(config, device=rank_device(config, grid))
+    model = open_model(directory, config, grid)
+    try:
+        return start_runner(model, config)
+    except BaseException:
+        if model.collectives is not None:
+            model.collectives.close()
+        raise
+
+
+def rank_device(config: EngineConfig, grid: Grid) -> str:
+    """Return the device of this rank.  Raises StartError if there are too few."""
+    device, rank, links = open_device(config.device), grid.everyone.rank, grid.everyone.links
+    if device == "cpu":
+        return device
+    text, count = f"{parallel_text(config)} on CUDA devices", torch.cuda.device_count()
+    if device != "cuda":
+        raise StartError(f'{text}, but device is {device!r}: set "cuda", each rank takes one')
+    if links.num_local < links.size:
+        raise StartError(f"{text}, which have to be of one machine: leave rank_machines out")
+    if config.expert_parallel:
+        raise StartError(f"{text}, but experts are divided by expert_parallel: leave it out")
+    if count < links.size:
+        raise StartError(
+            f'{text}, but PyTorch sees {count}, expected at least {links.size}: set device="cpu" '
+            "to compute without them"
+        )
+    return f"cuda:{rank}"
 
 
 def open_model(
@@ -98,6 +127,10 @@ def open_model(
     if config.deterministic:
         check_deterministic(config, part.spec, dtype, device)
     weights = TorchWeights(part.checkpoint, dtype, device)
+    collectives = None
+    if part.exchange is not None and part.grid is not None and device.split(":")[0] in BACKENDS:
+        group = part.grid.peers
+        collectives = DeviceExchange(group, part.exchange, part.spec.vocab_size, device)
     return TorchModel(
         spec=part.spec,
         decoder=part.decoder,
@@ -109,6 +142,7 @@ def open_model(
         part=part,
         is_invariant=config.deterministic,
         keeps_latent=_keeps_latent(part, config, device),
+        collectives=collectives,
     )
 
 
@@ -193,6 +227,9 @@ def _warm_up(
             "lower it, or kv_cache_memory"
         ) from error
     if not can_capture:
+        return
+    if model.part is not None and model.part.size > 1:
+        log.warning("no CUDA graphs: ranks exchange results within a step")
         return
     if model.spec.rope.switch:
         log.warning("no CUDA graphs: rotary positions depend on the length of a sequence")

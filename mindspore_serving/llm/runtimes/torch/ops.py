@@ -1,6 +1,6 @@
 """Operations of a definition in eager PyTorch, on a CPU or a CUDA device.
 
-A rank computes its part of every layer on a CPU, with sums in float32.
+A rank computes its part of every layer; sums over ranks are in float32 on a CPU.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.expert_counts import RankExperts
 from mindspore_serving.llm.runtimes.torch.attention import Attention, TorchCache
+from mindspore_serving.llm.runtimes.torch.collectives import DeviceExchange
 from mindspore_serving.llm.runtimes.torch.experts import held_indices, route, run_expert
 from mindspore_serving.llm.runtimes.torch.lora import AdapterTokens, TorchAdapters
 from mindspore_serving.llm.runtimes.torch.states import (
@@ -287,7 +288,12 @@ class TorchOps(Ops):
 
 
 class TorchRankOps(TorchOps):
-    """`Ops` of one rank; embedding and head have the rank's rows of the vocabulary."""
+    """`Ops` of one rank; embedding and head have the rank's rows of the vocabulary.
+
+    With `collectives` ranks exchange tensors on their devices, else arrays through memory.
+    """
+
+    collectives: DeviceExchange | None = None
 
     def __init__(
         self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, adapters: TorchAdapters,
@@ -314,6 +320,8 @@ class TorchRankOps(TorchOps):
         return (wide * torch.rsqrt(mean + eps) * weight.float()).to(x.dtype)
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        if self.collectives is not None:
+            return self.collectives.sum(x)
         total = x.float().contiguous()
         array = total.numpy()
         self._exchange.sum(array, array)
@@ -325,4 +333,6 @@ class TorchRankOps(TorchOps):
         Other ranks return no rows.
         """
         partial = super().logits(x, head, bias)
+        if self.collectives is not None:
+            return self.collectives.gather(partial)
         return torch.from_numpy(self._exchange.gather(partial.float().numpy())).to(partial.dtype)

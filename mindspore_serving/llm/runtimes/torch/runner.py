@@ -28,6 +28,7 @@ from mindspore_serving.llm.runtimes.torch.attention import (
     GatherPath,
     TorchCache,
 )
+from mindspore_serving.llm.runtimes.torch.collectives import DeviceExchange
 from mindspore_serving.llm.runtimes.torch.graphs import (
     POSITION,
     SEQUENCE,
@@ -100,6 +101,7 @@ class TorchModel:
     part: RankPart | None = None  # the part of the model in this process; None is all
     is_invariant: bool = False  # a row's result does not depend on the other rows
     keeps_latent: bool = False  # the cache of latent attention has latent vectors
+    collectives: DeviceExchange | None = None  # of ranks with a device each
 
     @property
     def cached_heads(self) -> dict[int, tuple[int, int]]:
@@ -113,14 +115,17 @@ class TorchModel:
         """Return the operations to compute with; fused ones by Triton's kernels if `is_fused`."""
         if self.is_invariant:
             return InvariantOps(self.weights, caches, self.dtype, self.adapters)
+        kind, rank_kind = TorchOps, TorchRankOps
         if is_fused:
-            from mindspore_serving.llm.runtimes.torch.fused import FusedOps
+            from mindspore_serving.llm.runtimes.torch.fused import FusedOps, FusedRankOps
 
-            return FusedOps(self.weights, caches, self.dtype, self.adapters)
+            kind, rank_kind = FusedOps, FusedRankOps
         if self.part is None or self.part.exchange is None:
-            return TorchOps(self.weights, caches, self.dtype, self.adapters)
+            return kind(self.weights, caches, self.dtype, self.adapters)
         shared = self.part.exchange, self.part.experts
-        return TorchRankOps(self.weights, caches, self.dtype, self.adapters, shared)
+        ops = rank_kind(self.weights, caches, self.dtype, self.adapters, shared)
+        ops.collectives = self.collectives
+        return ops
 
 
 class TorchRunner(LimitedRunner):
@@ -196,9 +201,10 @@ class TorchRunner(LimitedRunner):
                 if not layout.spans:
                     width = self.hidden_size if embeds else self.vocab_size
                     return np.zeros((0, width), np.float32)
-                return self._readback(
-                    self._computed(self._ops, layout, hidden_states, embeds=embeds)
-                )
+                result = self._computed(self._ops, layout, hidden_states, embeds=embeds)
+                if self._model.collectives is not None:
+                    self._model.collectives.wait()
+                return self._readback(result)
         except (RuntimeError, IndexError) as error:
             if isinstance(error, ServingError):
                 raise
@@ -252,6 +258,8 @@ class TorchRunner(LimitedRunner):
         self._states.layers.clear()
         self._model.weights.clear()
         self._model.adapters.clear()
+        if self._model.collectives is not None:
+            self._model.collectives.close()
         if self._model.device != "cpu":
             torch.cuda.empty_cache()
 
