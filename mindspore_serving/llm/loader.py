@@ -358,8 +358,8 @@ def _open_engine(
         engine.embedder.pooler = open_last_token_pooler(directory, engine.runner, config, tokenizer)
         if config.prefix_cache_dir or config.prefix_cache_store:
             storing = cast(StoringRunner, engine.runner)
-            levels = open_levels(directory, runtime, config, storing)
-            engine.keep_blocks(StoredBlocks(storing, engine.pool, levels))
+            levels, states = open_levels(directory, runtime, config, storing), engine.cache.states
+            engine.keep_blocks(StoredBlocks(storing, engine.pool, levels, states=states))
     except BaseException:
         engine.close()
         raise

@@ -316,6 +316,20 @@ class StoringRunner(Runner, Protocol):
         ...
 
 
+class StatefulRunner(StoringRunner, Protocol):
+    """A `StoringRunner` with state slots that can be stored as well."""
+
+    state_bytes: int  # of a slot
+
+    def read_state(self, slot: int) -> memoryview:
+        """Return a copy of the state in a slot, `state_bytes` unsigned bytes."""
+        ...
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        """Restore a state that was read before."""
+        ...
+
+
 class EncoderRunner(Protocol):
     """A model that embeds and does not generate: no cache, and no steps.  Used by one thread."""
 

@@ -5,8 +5,10 @@ next ones are answered by the machines that are left.
 """
 
 import json
+import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
@@ -26,6 +28,7 @@ from tests.llm import chatty, checkpoints, seeing
 from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.torch, pytest.mark.e2e, pytest.mark.slow]
+HITS = re.compile(r"^serving_llm_prefix_cache_store_hits_total\S* (\S+)", re.MULTILINE)
 PROMPT = (66, 9, 120, 7, 301, 44)
 OPTIONS = {"dtype": "f32", "num_threads": 1, "kv_cache_memory": 32 << 20, "max_num_seqs": 4}
 
@@ -50,10 +53,12 @@ def serve_model(made: Cluster, num_machines: int, **options: Any) -> Path:
     return path
 
 
-def ask(made: Cluster, count: int = 12) -> tuple[int, dict[str, Any]]:
+def ask(
+    made: Cluster, count: int = 12, prompt: Sequence[int] = PROMPT
+) -> tuple[int, dict[str, Any]]:
     """Greedy tokens, as texts of their ids."""
     body = {
-        "model": "chatty", "prompt": list(PROMPT), "max_tokens": count, "temperature": 0,
+        "model": "chatty", "prompt": list(prompt), "max_tokens": count, "temperature": 0,
         "ignore_eos": True, "return_token_ids": True,
     }  # fmt: skip
     status, answer = made.calls.http_call("POST", "/v1/completions", json.dumps(body).encode())
@@ -112,6 +117,29 @@ def test_tokens_over_machines_are_those_of_the_reference(start_cluster, runtime,
     assert status == 200
     assert answer["choices"][0]["token_ids"] == list(checkpoints.greedy(path, PROMPT, 12))
     assert [len(hosts(machine)) for machine in joined] == [0] + [1] * (len(slots) - 1)
+
+
+def test_blocks_of_machines_are_read_from_a_store(start_cluster, tmp_path):
+    """The cache in memory is too small for all prompts; two streams, with steps in flight."""
+    made = start_cluster(local_slots=0)
+    machines(made, 1, 1)
+    path = serve_model(
+        made, 2, runtime="openvino", pipeline_parallel=2, pipeline_groups=2,
+        prefix_cache_store=f"file://{tmp_path}", max_model_len=256, kv_cache_memory=400 << 10,
+    )  # fmt: skip
+    prompts = [[number, *PROMPT * 17] for number in range(2, 8)]  # of four blocks each
+
+    def ask_all() -> list[list[int]]:
+        with ThreadPoolExecutor(2) as threads:
+            answers = list(threads.map(lambda prompt: ask(made, prompt=prompt)[1], prompts))
+        return [answer["choices"][0]["token_ids"] for answer in answers]
+
+    def num_hits() -> float:
+        return float(HITS.search(made.calls.http_call("GET", "/metrics")[1].decode())[1])
+
+    tokens = ask_all()
+    assert tokens == [list(checkpoints.greedy(path, tuple(prompt), 12)) for prompt in prompts]
+    eventually(lambda: ask_all() == tokens and num_hits() > 0)
 
 
 @pytest.mark.long

@@ -28,6 +28,7 @@ _ADAPTER = 1_000_003
 _LONG = 7
 ADAPTERS = range(1, 9)  # that rows may name, without any being loaded
 _BYTES_PER_TOKEN = 8
+_STATE_BYTES = 99  # of a number of 31 bits: more than three blocks of four tokens
 
 
 class ToyRunner(LimitedRunner):
@@ -52,6 +53,7 @@ class ToyRunner(LimitedRunner):
         )
         self.block_bytes, self.block_format = block_size * _BYTES_PER_TOKEN, "toy"
         self._states = [-1] * num_slots
+        self.state_bytes = _STATE_BYTES if num_slots else 0
         self.rope_switch = rope_switch
         self._cache = np.full((num_blocks, block_size), -1, np.int64)  # -1: never written
         factors = np.empty(max_model_len, np.int64)
@@ -82,6 +84,12 @@ class ToyRunner(LimitedRunner):
 
     def write_block(self, block: int, content: memoryview) -> None:
         self._cache[block] = np.frombuffer(content, np.int64)
+
+    def read_state(self, slot: int) -> memoryview:
+        return memoryview(self._states[slot].to_bytes(_STATE_BYTES, "big"))
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        self._states[slot] = int.from_bytes(content, "big")
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._cache[list(blocks)] = -1

@@ -12,6 +12,7 @@ Integers and hashes only: the contents belong to the runner.
 """
 
 import sys
+from collections.abc import Callable
 
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence, SequenceStatus
@@ -57,6 +58,8 @@ class StatePool:
         self.max_running = max(1, (num_slots - 1) // 2)
         self._block_size = block_size
         self._keeps_snapshots = keeps_snapshots
+        # Called with the hash of a block behind which a prompt has left a state.
+        self.on_keep: Callable[[bytes], None] | None = None
 
     def find(self, sequence: Sequence, limit: int) -> int:
         """Return how many of the first `limit` blocks of `sequence` it may share.
@@ -138,14 +141,20 @@ class StatePool:
         slot = state.write if is_complete else state.snapshot
         is_draft = row.num_logits == len(row.tokens) - state.kept + 1
         if state.snapshot not in (-1, slot) and not is_draft:
-            self._keep(sequence, state.snapshot, row.start + state.kept)
+            self._note(self._keep(sequence, state.snapshot, row.start + state.kept))
         if self._keeps_snapshots and sequence.num_computed % self._block_size == 0:
             digest = self._keep(sequence, slot, sequence.num_computed)
             if len(row.tokens) == 1 or is_draft:  # one snapshot per decoding sequence is enough
                 self.pool.drop(sequence.kept)
                 sequence.kept = digest if self.pool.is_registered(slot) else b""
+            else:
+                self._note(digest)
         self.pool.free([other for other in sequence.slots if other != slot])
         sequence.slots = [slot]
+
+    def _note(self, digest: bytes) -> None:
+        if self.on_keep is not None:
+            self.on_keep(digest)
 
     def _keep(self, sequence: Sequence, slot: int, length: int) -> bytes:
         digest = sequence.hash_blocks(length // self._block_size, self._block_size)[-1]

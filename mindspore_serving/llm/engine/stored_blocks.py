@@ -12,22 +12,24 @@ other.  Threads read and write; a step only copies memory.
 """
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import product, takewhile
 from queue import Empty, SimpleQueue
 from types import MappingProxyType
+from typing import cast
 
 from mindspore_serving import log
 from mindspore_serving.llm.engine.block_cost import BlockCost
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Sequence
-from mindspore_serving.llm.step import RunnerLost, StoringRunner
+from mindspore_serving.llm.engine.states import NoStates, StatePool
+from mindspore_serving.llm.engine.stored_levels import BlockRead, LevelState
+from mindspore_serving.llm.engine.stored_states import StateSearches, StoredStates
+from mindspore_serving.llm.step import RunnerLost, StatefulRunner, StoringRunner
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_threads import BlockThreads, Results
-from mindspore_serving.stores.circuit import Circuit
 
 READ_AHEAD = 16 << 20  # bytes being read but not yet in the cache; a step copies as many at most
 WRITE_AHEAD = 2 << 20  # bytes that are copied for a shared store between two steps
@@ -35,24 +37,6 @@ CLOSING_SECONDS = 3.0
 POLL_SECONDS = 0.05
 PROBE_SECONDS = 0.002  # that a step waits for the first block of a new prompt, if a store is quick
 SLOWNESS = 1.0  # seconds that reading a prompt may take longer than computing it
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """Blocks that one prompt waits for."""
-
-    digests: list[bytes]
-    awaited: set[bytes]  # those that have not arrived
-    began: float  # by `time.monotonic`
-    num_requested: int = 0
-    num_delivered: int = 0
-    probe: bytes = b""  # the first block that was requested from a store that servers share
-    blocks: list[int] = field(default_factory=list)  # in use until the last is delivered
-
-    @property
-    def is_probing(self) -> bool:
-        """True until a shared store has delivered the first block, or has said that it has none."""
-        return self.probe in self.awaited
 
 
 class NoStoredBlocks:
@@ -81,37 +65,6 @@ class NoStoredBlocks:
     def close(self) -> None: ...
 
 
-class _LevelState:
-    """State of a level, as the engine's thread knows it."""
-
-    def __init__(self, threads: BlockThreads) -> None:
-        self.threads, self.level = threads, threads.level
-        # Registered blocks of the cache that are not stored yet, and those that are.
-        self.unsaved: OrderedDict[bytes, None] = OrderedDict()
-        self.saved: set[bytes] = set()
-        self.num_tokens = 0  # tokens whose blocks were read
-        self.in_flight = 0  # blocks
-        self.last_delivery = 0.0  # by `time.monotonic`
-        self.is_stuck = False
-        self.slow = Circuit()  # open after prompts that would have been computed sooner
-
-    def request(self, digest: bytes) -> bool:
-        """Request a block from the threads, unless it is known that there is none."""
-        if self.is_stuck or self.slow.is_open or not self.level.may_have(digest):
-            return False
-        if not self.in_flight:
-            self.last_delivery = time.monotonic()
-        self.in_flight += 1
-        self.threads.read(digest)
-        return True
-
-    @property
-    def is_late(self) -> bool:
-        """True if it has not delivered for too long."""
-        waited = time.monotonic() - self.last_delivery
-        return self.in_flight > 0 and waited > self.level.patience
-
-
 class StoredBlocks:
     """Stored blocks of `runner`, whose cache blocks `pool` allocates; used by the engine's thread.
 
@@ -125,15 +78,23 @@ class StoredBlocks:
         pool: BlockPool,
         levels: Iterable[BlockLevel],
         threads: type[BlockThreads] = BlockThreads,
+        *,
+        states: StatePool | NoStates | None = None,
     ) -> None:
-        self.reading: dict[bytes, _Reading] = {}
+        self.reading: dict[bytes, BlockRead] = {}
         self._runner, self._pool = runner, pool
         self._results: Results = SimpleQueue()
-        self._states = {level: _LevelState(threads(level, self._results)) for level in levels}
-        self._queue: deque[_Reading] = deque()
+        self._states = {level: LevelState(threads(level, self._results)) for level in levels}
+        self._queue: deque[BlockRead] = deque()
         self._max_in_flight = max(2, READ_AHEAD // runner.block_bytes)  # blocks
         self.cost = BlockCost()
         pool.on_evict = self._save_evicted
+        self._snapshots: StoredStates | None = None
+        if isinstance(states, StatePool):
+            self._snapshots = StoredStates(cast(StatefulRunner, runner), states)
+            states.on_keep = self._add_state
+            states.pool.on_evict = self._save_evicted_state
+            self._searches = StateSearches(self._snapshots, self._request, self._read_until)
 
     def counts(self) -> dict[str, int]:
         """Return the counters of the levels, by the fields of `EngineStats`."""
@@ -165,9 +126,12 @@ class StoredBlocks:
         new = list(takewhile(lambda digest: digest not in self.reading, missing))
         if not new:
             return
-        reading = _Reading(new, set(new), time.monotonic())
+        reading = BlockRead(new, set(new), time.monotonic())
         self.reading.update(dict.fromkeys(reading.digests, reading))
-        self._queue.append(reading)
+        if self._snapshots is None:
+            self._queue.append(reading)
+        else:
+            self._searches.add(reading)
         self._request_blocks()
 
     def deliver(self) -> None:
@@ -216,7 +180,9 @@ class StoredBlocks:
         deadline = time.monotonic() + CLOSING_SECONDS
         for state in self._states.values():
             known = state.saved | state.unsaved.keys()
-            digests = [digest for digest in self._pool.hashes() if digest in known]
+            digests = self._pool.hashes()
+            digests += self._snapshots.hashes() if self._snapshots else ()
+            digests = [digest for digest in digests if digest in known]
             digests = digests[: state.level.max_blocks]
             for digest in digests:
                 if not state.level.is_local and digest in state.saved:
@@ -247,14 +213,37 @@ class StoredBlocks:
         """Number of blocks left free for running sequences."""
         return self._pool.num_blocks // 8
 
-    def _save(self, state: _LevelState, digest: bytes) -> None:
+    def _save(self, state: LevelState, digest: bytes) -> None:
         state.unsaved.pop(digest, None)
         state.saved.add(digest)
-        (block,) = self._pool.find([digest])
-        if not state.level.has(digest):
-            state.threads.write(digest, self._runner.read_block(block))
+        content = None if state.level.has(digest) else self._content(digest)
+        if content is not None:
+            state.threads.write(digest, content)
 
-    def _save_some(self, state: _LevelState) -> None:
+    def _content(self, digest: bytes) -> memoryview | None:
+        """Return the contents of a block, or of a piece of a state, that is in memory."""
+        blocks = self._pool.find([digest])
+        if blocks:
+            return self._runner.read_block(blocks[0])
+        return self._snapshots.read(digest) if self._snapshots else None
+
+    def _add_state(self, digest: bytes) -> None:
+        """Note that a prompt has left a state behind the block with the hash `digest`."""
+        assert self._snapshots is not None
+        pieces = self._snapshots.add(digest)
+        for state in self._states.values():
+            state.unsaved.update((piece, None) for piece in pieces if piece not in state.saved)
+
+    def _save_evicted_state(self, slot: int, digest: bytes) -> None:
+        assert self._snapshots is not None
+        for state, piece in product(self._states.values(), self._snapshots.pieces(digest)):
+            if piece in state.unsaved and state.threads.has_room:
+                self._save(state, piece)
+            state.unsaved.pop(piece, None)
+            state.saved.discard(piece)
+        self._snapshots.remove(digest)
+
+    def _save_some(self, state: LevelState) -> None:
         for _ in range(max(1, WRITE_AHEAD // self._runner.block_bytes)):
             if not (state.unsaved and state.threads.has_room):
                 return
@@ -290,13 +279,16 @@ class StoredBlocks:
                     break
                 digest = reading.digests[reading.num_requested]
                 reading.num_requested += 1
-                if not self._request(reading, digest, self._states.values()):
+                if not self._request(reading, digest):
                     self._cut(reading, digest)
             else:
                 self._queue.remove(reading)
 
-    def _request(self, reading: _Reading, digest: bytes, states: Iterable[_LevelState]) -> bool:
-        """Request a block from the first of the levels that may have it."""
+    def _request(self, reading: BlockRead, digest: bytes, below: BlockLevel | None = None) -> bool:
+        """Request a block from the first level, `below` one if any, that may have it."""
+        states = list(self._states.values())
+        if below is not None:
+            states = states[states.index(self._states[below]) + 1 :]
         for state in states:
             if state.request(digest):
                 if not state.level.is_local:
@@ -304,14 +296,24 @@ class StoredBlocks:
                 return True
         return False
 
+    def _read_until(self, reading: BlockRead, digest: bytes) -> None:
+        """Read the blocks of `reading` up to `digest`, whose state is there; none with b""."""
+        behind = reading.digests.index(digest) + 1 if digest else 0
+        if behind < len(reading.digests):
+            self._cut(reading, reading.digests[behind])
+        if behind:
+            self._queue.append(reading)
+
     def _accept(self, level: BlockLevel, digest: bytes, content: memoryview | None) -> None:
         state = self._states[level]
         state.last_delivery, state.is_stuck = time.monotonic(), False
         state.in_flight -= 1
         reading = self.reading.get(digest)
-        if reading is not None:
+        if self._snapshots is not None and self._searches.has(digest):
+            self._searches.accept(level, digest, content)
+        elif reading is not None:
             if content is None:
-                if not self._request(reading, digest, self._levels_below(level)):
+                if not self._request(reading, digest, level):
                     self._cut(reading, digest)
             elif self._pool.num_free <= self._spare:
                 self._end(reading)
@@ -319,12 +321,8 @@ class StoredBlocks:
                 self._put(state, reading, digest, content)
         self._request_blocks()
 
-    def _levels_below(self, level: BlockLevel) -> list[_LevelState]:
-        states = list(self._states.values())
-        return states[states.index(self._states[level]) + 1 :]
-
     def _put(
-        self, state: _LevelState, reading: _Reading, digest: bytes, content: memoryview
+        self, state: LevelState, reading: BlockRead, digest: bytes, content: memoryview
     ) -> None:
         if not self._pool.find([digest]):  # else another prompt has computed this block
             block = self._pool.allocate()
@@ -372,7 +370,7 @@ class StoredBlocks:
                     state.slow.fail()
             self._end(reading)
 
-    def _cut(self, reading: _Reading, digest: bytes) -> None:
+    def _cut(self, reading: BlockRead, digest: bytes) -> None:
         """End a reading at a block that no level has; those before it may be under way."""
         count = reading.digests.index(digest)
         for missing in reading.digests[count:]:
@@ -383,7 +381,7 @@ class StoredBlocks:
         if not reading.awaited:
             self._end(reading)
 
-    def _end(self, reading: _Reading) -> None:
+    def _end(self, reading: BlockRead) -> None:
         """Stop waiting for the blocks of `reading`; those that arrived are in the cache."""
         reading.num_requested = len(reading.digests)
         reading.awaited.clear()
@@ -391,6 +389,8 @@ class StoredBlocks:
             self.reading.pop(digest, None)
         self._pool.free(reading.blocks)
         reading.blocks = []
+        if self._snapshots is not None:
+            self._searches.remove(reading)
 
 
 def _is_known(sequence: Sequence) -> bool:

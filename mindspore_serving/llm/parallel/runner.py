@@ -77,23 +77,21 @@ class ParallelRunner:
         self._layout = layout
         self._num_steps = 0
         self._num_begun = 0  # steps that are not finished
-        self._logits: deque[Logits] = deque()  # of the first of these, if blocks were read since
+        self._logits: deque[Logits] = deque()  # of the steps before these, if they had to end early
         self._lost: RunnerLost | None = None
 
     def run(self, step: Step) -> Logits:
         return self._run_on_all(step, self._local.run)
 
     def begin(self, step: Step) -> None:
+        self._run_on_all(step, cast(OverlappingRunner, self._local).begin, ends_others=False)
         self._num_begun += 1
-        try:
-            self._run_on_all(step, cast(OverlappingRunner, self._local).begin)
-        except Exception:
-            self._num_begun -= 1
-            raise
 
     def finish(self) -> Logits:
         if self._logits:
             return self._logits.popleft()
+        if self._lost is not None:
+            raise self._lost
         self._num_begun -= 1
         try:
             return cast(OverlappingRunner, self._local).finish()
@@ -145,17 +143,25 @@ class ParallelRunner:
         self._local.close()
 
     def _run_on_all(
-        self, step: Step, compute_local: Callable[[Step], T], *, embeds: bool = False, best: int = 0
+        self,
+        step: Step,
+        compute_local: Callable[[Step], T],
+        *,
+        embeds: bool = False,
+        best: int = 0,
+        ends_others: bool = True,
     ) -> T:
         if self._lost is not None:
             raise self._lost
         try:
+            if ends_others:
+                self._end_steps()
             self._num_steps += 1
             self._links.begin(self._num_steps)
             self._send_to_ranks(compute(self._num_steps, step, embeds=embeds, best=best))
             result = compute_local(step)
-            # Logits of a step in flight come before counts.
-            if self._experts is not None and not self._num_begun and _gathers(self._num_steps):
+            # A step that is begun sends its logits first, so its counts wait.
+            if self._experts is not None and ends_others and _gathers(self._num_steps):
                 self._gather_counts(self._experts)
             return result
         except Exception as error:
@@ -170,6 +176,12 @@ class ParallelRunner:
         experts.gather()
         experts.save_at_intervals()
 
+    def _end_steps(self) -> None:
+        """Keep the logits of all steps that are begun."""
+        while self._num_begun > 0:
+            self._num_begun -= 1
+            self._logits.append(cast(OverlappingRunner, self._local).finish())
+
     @cached_property
     def _blocks(self) -> RankBlocks:
         return RankBlocks(cast(StoringRunner, self._local), self._links, self._send_to_ranks)
@@ -179,9 +191,7 @@ class ParallelRunner:
         if self._lost is not None:
             raise self._lost
         try:
-            while self._num_begun > 0:
-                self._num_begun -= 1
-                self._logits.append(cast(OverlappingRunner, self._local).finish())
+            self._end_steps()
             if hasattr(self._local, "settle"):
                 self._local.settle()
             return function(self._blocks)

@@ -21,13 +21,13 @@ def open_levels(
 ) -> list[BlockLevel]:
     """Open the disk and the shared store of `config` for the model in `checkpoint`.
 
-    Raises StartError: the model has recurrent states, or a level cannot be opened.
+    Raises StartError: recurrent states cannot be stored, or a level cannot be opened.
     """
-    if runner.num_slots:
+    if runner.num_slots and not (getattr(runner, "state_bytes", 0) and runner.block_bytes):
         name = "prefix_cache_dir" if config.prefix_cache_dir else "prefix_cache_store"
         raise StartError(
-            f"{name} is set, but the model has layers with recurrent states, which are kept in "
-            "memory alone; leave it out"
+            f"{name} is set, but the model has layers with recurrent states, which ranks keep in "
+            "memory alone, as do models without keys and values; leave it out"
         )
     path = config.prefix_cache_dir
     directory = open_directory(path) if path else None

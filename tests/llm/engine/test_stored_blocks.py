@@ -14,6 +14,7 @@ from mindspore_serving.llm.storage.block_threads import BlockThreads
 from mindspore_serving.llm.storage.stores import open_disk, open_levels
 from mindspore_serving.stores.file_store import open_directory
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
+from tests.llm.driving import sequence
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 from tests.waiting import PATIENCE, eventually
@@ -211,11 +212,80 @@ def test_a_cancelled_prompt_leaves_nothing_in_use(tmp_path):
     second.close()
 
 
+def with_states(directory, num_slots=17, is_local=True):
+    """An engine of a model with states; its steps have 16 tokens, four blocks."""
+    config = EngineConfig(max_num_seqs=4, max_num_batched_tokens=16, block_size=BLOCK)
+    engine = Engine(ToyRunner(64, BLOCK, num_slots=num_slots), None, config)
+    level = open_disk(open_directory(directory), b"model", engine.runner.block_bytes, MOST)
+    level.patience, level.is_local = PATIENCE, is_local
+    states = engine.cache.states
+    engine.keep_blocks(StoredBlocks(engine.runner, engine.pool, [level], states=states))
+    return engine
+
+
+@pytest.mark.parametrize("is_local", [True, False])
+def test_a_prompt_goes_on_from_the_last_state_that_a_level_has(tmp_path, is_local):
+    """Of the prompts that begin alike, those that end sooner go on from a state before."""
+    prompts = [PROMPT, PROMPT, PROMPT[:19], [*PROMPT[:30], 99], [7, *PROMPT]]
+    expected = [0, FULL, 16, 28, 0]
+    for prompt, num_cached in zip(prompts, expected, strict=True):
+        engine = with_states(tmp_path, is_local=is_local)
+        assert ask(engine, [prompt]) == ([continuation(prompt, 3, 128)], [num_cached])
+        assert engine.stats().num_free_blocks == engine.num_blocks
+        states = engine.cache.states.pool
+        assert states.num_free == states.num_blocks
+        engine.close()
+
+
+def test_prompts_with_states_that_arrive_together_are_all_answered(tmp_path):
+    prompts = [PROMPT, PROMPT[:19], [*PROMPT[:30], 99], [7, *PROMPT], PROMPT[4:]]
+    for _ in range(3):
+        engine = with_states(tmp_path)
+        said, cached = ask(engine, prompts * 3)
+        assert said == [continuation(prompt, 3, 128) for prompt in prompts * 3]
+        engine.close()
+    assert cached[0] == FULL
+
+
+def test_a_level_that_loses_a_piece_of_a_state_has_an_earlier_state(tmp_path):
+    first = with_states(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    states = first.cache.states.pool.hashes()
+    first.close()
+    second = with_states(tmp_path)
+    level, *_ = second.cache.stored._states
+    pieces_of = second.cache.stored._snapshots.pieces
+    stored = [digest for digest in states if all(map(level.has, pieces_of(digest)))]
+    assert len(stored) == len(states) - 1  # all but that of the answer
+    name = level.values.name(pieces_of(blocks_of(PROMPT)[-1])[-1])
+    (path,) = tmp_path.rglob(f"{name}*")
+    path.unlink()
+    answers, (num_cached,) = ask(second, [PROMPT])
+    assert answers == said
+    assert 0 < num_cached < FULL
+    second.close()
+
+
+def blocks_of(prompt):
+    return sequence(prompt, len(prompt)).hash_blocks(len(prompt) // BLOCK, BLOCK)
+
+
+def test_states_are_read_while_running_sequences_leave_slots(tmp_path):
+    first = with_states(tmp_path)
+    said, _ = ask(first, [PROMPT])
+    first.close()
+    second = with_states(tmp_path, num_slots=3)  # one sequence, and one slot more
+    assert ask(second, [PROMPT, PROMPT])[0] == said * 2
+    second.close()
+
+
 def test_models_that_cannot_keep_blocks_on_disk_are_refused(tmp_path):
     config = EngineConfig(prefix_cache_dir=str(tmp_path))
     with pytest.raises(StartError, match="runtime 'mindir' has no prefix_cache_dir, expected one"):
         open_runner(tmp_path, "mindir", config)
-    with pytest.raises(StartError, match="has layers with recurrent states"):
-        open_levels(tmp_path, "toy", config, ToyRunner(num_slots=3))
+    stateful = ToyRunner(num_slots=3)
+    stateful.state_bytes = 0
+    with pytest.raises(StartError, match="has layers with recurrent states, which ranks keep in"):
+        open_levels(tmp_path, "toy", config, stateful)
     with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         EngineConfig(prefix_cache_dir=str(tmp_path), enable_prefix_caching=False)

@@ -1,5 +1,6 @@
 """Steps of several groups of sequences in flight at once: the answers of one process."""
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -101,6 +102,30 @@ def test_groups_of_a_model_with_states_are_answered_as_by_transformers(tmp_path)
     assert num_in_flight == 2
     for prompt, answer in zip(prompts, divided, strict=True):
         assert checkpoints.shortfall(directory, prompt, answer) < 1e-5
+
+
+@pytest.mark.slow
+def test_texts_that_are_embedded_between_steps_find_none_in_flight(llama):
+    """As after an interrupted call; each stage has a thread."""
+    prompts = checkpoints.prompts(4, longest=30)
+    params = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
+    stages = {"pipeline_parallel": 2, "pipeline_groups": 2, "num_threads": 1}
+    with LLM(llama, "torch", dtype="f32", kv_cache_memory=4 << 20, **stages, **OPTIONS) as llm:
+        engine, tokens = llm._engine, {str(index): () for index in range(4)}
+        for name, prompt in zip(tokens, prompts, strict=True):
+            engine.add(name, prompt, params)
+        early = []
+        while engine.has_work:
+            for name, generated in engine.step():
+                tokens[name] += generated.token_ids
+            if len(tokens["3"]) == 4:
+                early.append(llm.embed([list(prompts[0])]))
+        late = llm.embed([list(prompts[0])])
+    for prompt, answer in zip(prompts, tokens.values(), strict=True):
+        assert answer == checkpoints.likeliest(llama, prompt, answer)
+    assert early
+    for vectors in early:
+        np.testing.assert_allclose(vectors, late, rtol=1e-4, atol=1e-4)
 
 
 def test_groups_are_refused_without_stages(llama):

@@ -125,3 +125,20 @@ def test_stages_keep_blocks_while_steps_are_in_flight(directory, tmp_path):
             assert tokens == checkpoints.likeliest(directory, prompt, tokens)
     assert hits[0] == 0
     assert hits[1] >= 96
+
+
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        ("lfm2", "openvino"),
+        ("qwen3-next", "openvino"),
+        pytest.param("falcon-h1", "torch", marks=pytest.mark.torch),
+    ],
+)
+def test_a_reopened_model_with_states_goes_on_from_a_stored_state(tmp_path, name, runtime):
+    path = checkpoints.build(name, tmp_path)
+    options = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
+    said, num_cached = ask(path, runtime, tmp_path / "cache", **options)
+    assert num_cached == 0
+    again, num_cached = ask(path, runtime, tmp_path / "cache", **options)
+    assert (again, num_cached) == (said, 128)

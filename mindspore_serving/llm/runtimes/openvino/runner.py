@@ -92,7 +92,7 @@ class OpenVINORunner:
         trim()
         self.block_bytes = sum(cache.block_bytes for cache in self._caches)
         self.block_format = f"openvino {ov.__version__} {weights.precision} {capabilities()} "
-        self.block_format += " ".join(cache.form for cache in self._caches)
+        self.block_format += " ".join(cache.form for cache in [*self._caches, *self._states])
         if shared is None:
             # Only now are the weights packed, so that free memory is known.
             limits = runner_limits(config, spec, self.block_bytes, read_main_memory(), part.size)
@@ -164,15 +164,21 @@ class OpenVINORunner:
         return feed.request
 
     def read_block(self, block: int) -> memoryview:
-        parts = [cache.array[block].reshape(-1).view(np.uint8) for cache in self._caches]
-        return memoryview(np.concatenate(parts))
+        return _read(self._caches, block)
 
     def write_block(self, block: int, content: memoryview) -> None:
-        begin = 0
-        for cache in self._caches:
-            part = content[begin : begin + cache.block_bytes]
-            cache.array[block].reshape(-1).view(np.uint8)[:] = part
-            begin += cache.block_bytes
+        _write(self._caches, block, content)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state in a slot."""
+        return sum(state.block_bytes for state in self._states)
+
+    def read_state(self, slot: int) -> memoryview:
+        return _read(self._states, slot)
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        _write(self._states, slot, content)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         for cache in self._caches:
@@ -238,6 +244,21 @@ class OpenVINORunner:
 def _is_of_step(name: str) -> bool:
     kept = ("_cache.", "_state.", "lora.")
     return name != HIDDEN and not any(part in name for part in kept)
+
+
+def _read(caches: "list[_Cache]", index: int) -> memoryview:
+    """Return a copy of block or slot `index` of all `caches`."""
+    parts = [cache.array[index].reshape(-1).view(np.uint8) for cache in caches]
+    return memoryview(np.concatenate(parts))
+
+
+def _write(caches: "list[_Cache]", index: int, content: memoryview) -> None:
+    """Restore what `_read` has returned."""
+    begin = 0
+    for cache in caches:
+        part = content[begin : begin + cache.block_bytes]
+        cache.array[index].reshape(-1).view(np.uint8)[:] = part
+        begin += cache.block_bytes
 
 
 def warm_up_sizes(

@@ -162,6 +162,7 @@ class TorchRunner(LimitedRunner):
         self.block_format = f"torch {torch.__version__} {model.device} {model.dtype} "
         self.block_format += f"{model.kv_dtype} {limits.block_size} {heads}"
         self._states = StateCache(spec.state, limits.num_slots, model.device)
+        self.state_bytes = self._states.state_bytes
         self._ops: TorchOps | None = model.ops(
             (self._cache, self._states), is_fused=path is not None
         )
@@ -225,6 +226,14 @@ class TorchRunner(LimitedRunner):
     def write_block(self, block: int, content: memoryview) -> None:
         with self._computing():
             self._cache.replace(block, content)
+
+    def read_state(self, slot: int) -> memoryview:
+        with self._computing():
+            return self._states.read(slot)
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        with self._computing():
+            self._states.replace(slot, content)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         """Return the memory of `blocks` to the system, on a CPU."""

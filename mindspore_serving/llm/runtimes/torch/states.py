@@ -4,6 +4,7 @@ A sequence's new tokens are one piece, or two if the state between them is kept.
 new token form a piece together.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -29,6 +30,20 @@ class StateCache:
             layer: [torch.zeros(shape, device=device) for shape in shapes]
             for layer in (state.layers if state else ())
         }  # the last slot receives states that are not kept
+        self.state_bytes = len(self.layers) * 4 * sum(math.prod(shape[1:]) for shape in shapes)
+
+    def read(self, slot: int) -> memoryview:
+        """Return a copy of the state in a slot."""
+        parts = [table[slot].reshape(-1) for tables in self.layers.values() for table in tables]
+        return memoryview(torch.cat(parts).cpu().numpy()).cast("B")
+
+    def replace(self, slot: int, content: memoryview) -> None:
+        """Overwrite the state in a slot with what `read` returned."""
+        begin, source = 0, torch.frombuffer(content, dtype=torch.float32)
+        for table in (table for tables in self.layers.values() for table in tables):
+            part = table[slot].view(-1)
+            part.copy_(source[begin : begin + part.numel()])
+            begin += part.numel()
 
 
 @dataclass(frozen=True, slots=True)
