@@ -98,6 +98,11 @@ class Engine:
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property
+    def max_beams(self) -> int:
+        """Maximum number of beams of a request."""
+        return self._limits.encoding.max_beams if self._limits.encoding else 1
+
+    @property
     def embedding_size(self) -> int:
         """Length of the vectors; 0 if the runtime has no embeddings."""
         return self.embedder.size
@@ -156,15 +161,14 @@ class Engine:
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids), request.priority)
-        tokens, encoding = request.prompt_ids[:], self._limits.encoding
-        if encoding is not None:
-            tokens += encoding.answer_start
+        tokens, encoding = [*request.prompt_ids, *request.start_ids], self._limits.encoding
         sequence = Sequence(
             tokens=tokens, max_len=len(tokens) + request.max_tokens,
             num_encoded=0 if encoding is None else len(request.prompt_ids),
             order=(request.priority, self._num_arrivals, 0), salt=request.cache_salt,
             tenant=request.tenant, adapter=request.adapter, images=images,
             logits_from=-1 if params.prompt_logprobs is None else 0,
+            search=request.begin_search(),
         )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
@@ -236,6 +240,7 @@ class Engine:
                 run, masks = self.runner.run, self._masks
                 logits = masks.run_with_masks(batch.constrained, run, scheduled.step)
                 outputs += batch.score(logits)
+                batch.search(logits)
                 sampled = batch.sample(logits)
         except RunnerLost:
             raise
@@ -297,7 +302,7 @@ class Engine:
             completion = self._table.completions[sequence]
             siblings: list[CompletionState] = []
             is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
-            if completion.request.num_to_fork and is_computed:
+            if completion.request.num_to_fork and is_computed and completion.search is None:
                 siblings = forks[completion] = self._table.pending(completion)
             batch.add(completion, row, siblings)
         return batch, forks
@@ -316,11 +321,14 @@ class Engine:
         """
         tokens: list[list[int]] = []
         written: list[tuple[CompletionState, Generated]] = []
+        searched: list[CompletionState] = []
         begin = 0
         step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
         for row, sequence, count in step:
             if not count:
-                tokens.append([])
+                tokens.append(sequence.search.tokens[:1] if sequence.search else [])
+                if sequence.search is not None and sequence.search.is_done:
+                    searched.append(self._table.completions[sequence])
                 continue
             first, *following = sampled[begin : begin + count]
             begin += count
@@ -338,7 +346,15 @@ class Engine:
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
         exported = self.exports.collect(self.cache.stored.cost.seconds)
-        return exported + [self._output(completion, generated) for completion, generated in written]
+        outputs = [self._output(completion, generated) for completion, generated in written]
+        return exported + outputs + [row for each in searched for row in self._end_search(each)]
+
+    def _end_search(self, completion: CompletionState) -> Outputs:
+        request, answers = completion.request, completion.write_search()
+        request.open = {completion.index}  # all answers end together
+        self._num_generated += sum(len(answer.token_ids) for answer in answers)
+        self._close(completion)
+        return [(request.request_id, completion.with_counts(answer)) for answer in answers]
 
     def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():

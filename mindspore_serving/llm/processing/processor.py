@@ -47,6 +47,12 @@ from mindspore_serving.llm.processing.text_reader import (
     with_tokenizer,
 )
 from mindspore_serving.llm.processing.thinking_limit import thinking_limit
+from mindspore_serving.llm.tokenization.languages import (
+    TARGET,
+    find_languages,
+    language_token,
+    with_source,
+)
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -116,6 +122,7 @@ class Processor:
             chat_template, special_tokens, card.tool_format, card.system_message
         )
         self._card = card
+        self._languages = find_languages(tokenizer) if card.languages else {}
         self.texts = TextReader(tokenizer, card, None if self._images else images)
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._lock = threading.Lock()
@@ -133,6 +140,8 @@ class Processor:
             raise InvalidInputs("the model embeds texts and does not generate any")
         answer_format = to_answer_format(request, self._card)
         text, ids, images = self._prompt(request, answer_format.tools)
+        if request.source_language:
+            ids = with_source(ids, self._languages, request.source_language)
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
@@ -157,6 +166,8 @@ class Processor:
         thinking = thinking_limit(prompt, self._card, self._tokenizer)
         if thinking is not None:
             options["thinking"] = thinking
+        if request.target_language:
+            options["target"] = language_token(self._languages, TARGET, request.target_language)
         if prompt.images:
             reader, tower = self._images, self._tower
             assert reader is not None
