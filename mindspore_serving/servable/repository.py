@@ -121,14 +121,15 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py.
 
-    It is a GGUF file, or a directory with a config.json that names an architecture, or with a
-    model.bin of Whisper, or without config.json and with a GGUF file or Mistral's params.json, or a
-    file of another server that describes one, or a voice.
+    It is a GGUF file, a file of whisper.cpp, or a directory with a config.json that names an
+    architecture, or with a model.bin of Whisper, or without config.json and with a GGUF file or
+    Mistral's params.json, or a file of another server that describes one, or a voice.
     """
     if formats.is_language_model(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     if os.path.isfile(path):
-        return path.endswith(GGUF) or bool(file_check.find_voice(path))
+        is_sound = file_check.is_speech_file(path) or bool(file_check.find_voice(path))
+        return path.endswith(GGUF) or is_sound
     if file_check.find_voice(path):
         return not os.path.isfile(os.path.join(path, CONFIG_FILE))
     config = os.path.join(path, MODEL_CONFIG)
