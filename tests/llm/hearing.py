@@ -218,7 +218,8 @@ def write_ggml(model: SpeechModel, path: Path, kind: str = "F16") -> None:
     for name in model.checkpoint.names():
         array = model.checkpoint.f32(name)
         is_matrix = array.ndim == 2 and "embed_positions" not in name
-        named = kind if is_matrix else "F16" if array.ndim == 3 else "F32"
+        is_half = array.ndim == 3 and kind != "F32"
+        named = kind if is_matrix else "F16" if is_half else "F32"
         if ".conv" in name and name.endswith("bias"):
             array = array[:, None]
         number = gguf.GGMLQuantizationType[named]

@@ -209,8 +209,7 @@ def make_request(
 ) -> GenerationRequest:
     """Return a request that keeps `limits`.
 
-    A missing seed is drawn.  Lower `priority` runs first, equals in turns of
-    their tenants.  Only
+    A missing seed is drawn.  Lower `priority` runs first, equals in turns of their tenants.  Only
     requests with the same `cache_salt` share cached prompts.  `adapter` is the number of a LoRA
     adapter, 0 for none.  Each completion follows `grammar`, and ends with STOP when that is
     complete; its reasoning keeps the limit `thinking`.  With `continues` the text continues that of
